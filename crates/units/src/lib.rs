@@ -1,0 +1,76 @@
+//! Quantities of satellite networking as people write them: `10Mbit/s`, `600ms`, `1%`, `64KiB`.
+//!
+//! A value that exists is valid: parsing is the only way in from text, and it says what it accepts.
+//! No type here knows a clock; [`Time`] is a point on whatever time line the caller keeps.
+
+mod bytes;
+mod probability;
+mod rate;
+mod span;
+mod time;
+
+pub use bytes::ByteCount;
+pub use probability::Probability;
+pub use rate::Rate;
+pub use span::Span;
+pub use time::Time;
+
+/// A quantity that could not be read, with the text and what would have been accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" is not a {kind}: {reason}")]
+pub struct ParseError {
+    text: String,
+    kind: &'static str,
+    reason: String,
+}
+
+impl ParseError {
+    fn new(text: &str, kind: &'static str, reason: impl Into<String>) -> Self {
+        Self { text: text.to_owned(), kind, reason: reason.into() }
+    }
+}
+
+/// Splits `12.5ms` into the number and the unit behind it, both without surrounding space.
+fn split_number<'a>(text: &'a str, kind: &'static str, example: &str) -> Result<(f64, &'a str), ParseError> {
+    let trimmed = text.trim();
+    let fail = |why: &str| ParseError::new(text, kind, format!("{why}; write for example {example}"));
+    let mut end = 0;
+    let bytes = trimmed.as_bytes();
+    while end < bytes.len() {
+        let exponent = matches!(bytes[end], b'e' | b'E')
+            && bytes.get(end + 1).is_some_and(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+'));
+        let sign = matches!(bytes[end], b'-' | b'+') && (end == 0 || matches!(bytes[end - 1], b'e' | b'E'));
+        if bytes[end].is_ascii_digit() || bytes[end] == b'.' || exponent || sign {
+            end += 1;
+        } else {
+            break;
+        }
+    }
+    if end == 0 {
+        return Err(fail("it does not begin with a number"));
+    }
+    let number: f64 = trimmed[..end].parse().map_err(|_| fail("its number cannot be read"))?;
+    if !number.is_finite() || number < 0.0 {
+        return Err(fail("it must be zero or more"));
+    }
+    Ok((number, trimmed[end..].trim()))
+}
+
+/// Text in, text out: `FromStr` and `Display` are the only serialised form of a quantity.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+use serde_as_text;
