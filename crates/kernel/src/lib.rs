@@ -1,1 +1,15 @@
-//! bentpipe-kernel
+//! What the Linux kernel can be made to do for TCP over satellites, without a patch.
+//!
+//! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
+//! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
+//! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
+//! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
+//! - [`host`]: what this host has and lacks, each finding with the line that mends it.
+
+pub mod congestion;
+pub mod host;
+pub mod hybla;
+pub mod leg;
+pub mod sockopt;
+pub mod tcp_info;
+pub mod timers;

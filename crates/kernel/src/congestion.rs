@@ -1,0 +1,115 @@
+//! The congestion control that a leg asks for, or the next best that this kernel has.
+
+use std::fs;
+
+use crate::hybla::{self, Hybla};
+
+/// What operators write for TCP Hybla, whoever implements it.
+pub const HYBLA: &str = "hybla";
+
+/// A congestion control that sockets can choose for as long as this value lives.
+#[derive(Debug)]
+pub struct Provided {
+    name: String,
+    _hybla: Option<Hybla>,
+}
+
+impl Provided {
+    /// The name for `TCP_CONGESTION`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
+    /// and watches the round-trip time, rather than filling the queue until it overflows.
+    pub fn keeps_queue_short(&self) -> bool {
+        self.name == hybla::NAME || self.name == "bbr"
+    }
+}
+
+/// Provides `wanted`, or the next best with one log line that says so: for Hybla without eBPF the kernel's own module,
+/// then `bbr`, then the default.
+pub fn provide(wanted: &str) -> Provided {
+    let available = available();
+    if wanted == HYBLA {
+        return provide_hybla(&available);
+    }
+    if is_available(wanted, &available) {
+        return plain(wanted);
+    }
+    let replacement = next_best(&available);
+    tracing::warn!("the kernel has no congestion control \"{wanted}\" (it has {}): using {replacement}", available.join(", "));
+    plain(&replacement)
+}
+
+/// The congestion controls that this kernel has registered.
+pub fn available() -> Vec<String> {
+    read_words("/proc/sys/net/ipv4/tcp_available_congestion_control")
+}
+
+/// The congestion control of a socket that chooses none.
+pub fn default() -> String {
+    read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
+}
+
+fn provide_hybla(available: &[String]) -> Provided {
+    match Hybla::acquire() {
+        Ok(hybla) => Provided { name: hybla::NAME.to_owned(), _hybla: Some(hybla) },
+        Err(error) => {
+            let replacement = without_ebpf(available);
+            tracing::warn!("{error}; using the kernel's {replacement} instead");
+            plain(&replacement)
+        }
+    }
+}
+
+/// The best there is for a satellite leg without eBPF.
+fn without_ebpf(available: &[String]) -> String {
+    if is_available(HYBLA, available) { HYBLA.to_owned() } else { next_best(available) }
+}
+
+fn next_best(available: &[String]) -> String {
+    if is_available("bbr", available) { "bbr".to_owned() } else { default() }
+}
+
+/// Asking a socket for it makes the kernel load the module, if there is one (needs `CAP_NET_ADMIN`).
+fn is_available(name: &str, available: &[String]) -> bool {
+    available.iter().any(|known| known == name) || try_on_a_socket(name)
+}
+
+fn try_on_a_socket(name: &str) -> bool {
+    std::net::TcpListener::bind("127.0.0.1:0").is_ok_and(|probe| crate::sockopt::set_congestion(probe, name).is_ok())
+}
+
+fn plain(name: &str) -> Provided {
+    Provided { name: name.to_owned(), _hybla: None }
+}
+
+fn read_words(path: &str) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn without_ebpf_the_kernels_hybla_comes_before_bbr() {
+        assert_eq!(without_ebpf(&words("reno bbr hybla cubic")), "hybla");
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_replaced_and_never_an_error() {
+        let provided = provide("no_such_thing");
+        assert!(provided.name() == "bbr" || provided.name() == default(), "{provided:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_has_is_provided_under_its_own_name() {
+        assert_eq!(provide("reno").name(), "reno");
+    }
+}

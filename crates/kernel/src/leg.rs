@@ -1,0 +1,162 @@
+//! One side of the gateway: an operator's intentions for a leg, turned into socket settings.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bentpipe_units::{ByteCount, Rate};
+
+use crate::congestion::{Provided, provide};
+use crate::sockopt;
+use crate::timers::{Intentions, Timers};
+
+/// What an operator says of a leg.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LegSettings {
+    /// The congestion control wanted; `None` is the kernel's default.
+    pub congestion: Option<String>,
+    /// The link's rate, where it is known.
+    pub rate: Option<Rate>,
+    /// The round-trip time of the empty link.
+    pub rtt: Duration,
+    /// After an outage the sender tries again within this time.
+    pub restart_within: Option<Duration>,
+    /// Connections live through an outage of this length.
+    pub survive_outage: Option<Duration>,
+    /// Fixed send buffer; `None` leaves the kernel's autotuning on.
+    pub send_buffer: Option<ByteCount>,
+    /// Fixed receive buffer; `None` leaves the kernel's autotuning on.
+    pub receive_buffer: Option<ByteCount>,
+}
+
+/// A leg that is ready: its congestion control is loaded and its timers are derived. Clones share both.
+#[derive(Debug, Clone)]
+pub struct Leg {
+    name: String,
+    congestion: Option<Arc<Provided>>,
+    timers: Timers,
+    send_buffer: Option<ByteCount>,
+    receive_buffer: Option<ByteCount>,
+    rto_max_refused: Arc<AtomicBool>,
+}
+
+impl Leg {
+    /// Loads what the leg needs and derives its kernel timers. What this kernel lacks is replaced by the next best, with
+    /// one log line that says so.
+    pub fn prepare(name: &str, settings: &LegSettings) -> Self {
+        let congestion = settings.congestion.as_deref().map(|wanted| Arc::new(provide(wanted)));
+        let keeps_queue_short = congestion.as_deref().is_some_and(Provided::keeps_queue_short);
+        let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
+        let intentions =
+            Intentions { restart_within: settings.restart_within, survive_outage: settings.survive_outage };
+        let timers = Timers::derive(intentions, worst_rtt);
+        if let (Some(wanted), Some(derived)) = (settings.restart_within, timers.rto_max)
+            && derived > wanted
+        {
+            tracing::warn!(
+                leg = name,
+                "restart_within = {wanted:?} is below what this leg's round trip allows: the retransmission timeout's \
+                 ceiling is {derived:?}"
+            );
+        }
+        Self {
+            name: name.to_owned(),
+            congestion,
+            timers,
+            send_buffer: settings.send_buffer,
+            receive_buffer: settings.receive_buffer,
+            rto_max_refused: Arc::default(),
+        }
+    }
+
+    /// The leg's name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The congestion control that the leg's sockets get; `None` is the kernel's default.
+    pub fn congestion(&self) -> Option<&str> {
+        self.congestion.as_deref().map(Provided::name)
+    }
+
+    /// The kernel's timer values for this leg.
+    pub fn timers(&self) -> Timers {
+        self.timers
+    }
+
+    /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or before
+    /// `connect(2)`.
+    ///
+    /// A kernel without `TCP_RTO_MAX_MS` is no error: the leg then restarts later, which is logged once.
+    pub fn apply(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        if let Some(congestion) = self.congestion() {
+            sockopt::set_congestion(socket, congestion)?;
+        }
+        if let Some(ceiling) = self.timers.rto_max {
+            self.apply_rto_max(socket, ceiling);
+        }
+        if let Some(limit) = self.timers.user_timeout {
+            sockopt::set_user_timeout(socket, limit)?;
+        }
+        if let Some(size) = self.send_buffer {
+            sockopt::set_send_buffer(socket, size)?;
+        }
+        if let Some(size) = self.receive_buffer {
+            sockopt::set_receive_buffer(socket, size)?;
+        }
+        Ok(())
+    }
+
+    fn apply_rto_max(&self, socket: BorrowedFd<'_>, ceiling: Duration) {
+        if let Err(error) = sockopt::set_rto_max(socket, ceiling)
+            && !self.rto_max_refused.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                leg = self.name,
+                "cannot set the retransmission timeout's ceiling to {ceiling:?} ({error}): this needs Linux 6.15; \
+                 restart_within has no effect on this kernel"
+            );
+        }
+    }
+}
+
+/// The round-trip time with the queue in front of the link. A paced sender that watches the round trip keeps it within
+/// a quarter; one that fills the queue until it overflows sees one more bandwidth-delay product, the usual queue.
+fn worst_rtt(rtt: Duration, keeps_queue_short: bool) -> Duration {
+    if keeps_queue_short { rtt + rtt / 4 } else { rtt * 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_loss_driven_sender_over_geo_cannot_restart_within_one_second() {
+        let settings = LegSettings {
+            congestion: Some("reno".into()),
+            rtt: Duration::from_millis(600),
+            restart_within: Some(Duration::from_secs(1)),
+            ..LegSettings::default()
+        };
+        let leg = Leg::prepare("satellite", &settings);
+        assert_eq!(leg.timers().rto_max, Some(Duration::from_millis(1400)));
+    }
+
+    #[test]
+    fn a_listener_takes_the_settings_of_its_leg() {
+        let settings = LegSettings {
+            congestion: Some("reno".into()),
+            rtt: Duration::from_millis(600),
+            survive_outage: Some(Duration::from_secs(1500)),
+            send_buffer: Some(ByteCount::new(1 << 20)),
+            ..LegSettings::default()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Leg::prepare("satellite", &settings).apply(listener.as_fd()).unwrap();
+        assert_eq!(sockopt::congestion(&listener).unwrap(), "reno");
+    }
+}

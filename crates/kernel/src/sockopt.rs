@@ -1,0 +1,265 @@
+//! Socket options that change how the kernel's TCP behaves, with types and units.
+//!
+//! Each function is one `setsockopt(2)` or `getsockopt(2)`. Options set on a listening socket are inherited by the
+//! sockets that it accepts, except where the text says otherwise.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use bentpipe_units::ByteCount;
+
+/// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+/// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
+pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(120);
+/// `IPV6_2292PKTOPTIONS` of linux/in6.h.
+const IPV6_2292PKTOPTIONS: libc::c_int = 6;
+/// The lower two bits of the traffic class belong to ECN (RFC 3168 §5).
+const ECN_BITS: u8 = 0b11;
+
+/// Lets the socket use addresses that are not this host's (ip(7), `IP_TRANSPARENT`). Needs `CAP_NET_ADMIN`.
+pub fn set_transparent(fd: impl AsFd, address: &SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_TRANSPARENT, 1),
+        SocketAddr::V6(_) => set_int(fd, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1),
+    }
+}
+
+/// Makes every `close(2)`, the kernel's own at the end of the process included, send a reset (socket(7), `SO_LINGER`).
+pub fn set_linger_reset(fd: impl AsFd) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
+}
+
+/// Chooses the congestion control by name (tcp(7), `TCP_CONGESTION`).
+pub fn set_congestion(fd: impl AsFd, name: &str) -> io::Result<()> {
+    set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())
+}
+
+/// The name of the congestion control in use.
+pub fn congestion(fd: impl AsFd) -> io::Result<String> {
+    let mut name = [0u8; 16];
+    let len = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
+    let text = name[..len].split(|&b| b == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// The ceiling of the retransmission timeout's exponential backoff, [`RTO_MAX_RANGE`]. Needs Linux 6.15.
+pub fn set_rto_max(fd: impl AsFd, ceiling: Duration) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, millis(ceiling))
+}
+
+/// How long data may stay unacknowledged before the connection is given up (tcp(7), `TCP_USER_TIMEOUT`; RFC 5482).
+/// It replaces `tcp_retries2`, and bounds connecting and zero-window probing as well.
+pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(limit))
+}
+
+/// Sends small messages at once instead of waiting for more to join them (tcp(7), `TCP_NODELAY`).
+pub fn set_nodelay(fd: impl AsFd) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+}
+
+/// Leaves the choice of the local port to `connect(2)`, which may then reuse one that is busy towards another
+/// destination (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
+pub fn set_bind_address_no_port(fd: impl AsFd) -> io::Result<()> {
+    set_int(fd, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Fixes the send buffer at `size`, beyond `net.core.wmem_max` where privileges allow. It ends the kernel's autotuning.
+pub fn set_send_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, size)
+}
+
+/// Fixes the receive buffer at `size`, beyond `net.core.rmem_max` where privileges allow. It ends the kernel's
+/// autotuning, and must come before the connection: the window scale is settled in the handshake (RFC 7323 §2).
+pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
+    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
+}
+
+/// Marks the packets of this socket with a differentiated services code point, 0–63 (RFC 2474).
+pub fn set_dscp(fd: impl AsFd, family: &SocketAddr, dscp: u8) -> io::Result<()> {
+    let traffic_class = libc::c_int::from(dscp << 2);
+    match family {
+        SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_TOS, traffic_class),
+        SocketAddr::V6(_) => set_int(fd, libc::SOL_IPV6, libc::IPV6_TCLASS, traffic_class),
+    }
+}
+
+/// Asks the kernel to remember the code point of a connection's SYN; set it on the listener for [`dscp_of_syn`].
+pub fn remember_dscp(fd: impl AsFd, family: &SocketAddr) -> io::Result<()> {
+    match family {
+        SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_RECVTOS, 1),
+        SocketAddr::V6(_) => set_int(fd, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1),
+    }
+}
+
+/// The differentiated services code point of the SYN that began this accepted connection, 0–63.
+pub fn dscp_of_syn(fd: impl AsFd, family: &SocketAddr) -> io::Result<u8> {
+    let (level, option, cmsg_type) = match family {
+        SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_PKTOPTIONS, libc::IP_TOS),
+        SocketAddr::V6(_) => (libc::SOL_IPV6, IPV6_2292PKTOPTIONS, libc::IPV6_TCLASS),
+    };
+    let mut control = [0u8; 256];
+    let len = get_bytes(fd, level, option, &mut control)?;
+    Ok(find_control_int(&control[..len], level, cmsg_type).map_or(0, |class| (class as u8 & !ECN_BITS) >> 2))
+}
+
+/// Takes the error that the socket has met, as a poll would report it (socket(7), `SO_ERROR`).
+pub fn take_error(fd: impl AsFd) -> io::Result<Option<io::Error>> {
+    let mut code: libc::c_int = 0;
+    get(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut code)?;
+    Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+}
+
+fn millis(span: Duration) -> libc::c_int {
+    libc::c_int::try_from(span.as_millis()).unwrap_or(libc::c_int::MAX)
+}
+
+fn set_buffer(fd: impl AsFd, forced: libc::c_int, plain: libc::c_int, size: ByteCount) -> io::Result<()> {
+    // The kernel doubles what it is asked for, to leave room for its own bookkeeping (socket(7)).
+    let half = libc::c_int::try_from(size.get() / 2).unwrap_or(libc::c_int::MAX / 2);
+    set_int(&fd, libc::SOL_SOCKET, forced, half).or_else(|_| set_int(&fd, libc::SOL_SOCKET, plain, half))
+}
+
+pub(crate) fn set_int(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set(fd, level, option, &value)
+}
+
+fn set<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: `value` is a live, initialised plain value for the length of the call, and `size_of::<T>()` is its size.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            option,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_bytes(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe the live slice `value`.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            option,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`; T is a plain integer here, valid for every bit pattern.
+    let result = unsafe {
+        libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, std::ptr::from_mut(value).cast(), &mut len)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Fills `buffer` with the option's value and returns how much of it the kernel wrote.
+pub(crate) fn get_bytes(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    let mut len = libc::socklen_t::try_from(buffer.len()).unwrap_or(libc::socklen_t::MAX);
+    // SAFETY: the pointer and the length describe the live slice `buffer`, which the kernel may fill with any bytes.
+    let result =
+        unsafe { libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, buffer.as_mut_ptr().cast(), &mut len) };
+    if result == 0 { Ok((len as usize).min(buffer.len())) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Finds an integer among control messages (cmsg(3)), which are aligned to the size of a `size_t`.
+fn find_control_int(mut control: &[u8], level: libc::c_int, kind: libc::c_int) -> Option<libc::c_int> {
+    let header_size = size_of::<libc::cmsghdr>();
+    while control.len() >= header_size {
+        let mut header = MaybeUninit::<libc::cmsghdr>::uninit();
+        // SAFETY: `control` holds at least a header's worth of bytes, and a header is plain integers.
+        let header = unsafe {
+            std::ptr::copy_nonoverlapping(control.as_ptr(), header.as_mut_ptr().cast(), header_size);
+            header.assume_init()
+        };
+        let len = header.cmsg_len;
+        if len < header_size || len > control.len() {
+            return None;
+        }
+        let data = &control[header_size..len];
+        if header.cmsg_level == level && header.cmsg_type == kind {
+            return match data {
+                [a, b, c, d, ..] => Some(libc::c_int::from_ne_bytes([*a, *b, *c, *d])),
+                [a, ..] => Some(libc::c_int::from(*a)),
+                [] => None,
+            };
+        }
+        control = control.get(len.next_multiple_of(size_of::<usize>())..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        remember_dscp(&listener, &address).unwrap();
+        let client = TcpStream::connect(address).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn congestion_control_reads_back() {
+        let (client, _server) = pair();
+        set_congestion(&client, "reno").unwrap();
+        assert_eq!(congestion(&client).unwrap(), "reno");
+        assert!(set_congestion(&client, "no_such_thing").is_err());
+    }
+
+    #[test]
+    fn the_syn_of_an_unmarked_connection_has_code_point_zero() {
+        let (_client, server) = pair();
+        assert_eq!(dscp_of_syn(&server, &server.local_addr().unwrap()).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_code_point_of_a_marked_syn_is_remembered() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let address = listener.local_addr().unwrap();
+            remember_dscp(&listener, &address).unwrap();
+            let client =
+                socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
+            set_dscp(&client, &address, 46).unwrap();
+            client.connect(&address.into()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            assert_eq!(dscp_of_syn(&server, &address).unwrap(), 46, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_send_buffer_is_what_was_asked_for() {
+        let (client, _server) = pair();
+        set_send_buffer(&client, ByteCount::new(256 * 1024)).unwrap();
+        let mut size: libc::c_int = 0;
+        get(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut size).unwrap();
+        assert_eq!(size, 256 * 1024);
+    }
+
+    #[test]
+    fn a_healthy_socket_has_no_error_to_take() {
+        let (client, _server) = pair();
+        assert!(take_error(&client).unwrap().is_none());
+    }
+}

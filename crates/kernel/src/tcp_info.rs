@@ -1,0 +1,198 @@
+//! What a TCP socket says of itself (tcp(7), `TCP_INFO`): the sender's inner variables, without a kernel patch.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::sockopt::get_bytes;
+
+/// The inner variables of a TCP connection at one moment. Zero where the kernel is too old to report one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TcpInfo {
+    /// Where the connection stands (RFC 9293 §3.3.2).
+    pub state: State,
+    /// What loss recovery is doing.
+    pub recovery: Recovery,
+    /// Consecutive expiries of the retransmission timer without an acknowledgement in between.
+    pub backoff: u32,
+    /// The retransmission timeout (RFC 6298).
+    pub rto: Duration,
+    /// Smoothed round-trip time (RFC 6298 §2).
+    pub srtt: Duration,
+    /// Round-trip time variation (RFC 6298 §2).
+    pub rttvar: Duration,
+    /// The smallest round-trip time of the last minutes.
+    pub min_rtt: Duration,
+    /// Sender's maximum segment size, bytes.
+    pub mss: u32,
+    /// Congestion window, segments.
+    pub cwnd: u32,
+    /// Slow-start threshold, segments; [`TcpInfo::NO_SSTHRESH`] until there is one.
+    pub ssthresh: u32,
+    /// Segments sent and not acknowledged.
+    pub unacked: u32,
+    /// Segments retransmitted since the connection began.
+    pub retransmissions: u32,
+    /// Segments with data sent since the connection began, retransmissions included.
+    pub data_segments_out: u32,
+    /// Segments that arrived at the receiver, acknowledged or selectively acknowledged.
+    pub delivered: u32,
+    /// Bytes acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+    /// Bytes in the send buffer that have not been sent once.
+    pub unsent: u32,
+    /// Pacing rate, bytes per second; `u64::MAX` without pacing.
+    pub pacing_rate: u64,
+    /// The most recent delivery rate, bytes per second.
+    pub delivery_rate: u64,
+    /// Time in which the receiver's window was what held the sender back.
+    pub receive_window_limited: Duration,
+    /// Time in which the send buffer was what held the sender back.
+    pub send_buffer_limited: Duration,
+    /// Retransmission timeouts since the connection began. Linux 6.7 and later.
+    pub timeouts: u32,
+    /// Total time spent in timeout recovery. Linux 6.7 and later.
+    pub timeout_time: Duration,
+}
+
+/// The state of a connection, as the kernel numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub enum State {
+    Established,
+    SynSent,
+    SynReceived,
+    FinWait1,
+    FinWait2,
+    TimeWait,
+    Close,
+    CloseWait,
+    LastAck,
+    Listen,
+    Closing,
+    Unknown,
+}
+
+/// The kernel's loss recovery state (`tcpi_ca_state`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub enum Recovery {
+    Open,
+    Disorder,
+    ReducedWindow,
+    FastRecovery,
+    Loss,
+    Unknown,
+}
+
+impl TcpInfo {
+    /// The kernel's "no slow-start threshold yet".
+    pub const NO_SSTHRESH: u32 = 0x7fff_ffff;
+}
+
+/// Reads `TCP_INFO` of a socket.
+pub fn tcp_info(fd: impl AsFd) -> io::Result<TcpInfo> {
+    let mut raw = [0u8; 512];
+    let len = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
+    Ok(parse(&raw[..len]))
+}
+
+/// The offsets are those of `struct tcp_info` in linux/tcp.h, which only ever grows at its end.
+fn parse(raw: &[u8]) -> TcpInfo {
+    let byte = |at: usize| raw.get(at).copied().unwrap_or(0);
+    let word = |at: usize| raw.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    let long = |at: usize| raw.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
+    let micros = |at: usize| Duration::from_micros(u64::from(word(at)));
+    TcpInfo {
+        state: state(byte(0)),
+        recovery: recovery(byte(1)),
+        backoff: u32::from(byte(4)),
+        rto: micros(8),
+        mss: word(16),
+        unacked: word(24),
+        srtt: micros(68),
+        rttvar: micros(72),
+        ssthresh: word(76),
+        cwnd: word(80),
+        retransmissions: word(100),
+        pacing_rate: long(104),
+        bytes_acked: long(120),
+        bytes_received: long(128),
+        unsent: word(144),
+        min_rtt: micros(148),
+        data_segments_out: word(156),
+        delivery_rate: long(160),
+        receive_window_limited: Duration::from_micros(long(176)),
+        send_buffer_limited: Duration::from_micros(long(184)),
+        delivered: word(192),
+        timeouts: u32::from(u16::from_ne_bytes([byte(240), byte(241)])),
+        timeout_time: Duration::from_millis(u64::from(word(244))),
+    }
+}
+
+fn state(number: u8) -> State {
+    match number {
+        1 => State::Established,
+        2 => State::SynSent,
+        3 | 12 => State::SynReceived,
+        4 => State::FinWait1,
+        5 => State::FinWait2,
+        6 => State::TimeWait,
+        7 => State::Close,
+        8 => State::CloseWait,
+        9 => State::LastAck,
+        10 => State::Listen,
+        11 => State::Closing,
+        _ => State::Unknown,
+    }
+}
+
+fn recovery(number: u8) -> Recovery {
+    match number {
+        0 => Recovery::Open,
+        1 => Recovery::Disorder,
+        2 => Recovery::ReducedWindow,
+        3 => Recovery::FastRecovery,
+        4 => Recovery::Loss,
+        _ => Recovery::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_short_answer_of_an_old_kernel_reads_as_zeros() {
+        let info = parse(&[1, 0, 0, 0, 3]);
+        assert_eq!((info.state, info.backoff, info.cwnd, info.timeouts), (State::Established, 3, 0, 0));
+    }
+
+    #[test]
+    fn the_figures_of_a_real_transfer_are_where_they_should_be() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(&[7; 10_000]).unwrap();
+        server.read_exact(&mut [0; 10_000]).unwrap();
+        server.write_all(b"thanks").unwrap();
+        client.read_exact(&mut [0; 6]).unwrap();
+        let (sent, received) = (tcp_info(&client).unwrap(), tcp_info(&server).unwrap());
+        assert_eq!(sent.state, State::Established);
+        assert_eq!(sent.recovery, Recovery::Open);
+        // One more than the data on each side: the SYN counts among acknowledged bytes.
+        assert_eq!(sent.bytes_acked, 10_001);
+        assert_eq!(sent.bytes_received, 6);
+        assert_eq!(received.bytes_received, 10_000);
+        assert!(sent.cwnd >= 10 && sent.mss > 500 && sent.data_segments_out >= 1, "{sent:?}");
+        assert_eq!(sent.ssthresh, TcpInfo::NO_SSTHRESH);
+        assert!(sent.rto >= Duration::from_millis(200) && sent.min_rtt < Duration::from_secs(1), "{sent:?}");
+        assert_eq!((sent.retransmissions, sent.timeouts), (0, 0));
+    }
+}

@@ -1,0 +1,31 @@
+//! Hybla in the running kernel: registered while someone needs it, and gone afterwards.
+
+use bentpipe_kernel::{congestion, hybla};
+
+/// Why this machine cannot run these tests, if it cannot.
+fn missing() -> Option<&'static str> {
+    // SAFETY: geteuid only returns a number.
+    let uid = unsafe { libc::geteuid() };
+    if uid != 0 {
+        return Some("root, to load an eBPF congestion control");
+    }
+    (!std::path::Path::new("/sys/kernel/btf/vmlinux").exists()).then_some("a kernel with BTF")
+}
+
+#[test]
+fn hybla_is_registered_while_it_is_held_and_unregistered_after_the_last_holder() {
+    if let Some(need) = missing() {
+        println!("skipped: needs {need}");
+        return;
+    }
+    let registered = || congestion::available().iter().any(|name| name == hybla::NAME);
+    let first = hybla::Hybla::acquire().unwrap();
+    let second = hybla::Hybla::acquire().unwrap();
+    assert!(registered() && !second.is_own());
+    drop(first);
+    assert!(registered(), "the second holder still needs it");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    bentpipe_kernel::sockopt::set_congestion(&listener, hybla::NAME).unwrap();
+    drop(second);
+    drop(listener);
+}
