@@ -1,1 +1,228 @@
-//! stub
+//! What this host has and lacks for bentpipe, each finding with the line that mends it.
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use bentpipe_units::{ByteCount, Rate, Span};
+use serde::Serialize;
+
+use crate::{congestion, hybla, sockopt};
+
+/// One thing looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: String,
+    /// Whether bentpipe can use it as it is.
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+    /// The line that mends it, or what else to do.
+    pub fix: Option<String>,
+}
+
+/// A link that the host's buffers must be able to fill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkNeeds {
+    /// The leg's name.
+    pub name: String,
+    /// The link's rate.
+    pub rate: Rate,
+    /// The round-trip time of the empty link.
+    pub rtt: Duration,
+}
+
+/// Looks at everything that the daemon relies on.
+pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
+    let mut checks = vec![
+        kernel_version(),
+        btf(),
+        ebpf_hybla(),
+        congestion_controls(),
+        rto_max(),
+        transparent_sockets(),
+        tproxy(),
+        forwarding("IPv4", "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
+        forwarding("IPv6", "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
+        tcp_options(),
+    ];
+    for link in links {
+        checks.push(buffer("send", "tcp_wmem", link));
+        checks.push(buffer("receive", "tcp_rmem", link));
+    }
+    checks
+}
+
+fn pass(name: impl Into<String>, found: impl Into<String>) -> Check {
+    Check { name: name.into(), ok: true, found: found.into(), fix: None }
+}
+
+fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Check {
+    Check { name: name.into(), ok: false, found: found.into(), fix: Some(fix.into()) }
+}
+
+fn kernel_version() -> Check {
+    let release = read("/proc/sys/kernel/osrelease");
+    let numbers: Vec<u32> = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let name = "kernel";
+    match numbers.as_slice() {
+        [major, minor, ..] if (*major, *minor) >= (6, 15) => pass(name, format!("Linux {release}")),
+        [major, minor, ..] if (*major, *minor) >= (6, 4) => fail(
+            name,
+            format!("Linux {release}: eBPF congestion control, but restart_within has no effect"),
+            "use Linux 6.15 or later, the first with a settable RTO maximum",
+        ),
+        _ => fail(
+            name,
+            format!("Linux {release}: too old for eBPF congestion control and for restart_within"),
+            "use Linux 6.15 or later",
+        ),
+    }
+}
+
+fn btf() -> Check {
+    let path = "/sys/kernel/btf/vmlinux";
+    match fs::metadata(path) {
+        Ok(file) => pass("BTF", format!("{path}, {}", ByteCount::new(file.len()))),
+        Err(_) => fail("BTF", format!("no {path}"), "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are"),
+    }
+}
+
+fn ebpf_hybla() -> Check {
+    match hybla::Hybla::acquire() {
+        Ok(_) => pass("eBPF Hybla", format!("loads and registers as {}", hybla::NAME)),
+        Err(error) => fail("eBPF Hybla", error.to_string(), "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"),
+    }
+}
+
+fn congestion_controls() -> Check {
+    let available = congestion::available();
+    let found = available.join(" ");
+    if available.iter().any(|name| name == "bbr") {
+        pass("congestion controls", found)
+    } else {
+        fail("congestion controls", found, "modprobe tcp_bbr")
+    }
+}
+
+fn rto_max() -> Check {
+    let tried = TcpListener::bind("127.0.0.1:0").and_then(|s| sockopt::set_rto_max(&s, Duration::from_secs(1)));
+    match tried {
+        Ok(()) => pass("RTO maximum", "settable per socket, 1 s to 120 s"),
+        Err(error) => fail("RTO maximum", format!("not settable: {error}"), "use Linux 6.15 or later"),
+    }
+}
+
+fn transparent_sockets() -> Check {
+    let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let tried = TcpListener::bind(any).and_then(|socket| sockopt::set_transparent(&socket, &any));
+    match tried {
+        Ok(()) => pass("transparent sockets", "allowed"),
+        Err(error) => fail("transparent sockets", error.to_string(), "run as root, or with CAP_NET_ADMIN"),
+    }
+}
+
+/// Asks the kernel to check, and not to load, a rule set with everything that interception uses.
+fn tproxy() -> Check {
+    let name = "TPROXY";
+    let rules = "table inet bentpipe_check { chain c { type filter hook prerouting priority mangle; \
+                 socket transparent 1 meta mark set 1 accept; fib daddr type local return; \
+                 fib daddr oifname \"lo\" meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept; }; }";
+    match run_with_input("nft", &["-c", "-f", "-"], rules) {
+        Ok(output) if output.status.success() => pass(name, "nftables takes tproxy, socket and fib rules"),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+            fail(name, said, "run as root; modprobe nft_tproxy nft_socket nft_fib_inet")
+        }
+        Err(error) => fail(name, format!("cannot run nft: {error}"), "apt-get install nftables"),
+    }
+}
+
+fn run_with_input(program: &str, arguments: &[&str], input: &str) -> std::io::Result<std::process::Output> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    child.stdin.take().expect("standard input is a pipe").write_all(input.as_bytes())?;
+    child.wait_with_output()
+}
+
+fn forwarding(family: &str, key: &str, path: &str) -> Check {
+    let name = format!("{family} forwarding");
+    match read(path).as_str() {
+        "1" => pass(name, "on"),
+        "" => fail(name, "this kernel has no such protocol", format!("none needed without {family}")),
+        _ => fail(name, "off: a gateway forwards packets", format!("sysctl -w {key}=1")),
+    }
+}
+
+/// What Hybla needs of TCP besides the window: SACK, timestamps and window scaling (PEPSAL).
+fn tcp_options() -> Check {
+    let name = "TCP options";
+    let off: Vec<&str> = ["tcp_sack", "tcp_timestamps", "tcp_window_scaling"]
+        .into_iter()
+        .filter(|option| read(&format!("/proc/sys/net/ipv4/{option}")) == "0")
+        .collect();
+    if off.is_empty() {
+        return pass(name, "SACK, timestamps and window scaling are on");
+    }
+    let fix: Vec<String> = off.iter().map(|option| format!("net.ipv4.{option}=1")).collect();
+    fail(name, format!("off: {}", off.join(", ")), format!("sysctl -w {}", fix.join(" ")))
+}
+
+/// A buffer holds a window on its way and one that waits behind a hole; the kernel counts about as much again for its
+/// own bookkeeping. So four bandwidth-delay products.
+fn buffer(direction: &str, key: &str, link: &LinkNeeds) -> Check {
+    let name = format!("{direction} buffer, leg {}", link.name);
+    let needed = 4 * link.rate.bytes_in(link.rtt);
+    let path = format!("/proc/sys/net/ipv4/{key}");
+    let values: Vec<u64> = read(&path).split_whitespace().filter_map(|n| n.parse().ok()).collect();
+    let [least, initial, most] = values.as_slice() else {
+        return fail(name, format!("cannot read {path}"), "mount /proc");
+    };
+    let link = format!("{} at {} round trip", link.rate, Span(link.rtt));
+    let found = format!("up to {}; {link} takes {}", ByteCount::new(*most), ByteCount::new(needed));
+    if *most >= needed {
+        pass(name, found)
+    } else {
+        fail(name, found, format!("sysctl -w net.ipv4.{key}=\"{least} {initial} {needed}\""))
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(rate: &str) -> LinkNeeds {
+        LinkNeeds { name: "satellite".into(), rate: rate.parse().unwrap(), rtt: Duration::from_millis(600) }
+    }
+
+    #[test]
+    fn a_buffer_too_small_for_the_link_comes_with_the_line_that_mends_it() {
+        let check = buffer("send", "tcp_wmem", &link("100G"));
+        assert!(!check.ok);
+        assert!(check.fix.unwrap().starts_with("sysctl -w net.ipv4.tcp_wmem="));
+    }
+
+    #[test]
+    fn a_slow_link_fits_any_buffer() {
+        assert!(buffer("receive", "tcp_rmem", &link("1M")).ok);
+    }
+
+    #[test]
+    fn every_failed_check_says_what_to_do() {
+        for check in checks(&[link("10M")]) {
+            assert_eq!(check.ok, check.fix.is_none(), "{check:?}");
+            assert!(!check.found.is_empty(), "{check:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+# The habits of this project, one recipe each. CI calls the same ones.
+
+CARGO ?= cargo
+# Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: help demo test test-root lint fmt bench figures setup deny clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## a download over a GEO satellite, with and without bentpipe
+	$(CARGO) build --release --locked -p bentpipe
+	$(AS_ROOT) target/release/bentpipe demo
+
+test: setup lint ## everything that CI runs
+	$(CARGO) test --workspace --locked
+	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
+
+test-root: setup ## only the tests that need root: namespaces, eBPF, interception
+	$(CARGO) test --workspace --locked --no-run
+	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --workspace --locked --test 'root_*'
+
+lint: setup ## formatting and clippy, warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+fmt: ## format the code
+	$(CARGO) fmt --all
+
+bench: setup ## what a packet and a relayed byte cost
+	$(CARGO) bench --workspace --locked
+	$(CARGO) build --release --locked --workspace --examples
+	$(AS_ROOT) target/release/examples/link_precision
+	$(AS_ROOT) target/release/examples/relay_bench
+
+figures: setup ## the figures of the documentation, drawn anew
+	$(CARGO) build --release --locked -p bentpipe
+	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
+
+deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
+	$(CARGO) deny check licenses bans sources
+
+setup: ## install what building needs, if it is missing
+	@scripts/setup
+
+clean:
+	$(CARGO) clean
