@@ -1,0 +1,54 @@
+//! Seeded randomness: the same seed gives the same draws on every machine and in every version.
+
+use bentpipe_units::Probability;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
+
+/// A source of yes-or-no draws (xoshiro256++, Blackman and Vigna 2021).
+#[derive(Debug, Clone)]
+pub(crate) struct Dice(Xoshiro256PlusPlus);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    /// Whether something of probability `p` happens now. Each call takes one draw, whatever `p` is.
+    pub(crate) fn happens(&mut self, p: Probability) -> bool {
+        self.uniform() < p.get()
+    }
+
+    /// Uniform over the 2⁵³ equally spaced values in [0, 1): the top 53 bits are what an `f64` holds exactly.
+    fn uniform(&mut self) -> f64 {
+        const SPACING: f64 = 1.0 / (1u64 << 53) as f64;
+        (self.0.next_u64() >> 11) as f64 * SPACING
+    }
+}
+
+/// `N` seeds for independent streams, derived from one (SplitMix64, Steele, Lea and Flood 2014).
+pub(crate) fn derive_seeds<const N: usize>(seed: u64) -> [u64; N] {
+    let mut source = SplitMix64::seed_from_u64(seed);
+    std::array::from_fn(|_| source.next_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certainty_is_certain_at_both_ends() {
+        let mut dice = Dice::new(1);
+        let one = Probability::new(1.0).unwrap();
+        assert!((0..10_000).all(|_| dice.happens(one)));
+        assert!((0..10_000).all(|_| !dice.happens(Probability::ZERO)));
+    }
+
+    #[test]
+    fn the_sequence_of_a_seed_never_changes() {
+        let mut dice = Dice::new(42);
+        let half = Probability::new(0.5).unwrap();
+        let draws: String = (0..32).map(|_| if dice.happens(half) { '1' } else { '0' }).collect();
+        assert_eq!(draws, "01000010100001101101100001100010");
+        assert_eq!(derive_seeds(1477776061723855037), [1985237415132408290, 2979275885539914483]);
+    }
+}
