@@ -23,7 +23,7 @@ impl Provided {
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
     /// and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
-        self.name == hybla::NAME || self.name == "bbr"
+        hybla::is_hybla(&self.name) || self.name == "bbr"
     }
 }
 
@@ -54,7 +54,7 @@ pub fn default() -> String {
 
 fn provide_hybla(available: &[String]) -> Provided {
     match Hybla::acquire() {
-        Ok(hybla) => Provided { name: hybla::NAME.to_owned(), _hybla: Some(hybla) },
+        Ok(hybla) => Provided { name: hybla.name().to_owned(), _hybla: Some(hybla) },
         Err(error) => {
             let replacement = without_ebpf(available);
             tracing::warn!("{error}; using the kernel's {replacement} instead");

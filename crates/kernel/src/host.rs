@@ -93,7 +93,7 @@ fn btf() -> Check {
 
 fn ebpf_hybla() -> Check {
     match hybla::Hybla::acquire() {
-        Ok(_) => pass("eBPF Hybla", format!("loads and registers as {}", hybla::NAME)),
+        Ok(hybla) => pass("eBPF Hybla", format!("loads and registers as {}", hybla.name())),
         Err(error) => fail("eBPF Hybla", error.to_string(), "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"),
     }
 }

@@ -14,10 +14,14 @@
  *
  * rho follows the minimum RTT: the smoothed one holds queues, and is not known when the connection begins.
  *
- * One thing is added to the published algorithm. At GEO W grows by rho^2 = 576 segments in each round trip and learns of
- * an overflow one round trip late, so that without losses it drops half a window at the end of every climb. Hoe's
- * estimate is therefore kept up to date (the highest delivery rate of the last rounds) and bounds the pacing rate, and
- * while a queue stands W grows no faster than a standard TCP's. Where losses keep W below capacity neither one matters.
+ * Two things are added to the published algorithm, both consequences of its aim:
+ *
+ * - At GEO W grows by rho^2 = 576 segments in each round trip and learns of an overflow one round trip late, so that
+ *   without losses it drops half a window at the end of every climb. Hoe's estimate is therefore kept up to date by the
+ *   delivery rate and bounds the pacing rate, and while a queue stands W grows no faster than a standard TCP's.
+ * - Recovery from a loss takes a round trip. The connection of 25 ms that Hybla wants to equal grows again after 25 ms;
+ *   one that waits for 600 ms, at a loss in every hundred segments, hardly ever grows. So W goes on growing in recovery,
+ *   from half of what it was.
  */
 #include "kernel.h"
 
@@ -37,8 +41,8 @@ const volatile u32 standard_window = 10;
 #define RHO_MAX (30ULL << 16)
 /* An upper bound for W that no arithmetic below can overflow. */
 #define WINDOW_MAX (1U << 24)
-/* Rounds over which the highest delivery rate is remembered: between one and two of these. */
-#define CAPACITY_ROUNDS 8
+/* A round trip longer than the minimum by this many sixteenths has a queue in it. */
+#define STANDING_QUEUE 2
 
 enum { TRAIN_WAITING = 0, TRAIN_RUNNING, TRAIN_DONE };
 
@@ -56,10 +60,10 @@ struct hybla {
 	u32 delivered;       /* `delivered` at the last ACK */
 	u32 lost;            /* `lost` at the last ACK */
 	u32 round_end;       /* `delivered` at which the current round ends */
-	u32 rounds;          /* rounds in the current capacity period */
-	u32 capacity;        /* highest delivery rate of this period, fixed-point segments per second */
-	u32 capacity_before; /* and of the one before */
+	u32 round_rate;      /* highest delivery rate of this round, fixed-point segments per second */
+	u32 capacity;        /* what the link is known to carry, in the same unit; 0 is unknown */
 	u32 prr_delivered;   /* segments delivered in this recovery (RFC 6937) */
+	u32 target;          /* where this recovery leads the window */
 	u8 state;            /* TCP_CA_* */
 	u8 train;            /* TRAIN_* */
 	u8 hoe_applied;
@@ -109,30 +113,6 @@ static void follow_min_rtt(struct tcp_sock *tp, struct hybla *h)
 	h->growth = two_to(min_u64(rho, RHO_MAX)) - ONE;
 }
 
-static u32 capacity(const struct hybla *h)
-{
-	return max_u64(h->capacity, h->capacity_before);
-}
-
-/* Keeps the highest delivery rate of the last rounds. */
-static void follow_capacity(struct tcp_sock *tp, struct hybla *h)
-{
-	u32 interval_us = tp->rate_interval_us;
-
-	if (interval_us) {
-		u64 rate = ((u64)tp->rate_delivered * (USEC_PER_SEC << RATE_SHIFT)) / interval_us;
-		h->capacity = max_u64(h->capacity, min_u64(rate, ~0U));
-	}
-	if ((int)(tp->delivered - h->round_end) >= 0) {
-		h->round_end = tp->delivered + packets_in_flight(tp);
-		if (++h->rounds >= CAPACITY_ROUNDS) {
-			h->rounds = 0;
-			h->capacity_before = h->capacity;
-			h->capacity = 0;
-		}
-	}
-}
-
 /* How much longer than the minimum the round trip now is, in sixteenths of the minimum. */
 static u32 queue_sixteenths(const struct tcp_sock *tp, const struct hybla *h)
 {
@@ -146,10 +126,31 @@ static u32 queue_sixteenths(const struct tcp_sock *tp, const struct hybla *h)
 	return ((u64)(srtt_us - h->min_rtt_us) * 16) / h->min_rtt_us;
 }
 
+/*
+ * A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the capacity itself:
+ * then what was known before no longer counts.
+ */
+static void follow_capacity(struct tcp_sock *tp, struct hybla *h)
+{
+	u32 interval_us = tp->rate_interval_us;
+
+	if (interval_us) {
+		u64 rate = ((u64)tp->rate_delivered * (USEC_PER_SEC << RATE_SHIFT)) / interval_us;
+		h->round_rate = max_u64(h->round_rate, min_u64(rate, ~0U));
+		h->capacity = max_u64(h->capacity, h->round_rate);
+	}
+	if ((int)(tp->delivered - h->round_end) >= 0) {
+		h->round_end = tp->delivered + packets_in_flight(tp);
+		if (h->hoe_applied && h->round_rate && queue_sixteenths(tp, h) >= STANDING_QUEUE)
+			h->capacity = h->round_rate;
+		h->round_rate = 0;
+	}
+}
+
 /* Segments per second that the pacing may reach on account of the link's capacity. */
 static u64 capacity_bound(const struct tcp_sock *tp, const struct hybla *h)
 {
-	u64 known = capacity(h);
+	u64 known = h->capacity;
 	u32 queue = queue_sixteenths(tp, h);
 
 	if (!h->hoe_applied) {
@@ -159,21 +160,28 @@ static u64 capacity_bound(const struct tcp_sock *tp, const struct hybla *h)
 	}
 	if (queue == 0)
 		return known + known / 8;
-	if (queue < 2)
+	if (queue < STANDING_QUEUE)
 		return known;
 	return known - known / 16;
+}
+
+static inline bool is_reducing(const struct hybla *h)
+{
+	return h->state == TCP_CA_Recovery || h->state == TCP_CA_CWR;
 }
 
 /* A segment every RTT / W, no faster than the link. Returns whether the link, not the window, set the pace. */
 static bool pace(struct sock *sk, struct tcp_sock *tp, struct hybla *h)
 {
 	u64 rtt_us = max_u64(tp->srtt_us >> 3, 1);
-	u64 rate = (((u64)tp->snd_cwnd * USEC_PER_SEC) << RATE_SHIFT) / rtt_us;
+	/* In recovery the kernel's window follows what is on its way; W is where the recovery leads. */
+	u64 window = is_reducing(h) ? max_u64(tp->snd_cwnd, h->target) : tp->snd_cwnd;
+	u64 rate = ((window * USEC_PER_SEC) << RATE_SHIFT) / rtt_us;
 	u64 bound = capacity_bound(tp, h);
 	bool bounded = false;
 
 	/* W doubles within a round of slow start: segments of the second half must not wait for the first. */
-	if (tp->snd_cwnd < tp->snd_ssthresh / 2)
+	if (window < tp->snd_ssthresh / 2)
 		rate *= 2;
 	if (bound && rate > bound) {
 		rate = bound;
@@ -230,9 +238,9 @@ static void estimate_capacity(struct tcp_sock *tp, struct hybla *h)
 	u32 segments = h->train_last - h->train_first;
 	if (segments >= 3 && spread_us > 0)
 		apply_hoe(tp, h, (segments * (USEC_PER_SEC << RATE_SHIFT)) / spread_us);
-	else if (queue_sixteenths(tp, h) >= 2)
+	else if (queue_sixteenths(tp, h) >= STANDING_QUEUE)
 		/* No usable burst at the start; the queue says that the delivery rate is now the link's. */
-		apply_hoe(tp, h, capacity(h));
+		apply_hoe(tp, h, h->capacity);
 }
 
 static void set_window(struct tcp_sock *tp, u64 window)
@@ -255,24 +263,23 @@ static void slow_start(struct tcp_sock *tp, struct hybla *h, u32 acked)
 	set_window(tp, window);
 }
 
-/* W += rho^2 / W for each acknowledged segment; rho = 1 while a queue stands. */
-static void congestion_avoidance(struct tcp_sock *tp, struct hybla *h, u32 acked)
+/* W += rho^2 / W for each acknowledged segment; rho = 1 while a queue stands. Returns the new W. */
+static u32 congestion_avoidance(const struct tcp_sock *tp, struct hybla *h, u32 window, u32 acked)
 {
-	u64 rho = queue_sixteenths(tp, h) >= 2 ? ONE : h->rho;
-	u64 window = max_u64(tp->snd_cwnd, 1);
-	u64 whole = window << 16;
+	u64 rho = queue_sixteenths(tp, h) >= STANDING_QUEUE ? ONE : h->rho;
+	u64 whole = max_u64(window, 1) << 16;
 
 	h->credit += ((rho * rho) >> 16) * acked;
 	u64 segments = h->credit / whole;
 	h->credit -= segments * whole;
-	set_window(tp, window + segments);
+	return min_u64(window + segments, WINDOW_MAX);
 }
 
-/* Proportional rate reduction (RFC 6937): from the old window to ssthresh over one round trip. */
+/* Proportional rate reduction (RFC 6937): from the old window to the target over one round trip. */
 static void reduce(struct tcp_sock *tp, struct hybla *h, u32 acked, u32 newly_lost)
 {
 	u32 in_flight = packets_in_flight(tp);
-	u32 target = tp->snd_ssthresh;
+	u32 target = h->target;
 	u64 may_send;
 
 	h->prr_delivered += acked;
@@ -329,14 +336,18 @@ void BPF_PROG(hybla_cong_control, struct sock *sk)
 	follow_min_rtt(tp, h);
 	follow_capacity(tp, h);
 	bool bounded = pace(sk, tp, h);
+	/* A window that is not what holds the sender back says nothing about the next one (RFC 7661). */
+	bool grows = acked && !tp->app_limited && (!bounded || BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited));
 
-	if (h->state == TCP_CA_Recovery || h->state == TCP_CA_CWR) {
+	if (is_reducing(h)) {
+		if (grows)
+			h->target = congestion_avoidance(tp, h, h->target, acked);
 		reduce(tp, h, acked, newly_lost);
-	} else if (acked && !tp->app_limited) {
-		if (tp->snd_cwnd < tp->snd_ssthresh)
+	} else if (tp->snd_cwnd < tp->snd_ssthresh) {
+		if (acked && !tp->app_limited)
 			slow_start(tp, h, acked);
-		else if (!bounded || BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
-			congestion_avoidance(tp, h, acked);
+	} else if (grows) {
+		set_window(tp, congestion_avoidance(tp, h, tp->snd_cwnd, acked));
 	}
 	if (acked)
 		estimate_capacity(tp, h);
@@ -348,28 +359,26 @@ void BPF_PROG(hybla_set_state, struct sock *sk, u8 new_state)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct hybla *h = tcp_private(sk);
-	bool reducing = h->state == TCP_CA_Recovery || h->state == TCP_CA_CWR;
+	bool reducing = is_reducing(h);
 
 	if (new_state == TCP_CA_Recovery || new_state == TCP_CA_CWR) {
 		if (!reducing) {
 			h->prr_delivered = 0;
 			h->undone = 0;
+			h->target = tp->snd_ssthresh;
 		}
 	} else if (reducing && new_state <= TCP_CA_Disorder && !h->undone) {
-		set_window(tp, max_u64(tp->snd_ssthresh, 2));
+		set_window(tp, max_u64(h->target, 2));
 	}
 	h->credit = 0;
 	h->state = new_state;
 }
 
-/* Half of what is on its way (RFC 5681, equation 4): W itself may be ahead of it. */
+/* Half the window, as any TCP of its time (RFC 5681, equation 4). */
 SEC("struct_ops")
 u32 BPF_PROG(hybla_ssthresh, struct sock *sk)
 {
-	struct tcp_sock *tp = tcp_sk(sk);
-	u64 flight = min_u64(tp->snd_cwnd, tp->packets_out);
-
-	return max_u64(flight / 2, 2);
+	return max_u64(tcp_sk(sk)->snd_cwnd / 2, 2);
 }
 
 /* A loss that was none: the window comes back (RFC 4015). */

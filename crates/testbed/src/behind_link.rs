@@ -1,0 +1,240 @@
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bentpipe_link::{Cause, Counters, LinkConfig};
+use rustix::process::{Signal, getegid};
+
+use crate::signals::{Arrival, HeldSignals};
+use crate::{
+    Child, Error, LINK_NEEDS, Namespace, Result, SatelliteLink, Subnet, default_route, drop_capabilities,
+    enter_user_namespace, is_privileged, require,
+};
+
+/// How long a COMMAND that was asked to end may take before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// Ethernet's, as on the path to any server.
+const MTU: u32 = 1500;
+
+/// `bentpipe link -- COMMAND`: runs a command on a host whose only way out is a satellite link.
+///
+/// The command runs in a "terminal" namespace; the other end of the link is a "far" namespace, in which a server may run
+/// for as long as the command does. Both have `lo` and the link, nothing else: no Internet, no name server.
+///
+/// The command has these variables in its environment, the far server too:
+///
+/// | variable | meaning |
+/// |---|---|
+/// | `BENTPIPE_FAR`, `BENTPIPE_FAR6` | addresses of the far end |
+/// | `BENTPIPE_NEAR`, `BENTPIPE_NEAR6` | addresses of the terminal |
+#[derive(Debug, Clone)]
+pub struct BehindLink {
+    /// The link; `forward` leads to the terminal, in which the command runs.
+    pub config: LinkConfig,
+    /// The seed of its random losses.
+    pub seed: u64,
+    /// A shell command line for the far end, for example a server. What it prints goes to standard error.
+    pub far: Option<String>,
+    /// The command and its arguments; at least one word.
+    pub command: Vec<OsString>,
+}
+
+impl BehindLink {
+    /// Runs the command and returns its exit code, or 128 plus the number of the signal that ended it. The packets by
+    /// fate are printed on standard error at the end.
+    ///
+    /// An ordinary user gets a user namespace, in which this process stays. Ctrl-C goes to the command, which shares the
+    /// terminal; SIGTERM and SIGHUP ask the command to end, and after five seconds make it.
+    ///
+    /// Call it **before the process has a second thread**: only then can it enter a user namespace and hold back its
+    /// signals.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] with all that the machine lacks; [`Error::Spawn`] if the command does not exist; whatever
+    /// setting up namespaces and the link can meet.
+    pub fn run(self) -> Result<i32> {
+        require(LINK_NEEDS)?;
+        if !is_privileged() {
+            enter_user_namespace()?;
+        }
+        let signals = HeldSignals::hold().map_err(|source| Error::Signals { source })?;
+        let place = Place::build(&self.config, self.seed)?;
+        let far = self.far.as_deref().map(|line| place.start_far(line)).transpose()?;
+        let mut command = Child::spawn_in_foreground(place.terminal_command(&self.command)?)?;
+        let status = wait_for(&mut command, &signals)?;
+        report_far(far)?;
+        eprint!("{}", place.summary()?);
+        Ok(exit_code(status))
+    }
+}
+
+/// The two hosts and the link between them.
+struct Place {
+    far: Namespace,
+    terminal: Namespace,
+    link: SatelliteLink,
+}
+
+/// Left is the far end, where a gateway would be.
+const SUBNET: Subnet = Subnet::new(0);
+
+impl Place {
+    fn build(config: &LinkConfig, seed: u64) -> Result<Self> {
+        let far = Namespace::new("far")?;
+        let terminal = Namespace::new("terminal")?;
+        let link = SatelliteLink::start(&far, "sat0", &terminal, "sat0", config, seed, MTU)?;
+        SUBNET.assign(&far, "sat0", &terminal, "sat0")?;
+        default_route(&far, SUBNET.right4())?;
+        default_route(&far, SUBNET.right6())?;
+        default_route(&terminal, SUBNET.left4())?;
+        default_route(&terminal, SUBNET.left6())?;
+        for namespace in [&far, &terminal] {
+            serve_ordinary_users(namespace)?;
+        }
+        Ok(Self { far, terminal, link })
+    }
+
+    fn start_far(&self, line: &str) -> Result<Child> {
+        let mut command = self.far.command("/bin/sh");
+        command.args(["-c", line]).stdin(Stdio::null()).stdout(standard_error()?);
+        Child::spawn(Self::for_user(command))
+    }
+
+    fn terminal_command(&self, words: &[OsString]) -> Result<Command> {
+        let (program, args) = words.split_first().ok_or_else(|| Error::Spawn {
+            program: String::new(),
+            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, "no command was given"),
+        })?;
+        let mut command = self.terminal.command(program);
+        command.args(args);
+        Ok(Self::for_user(command))
+    }
+
+    /// The user's own programs have the addresses, and not the capabilities.
+    fn for_user(mut command: Command) -> Command {
+        drop_capabilities(&mut command);
+        command
+            .env("BENTPIPE_FAR", SUBNET.left4().to_string())
+            .env("BENTPIPE_FAR6", SUBNET.left6().to_string())
+            .env("BENTPIPE_NEAR", SUBNET.right4().to_string())
+            .env("BENTPIPE_NEAR6", SUBNET.right6().to_string());
+        command
+    }
+
+    fn summary(&self) -> Result<String> {
+        let (forward, reverse) = self.link.counters();
+        let mut text = line("to the command", &forward) + &line("from the command", &reverse);
+        let unintended = self.link.unintended_drops()?;
+        if unintended > 0 {
+            let _ =
+                writeln!(text, "link: {unintended} packets were lost because this machine could not keep up");
+        }
+        Ok(text)
+    }
+}
+
+/// In its own namespaces an ordinary user may listen on any port and ping.
+fn serve_ordinary_users(namespace: &Namespace) -> Result<()> {
+    let group = getegid().as_raw();
+    namespace.sysctl("net.ipv4.ip_unprivileged_port_start", "0")?;
+    namespace.sysctl("net.ipv4.ping_group_range", &format!("{group} {group}"))
+}
+
+fn standard_error() -> Result<Stdio> {
+    let copy = std::io::stderr().as_fd().try_clone_to_owned();
+    Ok(copy.map_err(|source| Error::Spawn { program: "/bin/sh".to_owned(), source })?.into())
+}
+
+/// Waits for the command, and hands on the signals that this process gets instead of it.
+fn wait_for(command: &mut Child, signals: &HeldSignals) -> Result<ExitStatus> {
+    let mut deadline: Option<Instant> = None;
+    loop {
+        if let Some(status) = command.wait_timeout(Duration::ZERO)? {
+            return Ok(status);
+        }
+        let patience =
+            deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+        match signals.next(patience).map_err(|source| Error::Signals { source })? {
+            Some(arrival) => {
+                if let Some(signal) = to_hand_on(arrival) {
+                    command.signal(signal)?;
+                }
+                if matches!(arrival.signal, libc::SIGTERM | libc::SIGHUP) {
+                    deadline.get_or_insert(Instant::now() + GRACE);
+                }
+            }
+            None if deadline.is_some() => return command.kill(),
+            None => {}
+        }
+    }
+}
+
+/// What the terminal sends reaches the command without us: it is in the same foreground group.
+fn to_hand_on(arrival: Arrival) -> Option<Signal> {
+    match arrival.signal {
+        libc::SIGTERM => Some(Signal::TERM),
+        libc::SIGHUP => Some(Signal::HUP),
+        libc::SIGINT if !arrival.from_terminal => Some(Signal::INT),
+        libc::SIGQUIT if !arrival.from_terminal => Some(Signal::QUIT),
+        _ => None,
+    }
+}
+
+/// Ends the far server; says so if it had ended by itself with an error, since then the command had nobody to talk to.
+fn report_far(far: Option<Child>) -> Result<()> {
+    let Some(mut far) = far else { return Ok(()) };
+    match far.wait_timeout(Duration::ZERO)? {
+        Some(status) if !status.success() => eprintln!("link: the far command ended early ({status})"),
+        _ => drop(far),
+    }
+    Ok(())
+}
+
+fn line(direction: &str, counters: &Counters) -> String {
+    let Counters { offered, delivered, .. } = counters;
+    let mut text = format!("link: {direction:<16} {offered} packets sent, {delivered} delivered");
+    for cause in Cause::ALL {
+        match counters.dropped(cause) {
+            0 => {}
+            dropped => {
+                let _ = write!(text, ", {dropped} lost: {cause}");
+            }
+        }
+    }
+    text + "\n"
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_the_commands_or_tells_the_signal() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(libc::SIGKILL)), 137);
+    }
+
+    #[test]
+    fn the_summary_names_only_the_causes_that_occurred() {
+        let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
+        counters.dropped.packet_error = 3;
+        let text = line("to the command", &counters);
+        assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
+    }
+
+    #[test]
+    fn ctrl_c_of_the_terminal_is_not_sent_a_second_time() {
+        let arrival = |signal, from_terminal| to_hand_on(Arrival { signal, from_terminal });
+        assert_eq!(arrival(libc::SIGINT, true), None);
+        assert_eq!(arrival(libc::SIGINT, false), Some(Signal::INT));
+        assert_eq!(arrival(libc::SIGTERM, false), Some(Signal::TERM));
+        assert_eq!(arrival(libc::SIGCHLD, false), None);
+    }
+}

@@ -1,0 +1,125 @@
+use std::io;
+
+use crate::Missing;
+
+/// What `bentpipe-testbed` could not do, on what, why, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel refused a new network namespace.
+    #[error(
+        "cannot create the network namespace \"{name}\": {source}; run as root, or let user namespaces be used \
+         (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces)"
+    )]
+    CreateNamespace {
+        /// The name that the caller gave it.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A thread could not move into a namespace.
+    #[error(
+        "cannot enter the network namespace \"{name}\": {source}; entering one needs CAP_SYS_ADMIN: run as root"
+    )]
+    EnterNamespace {
+        /// The name that the caller gave it.
+        name: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A program that configures the network ended with an error.
+    #[error("`{command}` failed in the namespace \"{namespace}\" ({status}): {stderr}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// Where it ran.
+        namespace: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it wrote to standard error.
+        stderr: String,
+    },
+    /// A program could not be started.
+    #[error("cannot start `{program}`: {source}; is it installed, executable and in PATH?")]
+    Spawn {
+        /// The program.
+        program: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A program that is running could not be waited for or signalled.
+    #[error("cannot {attempt} `{program}` (process {pid}): {source}")]
+    Child {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The program.
+        program: String,
+        /// Its process id.
+        pid: u32,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A kernel setting could not be written or read.
+    #[error(
+        "cannot set {key} = {value} in the namespace \"{namespace}\": {source}; \
+         does this kernel have the setting, and does it accept that value?"
+    )]
+    Sysctl {
+        /// Where it was to be set.
+        namespace: String,
+        /// The setting's name.
+        key: String,
+        /// The value that was to be written.
+        value: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A TUN device could not be made.
+    #[error(
+        "cannot create the TUN device \"{interface}\" in the namespace \"{namespace}\" ({step}): {source}; \
+         it needs /dev/net/tun (`modprobe tun`, `chmod 0666 /dev/net/tun`), CAP_NET_ADMIN in the namespace \
+         and a free name of at most 15 characters"
+    )]
+    Tun {
+        /// The device's name.
+        interface: String,
+        /// Where it was to live.
+        namespace: String,
+        /// The system call that failed.
+        step: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A thread of the link's driver could not start, or gave up.
+    #[error("the driver of the link from {from} to {to} failed: {source}; start the link again")]
+    Driver {
+        /// The device that packets are read from.
+        from: String,
+        /// The device that packets are written to.
+        to: String,
+        /// What stopped it.
+        source: io::Error,
+    },
+    /// The process could not move into a user namespace of its own.
+    #[error(
+        "cannot set up a user namespace ({step}): {source}; run as root, or let ordinary users have user namespaces"
+    )]
+    UserNamespace {
+        /// The step that failed.
+        step: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Signals could not be taken over.
+    #[error("cannot take over the signals of this process: {source}")]
+    Signals {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The machine lacks something; each line says how to get it.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+}
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
