@@ -1,1 +1,41 @@
-//! bentpipe-lab
+//! Experiments on satellite links: a scene of hosts and a link, downloads through it, and what came of them as a table,
+//! a figure and a JSON document.
+//!
+//! The walk of an experiment: [`scene::Scene`] builds client, gateway and server with a satellite link between the first
+//! two; [`download`] moves a stream whose every byte is checked; [`demo`] does so by several ways and compares them;
+//! [`report`] and [`figure`] show the result.
+
+pub mod counters;
+pub mod demo;
+pub mod download;
+pub mod figure;
+pub mod report;
+pub mod scene;
+pub mod trace;
+
+/// What can go wrong in an experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The hosts or the link could not be set up.
+    #[error(transparent)]
+    Testbed(#[from] bentpipe_testbed::Error),
+    /// The proxy did not start.
+    #[error("cannot start the proxy in the gateway: {0}")]
+    Proxy(String),
+    /// A transfer failed.
+    #[error("the download by {run} failed: {source}")]
+    Transfer {
+        /// The run's name.
+        run: String,
+        /// What the socket said.
+        source: std::io::Error,
+    },
+    /// A figure or a table could not be written.
+    #[error("cannot write {path}: {message}")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why.
+        message: String,
+    },
+}

@@ -40,7 +40,7 @@ const volatile u32 standard_window = 10;
 /* Above this exponent a single ACK opens any window there is; it also keeps 2^rho * acked within 64 bits. */
 #define RHO_MAX (30ULL << 16)
 /* An upper bound for W that no arithmetic below can overflow. */
-#define WINDOW_MAX (1U << 24)
+#define WINDOW_MAX (1U << 30)
 /* A round trip longer than the minimum by this many sixteenths has a queue in it. */
 #define STANDING_QUEUE 2
 

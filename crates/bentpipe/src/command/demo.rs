@@ -1,0 +1,128 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use bentpipe_lab::demo::{Comparison, Settings, Way, compare};
+use bentpipe_lab::download::Progress;
+use bentpipe_lab::report;
+use bentpipe_testbed::{Need, require};
+use bentpipe_units::{ByteCount, Probability, Rate, Span};
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+/// The proxy intercepts and loads eBPF, which takes more than a user namespace gives.
+const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+const BAR: &str = "{prefix:20} {bar:40} {binary_bytes:>10}  {msg:>14}  {elapsed}";
+const TICK: Duration = Duration::from_millis(200);
+
+/// Download a file over an emulated GEO satellite, with and without bentpipe, side by side.
+///
+/// Client, gateway and server are network namespaces of this host, with real kernel TCP between them; nothing of the
+/// host's own network is touched.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// The link's rate, each way.
+    #[arg(long, default_value = "10M")]
+    rate: Rate,
+    /// The round-trip time of the empty link.
+    #[arg(long, default_value = "600ms")]
+    rtt: Span,
+    /// Packet error rate, each way.
+    #[arg(long, default_value = "1%")]
+    per: Probability,
+    /// The length of the file.
+    #[arg(long, default_value = "4MB")]
+    size: ByteCount,
+    /// The seed of losses and contents.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the figure goes.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Demo {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        super::log_to_stderr("warn");
+        require(NEEDS).context("the demonstration cannot run here")?;
+        let settings = self.settings();
+        eprintln!(
+            "{} over {} at {} round trip, {}% of packets lost",
+            self.size,
+            self.rate,
+            self.rtt,
+            self.per.get() * 100.0
+        );
+        let comparison = compare(&settings, |progress| follow(&settings, progress))?;
+        let figure = self.out.join("demo.svg");
+        comparison.figure().write(&figure)?;
+        self.print(&comparison)?;
+        eprintln!("Bytes over time: {}", figure.display());
+        Ok(if comparison.runs.iter().all(|run| run.identical) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            rate: self.rate,
+            rtt: self.rtt.get(),
+            per: self.per,
+            bytes: self.size.get(),
+            seed: self.seed,
+            ..Settings::default()
+        }
+    }
+
+    fn print(&self, comparison: &Comparison) -> anyhow::Result<()> {
+        let text = if self.json {
+            serde_json::to_string_pretty(comparison).context("cannot write the result as JSON")? + "\n"
+        } else {
+            format!("\n{}", report::table(comparison))
+        };
+        super::print(&text);
+        Ok(())
+    }
+}
+
+/// A live line for each download, until all have ended.
+fn follow(settings: &Settings, progress: &[Progress]) {
+    let lines = MultiProgress::new();
+    let style = ProgressStyle::with_template(BAR).expect("the template is valid");
+    let bars: Vec<ProgressBar> = settings
+        .ways
+        .iter()
+        .map(|way| {
+            let bar = lines.add(ProgressBar::new(settings.bytes).with_style(style.clone()));
+            bar.set_prefix(label(way));
+            bar
+        })
+        .collect();
+    while !progress.iter().all(Progress::is_finished) {
+        std::thread::sleep(TICK);
+        for (bar, progress) in bars.iter().zip(progress) {
+            update(bar, progress);
+        }
+    }
+}
+
+fn update(bar: &ProgressBar, progress: &Progress) {
+    if bar.is_finished() {
+        return;
+    }
+    bar.set_position(progress.received());
+    let seconds = bar.elapsed().as_secs_f64();
+    bar.set_message(format!("{:.2} Mbit/s", progress.received() as f64 * 8.0 / 1e6 / seconds));
+    if progress.is_finished() {
+        bar.abandon();
+    }
+}
+
+fn label(way: &Way) -> String {
+    match way {
+        Way::EndToEnd(congestion) => congestion.clone(),
+        Way::Split(congestion) => format!("bentpipe ({congestion})"),
+    }
+}

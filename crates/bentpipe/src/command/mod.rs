@@ -1,0 +1,25 @@
+//! One file for each command: its arguments, and what it prints.
+
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod link;
+pub(crate) mod run;
+
+use std::io::{IsTerminal, Write};
+
+/// Prints a result on standard output; a reader that has gone away, as in `| head`, is no error.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Log lines on standard error, at `info` unless `RUST_LOG` says otherwise.
+fn log_to_stderr(default_level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default_level.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

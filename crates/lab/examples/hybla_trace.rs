@@ -1,0 +1,75 @@
+//! Records Hybla's inner variables over a satellite link, end to end:
+//! `hybla_trace [RATE] [RTT] [PER] [BYTES] [CONGESTION]`, as tab-separated values.
+
+use std::time::Duration;
+
+use bentpipe_kernel::hybla::Hybla;
+use bentpipe_lab::download::{Progress, Request, Server, download};
+use bentpipe_lab::scene::Scene;
+use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_units::{ByteCount, Probability, Rate, Span};
+
+fn argument<T: std::str::FromStr>(position: usize, default: &str) -> T
+where
+    T::Err: std::fmt::Debug,
+{
+    std::env::args().nth(position).unwrap_or_else(|| default.into()).parse().expect("RATE RTT PER BYTES CONGESTION")
+}
+
+fn main() {
+    let rate: Rate = argument(1, "10M");
+    let rtt: Span = argument(2, "600ms");
+    let per: Probability = argument(3, "0");
+    let bytes: ByteCount = argument(4, "10MB");
+    let hybla = Hybla::acquire().expect("root, and a kernel with BTF");
+    let congestion: String = argument(5, hybla.name());
+    let direction = DirectionConfig { rate: Some(rate), delay: rtt.get() / 2, per, ..Default::default() };
+    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let address = scene.server_address(80);
+    let mut server = scene
+        .server
+        .run(|| Server::start_recording(address, Some(&congestion), Duration::from_micros(500)).unwrap())
+        .unwrap();
+    let request = Request { seed: 1, bytes: bytes.get() };
+    let got = scene.client.run(|| download(address, request, &Progress::default()).unwrap()).unwrap();
+    std::thread::sleep(rtt.get() * 2);
+    scene.server.run(|| server.stop()).unwrap();
+    println!("at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent");
+    let mut last = Duration::ZERO;
+    for sample in &server.traces()[0] {
+        if sample.at < last + rtt.get() / 10 && sample.at > rtt.get() * 2 {
+            continue;
+        }
+        last = sample.at;
+        let i = sample.info;
+        println!(
+            "{:.4}\t{}\t{}\t{}\t{}\t{:.1}\t{:.1}\t{:.2}\t{:.2}\t{:?}\t{}\t{}\t{}\t{}\t{}",
+            sample.at.as_secs_f64(),
+            i.cwnd,
+            i.ssthresh,
+            i.delivered,
+            i.unacked,
+            i.srtt.as_secs_f64() * 1e3,
+            i.min_rtt.as_secs_f64() * 1e3,
+            i.pacing_rate as f64 * 8.0 / 1e6,
+            i.delivery_rate as f64 * 8.0 / 1e6,
+            i.recovery,
+            i.retransmissions,
+            i.rto.as_millis(),
+            i.receive_window_limited.as_millis(),
+            i.send_buffer_limited.as_millis(),
+            i.unsent
+        );
+    }
+    let end = server.traces()[0].last().unwrap().info;
+    eprintln!(
+        "{:.2} s, {:.2} Mbit/s, identical {}, {} of {} segments retransmitted, {} timeouts; {:?}",
+        got.duration.as_secs_f64(),
+        got.bytes as f64 * 8e-6 / got.duration.as_secs_f64(),
+        got.identical,
+        end.retransmissions,
+        end.data_segments_out,
+        end.timeouts,
+        scene.link.counters().0
+    );
+}

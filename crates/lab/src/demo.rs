@@ -1,0 +1,225 @@
+//! The same download over a satellite by several ways, side by side.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_proxy::{Config, Daemon};
+use bentpipe_units::{Probability, Rate, Span};
+use serde::Serialize;
+
+use crate::Error;
+use crate::download::{Download, Progress, Request, Server, download};
+use crate::figure::LineChart;
+use crate::scene::{SATELLITE, Scene};
+
+/// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
+const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
+const PORT: u16 = 80;
+
+/// The link, the file and who takes part.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The satellite link's rate, both ways.
+    pub rate: Rate,
+    /// The round-trip time of the empty link.
+    pub rtt: Duration,
+    /// Packet error rate, both ways.
+    pub per: Probability,
+    /// The length of the file.
+    pub bytes: u64,
+    /// The seed of the link's losses and of the file's contents.
+    pub seed: u64,
+    /// The ways to compare.
+    pub ways: Vec<Way>,
+}
+
+/// How the download crosses the satellite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// One connection from server to client, the server using this congestion control.
+    EndToEnd(String),
+    /// Split at the gateway, which uses this congestion control towards the satellite.
+    Split(String),
+}
+
+impl Default for Settings {
+    /// A GEO link as in the literature: 10 Mbit/s, 600 ms, one packet in a hundred lost.
+    fn default() -> Self {
+        Self {
+            rate: Rate::mbps(10),
+            rtt: Duration::from_millis(600),
+            per: Probability::new(0.01).expect("between 0 and 1"),
+            bytes: 4_000_000,
+            seed: 1,
+            ways: ["reno", "cubic", "bbr"]
+                .map(|name| Way::EndToEnd(name.into()))
+                .into_iter()
+                .chain([Way::Split("hybla".into())])
+                .collect(),
+        }
+    }
+}
+
+impl Settings {
+    /// The most that any transport can deliver: rate · payload share · (1 − PER), bits per second.
+    pub fn limit_bps(&self) -> f64 {
+        self.rate.bps() as f64 * PAYLOAD_SHARE * (1.0 - self.per.get())
+    }
+
+    fn link(&self) -> LinkConfig {
+        let direction =
+            DirectionConfig { rate: Some(self.rate), delay: self.rtt / 2, per: self.per, ..Default::default() };
+        LinkConfig { forward: direction.clone(), reverse: direction }
+    }
+
+    fn proxy(&self, congestion: &str) -> Config {
+        let text = format!(
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"{}\"\nrtt = \"{}\"\n\
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
+            self.rate,
+            Span(self.rtt)
+        );
+        Config::parse("the demonstration's configuration", &text).expect("it is made of valid values")
+    }
+}
+
+impl Way {
+    /// What the way is called in tables.
+    pub fn name(&self) -> &str {
+        match self {
+            Way::EndToEnd(congestion) => congestion,
+            Way::Split(_) => "bentpipe",
+        }
+    }
+
+    /// The congestion control towards the satellite.
+    pub fn congestion(&self) -> &str {
+        match self {
+            Way::EndToEnd(congestion) | Way::Split(congestion) => congestion,
+        }
+    }
+}
+
+/// One way's result.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// The way's name.
+    pub name: String,
+    /// The congestion control towards the satellite.
+    pub congestion: String,
+    /// Bytes of the file per second, from the start of the connection to the last byte, in bits.
+    pub goodput_bps: f64,
+    /// Bytes received.
+    pub bytes: u64,
+    /// From the start of the connection to the last byte.
+    pub seconds: f64,
+    /// Whether the SHA-256 of what arrived is that of what was sent.
+    pub identical: bool,
+    /// Bytes received at instants since the start.
+    #[serde(skip)]
+    pub timeline: Vec<(Duration, u64)>,
+}
+
+/// The results of all ways, in the order of the settings.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// The most that any transport can deliver, bits per second.
+    pub limit_bps: f64,
+    /// The seed that repeats the losses.
+    pub seed: u64,
+    /// The kernel that ran it.
+    pub kernel: String,
+    /// The results.
+    pub runs: Vec<Run>,
+}
+
+/// Runs all ways at the same time, each on a link of its own with the same seed. `watch` is called with the progress of
+/// each way before the downloads start.
+pub fn compare(settings: &Settings, watch: impl FnOnce(&[Progress])) -> Result<Comparison, Error> {
+    let progress: Vec<Progress> = settings.ways.iter().map(|_| Progress::default()).collect();
+    watch_and_run(settings, &progress, || watch(&progress))
+}
+
+fn watch_and_run(settings: &Settings, progress: &[Progress], watch: impl FnOnce()) -> Result<Comparison, Error> {
+    let results: Vec<Mutex<Option<Result<Run, Error>>>> = progress.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for ((way, progress), result) in settings.ways.iter().zip(progress).zip(&results) {
+            scope.spawn(move || {
+                let run = run(settings, way, progress);
+                *result.lock().expect("no one panics with it") = Some(run);
+            });
+        }
+        watch();
+    });
+    let runs = results
+        .into_iter()
+        .map(|result| result.into_inner().expect("no one panicked").expect("every thread leaves a result"))
+        .collect::<Result<_, _>>()?;
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+    Ok(Comparison { limit_bps: settings.limit_bps(), seed: settings.seed, kernel, runs })
+}
+
+fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error> {
+    let outcome = cross(settings, way, progress);
+    progress.finish();
+    let got = outcome?;
+    Ok(Run {
+        name: way.name().to_owned(),
+        congestion: way.congestion().to_owned(),
+        goodput_bps: got.bytes as f64 * 8.0 / got.duration.as_secs_f64(),
+        bytes: got.bytes,
+        seconds: got.duration.as_secs_f64(),
+        identical: got.identical,
+        timeline: got.timeline,
+    })
+}
+
+fn cross(settings: &Settings, way: &Way, progress: &Progress) -> Result<Download, Error> {
+    let fail = |source| Error::Transfer { run: way.name().to_owned(), source };
+    let scene = Scene::build(&settings.link(), settings.seed)?;
+    let congestion = match way {
+        Way::EndToEnd(congestion) => Some(congestion.as_str()),
+        Way::Split(_) => None,
+    };
+    let address = scene.server_address(PORT);
+    let mut server = scene.server.run(|| Server::start(address, congestion))?.map_err(fail)?;
+    let daemon = match way {
+        Way::EndToEnd(_) => None,
+        Way::Split(congestion) => Some(start_proxy(&scene, &settings.proxy(congestion))?),
+    };
+    let request = Request { seed: settings.seed, bytes: settings.bytes };
+    let got = scene.client.run(|| download(address, request, progress))?.map_err(fail);
+    scene.server.run(|| server.stop())?;
+    if let Some(daemon) = daemon {
+        scene.gateway.run(|| drop(daemon))?;
+    }
+    got
+}
+
+/// Starts the daemon inside the scene's gateway.
+pub fn start_proxy(scene: &Scene, config: &Config) -> Result<Daemon, Error> {
+    scene.gateway.run(|| Daemon::start(config))?.map_err(|error| Error::Proxy(error.to_string()))
+}
+
+impl Comparison {
+    /// Bytes over time, a line for each way.
+    pub fn figure(&self) -> LineChart {
+        let points = |run: &Run| {
+            run.timeline.iter().map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6)).collect::<Vec<_>>()
+        };
+        LineChart {
+            title: "A download over a GEO satellite".into(),
+            x_label: "time since the connection began (s)".into(),
+            y_label: "received (MB)".into(),
+            lines: self.runs.iter().rev().map(|run| (run.label(), points(run))).collect(),
+        }
+    }
+}
+
+impl Run {
+    /// The way with its congestion control, where that is not its name.
+    pub fn label(&self) -> String {
+        if self.name == self.congestion { self.name.clone() } else { format!("{} ({})", self.name, self.congestion) }
+    }
+}

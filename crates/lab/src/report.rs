@@ -1,0 +1,57 @@
+//! Results as a table for people.
+
+use crate::demo::{Comparison, Run};
+
+/// The comparison as a table, with what share of the limit each way reached and how many times the slowest one's
+/// goodput that is.
+pub fn table(comparison: &Comparison) -> String {
+    let slowest = comparison.runs.iter().map(|run| run.goodput_bps).fold(f64::INFINITY, f64::min);
+    let mut text = format!(
+        "{:<20} {:>10} {:>14} {:>9} {:>8}  {}\n",
+        "", "time", "goodput", "of limit", "gain", "file"
+    );
+    for run in &comparison.runs {
+        text.push_str(&row(run, comparison.limit_bps, slowest));
+    }
+    text.push_str(&format!(
+        "The limit is {:.2} Mbit/s: rate × payload share × (1 − PER). Seed {}, Linux {}.\n",
+        comparison.limit_bps / 1e6,
+        comparison.seed,
+        comparison.kernel
+    ));
+    text
+}
+
+fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> String {
+    format!(
+        "{:<20} {:>8.1} s {:>7.2} Mbit/s {:>8.0}% {:>7.1}×  {}\n",
+        run.label(),
+        run.seconds,
+        run.goodput_bps / 1e6,
+        100.0 * run.goodput_bps / limit_bps,
+        run.goodput_bps / slowest_bps,
+        if run.identical { "identical" } else { "DIFFERS" }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: &str, goodput_bps: f64, identical: bool) -> Run {
+        let (congestion, timeline) = (name.to_owned(), Vec::new());
+        Run { name: name.into(), congestion, goodput_bps, bytes: 1, seconds: 1.0, identical, timeline }
+    }
+
+    #[test]
+    fn the_gain_is_over_the_slowest_and_a_damaged_file_stands_out() {
+        let comparison = Comparison {
+            limit_bps: 10e6,
+            seed: 1,
+            kernel: "6.18".into(),
+            runs: vec![run("reno", 0.25e6, true), run("bbr", 5e6, false)],
+        };
+        let text = table(&comparison);
+        assert!(text.contains("20.0×") && text.contains("DIFFERS") && text.contains("50%"), "{text}");
+    }
+}
