@@ -30,8 +30,8 @@ fn download_while<T: Send>(
     let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
     let daemon = start_proxy(scene, config).unwrap();
     let progress = Progress::default();
+    let request = Request { seed: 1, bytes };
     let outcome = std::thread::scope(|scope| {
-        let request = Request { seed: 1, bytes };
         let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)).unwrap());
         let seen = meanwhile(&progress);
         (client.join().unwrap(), seen)

@@ -1,1 +1,32 @@
-//! bentpipe-proxy
+//! The transparent TCP splitter.
+//!
+//! A connection that crosses a satellite leg is intercepted by nftables ([`intercept`]), accepted in the server's name,
+//! connected on in the client's name, and relayed, so that each leg has a TCP of its own: its congestion control, its
+//! timers, its buffers. Neither end sees the proxy.
+//!
+//! ```text
+//! client ══ leg ══► listener → flow → upstream ══ leg ══► server
+//! ```
+//!
+//! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a reset at
+//! both ends, never an end of file; and while no daemon runs, connections pass unsplit.
+
+pub mod config;
+mod connect;
+mod daemon;
+mod error;
+mod flow;
+mod host;
+pub mod intercept;
+mod listener;
+pub mod path;
+mod pool;
+mod relay;
+mod slab;
+mod stats;
+mod worker;
+
+pub use config::{Config, ConfigError};
+pub use daemon::Daemon;
+pub use error::Error;
+pub use stats::Stats;

@@ -21,5 +21,7 @@ fn log_to_stderr(default_level: &str) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // A reader of the log that goes away must not take the daemon with it.
+        .log_internal_errors(false)
         .init();
 }

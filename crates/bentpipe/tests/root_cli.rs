@@ -1,0 +1,168 @@
+//! The program in network namespaces: what it refuses, and that it leaves nothing behind.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use bentpipe_testbed::{Child, Namespace, Need, require, veth};
+
+const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+
+fn missing() -> bool {
+    match require(NEEDS) {
+        Ok(()) => false,
+        Err(missing) => {
+            println!("skipped: needs root: {missing}");
+            true
+        }
+    }
+}
+
+/// A host with the two interfaces of a gateway.
+fn gateway() -> (Namespace, Namespace) {
+    let (gateway, peer) = (Namespace::new("gateway").unwrap(), Namespace::new("peer").unwrap());
+    for name in ["sat0", "lan0"] {
+        veth(&gateway, name, &peer, name).unwrap();
+    }
+    (gateway, peer)
+}
+
+fn configuration(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn run_in(host: &Namespace, file: &tempfile::NamedTempFile) -> Command {
+    let mut command = host.command(env!("CARGO_BIN_EXE_bentpipe"));
+    command.args(["run", "-c"]).arg(file.path()).stdin(Stdio::null());
+    command
+}
+
+/// Rules, policy routes and what the machine has registered.
+fn traces_of_a_daemon(host: &Namespace) -> String {
+    let show = |program: &str, arguments: &[&str]| -> String {
+        let output = host.command(program).args(arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    show("nft", &["list", "ruleset"])
+        + &show("ip", &["rule"])
+        + &show("ip", &["-6", "rule"])
+        + &show("ip", &["route", "show", "table", "all"])
+        + &show("ss", &["-ltn"])
+}
+
+fn complaint(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("bentpipe: ")).collect();
+    assert_eq!(errors.len(), 1, "{text}");
+    errors[0].to_owned()
+}
+
+#[test]
+fn a_missing_interface_is_named_with_those_that_exist() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let before = traces_of_a_daemon(&gateway);
+    let file = configuration("[legs.satellite]\ninterface = \"sat7\"\n");
+    let text = complaint(&run_in(&gateway, &file).output().unwrap());
+    assert!(text.contains("sat7") && text.contains("sat0"), "{text}");
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let taken = gateway.run(|| std::net::TcpListener::bind("127.0.0.1:7600").unwrap()).unwrap();
+    let before = traces_of_a_daemon(&gateway);
+    let file = configuration("[legs.satellite]\ninterface = \"sat0\"\n");
+    let text = complaint(&run_in(&gateway, &file).output().unwrap());
+    assert!(text.contains("7600"), "{text}");
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+    drop(taken);
+}
+
+#[test]
+fn without_privileges_the_daemon_says_what_it_needs() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let before = traces_of_a_daemon(&gateway);
+    let file = configuration("[legs.satellite]\ninterface = \"sat0\"\n");
+    std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let mut command = gateway.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    // The build folder may lie where nobody but root can go.
+    let copy = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
+    let program = copy.path().join("bentpipe");
+    std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), &program).unwrap();
+    std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    command.arg(&program).args(["run", "-c"]).arg(file.path());
+    let text = complaint(&command.output().unwrap());
+    assert!(text.contains("CAP_NET_ADMIN") || text.contains("root"), "{text}");
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_the_host_as_it_was() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let before = traces_of_a_daemon(&gateway);
+    let file = configuration("[legs.satellite]\ninterface = \"sat0\"\n");
+    let mut command = run_in(&gateway, &file);
+    command.stderr(Stdio::piped());
+    let mut daemon = Child::spawn(command).unwrap();
+    let log = BufReader::new(daemon.stderr().unwrap());
+    let ready = log.lines().map_while(Result::ok).any(|line| line.contains("ready"));
+    assert!(ready, "the daemon ended before it was ready");
+    assert_ne!(traces_of_a_daemon(&gateway), before, "the daemon has set nothing up");
+    daemon.signal(rustix::process::Signal::TERM).unwrap();
+    let status = daemon.wait_timeout(Duration::from_secs(10)).unwrap().expect("it ends at SIGTERM");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
+#[test]
+fn the_demonstration_prints_one_document_and_leaves_the_machine_as_it_was() {
+    if missing() {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
+        .args(["demo", "--json", "--rate", "20M", "--rtt", "60ms", "--per", "0.1%", "--size", "1MB", "--out"])
+        .arg(out.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = document["runs"].as_array().unwrap();
+    let names: Vec<_> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["reno", "cubic", "bbr", "bentpipe"]);
+    for run in runs {
+        assert_eq!((run["identical"].as_bool(), run["bytes"].as_u64()), (Some(true), Some(1_000_000)), "{run}");
+        assert!(run["goodput_bps"].as_f64().unwrap() <= document["limit_bps"].as_f64().unwrap(), "{run}");
+    }
+    let figure = std::fs::read_to_string(out.path().join("demo.svg")).unwrap();
+    assert!(figure.starts_with("<svg") && figure.contains("bentpipe"));
+}
+
+#[test]
+fn a_command_behind_the_link_has_its_exit_code_passed_on() {
+    if missing() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
+        .args(["link", "--profile", "leo", "--", "sh", "-c", "ping -c1 -W5 $BENTPIPE_FAR >/dev/null 2>&1; exit 7"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,72 @@
+//! How soon data flows again after an outage, through the proxy: `restart [CUTS] [RESTART_WITHIN]`.
+//!
+//! For each of a number of outages of different lengths it prints when the first data segment reaches the client again
+//! and when its application reads the next byte.
+
+use std::time::{Duration, Instant};
+
+use bentpipe_lab::demo::start_proxy;
+use bentpipe_lab::download::{Progress, Request, Server, download};
+use bentpipe_lab::scene::{SATELLITE, Scene};
+use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_proxy::Config;
+use bentpipe_units::Rate;
+
+const BYTES: u64 = 200_000_000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let cuts: u64 = arguments.next().map_or(10, |cuts| cuts.parse().expect("a number of cuts"));
+    let within = arguments.next().unwrap_or_else(|| "1s".into());
+    let direction = DirectionConfig {
+        rate: Some(Rate::mbps(10)),
+        delay: Duration::from_millis(300),
+        ..Default::default()
+    };
+    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    for setting in arguments {
+        let (key, value) = setting.split_once('=').expect("KEY=VALUE");
+        scene.gateway.sysctl(key, value).unwrap();
+    }
+    let text = format!(
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10M\"\nrestart_within = \"{within}\"\nsurvive_outage = \"25m\"\n"
+    );
+    let daemon = start_proxy(&scene, &Config::parse("restart", &text).unwrap()).unwrap();
+    let address = scene.server_address(80);
+    let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let progress = Progress::default();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let request = Request { seed: 1, bytes: BYTES };
+            scene.client.run(|| download(address, request, &progress)).unwrap().unwrap()
+        });
+        println!("outage_s\tsegment_s\tapplication_s");
+        for cut in 0..cuts {
+            std::thread::sleep(Duration::from_secs(6));
+            let length = Duration::from_millis(7000 + 370 * cut);
+            let (segment, byte) = outage(&scene, &progress, length);
+            println!("{:.2}\t{:.2}\t{:.2}", length.as_secs_f64(), segment.as_secs_f64(), byte.as_secs_f64());
+        }
+        progress.cancel();
+        client.join().unwrap();
+    });
+    scene.gateway.run(|| drop(daemon)).unwrap();
+    scene.server.run(|| server.stop()).unwrap();
+}
+
+/// Cuts the link; how long after its return the first segment arrives, and the first byte that the application reads.
+fn outage(scene: &Scene, progress: &Progress, length: Duration) -> (Duration, Duration) {
+    scene.link.set_outage(true);
+    std::thread::sleep(length);
+    scene.link.set_outage(false);
+    let returned = Instant::now();
+    let (packets, bytes) = (scene.link.delivered().0.packets, progress.received());
+    let wait_until = |done: &dyn Fn() -> bool| {
+        while !done() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        returned.elapsed()
+    };
+    let segment = wait_until(&|| scene.link.delivered().0.packets > packets);
+    (segment, wait_until(&|| progress.received() > bytes))
+}

@@ -1,0 +1,354 @@
+//! `bentpipe.toml`: what the operator says, read into values that are valid once they exist.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bentpipe_kernel::leg::LegSettings;
+use bentpipe_units::{ByteCount, Rate, Span};
+use serde::Deserialize;
+
+mod values;
+
+pub use values::{Congestion, Interface, Port, Workers};
+
+/// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
+pub const MAX_LEGS: usize = 8;
+/// Round-trip time that is assumed of the terrestrial side where its timers are derived from it.
+const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
+
+/// The whole configuration of the daemon.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The splitter itself.
+    #[serde(default)]
+    pub proxy: ProxySettings,
+    /// The satellite legs by name, at least one and at most [`MAX_LEGS`].
+    #[serde(default)]
+    pub legs: BTreeMap<String, SatelliteLeg>,
+    /// Every interface that is not a satellite leg's.
+    #[serde(default)]
+    pub terrestrial: TerrestrialLeg,
+}
+
+/// `[proxy]`: how the splitter runs.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProxySettings {
+    /// The first of the loopback ports that intercepted connections are handed to, one for each pair of legs.
+    pub port: Port,
+    /// Worker threads, 1 to 256; by default one for each processor, at most four.
+    pub workers: Workers,
+    /// How bytes move from one socket to the other.
+    pub relay: RelayKind,
+}
+
+/// How bytes move from one socket to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RelayKind {
+    /// `recv(2)` into a pooled buffer and `send(2)` from it.
+    Copy,
+    /// `splice(2)` through a pooled pipe: mostly faster for bulk than copying as measured, at best by 40%.
+    #[default]
+    Splice,
+}
+
+/// `[legs.NAME]`: an interface that leads to a satellite.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SatelliteLeg {
+    /// The network interface.
+    pub interface: Interface,
+    /// The congestion control of the sockets that face it.
+    #[serde(default)]
+    pub congestion: Congestion,
+    /// The link's rate.
+    pub rate: Option<Rate>,
+    /// The round-trip time of the empty link.
+    #[serde(default = "geostationary")]
+    pub rtt: Span,
+    /// After an outage, data is tried again within this time.
+    pub restart_within: Option<Span>,
+    /// Connections live through an outage of this length.
+    pub survive_outage: Option<Span>,
+    /// Send buffer; the kernel's autotuning by default.
+    pub send_buffer: Option<ByteCount>,
+    /// Receive buffer; the kernel's autotuning by default.
+    pub receive_buffer: Option<ByteCount>,
+}
+
+/// `[terrestrial]`: the sockets that face every other interface.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TerrestrialLeg {
+    /// The congestion control; the kernel's default by default.
+    pub congestion: Option<Congestion>,
+    /// After an outage, data is tried again within this time.
+    pub restart_within: Option<Span>,
+    /// Connections live through an outage of this length.
+    pub survive_outage: Option<Span>,
+    /// Send buffer; the kernel's autotuning by default.
+    pub send_buffer: Option<ByteCount>,
+    /// Receive buffer; the kernel's autotuning by default.
+    pub receive_buffer: Option<ByteCount>,
+}
+
+/// Why a configuration could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read the configuration {file}: {source}")]
+    Read {
+        /// The file's path.
+        file: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line says something that is not accepted.
+    #[error("{file}, line {line}{}: {message}", .key.as_ref().map(|key| format!(", key {key}")).unwrap_or_default())]
+    Line {
+        /// The file's path.
+        file: String,
+        /// The line, counted from one.
+        line: usize,
+        /// The key with its table, where the line has one.
+        key: Option<String>,
+        /// What is wrong and what would be accepted.
+        message: String,
+    },
+    /// Each line is well, the whole is not.
+    #[error("{file}: {message}")]
+    Whole {
+        /// The file's path.
+        file: String,
+        /// What is wrong and what would be accepted.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a configuration file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let file = path.as_ref().display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&file, &text),
+            Err(source) => Err(ConfigError::Read { file, source }),
+        }
+    }
+
+    /// Reads and checks a configuration; `file` is the name that errors give it.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| line_error(file, text, &error))?;
+        match config.contradiction() {
+            Some(message) => Err(ConfigError::Whole { file: file.to_owned(), message }),
+            None => Ok(config),
+        }
+    }
+
+    /// What no single line could be blamed for.
+    fn contradiction(&self) -> Option<String> {
+        if self.legs.is_empty() {
+            return Some(
+                "no satellite leg; add for example [legs.satellite] with interface = \"sat0\"".into(),
+            );
+        }
+        if self.legs.len() > MAX_LEGS {
+            return Some(format!("{} satellite legs; at most {MAX_LEGS} are served", self.legs.len()));
+        }
+        let mut leg_of = BTreeMap::new();
+        for (name, leg) in &self.legs {
+            if let Some(other) = leg_of.insert(leg.interface.as_str(), name) {
+                let interface = &leg.interface;
+                return Some(format!(
+                    "legs {other} and {name} both have interface \"{interface}\"; give each its own"
+                ));
+            }
+        }
+        let ports = crate::path::path_count(self.legs.len());
+        if usize::from(self.proxy.port.get()) + ports - 1 > usize::from(u16::MAX) {
+            return Some(format!(
+                "proxy.port = {} leaves no room for the {ports} ports that these legs need; choose at most {}",
+                self.proxy.port.get(),
+                usize::from(u16::MAX) - ports + 1
+            ));
+        }
+        None
+    }
+}
+
+impl SatelliteLeg {
+    /// The leg as the kernel crate takes it.
+    pub fn settings(&self) -> LegSettings {
+        LegSettings {
+            congestion: Some(self.congestion.as_str().to_owned()),
+            rate: self.rate,
+            rtt: self.rtt.get(),
+            restart_within: self.restart_within.map(Span::get),
+            survive_outage: self.survive_outage.map(Span::get),
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+        }
+    }
+}
+
+impl TerrestrialLeg {
+    /// The leg as the kernel crate takes it.
+    pub fn settings(&self) -> LegSettings {
+        LegSettings {
+            congestion: self.congestion.as_ref().map(|congestion| congestion.as_str().to_owned()),
+            rate: None,
+            rtt: TERRESTRIAL_RTT,
+            restart_within: self.restart_within.map(Span::get),
+            survive_outage: self.survive_outage.map(Span::get),
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+        }
+    }
+}
+
+fn geostationary() -> Span {
+    Span(Duration::from_millis(600))
+}
+
+fn line_error(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let message = error.message().replace('\n', ", ");
+    let Some(start) = error.span().map(|span| span.start.min(text.len())) else {
+        return ConfigError::Whole { file: file.to_owned(), message };
+    };
+    let before = text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count();
+    ConfigError::Line { file: file.to_owned(), line: before + 1, key: key_on_line(text, before), message }
+}
+
+/// The key that line `index` (from zero) gives a value to, with the table it stands in.
+fn key_on_line(text: &str, index: usize) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let (key, _) = lines.get(index)?.split_once('=')?;
+    let header = lines[..index].iter().rev().find_map(|line| line.trim().strip_prefix('['));
+    let table = header.and_then(|rest| rest.split(']').next());
+    Some(table.map_or_else(|| key.trim().to_owned(), |table| format!("{}.{}", table.trim(), key.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FULL: &str = r#"
+[proxy]
+port = 7700
+workers = 2
+relay = "copy"
+
+[legs.satellite]
+interface = "sat0"
+congestion = "bbr"
+rate = "10Mbit/s"
+rtt = "540ms"
+restart_within = "1s"
+survive_outage = "25m"
+send_buffer = "4MiB"
+receive_buffer = "2MiB"
+
+[terrestrial]
+congestion = "cubic"
+"#;
+
+    fn message(text: &str) -> String {
+        Config::parse("bentpipe.toml", text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_documented_key_is_read() {
+        let config = Config::parse("bentpipe.toml", FULL).unwrap();
+        assert_eq!((config.proxy.port.get(), config.proxy.workers.get()), (7700, 2));
+        assert_eq!(config.proxy.relay, RelayKind::Copy);
+        let settings = config.legs["satellite"].settings();
+        assert_eq!(settings.congestion.as_deref(), Some("bbr"));
+        assert_eq!(settings.rate, Some(Rate::mbps(10)));
+        assert_eq!(settings.rtt, Duration::from_millis(540));
+        assert_eq!(settings.survive_outage, Some(Duration::from_secs(1500)));
+        assert_eq!(settings.receive_buffer, Some(ByteCount::new(2 << 20)));
+        assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));
+    }
+
+    #[test]
+    fn an_interface_is_all_that_a_leg_needs() {
+        let config = Config::parse("x", "[legs.geo]\ninterface = \"sat0\"").unwrap();
+        let settings = config.legs["geo"].settings();
+        assert_eq!(settings.congestion.as_deref(), Some("hybla"));
+        assert_eq!(settings.rtt, Duration::from_millis(600));
+        assert_eq!(config.terrestrial.settings().congestion, None);
+        assert_eq!(config.proxy.port.get(), 7600);
+    }
+
+    #[test]
+    fn an_error_names_file_line_key_and_what_is_accepted() {
+        let error = message("[legs.a]\ninterface = \"sat0\"\nrate = \"10X\"\n");
+        assert!(
+            error.starts_with("bentpipe.toml, line 3, key legs.a.rate: \"10X\" is not a bit rate"),
+            "{error}"
+        );
+        assert!(error.contains("10Mbit/s"), "{error}");
+
+        let error = message("[proxy]\nrelay = \"magic\"\n");
+        assert!(error.contains("line 2, key proxy.relay") && error.contains("`copy` or `splice`"), "{error}");
+
+        let error = message("[legs.a]\ninterface = \"sat0\"\nspeed = 3\n");
+        assert!(error.contains("line 3") && error.contains("`speed`") && error.contains("`rate`"), "{error}");
+
+        let error = message("[proxy]\nport = 0\n");
+        assert!(error.contains("key proxy.port: 0 is not a port; write 1 to 65535"), "{error}");
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        for text in
+            ["[legs.a]\ninterface = 'x\"y'", "[[", "legs = 3", "[legs.a]\n", "[proxy]\nworkers = 1000", ""]
+        {
+            assert!(!message(text).contains('\n'), "{}", message(text));
+        }
+    }
+
+    #[test]
+    fn two_legs_on_one_interface_are_refused() {
+        let error = message("[legs.a]\ninterface = \"sat0\"\n[legs.b]\ninterface = \"sat0\"\n");
+        assert!(error.contains("legs a and b both have interface \"sat0\""), "{error}");
+    }
+
+    #[test]
+    fn a_port_without_room_for_its_successors_is_refused() {
+        let error = message("[proxy]\nport = 65534\n[legs.a]\ninterface = \"sat0\"\n");
+        assert!(error.contains("choose at most 65533"), "{error}");
+    }
+
+    #[test]
+    fn an_interface_name_cannot_smuggle_a_rule() {
+        let error = message("[legs.a]\ninterface = '\" accept'\n");
+        assert!(error.contains("is not an interface name"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = Config::load("/nonexistent/bentpipe.toml").unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the configuration /nonexistent/bentpipe.toml: "), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_configuration_or_one_line_of_error(text in "\\PC*") {
+            if let Err(error) = Config::parse("x", &text) {
+                prop_assert!(!error.to_string().contains('\n'));
+            }
+        }
+
+        #[test]
+        fn any_change_of_a_good_text_is_a_configuration_or_an_error(
+            position in 0..FULL.len(), length in 0usize..20, insert in "[\\[\\]=\"a-z0-9.\\n é]{0,6}"
+        ) {
+            let end = (position + length).min(FULL.len());
+            let _ = Config::parse("x", &format!("{}{insert}{}", &FULL[..position], &FULL[end..]));
+        }
+    }
+}

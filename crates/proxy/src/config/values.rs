@@ -1,0 +1,134 @@
+//! The values of a configuration that have a form of their own: one that exists is valid.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use serde::Deserialize;
+
+/// A TCP port, 1–65535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Port(u16);
+
+impl Port {
+    /// The port's number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Port {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        match u16::try_from(number) {
+            Ok(port) if port > 0 => Ok(Self(port)),
+            _ => Err(format!("{number} is not a port; write 1 to 65535")),
+        }
+    }
+}
+
+impl Default for Port {
+    fn default() -> Self {
+        Self(7600)
+    }
+}
+
+/// A number of worker threads, 1–256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Workers(usize);
+
+impl Workers {
+    /// The number of threads.
+    pub const fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self(std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(4))
+    }
+}
+
+impl TryFrom<i64> for Workers {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        match usize::try_from(number) {
+            Ok(workers @ 1..=256) => Ok(Self(workers)),
+            _ => Err(format!("{number} is not a number of workers; write 1 to 256")),
+        }
+    }
+}
+
+/// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Interface(String);
+
+impl Interface {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Interface {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if is_kernel_name(&name) {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "\"{name}\" is not an interface name; write 1 to 15 letters, digits or .-_@: like \"sat0\""
+            ))
+        }
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a congestion control, as `net.ipv4.tcp_available_congestion_control` lists them.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Congestion(String);
+
+impl Congestion {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Congestion {
+    /// Hybla: it is made for long round trips.
+    fn default() -> Self {
+        Self("hybla".into())
+    }
+}
+
+impl TryFrom<String> for Congestion {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if is_kernel_name(&name) {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "\"{name}\" is not the name of a congestion control; write for example \"hybla\" or \"bbr\""
+            ))
+        }
+    }
+}
+
+fn is_kernel_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_@:".contains(c);
+    (1..=15).contains(&name.len()) && name.chars().all(allowed) && name != "." && name != ".."
+}

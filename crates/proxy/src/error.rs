@@ -1,0 +1,68 @@
+//! Why the daemon could not start.
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why the daemon could not start. Whatever it had set up by then is undone.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A leg's interface is not there.
+    #[error("leg {leg}: there is no network interface \"{interface}\"; this host has {existing}")]
+    MissingInterface {
+        /// The leg's name.
+        leg: String,
+        /// The interface that the configuration names.
+        interface: String,
+        /// The interfaces that exist.
+        existing: String,
+    },
+    /// The process may not use foreign addresses.
+    #[error(
+        "cannot make a transparent socket: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_RAW"
+    )]
+    Privileges {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process holds a port that the daemon needs.
+    #[error("cannot listen on {address}: {source}; free that port or choose another range with proxy.port")]
+    Port {
+        /// The address that is taken.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another daemon splits connections in this network namespace.
+    #[error(
+        "another bentpipe with the nftables table \"{table}\" runs in this network namespace; stop it first"
+    )]
+    AlreadyRunning {
+        /// The table's name.
+        table: String,
+    },
+    /// `nft` or `ip` could not be run or refused.
+    #[error("cannot {action} with `{command}`: {reason}")]
+    Tool {
+        /// What was attempted.
+        action: &'static str,
+        /// The command line.
+        command: String,
+        /// What went wrong and, where it is known, what to do.
+        reason: String,
+    },
+    /// Another system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was attempted.
+        action: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: what was attempted when the system call failed.
+    pub(crate) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { action: action.into(), source: source.into() }
+    }
+}

@@ -1,0 +1,195 @@
+//! A flow: two sockets, two directions, and the ways in which it ends.
+//!
+//! ```text
+//! connecting ──► relaying ──► draining ──► finished
+//!      └────────────┴────────────┴───────► broken: both ends see a reset
+//! ```
+//!
+//! *Draining* begins when both directions have ended in order. The descriptors stay open until the kernel's own state
+//! is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's user timeout decides
+//! how long the last bytes are tried through an outage. Closed earlier, they would be an orphan's, and soon given up.
+
+use std::fmt;
+use std::io;
+
+use bentpipe_kernel::sockopt::take_error;
+use bentpipe_kernel::tcp_info::{State, tcp_info};
+use rustix::event::epoll::EventFlags;
+
+use crate::connect::Ends;
+use crate::pool::Pool;
+use crate::relay::{Channel, Endpoint, Failure, Progress};
+
+/// One of the two ends of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client = 0,
+    Server = 1,
+}
+
+/// An intercepted connection and its other half.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    ends: Ends,
+    client: Endpoint,
+    server: Endpoint,
+    /// From the client to the server.
+    up: Channel,
+    /// From the server to the client.
+    down: Channel,
+    phase: Phase,
+    /// On the worker's list of flows that have more to do.
+    pub(crate) queued: bool,
+    /// On the worker's list of draining flows.
+    pub(crate) watched: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The server has not answered yet; what the client sends waits in the kernel.
+    Connecting,
+    Relaying,
+    Draining,
+}
+
+/// What the worker has to do with a flow after its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Wait for epoll.
+    Waiting,
+    /// Another turn, after the other flows.
+    More,
+    /// Wait for epoll, and look again from time to time.
+    Draining,
+    /// Close it; nothing will be sent.
+    Finished,
+}
+
+/// Why a flow is reset at both ends.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    side: Side,
+    doing: &'static str,
+    error: io::Error,
+}
+
+impl Flow {
+    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint) -> Self {
+        Self {
+            ends,
+            client,
+            server,
+            up: Channel::default(),
+            down: Channel::default(),
+            phase: Phase::Connecting,
+            queued: false,
+            watched: false,
+        }
+    }
+
+    pub(crate) fn endpoint(&self, side: Side) -> &Endpoint {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// Takes note of an event. An error breaks the flow at once: what waits to be read behind a reset is not relayed.
+    pub(crate) fn note(&mut self, side: Side, flags: EventFlags) -> Result<(), Broken> {
+        let endpoint = match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        };
+        endpoint.note(flags);
+        if flags.contains(EventFlags::ERR) { self.check_error(side) } else { Ok(()) }
+    }
+
+    /// Does what can be done now, within bounds.
+    pub(crate) fn turn(&mut self, pool: &mut Pool) -> Result<Verdict, Broken> {
+        if self.phase == Phase::Connecting && self.server.writable {
+            self.check_error(Side::Server)?;
+            self.phase = Phase::Relaying;
+        }
+        match self.phase {
+            Phase::Connecting => Ok(Verdict::Waiting),
+            Phase::Relaying => self.relay(pool),
+            Phase::Draining => self.drain(),
+        }
+    }
+
+    /// Whether it was the server that could not be reached, rather than a relay that was cut.
+    pub(crate) fn failed_to_connect(&self, broken: &Broken) -> bool {
+        self.phase == Phase::Connecting && broken.side == Side::Server
+    }
+
+    /// Bytes written so far: to the server, to the client.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.up.bytes(), self.down.bytes())
+    }
+
+    /// Returns what the flow still holds of the pool's.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.up.release(pool);
+        self.down.release(pool);
+    }
+
+    fn relay(&mut self, pool: &mut Pool) -> Result<Verdict, Broken> {
+        let broken = |from, to| move |failure| Broken::relaying(from, to, failure);
+        let up = self.up.pump(&mut self.client, &mut self.server, pool);
+        let up = up.map_err(broken(Side::Client, Side::Server))?;
+        let down = self.down.pump(&mut self.server, &mut self.client, pool);
+        let down = down.map_err(broken(Side::Server, Side::Client))?;
+        if self.up.is_shut() && self.down.is_shut() {
+            self.phase = Phase::Draining;
+            return self.drain();
+        }
+        Ok(if up == Progress::More || down == Progress::More { Verdict::More } else { Verdict::Waiting })
+    }
+
+    fn drain(&mut self) -> Result<Verdict, Broken> {
+        for side in [Side::Client, Side::Server] {
+            let socket = &self.endpoint(side).socket;
+            let info = tcp_info(socket).map_err(|error| Broken { side, doing: "closing", error })?;
+            if info.state != State::Close {
+                return Ok(Verdict::Draining);
+            }
+        }
+        Ok(Verdict::Finished)
+    }
+
+    fn check_error(&self, side: Side) -> Result<(), Broken> {
+        let doing = if self.phase == Phase::Connecting { "connecting" } else { "relaying" };
+        match take_error(&self.endpoint(side).socket) {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) | Err(error) => Err(Broken { side, doing, error }),
+        }
+    }
+}
+
+impl Broken {
+    fn relaying(from: Side, to: Side, failure: Failure) -> Self {
+        match failure {
+            Failure::Reading(error) => Self { side: from, doing: "reading", error },
+            Failure::Writing(error) => Self { side: to, doing: "writing", error },
+        }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = match self.side {
+            Side::Client => "client",
+            Side::Server => "server",
+        };
+        write!(f, "{} ({side} side): {}", self.doing, self.error)
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} → {}", self.ends.client, self.ends.server)
+    }
+}
+
+#[cfg(test)]
+mod tests;

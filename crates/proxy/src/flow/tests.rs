@@ -1,0 +1,116 @@
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+
+use super::*;
+use crate::config::RelayKind;
+
+/// A flow between two peers on loopback, its pool, and the turns that a worker would give it.
+struct Rig {
+    client: TcpStream,
+    server: TcpStream,
+    flow: Flow,
+    pool: Pool,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (client, ours) = connection();
+        let (server, upstream) = connection();
+        let address = client.local_addr().unwrap();
+        let ends = Ends { client: address, server: address, dscp: 0 };
+        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()));
+        Self { client, server, flow, pool: Pool::new(RelayKind::Copy) }
+    }
+
+    /// One turn, with epoll reporting what poll(2) sees.
+    fn turn(&mut self) -> Result<Verdict, Broken> {
+        for side in [Side::Client, Side::Server] {
+            let flags = poll(&self.flow.endpoint(side).socket);
+            self.flow.note(side, flags)?;
+        }
+        self.flow.turn(&mut self.pool)
+    }
+
+    fn turn_until(
+        &mut self,
+        done: impl Fn(&Result<Verdict, Broken>, &Flow) -> bool,
+    ) -> Result<Verdict, Broken> {
+        loop {
+            let result = self.turn();
+            if done(&result, &self.flow) {
+                return result;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (peer, ours)
+}
+
+fn poll(socket: &std::os::fd::OwnedFd) -> EventFlags {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let interest = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
+    let mut fds = [PollFd::new(socket, interest)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    // Linux gives these bits the same values in both interfaces.
+    EventFlags::from_bits_retain(u32::from(fds[0].revents().bits()))
+}
+
+#[test]
+fn an_idle_flow_is_small() {
+    assert!(size_of::<Flow>() <= 512, "{}", size_of::<Flow>());
+}
+
+#[test]
+fn a_reply_after_a_half_close_arrives_whole_and_then_the_flow_finishes() {
+    let mut rig = Rig::new();
+    rig.client.write_all(b"request").unwrap();
+    rig.client.shutdown(Shutdown::Write).unwrap();
+    rig.turn_until(|_, flow| flow.up.is_shut()).unwrap();
+    let mut request = String::new();
+    rig.server.read_to_string(&mut request).unwrap();
+    assert_eq!(request, "request");
+
+    rig.server.write_all(b"the reply").unwrap();
+    rig.server.shutdown(Shutdown::Write).unwrap();
+    let verdict = rig.turn_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
+    assert_eq!(verdict.unwrap(), Verdict::Finished);
+    let mut reply = String::new();
+    rig.client.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "the reply");
+}
+
+#[test]
+fn a_reset_of_one_end_breaks_the_flow_and_names_the_side() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.turn().unwrap(), Verdict::Waiting);
+    sockopt_linger_reset(&rig.server);
+    let (dead, _) = connection();
+    drop(std::mem::replace(&mut rig.server, dead));
+    let broken = rig.turn_until(|result, _| result.is_err()).unwrap_err();
+    assert_eq!(broken.side, Side::Server);
+    assert_eq!(broken.error.kind(), io::ErrorKind::ConnectionReset);
+    assert!(broken.to_string().contains("(server side)"), "{broken}");
+}
+
+#[test]
+fn a_flow_drains_until_the_peer_has_acknowledged_the_end() {
+    let mut rig = Rig::new();
+    rig.turn().unwrap();
+    rig.client.shutdown(Shutdown::Write).unwrap();
+    rig.turn_until(|_, flow| flow.up.is_shut()).unwrap();
+    assert_eq!(rig.turn().unwrap(), Verdict::Waiting, "a half-closed flow lives on");
+    rig.server.shutdown(Shutdown::Write).unwrap();
+    let verdict = rig.turn_until(|result, _| matches!(result, Ok(Verdict::Finished)));
+    assert_eq!(verdict.unwrap(), Verdict::Finished);
+}
+
+fn sockopt_linger_reset(stream: &TcpStream) {
+    bentpipe_kernel::sockopt::set_linger_reset(stream).unwrap();
+}

@@ -1,0 +1,111 @@
+//! What the host must have, and the settings of it that would keep intercepted connections from working.
+
+use std::fs;
+
+use crate::config::Config;
+use crate::error::Error;
+
+/// A sysctl, the value that harms, and what it does.
+struct Trap {
+    key: &'static str,
+    harmful: &'static str,
+    effect: &'static str,
+    mend: &'static str,
+}
+
+const TRAPS: [Trap; 4] = [
+    Trap {
+        key: "net.ipv4.ip_forward",
+        harmful: "0",
+        effect: "IPv4 packets that are not split TCP are not forwarded, nor is anything when this daemon is dead",
+        mend: "1",
+    },
+    Trap {
+        key: "net.ipv6.conf.all.forwarding",
+        harmful: "0",
+        effect: "IPv6 packets that are not split TCP are not forwarded, nor is anything when this daemon is dead",
+        mend: "1",
+    },
+    Trap {
+        key: "net.ipv4.conf.all.src_valid_mark",
+        harmful: "1",
+        effect: "the reverse path filter looks intercepted packets up by their mark and drops them as martians",
+        mend: "0",
+    },
+    Trap {
+        key: "net.ipv4.tcp_fwmark_accept",
+        harmful: "1",
+        effect: "accepted connections inherit the mark of interception and their packets come back to this host",
+        mend: "0",
+    },
+];
+
+/// Fails unless each leg's interface exists in this network namespace; the error lists those that do.
+pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
+    // Unlike /sys/class/net, this shows the namespace of the caller, not that of the mount.
+    let table =
+        fs::read_to_string("/proc/thread-self/net/dev").map_err(Error::system("list the interfaces"))?;
+    let existing = interfaces_in(&table);
+    for (name, leg) in &config.legs {
+        if !existing.contains(&leg.interface.as_str()) {
+            return Err(Error::MissingInterface {
+                leg: name.clone(),
+                interface: leg.interface.to_string(),
+                existing: existing.join(", "),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
+pub(crate) fn warnings() -> Vec<String> {
+    TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning).collect()
+}
+
+impl Trap {
+    fn warning(&self) -> String {
+        let Self { key, harmful, effect, mend } = self;
+        format!("{key} = {harmful}: {effect}; set it with: sysctl -w {key}={mend}")
+    }
+}
+
+fn is_set(trap: &Trap) -> bool {
+    let path = format!("/proc/sys/{}", trap.key.replace('.', "/"));
+    fs::read_to_string(path).is_ok_and(|value| value.trim() == trap.harmful)
+}
+
+/// The names in a table such as /proc/net/dev: two lines of heading, then `name: numbers`.
+fn interfaces_in(table: &str) -> Vec<&str> {
+    table.lines().skip(2).filter_map(|line| line.rsplit_once(':')).map(|(name, _)| name.trim()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_read_from_the_kernels_table() {
+        let table = "Inter-| Receive\n face |bytes\n    lo: 1 2 3\n eth0.5: 4 5 6\n";
+        assert_eq!(interfaces_in(table), ["lo", "eth0.5"]);
+    }
+
+    #[test]
+    fn a_missing_interface_is_named_with_those_that_exist() {
+        let config = Config::parse("x", "[legs.geo]\ninterface = \"nosuch0\"").unwrap();
+        let error = check_interfaces(&config).unwrap_err().to_string();
+        assert!(
+            error.starts_with("leg geo: there is no network interface \"nosuch0\"; this host has "),
+            "{error}"
+        );
+        assert!(error.contains("lo"), "{error}");
+    }
+
+    #[test]
+    fn a_warning_ends_with_the_line_that_mends_it() {
+        for trap in &TRAPS {
+            let line = format!("sysctl -w {}={}", trap.key, trap.mend);
+            assert!(trap.warning().ends_with(&line));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Moving bytes from one socket to the other, in order, with nothing but what is in flight in our hands.
+
+mod copy;
+mod splice;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::EventFlags;
+use rustix::net::Shutdown;
+
+use crate::pool::Pool;
+
+pub(crate) use copy::Buffer;
+pub(crate) use splice::Pipe;
+
+/// Bytes that one direction of a flow may move before the worker's other flows have their turn.
+pub(crate) const TURN: u64 = 1 << 20;
+
+/// A socket of a flow and what edge-triggered epoll has said of it since we last came up against its limits.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) socket: OwnedFd,
+    readable: bool,
+    pub(crate) writable: bool,
+    /// The peer has ended, an error waits, or urgent data did: a short read does not mean that nothing is left.
+    read_to_the_end: bool,
+    /// Urgent data stands in the stream, where `splice(2)` stops as if the stream were empty or had ended.
+    has_urgent_data: bool,
+}
+
+/// One direction of a flow.
+#[derive(Debug, Default)]
+pub(crate) struct Channel {
+    held: Option<Vessel>,
+    ended: bool,
+    shut: bool,
+    bytes: u64,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing can be done until epoll reports a socket.
+    Waiting,
+    /// The turn is over and there may be more to do.
+    More,
+    /// The source has ended, and the destination knows.
+    Ended,
+}
+
+/// Which call of the relay failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
+/// What carries bytes between two sockets: memory or a pipe. A vessel is filled only when it is empty.
+#[derive(Debug)]
+pub(crate) enum Vessel {
+    Buffer(Buffer),
+    Pipe(Pipe),
+}
+
+impl Endpoint {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, readable: false, writable: false, read_to_the_end: false, has_urgent_data: false }
+    }
+
+    /// Takes note of what epoll reported. End of file and errors are met by reading and writing.
+    pub(crate) fn note(&mut self, flags: EventFlags) {
+        let unusual = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR | EventFlags::PRI;
+        self.has_urgent_data |= flags.contains(EventFlags::PRI);
+        self.read_to_the_end |= flags.intersects(unusual);
+        self.readable |= flags.intersects(unusual | EventFlags::IN);
+        self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+    }
+}
+
+impl Channel {
+    /// Moves what can be moved, at most about [`TURN`] bytes. What a vessel holds leaves before more is read, so that a
+    /// slow destination costs one vessel, and the source's own TCP is told to wait.
+    pub(crate) fn pump(
+        &mut self,
+        from: &mut Endpoint,
+        to: &mut Endpoint,
+        pool: &mut Pool,
+    ) -> Result<Progress, Failure> {
+        let limit = self.bytes + TURN;
+        while !self.shut {
+            if let Some(vessel) = &mut self.held {
+                self.bytes += vessel.flush(to).map_err(Failure::Writing)?;
+                if !vessel.is_empty() {
+                    return Ok(Progress::Waiting);
+                }
+                self.release(pool);
+            }
+            if self.ended {
+                shut_down_writing(to).map_err(Failure::Writing)?;
+                self.shut = true;
+            } else if self.bytes >= limit {
+                return Ok(Progress::More);
+            } else if from.readable && to.writable {
+                self.read_some(from, pool).map_err(Failure::Reading)?;
+            } else {
+                return Ok(Progress::Waiting);
+            }
+        }
+        Ok(Progress::Ended)
+    }
+
+    /// The source has ended, all of it was written, and the destination was told so.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// Bytes written to the destination so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns what is held to the pool: empty, or with the data of a broken flow.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        if let Some(vessel) = self.held.take() {
+            pool.give_back(vessel);
+        }
+    }
+
+    fn read_some(&mut self, from: &mut Endpoint, pool: &mut Pool) -> io::Result<()> {
+        let mut vessel = if from.has_urgent_data { pool.lend_buffer() } else { pool.lend() };
+        let result = vessel.fill(from);
+        if matches!(result, Ok(Some(0))) {
+            // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
+            self.ended = matches!(vessel, Vessel::Buffer(_));
+            from.has_urgent_data = true;
+        }
+        if vessel.is_empty() {
+            pool.give_back(vessel);
+        } else {
+            self.held = Some(vessel);
+        }
+        result.map(drop)
+    }
+}
+
+impl Vessel {
+    /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for.
+    fn fill(&mut self, from: &mut Endpoint) -> io::Result<Option<usize>> {
+        let result = match self {
+            Vessel::Buffer(buffer) => buffer.fill(from),
+            Vessel::Pipe(pipe) => pipe.fill(from),
+        };
+        let count = unless_it_would_block(result)?;
+        if count.is_none() {
+            from.readable = false;
+        }
+        Ok(count)
+    }
+
+    /// Writes to the destination until the vessel is empty or the destination is full; the number of bytes written.
+    fn flush(&mut self, to: &mut Endpoint) -> io::Result<u64> {
+        let mut written = 0;
+        while to.writable && !self.is_empty() {
+            let result = match self {
+                Vessel::Buffer(buffer) => buffer.flush(to),
+                Vessel::Pipe(pipe) => pipe.flush(to),
+            };
+            match unless_it_would_block(result)? {
+                Some(count) => written += count as u64,
+                None => to.writable = false,
+            }
+        }
+        Ok(written)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Vessel::Buffer(buffer) => buffer.is_empty(),
+            Vessel::Pipe(pipe) => pipe.is_empty(),
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Reading(error) => write!(f, "reading: {error}"),
+            Failure::Writing(error) => write!(f, "writing: {error}"),
+        }
+    }
+}
+
+fn unless_it_would_block(result: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(rustix::io::Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends end of file behind everything that was written.
+fn shut_down_writing(to: &Endpoint) -> io::Result<()> {
+    let socket: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(&to.socket);
+    Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+}
+
+#[cfg(test)]
+mod tests;

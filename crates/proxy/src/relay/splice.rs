@@ -1,0 +1,49 @@
+//! Relay by `splice(2)`: pages move from one socket to the other through a pipe, and are never copied to us.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+
+use super::Endpoint;
+
+/// The pipe's capacity that is asked for; 1 MiB measured slower with ten flows; the kernel may grant less (pipe(7), `/proc/sys/fs/pipe-max-size`).
+const SIZE: usize = 512 * 1024;
+
+/// A pipe and the number of bytes in it.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    capacity: usize,
+    held: usize,
+}
+
+impl Pipe {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let capacity = fcntl_setpipe_size(&write, SIZE).or_else(|_| fcntl_getpipe_size(&write))?;
+        Ok(Self { read, write, capacity, held: 0 })
+    }
+
+    /// The pipe is empty, so that only the socket can be what would block.
+    pub(super) fn fill(&mut self, from: &mut Endpoint) -> rustix::io::Result<usize> {
+        self.held = splice(&from.socket, None, &self.write, None, self.capacity, flags())?;
+        Ok(self.held)
+    }
+
+    pub(super) fn flush(&mut self, to: &mut Endpoint) -> rustix::io::Result<usize> {
+        let count = splice(&self.read, None, &to.socket, None, self.held, flags())?;
+        self.held -= count;
+        Ok(count)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+}
+
+/// Never `SPLICE_F_MORE`: nobody knows whether more follows, and a small message would wait for it.
+fn flags() -> SpliceFlags {
+    SpliceFlags::MOVE | SpliceFlags::NONBLOCK
+}

@@ -1,0 +1,114 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::config::RelayKind;
+
+const KINDS: [RelayKind; 2] = [RelayKind::Copy, RelayKind::Splice];
+
+/// A connection on loopback: a test's end, and ours as the relay has it.
+fn connection() -> (TcpStream, Endpoint) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (peer, Endpoint::new(ours.into()))
+}
+
+/// Pumps as a worker would, with epoll reporting everything each time, until `done` or the direction has ended.
+fn pump_until(channel: &mut Channel, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool, bytes: u64) {
+    while channel.bytes() < bytes {
+        from.note(EventFlags::IN);
+        to.note(EventFlags::OUT);
+        if channel.pump(from, to, pool).unwrap() == Progress::Ended {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn bytes_and_end_of_file_arrive_as_they_were_sent() {
+    for kind in KINDS {
+        let (mut source, mut from) = connection();
+        let (mut sink, mut to) = connection();
+        let mut pool = Pool::new(kind);
+        let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
+        let sent = data.clone();
+        let sender = std::thread::spawn(move || source.write_all(&sent).unwrap());
+        let receiver = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            sink.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut channel = Channel::default();
+        pump_until(&mut channel, &mut from, &mut to, &mut pool, u64::MAX);
+        sender.join().unwrap();
+        assert!(receiver.join().unwrap() == data, "{kind:?}");
+        assert_eq!((channel.bytes(), pool.lent()), (3_000_000, 0), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_stalled_destination_holds_one_vessel_and_stops_the_reading() {
+    for kind in KINDS {
+        let (mut source, mut from) = connection();
+        let (_sink, mut to) = connection();
+        let mut pool = Pool::new(kind);
+        source.set_nonblocking(true).unwrap();
+        let mut channel = Channel::default();
+        let mut stalled = 0;
+        let block = [7u8; 65536];
+        while stalled < 100 {
+            let before = channel.bytes();
+            let source_full = source.write(&block).is_err();
+            from.note(EventFlags::IN);
+            to.note(EventFlags::OUT);
+            channel.pump(&mut from, &mut to, &mut pool).unwrap();
+            stalled = if source_full && channel.bytes() == before { stalled + 1 } else { 0 };
+            assert!(pool.lent() <= 1, "{kind:?}");
+        }
+        assert_eq!(pool.lent(), 1, "{kind:?}");
+        channel.release(&mut pool);
+        assert_eq!(pool.lent(), 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn an_idle_direction_holds_nothing() {
+    for kind in KINDS {
+        let (mut source, mut from) = connection();
+        let (mut sink, mut to) = connection();
+        let mut pool = Pool::new(kind);
+        let mut channel = Channel::default();
+        source.write_all(b"x").unwrap();
+        pump_until(&mut channel, &mut from, &mut to, &mut pool, 1);
+        let mut byte = [0];
+        sink.read_exact(&mut byte).unwrap();
+        assert_eq!((byte[0], pool.lent()), (b'x', 0), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_turn_is_bounded_however_fast_the_ends_are() {
+    for kind in KINDS {
+        let (mut source, mut from) = connection();
+        let (mut sink, mut to) = connection();
+        let mut pool = Pool::new(kind);
+        let sender = std::thread::spawn(move || source.write_all(&vec![1u8; 8 << 20]).unwrap());
+        let receiver = std::thread::spawn(move || sink.read_to_end(&mut Vec::new()).unwrap());
+        let mut channel = Channel::default();
+        loop {
+            from.note(EventFlags::IN);
+            to.note(EventFlags::OUT);
+            let before = channel.bytes();
+            let progress = channel.pump(&mut from, &mut to, &mut pool).unwrap();
+            assert!(channel.bytes() - before < TURN + (1 << 20), "{kind:?}");
+            if progress == Progress::Ended {
+                break;
+            }
+        }
+        sender.join().unwrap();
+        assert_eq!(receiver.join().unwrap(), 8 << 20, "{kind:?}");
+    }
+}
