@@ -28,15 +28,18 @@ lint: setup ## formatting and clippy, warnings are errors
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-bench: setup ## what a packet and a relayed byte cost
+bench: setup ## what a packet and a relayed byte cost, how precise the link is, how soon data flows again
 	$(CARGO) bench --workspace --locked
 	$(CARGO) build --release --locked --workspace --examples
 	$(AS_ROOT) target/release/examples/link_precision
-	$(AS_ROOT) target/release/examples/relay_bench
+	$(AS_ROOT) target/release/examples/relay_performance
+	$(AS_ROOT) target/release/examples/restart
 
 figures: setup ## the figures of the documentation, drawn anew
+	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples
 	$(CARGO) build --release --locked -p bentpipe
 	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
+	$(AS_ROOT) target/release/examples/hybla_slow_start docs/figures/hybla-slow-start.svg
 
 deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny check licenses bans sources

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bentpipe_testbed::{Child, Namespace, Need, require, veth};
 
-const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+const NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
 fn missing() -> bool {
     match require(NEEDS) {
@@ -148,7 +149,11 @@ fn the_demonstration_prints_one_document_and_leaves_the_machine_as_it_was() {
     let names: Vec<_> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["reno", "cubic", "bbr", "bentpipe"]);
     for run in runs {
-        assert_eq!((run["identical"].as_bool(), run["bytes"].as_u64()), (Some(true), Some(1_000_000)), "{run}");
+        assert_eq!(
+            (run["identical"].as_bool(), run["bytes"].as_u64()),
+            (Some(true), Some(1_000_000)),
+            "{run}"
+        );
         assert!(run["goodput_bps"].as_f64().unwrap() <= document["limit_bps"].as_f64().unwrap(), "{run}");
     }
     let figure = std::fs::read_to_string(out.path().join("demo.svg")).unwrap();
@@ -161,7 +166,15 @@ fn a_command_behind_the_link_has_its_exit_code_passed_on() {
         return;
     }
     let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
-        .args(["link", "--profile", "leo", "--", "sh", "-c", "ping -c1 -W5 $BENTPIPE_FAR >/dev/null 2>&1; exit 7"])
+        .args([
+            "link",
+            "--profile",
+            "leo",
+            "--",
+            "sh",
+            "-c",
+            "ping -c1 -W5 $BENTPIPE_FAR >/dev/null 2>&1; exit 7",
+        ])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));

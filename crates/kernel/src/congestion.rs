@@ -38,7 +38,10 @@ pub fn provide(wanted: &str) -> Provided {
         return plain(wanted);
     }
     let replacement = next_best(&available);
-    tracing::warn!("the kernel has no congestion control \"{wanted}\" (it has {}): using {replacement}", available.join(", "));
+    tracing::warn!(
+        "the kernel has no congestion control \"{wanted}\" (it has {}): using {replacement}",
+        available.join(", ")
+    );
     plain(&replacement)
 }
 
@@ -78,7 +81,8 @@ fn is_available(name: &str, available: &[String]) -> bool {
 }
 
 fn try_on_a_socket(name: &str) -> bool {
-    std::net::TcpListener::bind("127.0.0.1:0").is_ok_and(|probe| crate::sockopt::set_congestion(probe, name).is_ok())
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .is_ok_and(|probe| crate::sockopt::set_congestion(probe, name).is_ok())
 }
 
 fn plain(name: &str) -> Provided {

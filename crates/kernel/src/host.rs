@@ -66,7 +66,8 @@ fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String
 
 fn kernel_version() -> Check {
     let release = read("/proc/sys/kernel/osrelease");
-    let numbers: Vec<u32> = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let numbers: Vec<u32> =
+        release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
     let name = "kernel";
     match numbers.as_slice() {
         [major, minor, ..] if (*major, *minor) >= (6, 15) => pass(name, format!("Linux {release}")),
@@ -87,14 +88,22 @@ fn btf() -> Check {
     let path = "/sys/kernel/btf/vmlinux";
     match fs::metadata(path) {
         Ok(file) => pass("BTF", format!("{path}, {}", ByteCount::new(file.len()))),
-        Err(_) => fail("BTF", format!("no {path}"), "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are"),
+        Err(_) => fail(
+            "BTF",
+            format!("no {path}"),
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are",
+        ),
     }
 }
 
 fn ebpf_hybla() -> Check {
     match hybla::Hybla::acquire() {
         Ok(hybla) => pass("eBPF Hybla", format!("loads and registers as {}", hybla.name())),
-        Err(error) => fail("eBPF Hybla", error.to_string(), "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"),
+        Err(error) => fail(
+            "eBPF Hybla",
+            error.to_string(),
+            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
+        ),
     }
 }
 
@@ -109,7 +118,8 @@ fn congestion_controls() -> Check {
 }
 
 fn rto_max() -> Check {
-    let tried = TcpListener::bind("127.0.0.1:0").and_then(|s| sockopt::set_rto_max(&s, Duration::from_secs(1)));
+    let tried =
+        TcpListener::bind("127.0.0.1:0").and_then(|s| sockopt::set_rto_max(&s, Duration::from_secs(1)));
     match tried {
         Ok(()) => pass("RTO maximum", "settable per socket, 1 s to 120 s"),
         Err(error) => fail("RTO maximum", format!("not settable: {error}"), "use Linux 6.15 or later"),

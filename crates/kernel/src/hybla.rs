@@ -10,7 +10,14 @@ use std::sync::{Arc, Mutex, Weak};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-#[allow(clippy::all, missing_docs, unreachable_pub, unused, unsafe_op_in_unsafe_fn)]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unreachable_pub,
+    unused,
+    unsafe_op_in_unsafe_fn
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/hybla.skel.rs"));
 }
@@ -32,7 +39,9 @@ pub const STANDARD_WINDOW: u32 = 10;
 #[derive(Debug, thiserror::Error)]
 pub enum HyblaError {
     /// The kernel did not take the program.
-    #[error("cannot load the eBPF program of Hybla: {0} (it needs Linux 6.4 with BTF, and root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)")]
+    #[error(
+        "cannot load the eBPF program of Hybla: {0} (it needs Linux 6.4 with BTF, and root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)"
+    )]
     Load(#[source] libbpf_rs::Error),
     /// The kernel took the program but not the congestion control.
     #[error("cannot register the congestion control {name}: {source}")]

@@ -14,7 +14,8 @@ use bentpipe_units::ByteCount;
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
-pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(120);
+pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(120);
 /// `IPV6_2292PKTOPTIONS` of linux/in6.h.
 const IPV6_2292PKTOPTIONS: libc::c_int = 6;
 /// The lower two bits of the traffic class belong to ECN (RFC 3168 §5).
@@ -124,7 +125,12 @@ fn set_buffer(fd: impl AsFd, forced: libc::c_int, plain: libc::c_int, size: Byte
     set_int(&fd, libc::SOL_SOCKET, forced, half).or_else(|_| set_int(&fd, libc::SOL_SOCKET, plain, half))
 }
 
-pub(crate) fn set_int(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+pub(crate) fn set_int(
+    fd: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     set(fd, level, option, &value)
 }
 
@@ -174,8 +180,9 @@ pub(crate) fn get_bytes(
 ) -> io::Result<usize> {
     let mut len = libc::socklen_t::try_from(buffer.len()).unwrap_or(libc::socklen_t::MAX);
     // SAFETY: the pointer and the length describe the live slice `buffer`, which the kernel may fill with any bytes.
-    let result =
-        unsafe { libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, buffer.as_mut_ptr().cast(), &mut len) };
+    let result = unsafe {
+        libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, buffer.as_mut_ptr().cast(), &mut len)
+    };
     if result == 0 { Ok((len as usize).min(buffer.len())) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -240,7 +247,8 @@ mod tests {
             let address = listener.local_addr().unwrap();
             remember_dscp(&listener, &address).unwrap();
             let client =
-                socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None).unwrap();
+                socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)
+                    .unwrap();
             set_dscp(&client, &address, 46).unwrap();
             client.connect(&address.into()).unwrap();
             let (server, _) = listener.accept().unwrap();

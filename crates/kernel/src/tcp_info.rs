@@ -105,7 +105,8 @@ pub fn tcp_info(fd: impl AsFd) -> io::Result<TcpInfo> {
 fn parse(raw: &[u8]) -> TcpInfo {
     let byte = |at: usize| raw.get(at).copied().unwrap_or(0);
     let word = |at: usize| raw.get(at..at + 4).map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-    let long = |at: usize| raw.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
+    let long =
+        |at: usize| raw.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
     let micros = |at: usize| Duration::from_micros(u64::from(word(at)));
     TcpInfo {
         state: state(byte(0)),

@@ -13,7 +13,11 @@ fn argument<T: std::str::FromStr>(position: usize, default: &str) -> T
 where
     T::Err: std::fmt::Debug,
 {
-    std::env::args().nth(position).unwrap_or_else(|| default.into()).parse().expect("RATE RTT PER BYTES CONGESTION")
+    std::env::args()
+        .nth(position)
+        .unwrap_or_else(|| default.into())
+        .parse()
+        .expect("RATE RTT PER BYTES CONGESTION")
 }
 
 fn main() {
@@ -34,7 +38,9 @@ fn main() {
     let got = scene.client.run(|| download(address, request, &Progress::default()).unwrap()).unwrap();
     std::thread::sleep(rtt.get() * 2);
     scene.server.run(|| server.stop()).unwrap();
-    println!("at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent");
+    println!(
+        "at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent"
+    );
     let mut last = Duration::ZERO;
     for sample in &server.traces()[0] {
         if sample.at < last + rtt.get() / 10 && sample.at > rtt.get() * 2 {

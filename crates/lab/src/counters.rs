@@ -19,7 +19,8 @@ impl TcpCounters {
     /// Reads the counters of a host of the testbed.
     pub fn read(host: &Namespace) -> Result<Self, Error> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        let text = host.run(|| read("/proc/thread-self/net/snmp") + &read("/proc/thread-self/net/netstat"))?;
+        let text =
+            host.run(|| read("/proc/thread-self/net/snmp") + &read("/proc/thread-self/net/netstat"))?;
         Ok(Self {
             segments_out: value(&text, "Tcp:", "OutSegs"),
             retransmitted: value(&text, "Tcp:", "RetransSegs"),

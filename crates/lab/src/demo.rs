@@ -68,8 +68,12 @@ impl Settings {
     }
 
     fn link(&self) -> LinkConfig {
-        let direction =
-            DirectionConfig { rate: Some(self.rate), delay: self.rtt / 2, per: self.per, ..Default::default() };
+        let direction = DirectionConfig {
+            rate: Some(self.rate),
+            delay: self.rtt / 2,
+            per: self.per,
+            ..Default::default()
+        };
         LinkConfig { forward: direction.clone(), reverse: direction }
     }
 
@@ -141,7 +145,11 @@ pub fn compare(settings: &Settings, watch: impl FnOnce(&[Progress])) -> Result<C
     watch_and_run(settings, &progress, || watch(&progress))
 }
 
-fn watch_and_run(settings: &Settings, progress: &[Progress], watch: impl FnOnce()) -> Result<Comparison, Error> {
+fn watch_and_run(
+    settings: &Settings,
+    progress: &[Progress],
+    watch: impl FnOnce(),
+) -> Result<Comparison, Error> {
     let results: Vec<Mutex<Option<Result<Run, Error>>>> = progress.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for ((way, progress), result) in settings.ways.iter().zip(progress).zip(&results) {
@@ -213,6 +221,7 @@ impl Comparison {
             x_label: "time since the connection began (s)".into(),
             y_label: "received (MB)".into(),
             lines: self.runs.iter().rev().map(|run| (run.label(), points(run))).collect(),
+            dots: Vec::new(),
         }
     }
 }
@@ -220,6 +229,10 @@ impl Comparison {
 impl Run {
     /// The way with its congestion control, where that is not its name.
     pub fn label(&self) -> String {
-        if self.name == self.congestion { self.name.clone() } else { format!("{} ({})", self.name, self.congestion) }
+        if self.name == self.congestion {
+            self.name.clone()
+        } else {
+            format!("{} ({})", self.name, self.congestion)
+        }
     }
 }

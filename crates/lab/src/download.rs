@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,11 @@ impl Server {
     }
 
     /// The same, sampling the inner variables of each connection every `interval`.
-    pub fn start_recording(address: SocketAddr, congestion: Option<&str>, interval: Duration) -> io::Result<Self> {
+    pub fn start_recording(
+        address: SocketAddr,
+        congestion: Option<&str>,
+        interval: Duration,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         if let Some(name) = congestion {
             sockopt::set_congestion(&listener, name)?;
@@ -131,7 +135,11 @@ impl Server {
     }
 }
 
-fn serve_and_record(connection: TcpStream, interval: Duration, traces: &Mutex<Vec<Vec<Sample>>>) -> io::Result<()> {
+fn serve_and_record(
+    connection: TcpStream,
+    interval: Duration,
+    traces: &Mutex<Vec<Vec<Sample>>>,
+) -> io::Result<()> {
     let recorder = Recorder::start(connection.try_clone()?.into(), interval);
     let served = serve(connection);
     traces.lock().expect("no one panics with it").push(recorder.finish());
@@ -279,7 +287,8 @@ mod tests {
         let listener = TcpListener::bind(LOOPBACK).unwrap();
         let progress = Progress::default();
         progress.cancel();
-        let got = download(listener.local_addr().unwrap(), Request { seed: 7, bytes: 1000 }, &progress).unwrap();
+        let got =
+            download(listener.local_addr().unwrap(), Request { seed: 7, bytes: 1000 }, &progress).unwrap();
         assert!(!got.identical && got.bytes == 0);
     }
 }

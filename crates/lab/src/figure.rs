@@ -26,8 +26,10 @@ pub struct LineChart {
     pub x_label: String,
     /// The vertical axis with its unit.
     pub y_label: String,
-    /// A name and its points.
+    /// A name and its points, joined by lines.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// A name and its points, each a dot. The first set has the colour of the first line, and so on.
+    pub dots: Vec<(String, Vec<(f64, f64)>)>,
 }
 
 impl LineChart {
@@ -72,6 +74,13 @@ impl LineChart {
                 .label(&line.0)
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
         }
+        for (set, colour) in self.dots.iter().zip(COLOURS.iter().cycle()) {
+            let dot = |&point: &(f64, f64)| Circle::new(point, 3, colour.filled());
+            chart
+                .draw_series(set.1.iter().map(dot))?
+                .label(&set.0)
+                .legend(move |(x, y)| Circle::new((x + 9, y), 3, colour.filled()));
+        }
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::LowerRight)
@@ -85,7 +94,8 @@ impl LineChart {
 
     /// The end of an axis: a little beyond the largest value.
     fn limit(&self, value: impl Fn(&(f64, f64)) -> f64) -> f64 {
-        let most = self.lines.iter().flat_map(|line| line.1.iter().map(&value)).fold(0.0, f64::max);
+        let sets = self.lines.iter().chain(&self.dots);
+        let most = sets.flat_map(|set| set.1.iter().map(&value)).fold(0.0, f64::max);
         if most > 0.0 { most * 1.05 } else { 1.0 }
     }
 }
@@ -99,14 +109,15 @@ mod tests {
             title: "a & b".into(),
             x_label: "time (s)".into(),
             y_label: "received (MB)".into(),
-            lines: vec![("reno".into(), points)],
+            lines: vec![("reno".into(), points.clone())],
+            dots: vec![("measured".into(), points)],
         }
     }
 
     #[test]
     fn axes_and_lines_are_labelled_and_text_is_escaped() {
         let svg = chart(vec![(0.0, 0.0), (1.0, 2.0)]).to_svg().unwrap();
-        for text in ["time (s)", "received (MB)", "reno", "a &amp; b", "polyline"] {
+        for text in ["time (s)", "received (MB)", "reno", "a &amp; b", "polyline", "measured", "circle"] {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
     }

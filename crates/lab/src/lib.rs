@@ -11,6 +11,7 @@ pub mod download;
 pub mod figure;
 pub mod report;
 pub mod scene;
+pub mod slow_start;
 pub mod trace;
 
 /// What can go wrong in an experiment.
@@ -22,6 +23,9 @@ pub enum Error {
     /// The proxy did not start.
     #[error("cannot start the proxy in the gateway: {0}")]
     Proxy(String),
+    /// Hybla could not be loaded.
+    #[error(transparent)]
+    Hybla(#[from] bentpipe_kernel::hybla::HyblaError),
     /// A transfer failed.
     #[error("the download by {run} failed: {source}")]
     Transfer {

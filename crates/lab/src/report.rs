@@ -6,10 +6,8 @@ use crate::demo::{Comparison, Run};
 /// goodput that is.
 pub fn table(comparison: &Comparison) -> String {
     let slowest = comparison.runs.iter().map(|run| run.goodput_bps).fold(f64::INFINITY, f64::min);
-    let mut text = format!(
-        "{:<20} {:>10} {:>14} {:>9} {:>8}  {}\n",
-        "", "time", "goodput", "of limit", "gain", "file"
-    );
+    let mut text =
+        format!("{:<20} {:>10} {:>14} {:>9} {:>8}  {}\n", "", "time", "goodput", "of limit", "gain", "file");
     for run in &comparison.runs {
         text.push_str(&row(run, comparison.limit_bps, slowest));
     }

@@ -36,7 +36,11 @@ impl FromStr for ByteCount {
             "MiB" => 1024.0 * 1024.0,
             "GiB" => 1024.0 * 1024.0 * 1024.0,
             _ => {
-                return Err(ParseError::new(text, KIND, format!("unknown unit \"{unit}\"; write for example {EXAMPLE}")));
+                return Err(ParseError::new(
+                    text,
+                    KIND,
+                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
+                ));
             }
         };
         let bytes = (number * scale).round();

@@ -34,7 +34,11 @@ impl FromStr for Probability {
             "" => number,
             "%" => number / 100.0,
             _ => {
-                return Err(ParseError::new(text, KIND, format!("unknown unit \"{unit}\"; write for example {EXAMPLE}")));
+                return Err(ParseError::new(
+                    text,
+                    KIND,
+                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
+                ));
             }
         };
         Self::new(p).ok_or_else(|| ParseError::new(text, KIND, "it must lie between 0 and 1, or 0% and 100%"))

@@ -47,14 +47,19 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let (number, unit) = split_number(text, KIND, EXAMPLE)?;
-        let prefix = ["bit/s", "bps", "bit"].iter().find_map(|suffix| unit.strip_suffix(suffix)).unwrap_or(unit);
+        let prefix =
+            ["bit/s", "bps", "bit"].iter().find_map(|suffix| unit.strip_suffix(suffix)).unwrap_or(unit);
         let scale = match prefix {
             "" => 1.0,
             "k" | "K" => 1e3,
             "M" => 1e6,
             "G" => 1e9,
             _ => {
-                return Err(ParseError::new(text, KIND, format!("unknown unit \"{unit}\"; write for example {EXAMPLE}")));
+                return Err(ParseError::new(
+                    text,
+                    KIND,
+                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
+                ));
             }
         };
         let bits = (number * scale).round();

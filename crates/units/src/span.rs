@@ -31,9 +31,19 @@ impl FromStr for Span {
             "m" | "min" => 60.0,
             "h" => 3600.0,
             "" if number == 0.0 => 1.0,
-            "" => return Err(ParseError::new(text, KIND, format!("the unit is missing; write for example {EXAMPLE}"))),
+            "" => {
+                return Err(ParseError::new(
+                    text,
+                    KIND,
+                    format!("the unit is missing; write for example {EXAMPLE}"),
+                ));
+            }
             _ => {
-                return Err(ParseError::new(text, KIND, format!("unknown unit \"{unit}\"; write for example {EXAMPLE}")));
+                return Err(ParseError::new(
+                    text,
+                    KIND,
+                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
+                ));
             }
         };
         let nanos = (number * seconds * 1e9).round();
@@ -85,7 +95,9 @@ mod tests {
     fn text_is_the_serialised_form() {
         let span: Span = serde_json::from_str("\"1.5s\"").unwrap();
         assert_eq!(serde_json::to_string(&span).unwrap(), "\"1.5s\"");
-        assert!(serde_json::from_str::<Span>("\"soon\"").unwrap_err().to_string().contains("is not a time span"));
+        assert!(
+            serde_json::from_str::<Span>("\"soon\"").unwrap_err().to_string().contains("is not a time span")
+        );
     }
 
     proptest! {

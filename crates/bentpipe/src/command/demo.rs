@@ -12,7 +12,8 @@ use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// The proxy intercepts and loads eBPF, which takes more than a user namespace gives.
-const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+const NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 const BAR: &str = "{prefix:20} {bar:40} {binary_bytes:>10}  {msg:>14}  {elapsed}";
 const TICK: Duration = Duration::from_millis(200);
 
@@ -62,7 +63,11 @@ impl Demo {
         comparison.figure().write(&figure)?;
         self.print(&comparison)?;
         eprintln!("Bytes over time: {}", figure.display());
-        Ok(if comparison.runs.iter().all(|run| run.identical) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if comparison.runs.iter().all(|run| run.identical) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     fn settings(&self) -> Settings {

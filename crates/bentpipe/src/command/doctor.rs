@@ -26,7 +26,9 @@ impl Doctor {
         super::log_to_stderr("error");
         let links = match &self.config {
             Some(path) => legs_of(&Config::load(path)?),
-            None => vec![LinkNeeds { name: "GEO".into(), rate: Rate::mbps(10), rtt: Duration::from_millis(600) }],
+            None => {
+                vec![LinkNeeds { name: "GEO".into(), rate: Rate::mbps(10), rtt: Duration::from_millis(600) }]
+            }
         };
         let mut checks = checks(&links);
         checks.extend(testbed());
@@ -47,7 +49,9 @@ fn legs_of(config: &Config) -> Vec<LinkNeeds> {
 fn testbed() -> Vec<Check> {
     let name = || "testbed".to_owned();
     match require(LINK_NEEDS) {
-        Ok(()) => vec![Check { name: name(), ok: true, found: "namespaces and TUN devices".into(), fix: None }],
+        Ok(()) => {
+            vec![Check { name: name(), ok: true, found: "namespaces and TUN devices".into(), fix: None }]
+        }
         Err(missing) => {
             let check = |item: &MissingItem| Check {
                 name: name(),

@@ -81,7 +81,8 @@ fn read_outages(argument: &str) -> anyhow::Result<OutageTrace> {
         }
         None => (PathBuf::from(argument), None),
     };
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read the outages {}", path.display()))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read the outages {}", path.display()))?;
     let trace = match speed {
         Some(speed) => OutageTrace::from_railway_csv(&text, speed),
         None => OutageTrace::from_csv(&text),

@@ -15,7 +15,8 @@ fn print(text: &str) {
 
 /// Log lines on standard error, at `info` unless `RUST_LOG` says otherwise.
 fn log_to_stderr(default_level: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default_level.into());
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default_level.into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

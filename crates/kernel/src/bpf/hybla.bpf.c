@@ -56,6 +56,7 @@ struct hybla {
 	u32 train_last;      /* and after the last one so far */
 	u32 rho;             /* fixed point */
 	u32 min_rtt_us;      /* the minimum RTT that rho stands for */
+	u32 rtt_us;          /* smoothed RTT, without what an outage adds to it */
 	u32 initial_window;  /* segments */
 	u32 delivered;       /* `delivered` at the last ACK */
 	u32 lost;            /* `lost` at the last ACK */
@@ -113,17 +114,23 @@ static void follow_min_rtt(struct tcp_sock *tp, struct hybla *h)
 	h->growth = two_to(min_u64(rho, RHO_MAX)) - ONE;
 }
 
+/* The round-trip time now, with the queue in it. */
+static u32 round_trip_us(const struct tcp_sock *tp, const struct hybla *h)
+{
+	return max_u64(h->rtt_us ? h->rtt_us : tp->srtt_us >> 3, 1);
+}
+
 /* How much longer than the minimum the round trip now is, in sixteenths of the minimum. */
 static u32 queue_sixteenths(const struct tcp_sock *tp, const struct hybla *h)
 {
-	u32 srtt_us = tp->srtt_us >> 3;
+	u32 rtt_us = round_trip_us(tp, h);
 
-	if (!h->min_rtt_us || srtt_us <= h->min_rtt_us)
+	if (!h->min_rtt_us || rtt_us <= h->min_rtt_us)
 		return 0;
 	/* A few milliseconds are scheduling noise, not a queue, whatever the round-trip time. */
-	if (srtt_us - h->min_rtt_us < 4000)
+	if (rtt_us - h->min_rtt_us < 4000)
 		return 0;
-	return ((u64)(srtt_us - h->min_rtt_us) * 16) / h->min_rtt_us;
+	return ((u64)(rtt_us - h->min_rtt_us) * 16) / h->min_rtt_us;
 }
 
 /*
@@ -173,7 +180,7 @@ static inline bool is_reducing(const struct hybla *h)
 /* A segment every RTT / W, no faster than the link. Returns whether the link, not the window, set the pace. */
 static bool pace(struct sock *sk, struct tcp_sock *tp, struct hybla *h)
 {
-	u64 rtt_us = max_u64(tp->srtt_us >> 3, 1);
+	u64 rtt_us = round_trip_us(tp, h);
 	/* In recovery the kernel's window follows what is on its way; W is where the recovery leads. */
 	u64 window = is_reducing(h) ? max_u64(tp->snd_cwnd, h->target) : tp->snd_cwnd;
 	u64 rate = ((window * USEC_PER_SEC) << RATE_SHIFT) / rtt_us;
@@ -354,6 +361,24 @@ void BPF_PROG(hybla_cong_control, struct sock *sk)
 	pace(sk, tp, h);
 }
 
+/*
+ * The kernel's smoothed RTT takes samples by timestamps, and after an outage these have the outage in them: of one of
+ * 50 s seven seconds would stay, the queue would seem enormous and the pacing would crawl. A sample counts here as twice
+ * the minimum at the most.
+ */
+SEC("struct_ops")
+void BPF_PROG(hybla_pkts_acked, struct sock *sk, const struct ack_sample *sample)
+{
+	struct hybla *h = tcp_private(sk);
+	int rtt_us = sample->rtt_us;
+
+	if (rtt_us <= 0 || !h->min_rtt_us)
+		return;
+	u64 bounded = min_u64(rtt_us, 2ULL * h->min_rtt_us);
+	/* The gain of an eighth is RFC 6298's. */
+	h->rtt_us = h->rtt_us ? h->rtt_us - h->rtt_us / 8 + bounded / 8 : bounded;
+}
+
 SEC("struct_ops")
 void BPF_PROG(hybla_set_state, struct sock *sk, u8 new_state)
 {
@@ -403,6 +428,7 @@ SEC(".struct_ops.link")
 struct tcp_congestion_ops bp_hybla = {
 	.init = (void *)hybla_init,
 	.cong_control = (void *)hybla_cong_control,
+	.pkts_acked = (void *)hybla_pkts_acked,
 	.set_state = (void *)hybla_set_state,
 	.ssthresh = (void *)hybla_ssthresh,
 	.undo_cwnd = (void *)hybla_undo_cwnd,

@@ -71,13 +71,17 @@ struct tcp_sock {
 	u8 is_cwnd_limited : 1;
 };
 
-struct ack_sample;
+struct ack_sample {
+	int rtt_us; /* negative where there is none */
+};
+
 struct rate_sample;
 union tcp_cc_info;
 
 struct tcp_congestion_ops {
 	u32 (*ssthresh)(struct sock *sk);
 	void (*set_state)(struct sock *sk, u8 new_state);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	void (*cong_control)(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs);
 	u32 (*undo_cwnd)(struct sock *sk);
 	u32 (*sndbuf_expand)(struct sock *sk);

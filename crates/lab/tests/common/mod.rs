@@ -6,7 +6,8 @@ use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::{Need, require};
 use bentpipe_units::{Probability, Rate};
 
-const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+const NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
 /// Whether this machine cannot run the tests; says why.
 pub(crate) fn missing() -> bool {
