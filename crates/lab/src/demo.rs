@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::download::{Download, Progress, Request, Server, download};
-use crate::figure::LineChart;
+use crate::figure::{Legend, LineChart};
 use crate::scene::{SATELLITE, Scene};
 
 /// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
@@ -222,6 +222,7 @@ impl Comparison {
             y_label: "received (MB)".into(),
             lines: self.runs.iter().rev().map(|run| (run.label(), points(run))).collect(),
             dots: Vec::new(),
+            legend: Legend::LowerRight,
         }
     }
 }

@@ -17,6 +17,15 @@ const COLOURS: [RGBColor; 6] = [
 ];
 const SIZE: (u32, u32) = (900, 480);
 
+/// Where a chart has room for its legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Legend {
+    /// At the top.
+    UpperRight,
+    /// At the bottom.
+    LowerRight,
+}
+
 /// Lines over two labelled axes.
 #[derive(Debug, Clone)]
 pub struct LineChart {
@@ -30,6 +39,8 @@ pub struct LineChart {
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
     /// A name and its points, each a dot. The first set has the colour of the first line, and so on.
     pub dots: Vec<(String, Vec<(f64, f64)>)>,
+    /// Where the legend goes.
+    pub legend: Legend,
 }
 
 impl LineChart {
@@ -83,7 +94,10 @@ impl LineChart {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(match self.legend {
+                Legend::UpperRight => SeriesLabelPosition::UpperRight,
+                Legend::LowerRight => SeriesLabelPosition::LowerRight,
+            })
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.2))
             .label_font(("sans-serif", 14))
@@ -111,6 +125,7 @@ mod tests {
             y_label: "received (MB)".into(),
             lines: vec![("reno".into(), points.clone())],
             dots: vec![("measured".into(), points)],
+            legend: Legend::LowerRight,
         }
     }
 

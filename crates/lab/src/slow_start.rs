@@ -8,7 +8,7 @@ use bentpipe_link::LinkConfig;
 
 use crate::Error;
 use crate::download::{Progress, Request, Server, download};
-use crate::figure::LineChart;
+use crate::figure::{Legend, LineChart};
 use crate::scene::Scene;
 use crate::trace::Sample;
 
@@ -91,5 +91,6 @@ pub fn figure(recordings: &[(String, Vec<Sample>)]) -> LineChart {
             .iter()
             .map(|(name, samples)| (format!("{name}, kernel"), points(samples, &measured)))
             .collect(),
+        legend: Legend::UpperRight,
     }
 }

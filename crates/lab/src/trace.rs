@@ -45,12 +45,25 @@ fn record(socket: impl AsFd, interval: Duration, stopped: &AtomicBool) -> Vec<Sa
     let mut samples = Vec::new();
     loop {
         let last = stopped.load(Ordering::Relaxed);
-        if let Ok(info) = tcp_info(&socket) {
+        if let Some(info) = consistent(&socket) {
             samples.push(Sample { at: started.elapsed(), info });
         }
         if last {
             return samples;
         }
         std::thread::sleep(interval);
+    }
+}
+
+/// The kernel reads the window before it takes the socket's lock, and the rest after: an ACK in between would show with
+/// the window of the one before. If no ACK came between two readings, the second one's window goes with both.
+fn consistent(socket: &impl AsFd) -> Option<TcpInfo> {
+    let mut info = tcp_info(socket).ok()?;
+    loop {
+        let next = tcp_info(socket).ok()?;
+        if next.delivered == info.delivered {
+            return Some(next);
+        }
+        info = next;
     }
 }
