@@ -1,12 +1,13 @@
-//! How soon data flows again after an outage, through the proxy: `restart [CUTS] [RESTART_WITHIN]`.
+//! How soon data flows again after an outage, through the proxy: `restart [CUTS] [RESTART_WITHIN] [SYSCTL=VALUE…]`.
 //!
 //! For each of a number of outages of different lengths it prints when the first data segment reaches the client again
 //! and when its application reads the next byte.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bentpipe_lab::demo::start_proxy;
 use bentpipe_lab::download::{Progress, Request, Server, download};
+use bentpipe_lab::outage::cut;
 use bentpipe_lab::scene::{SATELLITE, Scene};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::Config;
@@ -44,29 +45,17 @@ fn main() {
         for cut in 0..cuts {
             std::thread::sleep(Duration::from_secs(6));
             let length = Duration::from_millis(7000 + 370 * cut);
-            let (segment, byte) = outage(&scene, &progress, length);
-            println!("{:.2}\t{:.2}\t{:.2}", length.as_secs_f64(), segment.as_secs_f64(), byte.as_secs_f64());
+            let restart = cut(&scene, &progress, length);
+            println!(
+                "{:.2}\t{:.2}\t{:.2}",
+                length.as_secs_f64(),
+                restart.segment.as_secs_f64(),
+                restart.byte.as_secs_f64()
+            );
         }
         progress.cancel();
         client.join().unwrap();
     });
     scene.gateway.run(|| drop(daemon)).unwrap();
     scene.server.run(|| server.stop()).unwrap();
-}
-
-/// Cuts the link; how long after its return the first segment arrives, and the first byte that the application reads.
-fn outage(scene: &Scene, progress: &Progress, length: Duration) -> (Duration, Duration) {
-    scene.link.set_outage(true);
-    std::thread::sleep(length);
-    scene.link.set_outage(false);
-    let returned = Instant::now();
-    let (packets, bytes) = (scene.link.delivered().0.packets, progress.received());
-    let wait_until = |done: &dyn Fn() -> bool| {
-        while !done() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        returned.elapsed()
-    };
-    let segment = wait_until(&|| scene.link.delivered().0.packets > packets);
-    (segment, wait_until(&|| progress.received() > bytes))
 }

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod demo;
 pub mod download;
 pub mod figure;
+pub mod outage;
 pub mod report;
 pub mod scene;
 pub mod slow_start;

@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bentpipe_lab::counters::TcpCounters;
 use bentpipe_lab::demo::start_proxy;
 use bentpipe_lab::download::{Download, Progress, Request, Server, download};
+use bentpipe_lab::outage::cut;
 use bentpipe_lab::scene::{SATELLITE, Scene};
 use bentpipe_proxy::Config;
 use bentpipe_units::Rate;
@@ -40,32 +41,6 @@ fn download_while<T: Send>(
     scene.gateway.run(|| drop(daemon)).unwrap();
     scene.server.run(|| server.stop()).unwrap();
     outcome
-}
-
-/// How long after the link's return something came.
-#[derive(Debug)]
-struct Restart {
-    /// The first segment with data at the client.
-    segment: Duration,
-    /// The next byte that the client's application read.
-    byte: Duration,
-}
-
-/// Cuts the link for `length` and sees how it goes on.
-fn cut(scene: &Scene, progress: &Progress, length: Duration) -> Restart {
-    scene.link.set_outage(true);
-    std::thread::sleep(length);
-    scene.link.set_outage(false);
-    let returned = Instant::now();
-    let (packets, bytes) = (scene.link.delivered().0.packets, progress.received());
-    let wait_until = |done: &dyn Fn() -> bool| {
-        while !done() && returned.elapsed() < Duration::from_secs(60) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        returned.elapsed()
-    };
-    let segment = wait_until(&|| scene.link.delivered().0.packets > packets);
-    Restart { segment, byte: wait_until(&|| progress.received() > bytes) }
 }
 
 fn wait_for(progress: &Progress, bytes: u64) {

@@ -1,0 +1,35 @@
+//! A link that is cut during a download, and how the download goes on.
+
+use std::time::{Duration, Instant};
+
+use crate::download::Progress;
+use crate::scene::Scene;
+
+/// How long to wait for a download that does not go on.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long after the link's return something came.
+#[derive(Debug, Clone, Copy)]
+pub struct Restart {
+    /// The first segment at the client; it may be one that the client already has.
+    pub segment: Duration,
+    /// The next byte that the client's application read.
+    pub byte: Duration,
+}
+
+/// Cuts the link both ways for `length` and sees how the download goes on.
+pub fn cut(scene: &Scene, progress: &Progress, length: Duration) -> Restart {
+    scene.link.set_outage(true);
+    std::thread::sleep(length);
+    scene.link.set_outage(false);
+    let returned = Instant::now();
+    let (packets, bytes) = (scene.link.delivered().0.packets, progress.received());
+    let wait_until = |done: &dyn Fn() -> bool| {
+        while !done() && returned.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        returned.elapsed()
+    };
+    let segment = wait_until(&|| scene.link.delivered().0.packets > packets);
+    Restart { segment, byte: wait_until(&|| progress.received() > bytes) }
+}
