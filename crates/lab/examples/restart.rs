@@ -42,9 +42,9 @@ fn main() {
             scene.client.run(|| download(address, request, &progress)).unwrap().unwrap()
         });
         println!("outage_s\tsegment_s\tapplication_s");
-        for cut in 0..cuts {
+        for number in 0..cuts {
             std::thread::sleep(Duration::from_secs(6));
-            let length = Duration::from_millis(7000 + 370 * cut);
+            let length = Duration::from_millis(7000 + 370 * number);
             let restart = cut(&scene, &progress, length);
             println!(
                 "{:.2}\t{:.2}\t{:.2}",
