@@ -31,7 +31,28 @@ fn main() -> ExitCode {
         Command::Link(link) => link.run(),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("bentpipe: {error:#}");
+        eprintln!("bentpipe: {}", one_line(&error));
         ExitCode::FAILURE
     })
+}
+
+/// The error and its causes on one line. A cause that the text before it already ends with is not said twice.
+fn one_line(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| match cause.to_string() {
+        cause if text.is_empty() => cause,
+        cause if text.contains(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error =
+            anyhow::anyhow!("no such file").context("cannot read x: no such file").context("cannot start");
+        assert_eq!(one_line(&error), "cannot start: cannot read x: no such file");
+    }
 }

@@ -179,3 +179,30 @@ fn a_command_behind_the_link_has_its_exit_code_passed_on() {
         .unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn a_command_that_does_not_exist_ends_as_in_a_shell() {
+    if missing() {
+        return;
+    }
+    for (command, code) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_bentpipe")).args(["link", "--", command]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains(command), "{text}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
+        .args(["doctor", "--json"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text.contains("cannot write the result"), "{text}");
+}

@@ -10,7 +10,7 @@ use bentpipe_units::{ByteCount, Rate};
 
 use crate::congestion::{Provided, provide};
 use crate::sockopt;
-use crate::timers::{Intentions, Timers};
+use crate::timers::{Intentions, Timers, syn_retries};
 
 /// What an operator says of a leg.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -107,6 +107,13 @@ impl Leg {
             sockopt::set_receive_buffer(socket, size)?;
         }
         Ok(())
+    }
+
+    /// Gives a socket that is about to connect the leg's settings, [`apply`](Self::apply), and the patience to do so through
+    /// a short outage, which a lower ceiling of the timeout would take from it.
+    pub fn apply_before_connect(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.apply(socket)?;
+        self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
     fn apply_rto_max(&self, socket: BorrowedFd<'_>, ceiling: Duration) {

@@ -58,6 +58,16 @@ pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(limit))
 }
 
+/// How often an unanswered SYN is repeated, 1–127 (tcp(7), `TCP_SYNCNT`).
+pub fn set_syn_retries(fd: impl AsFd, retries: u32) -> io::Result<()> {
+    set_int(
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_SYNCNT,
+        libc::c_int::try_from(retries).unwrap_or(libc::c_int::MAX),
+    )
+}
+
 /// Sends small messages at once instead of waiting for more to join them (tcp(7), `TCP_NODELAY`).
 pub fn set_nodelay(fd: impl AsFd) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)

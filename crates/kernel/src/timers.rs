@@ -52,6 +52,21 @@ impl Timers {
     }
 }
 
+/// How long Linux by default tries to connect: 1, 2, 4 … 64 s after one another (tcp(7), `tcp_syn_retries` = 6).
+pub const CONNECT_PATIENCE: Duration = Duration::from_secs(127);
+/// The most that `TCP_SYNCNT` takes.
+const MAX_SYN_RETRIES: u32 = 127;
+/// RFC 6298 §2.1.
+const INITIAL_RTO: Duration = Duration::from_secs(1);
+
+/// How many times a SYN is to be repeated so that connecting is not given up sooner for a lower ceiling of the timeout:
+/// the default six retries last 7 s with a ceiling of 1 s, not two minutes.
+pub fn syn_retries(rto_max: Duration) -> u32 {
+    (1..=MAX_SYN_RETRIES)
+        .find(|&retries| give_up_after(INITIAL_RTO, rto_max, retries) >= CONNECT_PATIENCE)
+        .unwrap_or(MAX_SYN_RETRIES)
+}
+
 /// How long Linux keeps trying before it gives a connection up, without a user timeout: the sum of the exponentially
 /// growing timeouts, from `rto_min` doubled up to `rto_max`, over `retries` + 1 expiries (tcp(7), `tcp_retries2`).
 pub fn give_up_after(rto_min: Duration, rto_max: Duration, retries: u32) -> Duration {
@@ -103,6 +118,13 @@ mod tests {
     #[test]
     fn nothing_asked_leaves_the_kernel_alone() {
         assert_eq!(derive(None, None, 600), Timers::default());
+    }
+
+    #[test]
+    fn connecting_is_as_patient_with_a_low_ceiling_as_without() {
+        assert_eq!(syn_retries(120 * SECOND), 6, "the kernel's default");
+        assert_eq!(syn_retries(SECOND), 126);
+        assert!(give_up_after(SECOND, 10 * SECOND, syn_retries(10 * SECOND)) >= CONNECT_PATIENCE);
     }
 
     #[test]

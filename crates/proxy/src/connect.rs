@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
@@ -45,7 +45,8 @@ fn connect_from(source: SocketAddr, ends: &Ends, leg: &Leg) -> io::Result<OwnedF
     let socket = Socket::new(Domain::for_address(ends.server), Type::STREAM.nonblocking(), None)?;
     sockopt::set_transparent(&socket, &source)?;
     socket.set_reuse_address(true)?;
-    set_relay_options(&socket, &source, leg)?;
+    set_relay_options(&socket, &source)?;
+    leg.apply_before_connect(socket.as_fd())?;
     if ends.dscp != 0 {
         sockopt::set_dscp(&socket, &source, ends.dscp)?;
     }

@@ -3,8 +3,10 @@
 //! A SYN that crosses a satellite leg is given to its path's listener by `tproxy`; the later packets of both sockets
 //! belong to a transparent socket, which `socket transparent` finds. Both kinds are marked, and marked packets are
 //! routed to this host. So are the ICMP errors that quote a packet of such a socket, an unreachable server or a smaller
-//! path MTU: they are addressed to the client or the server in whose name it was sent. A `tproxy` statement whose port nobody listens on does not match, so that the connection of a
-//! gateway whose daemon is dead is forwarded, unsplit, by the rules that the daemon left.
+//! path MTU: they are addressed to the client or the server in whose name it was sent.
+//!
+//! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
+//! dead is forwarded, unsplit, by the rules that the daemon left.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -15,9 +17,11 @@ use crate::error::Error;
 use crate::listener::TTL;
 use crate::path::{LegId, Path};
 
-/// Where this host itself finds a server unreachable, its ICMP error would leave for the client in whose name we connect.
-/// It is ours if the packet that it quotes has never been forwarded: its time to live is still [`TTL`], as one number
-/// with the protocol beside it, TCP (RFC 791 §3.1, RFC 8200 §3).
+/// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the client in
+/// whose name we connect. It is ours if the packet that it quotes has never been forwarded: its time to live is still
+/// [`TTL`], as one number with the protocol beside it, TCP (RFC 791 §3.1, RFC 8200 §3). The packet of a client next door
+/// that this host refuses before it forwards it, without a route or by a rule, is quoted alike; but then the code is not
+/// that of an address which does not answer, and the error is the client's.
 const QUOTED_IPV4: u32 = TTL << 8 | 6;
 const QUOTED_IPV6: u32 = 6 << 8 | TTL;
 
@@ -50,14 +54,14 @@ pub fn ruleset(names: &Names, interfaces: &[Interface], paths: &[Path]) -> Strin
          \tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
          \t\tiifname \"lo\" return\n\
-         \t\tmeta l4proto != {{ tcp, icmp, ipv6-icmp }} return\n\
+         \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump split\n\
          \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
          \t}}\n\
          \tchain output {{\n\
          \t\ttype route hook output priority mangle; policy accept;\n\
-         \t\ticmp type destination-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {mark:#x}\n\
-         \t\ticmpv6 type destination-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {mark:#x}\n\
+         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {mark:#x}\n\
+         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {mark:#x}\n\
          \t}}\n\
          \tchain split {{\n\
          \t\tfib daddr type != unicast return\n\
@@ -270,11 +274,11 @@ mod tests {
     fn this_hosts_own_verdict_of_unreachable_comes_back_to_it() {
         let rules = text(&["sat0"]);
         assert!(
-            rules.contains("icmp type destination-unreachable @th,128,16 0x4006 meta mark set 0x6270"),
+            rules.contains("icmp type destination-unreachable icmp code host-unreachable @th,128,16 0x4006 meta mark set 0x6270"),
             "{rules}"
         );
         assert!(
-            rules.contains("icmpv6 type destination-unreachable @th,112,16 0x0640 meta mark set 0x6270"),
+            rules.contains("icmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 0x0640 meta mark set 0x6270"),
             "{rules}"
         );
     }

@@ -34,7 +34,8 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         sockopt::remember_dscp(&socket, &address)?;
-        set_relay_options(&socket, &address, leg)
+        set_relay_options(&socket, &address)?;
+        leg.apply(socket.as_fd())
     };
     prepare().map_err(Error::system(format!("prepare the listener on {address} for leg {}", leg.name())))?;
     let listen = || socket.bind(&address.into()).and_then(|()| socket.listen(BACKLOG));
@@ -46,15 +47,14 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
 ///
 /// The reset on close is never taken back: should the daemon die, both ends see a reset and no truncated stream looks
 /// complete. Urgent data stays in its place in the stream (RFC 6093 §4), where the relay carries it like any other.
-pub(crate) fn set_relay_options(socket: &Socket, family: &SocketAddr, leg: &Leg) -> io::Result<()> {
+pub(crate) fn set_relay_options(socket: &Socket, family: &SocketAddr) -> io::Result<()> {
     sockopt::set_linger_reset(socket)?;
     sockopt::set_nodelay(socket)?;
     socket.set_out_of_band_inline(true)?;
     match family {
-        SocketAddr::V4(_) => socket.set_ttl_v4(TTL)?,
-        SocketAddr::V6(_) => socket.set_unicast_hops_v6(TTL)?,
+        SocketAddr::V4(_) => socket.set_ttl_v4(TTL),
+        SocketAddr::V6(_) => socket.set_unicast_hops_v6(TTL),
     }
-    leg.apply(socket.as_fd())
 }
 
 /// Fails if anybody listens on `address`. The workers' listeners share their ports, so they would not notice.

@@ -125,12 +125,23 @@ fn a_server_that_a_router_beyond_finds_unreachable_is_a_reset() {
         net.server.run(&format!("ip route add unreachable {network}"));
     }
     for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-        net.server.run(&format!("sysctl -qw {key}=1"));
+        net.server.sysctl(key, "1");
     }
     for address in ["10.99.0.1", "fd99::1"] {
         assert_eq!(failure_of_connecting(&net, address, 80).kind(), ErrorKind::ConnectionReset, "{address}");
     }
     daemon.wait_for("connects_failed", 2);
+}
+
+#[test]
+fn what_the_gateway_has_no_route_to_is_told_to_a_client_next_door() {
+    let Some(net) = network() else { return };
+    let _daemon = net.daemon("");
+    for address in ["203.0.113.9", "2001:db8::9"] {
+        let to = socket_address(address, 80);
+        let error = net.client.enter(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{address}: {error}");
+    }
 }
 
 /// Connects to where nobody is; the proxy has accepted before it knows, so the error comes with the first read.

@@ -87,8 +87,7 @@ impl Demo {
         } else {
             format!("\n{}", report::table(comparison))
         };
-        super::print(&text);
-        Ok(())
+        super::print(&text)
     }
 }
 

@@ -32,7 +32,7 @@ impl Doctor {
         };
         let mut checks = checks(&links);
         checks.extend(testbed());
-        super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) });
+        super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
         Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -1,10 +1,11 @@
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use bentpipe_link::{DirectionConfig, LinkConfig, OutageTrace, Profile};
-use bentpipe_testbed::BehindLink;
+use bentpipe_testbed::{BehindLink, Error};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::Args;
 
@@ -48,7 +49,13 @@ impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let config = self.config()?;
         let behind = BehindLink { config, seed: self.seed, far: self.far, command: self.command };
-        let code = behind.run()?;
+        let code = match behind.run() {
+            Err(Error::Spawn { program, source }) => {
+                eprintln!("bentpipe: cannot run {program}: {source}");
+                i32::from(as_a_shell_would(source.kind()))
+            }
+            outcome => outcome?,
+        };
         Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
     }
 
@@ -69,6 +76,15 @@ impl Link {
         direction.delay = self.delay.map_or(direction.delay, Span::get);
         direction.per = self.per.unwrap_or(direction.per);
         direction.queue = self.queue.or(direction.queue);
+    }
+}
+
+/// The exit code of a shell whose command does not exist, or may not be run (sh(1)).
+fn as_a_shell_would(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::NotFound => 127,
+        ErrorKind::PermissionDenied => 126,
+        _ => 1,
     }
 }
 

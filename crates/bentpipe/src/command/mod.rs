@@ -5,12 +5,17 @@ pub(crate) mod doctor;
 pub(crate) mod link;
 pub(crate) mod run;
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
-/// Prints a result on standard output; a reader that has gone away, as in `| head`, is no error.
-fn print(text: &str) {
+use anyhow::Context;
+
+/// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk is.
+fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write the result"),
+        _ => Ok(()),
+    }
 }
 
 /// Log lines on standard error, at `info` unless `RUST_LOG` says otherwise.

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bentpipe_proxy::{Config, Daemon};
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 
 /// Run the proxy: intercept TCP at the satellite legs, split it, and give each side what its link needs.
 ///
-/// It ends at SIGTERM or Ctrl-C and takes its rules with it.
+/// It ends at SIGTERM, Ctrl-C or a hang-up, and takes its rules with it.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The configuration.
@@ -22,11 +23,11 @@ impl Run {
         super::log_to_stderr("info");
         let config = Config::load(&self.config)?;
         // Before the first thread, so that no signal is lost while the daemon starts.
-        let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;
         let daemon = Daemon::start(&config)?;
         tracing::info!("ready");
         if let Some(signal) = signals.forever().next() {
-            tracing::info!("ending at {}", if signal == SIGINT { "Ctrl-C" } else { "SIGTERM" });
+            tracing::info!("ending at {}", signal_name(signal).unwrap_or("a signal"));
         }
         drop(daemon);
         Ok(ExitCode::SUCCESS)

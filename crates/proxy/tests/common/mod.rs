@@ -1,19 +1,15 @@
 //! Three hosts on a line, client – gateway – server, as network namespaces, and a daemon on the gateway.
 //!
-//! The gateway's interface towards the server is `sat0`. Each address has both families; everything is removed when
-//! the value that made it is dropped.
+//! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a name outside.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use bentpipe_testbed::{Namespace, veth};
 use socket2::{Domain, Socket, Type};
 
 pub const CLIENT: [&str; 2] = ["10.77.1.2", "fd77:1::2"];
@@ -24,9 +20,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const CONFIG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_CONFIG";
 
-/// A network namespace of `ip netns`.
+/// A host of the testbed, with the shorthands of these tests.
 pub struct Host {
-    name: String,
+    namespace: Namespace,
 }
 
 pub struct Net {
@@ -54,26 +50,23 @@ pub fn network() -> Option<Net> {
 
 impl Net {
     fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let host = |role: &str| Host::new(format!("bpt-{}-{number}-{role}", std::process::id()));
-        let net = Self { client: host("c"), gateway: host("g"), server: host("s") };
+        let [client, gateway, server] = ["client", "gateway", "server"].map(Host::new);
+        let net = Self { client, gateway, server };
         net.wire(&net.client, "up0", "ground0", 1);
         net.wire(&net.server, "up0", "sat0", 2);
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            net.gateway.run(&format!("sysctl -qw {key}=1"));
+            net.gateway.sysctl(key, "1");
         }
         net
     }
 
     /// Joins a host to the gateway by a veth pair in network `number`.
     fn wire(&self, host: &Host, interface: &str, at_gateway: &str, number: u8) {
-        let (name, gateway) = (&host.name, &self.gateway);
-        gateway.run(&format!("ip link add {at_gateway} type veth peer name {interface} netns {name}"));
+        let gateway = &self.gateway;
+        veth(&gateway.namespace, at_gateway, &host.namespace, interface).unwrap();
         for (host, interface, last) in [(gateway, at_gateway, 1), (host, interface, 2)] {
             host.run(&format!("ip addr add 10.77.{number}.{last}/24 dev {interface}"));
             host.run(&format!("ip addr add fd77:{number}::{last}/64 dev {interface} nodad"));
-            host.run(&format!("ip link set {interface} up"));
         }
         host.run(&format!("ip route add default via 10.77.{number}.1"));
         host.run(&format!("ip route add default via fd77:{number}::1"));
@@ -155,28 +148,21 @@ pub fn configuration(extra: &str) -> String {
 }
 
 impl Host {
-    fn new(name: String) -> Self {
-        succeed(Command::new("ip").args(["netns", "add", &name]));
-        let host = Self { name };
-        host.run("ip link set lo up");
-        host
+    fn new(name: &str) -> Self {
+        Self { namespace: Namespace::new(name).unwrap() }
     }
 
     /// Does `work` on a thread that lives in this namespace; sockets made there stay in it.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/run/netns/{}", self.name)).unwrap();
-        let inside = || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            work()
-        };
-        std::thread::scope(|scope| scope.spawn(inside).join())
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.namespace.run(work).unwrap()
     }
 
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, program]);
-        command
+        self.namespace.command(program)
+    }
+
+    pub fn sysctl(&self, key: &str, value: &str) {
+        self.namespace.sysctl(key, value).unwrap();
     }
 
     pub fn run(&self, line: &str) {
@@ -189,9 +175,7 @@ impl Host {
 
     /// Loads nftables rules given as text.
     pub fn rules(&self, text: &str) {
-        let mut child = self.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
+        self.namespace.nft(text).unwrap();
     }
 
     fn words(&self, line: &str) -> Command {
@@ -199,12 +183,6 @@ impl Host {
         let mut command = self.command(words.next().unwrap());
         command.args(words);
         command
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
 
