@@ -12,8 +12,9 @@ use clap::Args;
 /// Run a command behind an emulated satellite link.
 ///
 /// The command gets a network of its own whose only way out is the link. On the other side is another one, in which a
-/// second command can run, a server for example: `bentpipe link --profile geo --far 'python3 -m http.server 80' -- sh -c
-/// 'sleep 1; curl http://$BENTPIPE_FAR/'`. The address of the far end is in BENTPIPE_FAR, that of the near end in BENTPIPE_NEAR.
+/// second command can run, a server for example: `bentpipe link --profile geo --far 'python3 -m http.server 8080' -- sh -c
+/// 'sleep 1; curl http://$BENTPIPE_FAR:8080/'`. The address of the far end is in BENTPIPE_FAR, that of the near end in
+/// BENTPIPE_NEAR.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
     /// Begin with a profile: geo, meo, leo or train.
