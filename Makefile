@@ -28,12 +28,14 @@ lint: setup ## formatting and clippy, warnings are errors
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-bench: setup ## what a packet and a relayed byte cost, how precise the link is, how soon data flows again
+bench: setup ## what a packet and a relayed byte cost, how precise the link is, how flows restart and share
 	$(CARGO) bench --workspace --locked
 	$(CARGO) build --release --locked --workspace --examples
 	$(AS_ROOT) target/release/examples/link_precision
 	$(AS_ROOT) target/release/examples/relay_performance
 	$(AS_ROOT) target/release/examples/restart
+	$(AS_ROOT) target/release/examples/fairness 0
+	$(AS_ROOT) target/release/examples/fairness 1%
 
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples

@@ -18,7 +18,8 @@
  *
  * - At GEO W grows by rho^2 = 576 segments in each round trip and learns of an overflow one round trip late, so that
  *   without losses it drops half a window at the end of every climb. Hoe's estimate is therefore kept up to date by the
- *   delivery rate and bounds the pacing rate, and while a queue stands W grows no faster than a standard TCP's.
+ *   delivery rate and bounds the pacing rate; when a queue comes to stand, W goes back to what the link carries; and
+ *   while it stands, W grows no faster than a standard TCP's.
  * - Recovery from a loss takes a round trip. The connection of 25 ms that Hybla wants to equal grows again after 25 ms;
  *   one that waits for 600 ms, at a loss in every hundred segments, hardly ever grows. So W goes on growing in recovery,
  *   from half of what it was.
@@ -68,6 +69,7 @@ struct hybla {
 	u8 state;            /* TCP_CA_* */
 	u8 train;            /* TRAIN_* */
 	u8 hoe_applied;
+	u8 queued;           /* a queue stands, and the window has been cut to what the link carries */
 	u8 undone; /* the reduction under way has been taken back */
 };
 
@@ -158,18 +160,14 @@ static void follow_capacity(struct tcp_sock *tp, struct hybla *h)
 static u64 capacity_bound(const struct tcp_sock *tp, const struct hybla *h)
 {
 	u64 known = h->capacity;
-	u32 queue = queue_sixteenths(tp, h);
 
 	if (!h->hoe_applied) {
 		/* No estimate yet: the rate at most doubles from one round to the next, as in any slow start. */
 		u64 initial = (((u64)h->initial_window * USEC_PER_SEC) << RATE_SHIFT) / max_u64(h->min_rtt_us, 1);
 		return max_u64(2 * known, initial);
 	}
-	if (queue == 0)
-		return known + known / 8;
-	if (queue < STANDING_QUEUE)
-		return known;
-	return known - known / 16;
+	/* Not below it where a queue stands: others may keep it standing, and would get what we leave. */
+	return queue_sixteenths(tp, h) ? known : known + known / 8;
 }
 
 static inline bool is_reducing(const struct hybla *h)
@@ -307,6 +305,25 @@ static void reduce(struct tcp_sock *tp, struct hybla *h, u32 acked, u32 newly_lo
 	set_window(tp, in_flight + may_send);
 }
 
+/*
+ * When a queue comes to stand, the window goes back to what the link carries and an eighth; once, for where others keep
+ * the queue standing, going back again and again would leave them everything.
+ */
+static void leave_queue(struct tcp_sock *tp, struct hybla *h)
+{
+	u32 queue = queue_sixteenths(tp, h);
+
+	if (queue == 0)
+		h->queued = 0;
+	if (queue < STANDING_QUEUE || h->queued || !h->hoe_applied || !h->round_rate)
+		return;
+	h->queued = 1;
+	u64 carried = (((u64)h->round_rate * h->min_rtt_us) / USEC_PER_SEC) >> RATE_SHIFT;
+	u64 window = max_u64(carried + carried / 8, 2);
+	if (window < tp->snd_cwnd)
+		set_window(tp, window);
+}
+
 SEC("struct_ops")
 void BPF_PROG(hybla_init, struct sock *sk)
 {
@@ -355,6 +372,7 @@ void BPF_PROG(hybla_cong_control, struct sock *sk)
 			slow_start(tp, h, acked);
 	} else if (grows) {
 		set_window(tp, congestion_avoidance(tp, h, tp->snd_cwnd, acked));
+		leave_queue(tp, h);
 	}
 	if (acked)
 		estimate_capacity(tp, h);

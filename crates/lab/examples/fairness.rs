@@ -1,0 +1,75 @@
+//! How flows that come one after the other share the satellite link through the proxy: `fairness [PER] [CONGESTION]`.
+//!
+//! Four downloads begin five seconds apart. Every six seconds it prints the goodput of each in Mbit/s, Jain's index of
+//! them (Jain, Chiu and Hawe 1984) and the packets that the queue has dropped.
+
+use std::time::Duration;
+
+use bentpipe_lab::demo::start_proxy;
+use bentpipe_lab::download::{Progress, Request, Server, download};
+use bentpipe_lab::scene::{SATELLITE, Scene};
+use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_proxy::Config;
+use bentpipe_units::{Probability, Rate};
+
+const FLOWS: u64 = 4;
+const APART: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(6);
+const INTERVALS: u64 = 10;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let per: Probability =
+        arguments.next().map_or(Probability::ZERO, |per| per.parse().expect("a probability"));
+    let congestion = arguments.next().unwrap_or_else(|| "hybla".into());
+    let direction = DirectionConfig {
+        rate: Some(Rate::mbps(10)),
+        delay: Duration::from_millis(300),
+        per,
+        ..Default::default()
+    };
+    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let text = format!(
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"10M\"\n"
+    );
+    let daemon = start_proxy(&scene, &Config::parse("fairness", &text).unwrap()).unwrap();
+    let address = scene.server_address(80);
+    let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let flows: Vec<Progress> = (0..FLOWS).map(|_| Progress::default()).collect();
+    std::thread::scope(|scope| {
+        for (flow, wait) in flows.iter().zip(0..) {
+            let scene = &scene;
+            scope.spawn(move || {
+                std::thread::sleep(APART * wait);
+                let request = Request { seed: 1, bytes: u64::MAX / 2 };
+                scene.client.run(|| download(address, request, flow)).unwrap().unwrap()
+            });
+        }
+        watch(&scene, &flows);
+        flows.iter().for_each(Progress::cancel);
+    });
+    scene.gateway.run(|| drop(daemon)).unwrap();
+    scene.server.run(|| server.stop()).unwrap();
+}
+
+fn watch(scene: &Scene, flows: &[Progress]) {
+    println!("at_s\tgoodput_mbps\tjain\tqueue_drops");
+    let mut before = vec![0; flows.len()];
+    for interval in 1..=INTERVALS {
+        std::thread::sleep(INTERVAL);
+        let now: Vec<u64> = flows.iter().map(Progress::received).collect();
+        let mbps = |(now, before): (&u64, &u64)| (now - before) as f64 * 8e-6 / INTERVAL.as_secs_f64();
+        let rates: Vec<f64> = now.iter().zip(&before).map(mbps).collect();
+        let shown: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
+        let drops = scene.link.counters().0.dropped.queue_full;
+        println!("{}\t{}\t{:.2}\t{drops}", interval * INTERVAL.as_secs(), shown.join(" "), jain(&rates));
+        before = now;
+    }
+}
+
+/// 1 when all have the same, 1/n when one has all.
+fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 1.0 }
+}
