@@ -117,9 +117,11 @@ impl Flow {
         }
     }
 
-    /// Whether it was the server that could not be reached, rather than a relay that was cut.
+    /// Whether it was the server that could not be reached, rather than a relay that was cut. A reset in answer to the SYN
+    /// is "refused" (connect(2)); one that is "reset" ended a connection that had been there, if only for a moment.
     pub(crate) fn failed_to_connect(&self, broken: &Broken) -> bool {
-        self.phase == Phase::Connecting && broken.side == Side::Server
+        let had_connected = broken.error.kind() == io::ErrorKind::ConnectionReset;
+        self.phase == Phase::Connecting && broken.side == Side::Server && !had_connected
     }
 
     /// Bytes written so far: to the server, to the client.
