@@ -66,7 +66,7 @@ fn after_fifty_seconds_of_outage_data_flows_again_within_what_was_asked() {
     assert_eq!(spurious, 0, "a ceiling below the round trip makes every round trip a timeout");
     // One second until the next try and 300 ms to the client, and what a busy machine adds. With the kernel's default
     // the next try comes up to 50 s later. That segment is one that the client has; only its acknowledgement was lost.
-    // The next byte comes when a round trip or two have told the sender which ones were: docs/outages.md.
+    // The next byte comes when one to three round trips have told the sender which ones were: docs/outages.md.
     assert!(restart.segment < Duration::from_secs(2), "{restart:?}");
     assert!(restart.byte < Duration::from_secs(5), "{restart:?}");
 }
