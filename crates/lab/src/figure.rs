@@ -1,32 +1,64 @@
-//! Figures as SVG: lines over labelled axes.
+//! Figures as SVG: lines and bars over labelled axes.
+//!
+//! A [`Plot`] shows how one quantity depends on another, with error bars where there were several runs; a [`BarChart`]
+//! compares ways in a few situations; a [`LineChart`] is a plain time line. An [`Axis`] is made of a quantity and its
+//! unit, so no figure lacks them. Colours stay apart for the colour-blind and each series has a marker of its own, so
+//! that a print in black and white can be read. The same data give the same bytes.
+
+mod bars;
+mod canvas;
+mod look;
+mod plot;
+mod ticks;
 
 use std::path::Path;
 
-use plotters::prelude::*;
+pub use bars::{BarChart, BarGroup};
+pub use plot::{Plot, Point, Series, Style};
 
 use crate::Error;
+use crate::results::write_whole;
 
-/// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first.
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-];
-const SIZE: (u32, u32) = (900, 480);
+/// A figure of an experiment.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Figure {
+    /// Series of points.
+    Plot(Plot),
+    /// Groups of bars.
+    Bars(BarChart),
+}
+
+/// A quantity with its unit, and how it is laid out along an edge of the figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    label: String,
+    scale: Scale,
+    including: Vec<f64>,
+}
+
+/// How values are spread along an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scale {
+    /// Equal differences are equally far apart. The axis includes zero.
+    #[default]
+    Linear,
+    /// Equal ratios are equally far apart. The axis ends where the data end; zero and below have no place on it.
+    Log,
+}
 
 /// Where a chart has room for its legend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Legend {
-    /// At the top.
+    /// Outside, to the right of the frame, where it hides nothing.
+    #[default]
+    Right,
+    /// Inside, at the top.
     UpperRight,
-    /// At the bottom.
+    /// Inside, at the bottom.
     LowerRight,
 }
 
-/// Lines over two labelled axes.
+/// Lines over two linear axes: for time lines of many points.
 #[derive(Debug, Clone)]
 pub struct LineChart {
     /// What the figure shows.
@@ -37,80 +69,115 @@ pub struct LineChart {
     pub y_label: String,
     /// A name and its points, joined by lines.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
-    /// A name and its points, each a dot. The first set has the colour of the first line, and so on.
+    /// A name and its points, each a marker. The first set has the colour of the first line, and so on.
     pub dots: Vec<(String, Vec<(f64, f64)>)>,
     /// Where the legend goes.
     pub legend: Legend,
 }
 
+impl Axis {
+    /// A linear axis of a quantity in a unit: `Axis::new("round-trip time", "ms")`.
+    pub fn new(quantity: &str, unit: &str) -> Self {
+        Self::labelled(format!("{quantity} ({unit})"))
+    }
+
+    /// A linear axis of a quantity that has no unit, such as an index or a ratio.
+    pub fn dimensionless(quantity: &str) -> Self {
+        Self::labelled(quantity.to_owned())
+    }
+
+    /// The same with a logarithmic scale.
+    pub fn log(self) -> Self {
+        Self { scale: Scale::Log, ..self }
+    }
+
+    /// The same, long enough to show `value` too, whatever the data.
+    pub fn including(mut self, value: f64) -> Self {
+        self.including.push(value);
+        self
+    }
+
+    fn labelled(label: String) -> Self {
+        Self { label, scale: Scale::Linear, including: Vec::new() }
+    }
+}
+
+impl Figure {
+    /// What the figure shows.
+    pub fn title(&self) -> &str {
+        match self {
+            Figure::Plot(plot) => &plot.title,
+            Figure::Bars(bars) => &bars.title,
+        }
+    }
+
+    /// The figure as the text of an SVG document.
+    ///
+    /// # Errors
+    /// What is wrong with the data, such as a bar without a category.
+    pub fn to_svg(&self) -> Result<String, String> {
+        match self {
+            Figure::Plot(plot) => plot.to_svg(),
+            Figure::Bars(bars) => bars.to_svg(),
+        }
+    }
+
+    /// Draws the figure into an SVG file, creating the folder if need be.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if it cannot be drawn or written; a file that was there is then as it was.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let svg =
+            self.to_svg().map_err(|message| Error::Write { path: path.display().to_string(), message })?;
+        write_whole(path, &svg)
+    }
+}
+
+impl From<Plot> for Figure {
+    fn from(plot: Plot) -> Self {
+        Figure::Plot(plot)
+    }
+}
+
+impl From<BarChart> for Figure {
+    fn from(bars: BarChart) -> Self {
+        Figure::Bars(bars)
+    }
+}
+
+/// With dots beside them the lines are bare; alone they have markers, so that they can be told apart without colours.
+impl From<&LineChart> for Plot {
+    fn from(chart: &LineChart) -> Self {
+        let style = if chart.dots.is_empty() { Style::Line } else { Style::Curve };
+        let series = |sets: &[(String, Vec<(f64, f64)>)], style| -> Vec<Series> {
+            let named = |(name, points): &(String, Vec<_>)| Series::new(name, style, points.iter().copied());
+            sets.iter().map(named).enumerate().map(|(look, series)| series.with_look(look)).collect()
+        };
+        Plot {
+            title: chart.title.clone(),
+            x: Axis::labelled(chart.x_label.clone()),
+            y: Axis::labelled(chart.y_label.clone()),
+            series: [series(&chart.lines, style), series(&chart.dots, Style::Dots)].concat(),
+            legend: chart.legend,
+        }
+    }
+}
+
 impl LineChart {
     /// Draws the chart into an SVG file, creating the folder if need be.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if it cannot be drawn or written; a file that was there is then as it was.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        let fail = |message: String| Error::Write { path: path.display().to_string(), message };
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(|error| fail(error.to_string()))?;
-        }
-        let svg = self.to_svg().map_err(fail)?;
-        std::fs::write(path, svg).map_err(|error| fail(error.to_string()))
+        Figure::from(Plot::from(self)).write(path)
     }
 
     /// The chart as the text of an SVG document.
+    ///
+    /// # Errors
+    /// What the drawing library says.
     pub fn to_svg(&self) -> Result<String, String> {
-        let mut svg = String::new();
-        self.draw(&mut svg).map_err(|error| error.to_string())?;
-        Ok(svg)
-    }
-
-    fn draw(&self, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-        let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(&self.title, ("sans-serif", 20))
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(60)
-            .build_cartesian_2d(0.0..self.limit(|point| point.0), 0.0..self.limit(|point| point.1))?;
-        chart
-            .configure_mesh()
-            .x_desc(&self.x_label)
-            .y_desc(&self.y_label)
-            .axis_desc_style(("sans-serif", 15))
-            .label_style(("sans-serif", 13))
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(BLACK.mix(0.1))
-            .draw()?;
-        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-            chart
-                .draw_series(LineSeries::new(line.1.iter().copied(), colour.stroke_width(2)))?
-                .label(&line.0)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(3)));
-        }
-        for (set, colour) in self.dots.iter().zip(COLOURS.iter().cycle()) {
-            let dot = |&point: &(f64, f64)| Circle::new(point, 3, colour.filled());
-            chart
-                .draw_series(set.1.iter().map(dot))?
-                .label(&set.0)
-                .legend(move |(x, y)| Circle::new((x + 9, y), 3, colour.filled()));
-        }
-        chart
-            .configure_series_labels()
-            .position(match self.legend {
-                Legend::UpperRight => SeriesLabelPosition::UpperRight,
-                Legend::LowerRight => SeriesLabelPosition::LowerRight,
-            })
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.2))
-            .label_font(("sans-serif", 14))
-            .draw()?;
-        area.present()?;
-        Ok(())
-    }
-
-    /// The end of an axis: a little beyond the largest value.
-    fn limit(&self, value: impl Fn(&(f64, f64)) -> f64) -> f64 {
-        let sets = self.lines.iter().chain(&self.dots);
-        let most = sets.flat_map(|set| set.1.iter().map(&value)).fold(0.0, f64::max);
-        if most > 0.0 { most * 1.05 } else { 1.0 }
+        Plot::from(self).to_svg()
     }
 }
 
@@ -140,5 +207,16 @@ mod tests {
     #[test]
     fn a_line_without_points_is_no_error() {
         assert!(chart(Vec::new()).to_svg().is_ok());
+    }
+
+    #[test]
+    fn dots_have_the_colour_of_their_line() {
+        let plot = Plot::from(&chart(vec![(0.0, 0.0)]));
+        assert_eq!(plot.series[0].look, plot.series[1].look);
+    }
+
+    #[test]
+    fn an_axis_says_its_quantity_and_its_unit() {
+        assert_eq!(Axis::new("round-trip time", "ms").log().label, "round-trip time (ms)");
     }
 }

@@ -11,8 +11,11 @@ pub mod download;
 pub mod figure;
 pub mod outage;
 pub mod report;
+pub mod results;
 pub mod scene;
 pub mod slow_start;
+pub mod statistics;
+pub mod table;
 pub mod trace;
 
 /// What can go wrong in an experiment.

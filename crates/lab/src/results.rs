@@ -1,0 +1,353 @@
+//! What came of an experiment, whichever world it ran in: verdicts on what the literature says must come out, tables,
+//! figures; as text, as files and as one JSON document.
+
+mod file;
+mod page;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::figure::Figure;
+use crate::table::Table;
+pub(crate) use file::write_whole;
+
+/// The outcome of one experiment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Results {
+    /// The experiment's name, also of its files: small letters, digits and hyphens.
+    pub name: String,
+    /// What it is about, in a line.
+    pub title: String,
+    /// The publication that it repeats.
+    pub source: String,
+    /// Where it ran.
+    pub world: World,
+    /// The seeds of its runs.
+    pub seeds: Seeds,
+    /// What must come out, and what did.
+    pub verdicts: Vec<Verdict>,
+    /// The numbers.
+    pub tables: Vec<Part<Table>>,
+    /// The pictures.
+    pub figures: Vec<Part<Figure>>,
+}
+
+/// Where an experiment ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum World {
+    /// In virtual time.
+    Sim,
+    /// With the TCP of this machine's kernel, in real time.
+    Kernel,
+}
+
+/// Consecutive seeds, one for each run of a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seeds {
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Whether what must come out came out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What must come out, as a sentence.
+    pub claim: String,
+    /// Whether it did.
+    pub agrees: bool,
+    /// What came out, with the figures by which it agrees or does not.
+    pub observed: String,
+}
+
+/// A table or figure, and what its file is called after the experiment's name if there are several.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part<T> {
+    /// Small letters, digits and hyphens: `by-speed`.
+    pub suffix: String,
+    /// The table or figure.
+    pub content: T,
+}
+
+/// The files that were written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The page that shows everything, Markdown.
+    pub page: Option<PathBuf>,
+    /// The figures, SVG.
+    pub figures: Vec<PathBuf>,
+    /// The tables, CSV.
+    pub tables: Vec<PathBuf>,
+}
+
+/// The JSON document of an experiment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Document<'a> {
+    name: &'a str,
+    title: &'a str,
+    source: &'a str,
+    world: World,
+    seeds: u64,
+    first_seed: u64,
+    verdicts: &'a [Verdict],
+    figures: Vec<String>,
+    tables: Vec<String>,
+    page: Option<String>,
+}
+
+impl Results {
+    /// Whether everything came out that must.
+    pub fn agrees(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.agrees)
+    }
+
+    /// The title, the tables and the verdicts for a terminal.
+    pub fn to_text(&self) -> String {
+        page::text(self)
+    }
+
+    /// Writes `NAME.md`, `NAME.csv` and `NAME.svg` into a folder, which is created if need be; of several tables or
+    /// figures `NAME-SUFFIX.csv` and `NAME-SUFFIX.svg`. Nothing is written unless everything can be drawn, and each file
+    /// is written as a whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Write`], naming the file, why and what to do: if a figure cannot be drawn, a name would not do as that of
+    /// a file or is taken twice, or the folder or disk does not take it.
+    pub fn write(&self, folder: &Path) -> Result<Written, Error> {
+        let page = file(folder, &self.name, "md")?;
+        let tables = files(folder, &self.name, "csv", &self.tables)?;
+        let figures = files(folder, &self.name, "svg", &self.figures)?;
+        let mut texts = vec![(page.clone(), page::markdown(self, &tables, &figures))];
+        for (path, table) in tables.iter().zip(&self.tables) {
+            texts.push((path.clone(), table.content.to_csv()));
+        }
+        for (path, figure) in figures.iter().zip(&self.figures) {
+            texts.push((path.clone(), figure.content.to_svg().map_err(|message| refused(path, message))?));
+        }
+        // The page last: who finds it finds all that it shows.
+        for (path, text) in texts.iter().rev() {
+            write_whole(path, text)?;
+        }
+        Ok(Written { page: Some(page), figures, tables })
+    }
+
+    /// The results as a JSON document, with the paths of the files that were `written`.
+    pub fn document(&self, written: &Written) -> Document<'_> {
+        let path = |path: &PathBuf| path.display().to_string();
+        Document {
+            name: &self.name,
+            title: &self.title,
+            source: &self.source,
+            world: self.world,
+            seeds: self.seeds.count,
+            first_seed: self.seeds.first,
+            verdicts: &self.verdicts,
+            figures: written.figures.iter().map(path).collect(),
+            tables: written.tables.iter().map(path).collect(),
+            page: written.page.as_ref().map(path),
+        }
+    }
+}
+
+impl Verdict {
+    /// A claim, whether the data agree with it, and by which figures.
+    pub fn new(claim: impl Into<String>, agrees: bool, observed: impl Into<String>) -> Self {
+        let (claim, observed) = (claim.into(), observed.into());
+        debug_assert!(observed.contains(|letter: char| letter.is_ascii_digit()), "no figure for \"{claim}\"");
+        Self { claim, agrees, observed }
+    }
+}
+
+impl<T> Part<T> {
+    /// A part with the name that tells it from the others; of a single part it is not used.
+    pub fn new(suffix: impl Into<String>, content: impl Into<T>) -> Self {
+        Self { suffix: suffix.into(), content: content.into() }
+    }
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            World::Sim => "sim",
+            World::Kernel => "kernel",
+        })
+    }
+}
+
+/// `5 seeds from 1`.
+impl fmt::Display for Seeds {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.count {
+            1 => write!(formatter, "seed {}", self.first),
+            count => write!(formatter, "{count} seeds from {}", self.first),
+        }
+    }
+}
+
+/// Where the parts go, each under a name of its own: one would take the other's place.
+fn files<T>(folder: &Path, name: &str, ending: &str, parts: &[Part<T>]) -> Result<Vec<PathBuf>, Error> {
+    let mut taken = HashSet::new();
+    let mut paths = Vec::new();
+    for part in parts {
+        let stem = if parts.len() == 1 { name.to_owned() } else { format!("{name}-{}", part.suffix) };
+        let path = file(folder, &stem, ending)?;
+        if !taken.insert(stem) {
+            return Err(refused(&path, "two parts have this name; give each a suffix of its own".into()));
+        }
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// The path of a file whose name does on any system and in any link.
+fn file(folder: &Path, stem: &str, ending: &str) -> Result<PathBuf, Error> {
+    let path = folder.join(format!("{stem}.{ending}"));
+    let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let does =
+        !stem.is_empty() && !stem.starts_with('-') && !stem.ends_with('-') && stem.chars().all(allowed);
+    if does { Ok(path) } else { Err(refused(&path, "name it in small letters, digits and hyphens".into())) }
+}
+
+fn refused(path: &Path, message: String) -> Error {
+    Error::Write { path: path.display().to_string(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::file::tests::Folder;
+    use super::*;
+    use crate::figure::{Axis, BarChart, BarGroup, Plot, Series, Style};
+    use crate::statistics::Summary;
+    use crate::table::{Cell, Column};
+
+    pub(super) fn results() -> Results {
+        let summary = Summary::of(&[4.1e6, 4.3e6, 4.2e6]);
+        let columns =
+            vec![Column::new("way", "way"), Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6)];
+        let mut table = Table::new("Goodput by way", columns);
+        table.push(vec![Cell::text("PEPsal"), Cell::interval(summary, 2)]);
+        let plot = Plot::new("Goodput", Axis::new("speed", "km/h"), Axis::new("goodput", "Mbit/s"))
+            .with(Series::new("PEPsal", Style::Line, [(60.0, 4.2)]));
+        Results {
+            name: "psats09-fig4".into(),
+            title: "Over the railway".into(),
+            source: "Caini, Firrincieli, Lacamera, PSATS 2009, figure 4".into(),
+            world: World::Sim,
+            seeds: Seeds { first: 1, count: 3 },
+            verdicts: vec![
+                Verdict::new("Hybla is far above Reno", true, "14.0 times at 60 km/h"),
+                Verdict::new("PEPsal is within 5% of Hybla", false, "7.2% below at 180 km/h"),
+            ],
+            tables: vec![Part::new("by-way", table)],
+            figures: vec![Part::new("speed", plot)],
+        }
+    }
+
+    #[test]
+    fn a_single_table_and_figure_have_the_experiments_name() {
+        let folder = Folder::new("single");
+        let written = results().write(&folder.0.join("new")).unwrap();
+        assert_eq!(written.page, Some(folder.0.join("new/psats09-fig4.md")));
+        assert_eq!(written.tables, [folder.0.join("new/psats09-fig4.csv")]);
+        assert_eq!(written.figures, [folder.0.join("new/psats09-fig4.svg")]);
+        let csv = fs::read_to_string(&written.tables[0]).unwrap();
+        assert!(csv.starts_with("way,goodput_bps_mean,goodput_bps_ci95\nPEPsal,4200000,"), "{csv}");
+    }
+
+    #[test]
+    fn several_figures_have_suffixes_and_no_temporary_file_is_left() {
+        let folder = Folder::new("several");
+        let bars = BarChart::new("b", Axis::new("a", "s"), Axis::new("b", "s"), ["c"]);
+        let mut results = results();
+        results.figures.push(Part::new("bars", bars));
+        results.write(&folder.0).unwrap();
+        let names =
+            ["psats09-fig4-bars.svg", "psats09-fig4-speed.svg", "psats09-fig4.csv", "psats09-fig4.md"];
+        assert_eq!(folder.names(), names);
+    }
+
+    #[test]
+    fn the_same_results_are_the_same_bytes() {
+        let (one, other) = (Folder::new("one"), Folder::new("other"));
+        for folder in [&one, &other, &other] {
+            results().write(&folder.0).unwrap();
+        }
+        for name in one.names() {
+            assert_eq!(
+                fs::read(one.0.join(&name)).unwrap(),
+                fs::read(other.0.join(&name)).unwrap(),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_if_a_figure_cannot_be_drawn() {
+        let folder = Folder::new("undrawable");
+        let bars = BarChart::new("b", Axis::new("a", "s"), Axis::new("b", "s"), ["c"]);
+        let mut results = results();
+        results.figures = vec![Part::new("", bars.with(BarGroup::new("g", [Some(1.0), Some(2.0)])))];
+        let message = results.write(&folder.0).unwrap_err().to_string();
+        assert!(
+            message.contains("psats09-fig4.svg") && message.contains("2 bars for 1 categories"),
+            "{message}"
+        );
+        assert!(folder.names().is_empty());
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_the_folder_or_is_taken_is_refused() {
+        let folder = Folder::new("names");
+        let named = |name: &str| Results { name: name.into(), ..results() };
+        for name in ["", "../up", "/tmp/x", "A b", "-x"] {
+            let message = named(name).write(&folder.0).unwrap_err().to_string();
+            assert!(message.contains("small letters, digits and hyphens"), "{message}");
+        }
+        let mut twice = results();
+        twice.tables.push(twice.tables[0].clone());
+        let message = twice.write(&folder.0).unwrap_err().to_string();
+        assert!(message.contains("psats09-fig4-by-way.csv: two parts have this name"), "{message}");
+        assert!(folder.names().is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_files_is_named_with_what_to_do() {
+        let folder = Folder::new("unwritable");
+        fs::write(folder.0.join("out"), "a file").unwrap();
+        let message = results().write(&folder.0.join("out")).unwrap_err().to_string();
+        assert!(
+            message.starts_with("cannot write ") && message.contains("write to another folder"),
+            "{message}"
+        );
+        assert_eq!(folder.names(), ["out"]);
+    }
+
+    #[test]
+    fn the_document_has_the_promised_keys() {
+        let results = results();
+        let written = Written { tables: vec!["out/a.csv".into()], ..Written::default() };
+        let json = serde_json::to_value(results.document(&written)).unwrap();
+        assert_eq!((json["name"].as_str(), json["world"].as_str()), (Some("psats09-fig4"), Some("sim")));
+        assert_eq!((json["seeds"].as_u64(), json["first_seed"].as_u64()), (Some(3), Some(1)));
+        assert_eq!(json["verdicts"][1]["agrees"], false);
+        assert_eq!(json["verdicts"][1]["claim"], "PEPsal is within 5% of Hybla");
+        assert_eq!(json["verdicts"][1]["observed"], "7.2% below at 180 km/h");
+        assert_eq!(json["tables"], serde_json::json!(["out/a.csv"]));
+        assert_eq!(json["figures"], serde_json::json!([]));
+    }
+
+    #[test]
+    fn an_experiment_agrees_if_every_verdict_does() {
+        assert!(!results().agrees());
+        let verdicts = vec![results().verdicts.remove(0)];
+        assert!(Results { verdicts, ..results() }.agrees());
+    }
+}

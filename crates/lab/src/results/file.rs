@@ -1,0 +1,143 @@
+//! Files that are there as a whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Error;
+
+/// Writes a file, creating its folder if need be. Whatever goes wrong, under its name there is all of the new text or what
+/// was there before: the text goes to a temporary file beside it, which then takes its name (rename(2) is atomic).
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
+    replace(path, text)
+        .map_err(|error| Error::Write { path: path.display().to_string(), message: explain(&error) })
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let temporary = temporary_beside(path)?;
+    let outcome = fill(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    if outcome.is_err() {
+        // The first error is the one to report; that the file may never have come to be is none.
+        let _ = fs::remove_file(&temporary);
+    }
+    outcome
+}
+
+/// A name that nothing has, not even what a process that was killed left behind, in the same file system as `path`.
+fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().ok_or_else(|| io::Error::from(ErrorKind::IsADirectory))?.display();
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
+        if temporary.symlink_metadata().is_err() {
+            return Ok(temporary);
+        }
+    }
+}
+
+/// Some file systems tell of a full disk only when the data reach it, hence the sync.
+fn fill(path: &Path, text: &str) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// What went wrong and what to do about it.
+fn explain(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space there or write to another disk",
+        ErrorKind::PermissionDenied => "write to a folder that is yours, or make this one writable",
+        ErrorKind::ReadOnlyFilesystem => "write to a folder on another file system",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            "a part of the path is a file where a folder must be: move it or write to another folder"
+        }
+        ErrorKind::IsADirectory => {
+            "a folder has the name that the file must have: remove it or choose another"
+        }
+        _ => "write to another folder",
+    };
+    format!("{error}; {advice}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A folder of its own for a test, removed at the end.
+    pub(crate) struct Folder(pub(crate) PathBuf);
+
+    impl Folder {
+        pub(crate) fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("bentpipe-lab-{}-{test}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        /// The names of all files in it, hidden ones too, sorted.
+        pub(crate) fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).unwrap();
+            let mut names: Vec<String> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_nothing_else_is_left() {
+        let folder = Folder::new("replaced");
+        let path = folder.0.join("new").join("a.csv");
+        write_whole(&path, "longer text\n").unwrap();
+        write_whole(&path, "text\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text\n");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_says_what_to_do_and_leaves_what_was_there() {
+        let folder = Folder::new("failed");
+        let taken = folder.0.join("a.csv");
+        fs::create_dir_all(taken.join("inside")).unwrap();
+        let message = write_whole(&taken, "text").unwrap_err().to_string();
+        assert!(message.contains("a.csv") && message.contains("remove it or choose another"), "{message}");
+        assert_eq!(folder.names(), ["a.csv"]);
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_folder_is_named() {
+        let folder = Folder::new("file");
+        fs::write(folder.0.join("out"), "").unwrap();
+        for path in ["out/a.csv", "out/deeper/a.csv"] {
+            let message = write_whole(&folder.0.join(path), "text").unwrap_err().to_string();
+            assert!(
+                message.contains(path) && message.contains("is a file where a folder must be"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn several_threads_may_write_the_same_file() {
+        let folder = Folder::new("threads");
+        let path = folder.0.join("a.csv");
+        let texts = ["a".repeat(100_000), "b".repeat(100_000)];
+        std::thread::scope(|scope| {
+            for text in &texts {
+                scope.spawn(|| (0..20).for_each(|_| write_whole(&path, text).unwrap()));
+            }
+        });
+        assert!(texts.contains(&fs::read_to_string(&path).unwrap()));
+        assert_eq!(folder.names(), ["a.csv"]);
+    }
+}

@@ -1,0 +1,117 @@
+//! Results for people: on a terminal, and as a page of Markdown.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Results, Verdict};
+use crate::table::markdown as escaped;
+
+/// As wide as the longer of the two words.
+const AGREES: &str = "agrees         ";
+const DIFFERS: &str = "DOES NOT AGREE ";
+
+/// Title, tables and verdicts for a terminal.
+pub(super) fn text(results: &Results) -> String {
+    let Results { name, title, source, world, seeds, .. } = results;
+    let mut text = format!("{name}: {title}\n{source}; {world}, {seeds}\n");
+    for table in &results.tables {
+        text.push('\n');
+        text += &table.content.to_text();
+    }
+    if !results.verdicts.is_empty() {
+        text.push('\n');
+    }
+    for Verdict { claim, agrees, observed } in &results.verdicts {
+        let word = if *agrees { AGREES } else { DIFFERS };
+        let indent = " ".repeat(word.len());
+        writeln!(text, "{word} {claim}\n{indent} {observed}").expect("memory takes text");
+    }
+    text
+}
+
+/// A page with links to the figures and tables, which lie beside it.
+pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
+    let Results { name, world, seeds, .. } = results;
+    let (title, source) = (escaped(&results.title), escaped(&results.source));
+    let mut page =
+        format!("# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world}`, {seeds}.\n");
+    page += &verdicts(&results.verdicts);
+    for (path, figure) in figures.iter().zip(&results.figures) {
+        let (title, file) = (escaped(figure.content.title()), file_name(path));
+        page += &format!("\n![{title}]({file})\n");
+    }
+    for (path, table) in tables.iter().zip(&results.tables) {
+        let (title, file, rows) =
+            (escaped(&table.content.title), file_name(path), table.content.to_markdown());
+        page += &format!("\n## {title}\n\n{rows}\n[{file}]({file})\n");
+    }
+    page
+}
+
+fn verdicts(verdicts: &[Verdict]) -> String {
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut rows = "\n| what must come out | | what came out |\n|---|---|---|\n".to_owned();
+    for Verdict { claim, agrees, observed } in verdicts {
+        let word = if *agrees { "agrees" } else { "**does not agree**" };
+        rows += &format!("| {} | {word} | {} |\n", escaped(claim), escaped(observed));
+    }
+    rows
+}
+
+/// Results name their files in letters that every link takes.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::results;
+    use super::*;
+
+    #[test]
+    fn the_terminal_sees_tables_and_which_claims_do_not_agree() {
+        let expected = "\
+psats09-fig4: Over the railway
+Caini, Firrincieli, Lacamera, PSATS 2009, figure 4; sim, 3 seeds from 1
+
+Goodput by way
+way     goodput (Mbit/s)
+PEPsal       4.20 ± 0.25
+
+agrees          Hybla is far above Reno
+                14.0 times at 60 km/h
+DOES NOT AGREE  PEPsal is within 5% of Hybla
+                7.2% below at 180 km/h
+";
+        assert_eq!(text(&results()), expected);
+    }
+
+    #[test]
+    fn the_page_has_title_source_seeds_verdicts_figure_and_table() {
+        let expected = "\
+# Over the railway
+
+Source: Caini, Firrincieli, Lacamera, PSATS 2009, figure 4.
+
+`bentpipe lab run psats09-fig4 --on sim`, 3 seeds from 1.
+
+| what must come out | | what came out |
+|---|---|---|
+| Hybla is far above Reno | agrees | 14.0 times at 60 km/h |
+| PEPsal is within 5% of Hybla | **does not agree** | 7.2% below at 180 km/h |
+
+![Goodput](a.svg)
+
+## Goodput by way
+
+| way | goodput (Mbit/s) |
+|---|---:|
+| PEPsal | 4.20 ± 0.25 |
+
+[a.csv](a.csv)
+";
+        assert_eq!(markdown(&results(), &["out/a.csv".into()], &["out/a.svg".into()]), expected);
+    }
+}

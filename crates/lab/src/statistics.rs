@@ -1,0 +1,257 @@
+//! What several runs say together: mean, spread, 95% confidence interval, and how fairly a link was shared.
+//!
+//! The runs of an experiment differ in their seed only, so their results are independent values of one distribution;
+//! the interval of their mean follows Student's t, as is usual for the five to thirty runs that an experiment has.
+//! Nothing here is ever NaN: what cannot be computed is [`None`].
+
+use serde::Serialize;
+
+/// The values of one quantity over several runs, in a few figures. All are in the unit of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// How many values there were, at least one.
+    pub count: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation as a sample, that is with n − 1. None of one value.
+    pub standard_deviation: Option<f64>,
+    /// Half the width of the 95% confidence interval of the mean. None of one value.
+    pub half_width: Option<f64>,
+    /// The middle value, or the mean of the two in the middle.
+    pub median: f64,
+}
+
+/// A value, with half the width of its 95% confidence interval where several runs gave it one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The value, for several runs their mean.
+    pub value: f64,
+    /// Half the interval's width, in the value's unit.
+    pub half_width: Option<f64>,
+}
+
+impl Summary {
+    /// Summarises `values`. None if there are none, if one is not finite, or if their spread exceeds what an `f64` holds.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
+            return None;
+        }
+        let count = values.len();
+        let (mean, squares) = mean_and_squares(values);
+        let freedom = count - 1;
+        let standard_deviation = (freedom > 0).then(|| (squares / freedom as f64).sqrt());
+        let half_width = standard_deviation
+            .and_then(|deviation| Some(student_t(freedom)? * deviation / (count as f64).sqrt()));
+        let finite = mean.is_finite() && half_width.is_none_or(f64::is_finite);
+        finite.then(|| Self { count, mean, standard_deviation, half_width, median: median(values) })
+    }
+
+    /// The mean and its interval.
+    pub fn estimate(&self) -> Estimate {
+        Estimate { value: self.mean, half_width: self.half_width }
+    }
+
+    /// Whether the two 95% confidence intervals have a point in common. None if one of them is of a single value, which
+    /// says nothing about its spread.
+    pub fn overlaps(&self, other: &Self) -> Option<bool> {
+        let reach = self.half_width? + other.half_width?;
+        Some((self.mean - other.mean).abs() <= reach)
+    }
+}
+
+impl Estimate {
+    /// The same in another unit: `in_unit(1e6)` makes megabits of bits.
+    ///
+    /// # Panics
+    /// If `size` is not above zero.
+    pub fn in_unit(self, size: f64) -> Self {
+        assert!(size > 0.0, "a unit of size {size}");
+        Self { value: self.value / size, half_width: self.half_width.map(|half| half / size) }
+    }
+
+    /// The ends of the interval. None where there is no interval.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        self.half_width.map(|half| (self.value - half, self.value + half))
+    }
+}
+
+/// A value that is known without a spread, such as that of a single run or a formula.
+impl From<f64> for Estimate {
+    fn from(value: f64) -> Self {
+        Self { value, half_width: None }
+    }
+}
+
+impl From<Summary> for Estimate {
+    fn from(summary: Summary) -> Self {
+        summary.estimate()
+    }
+}
+
+/// Jain's fairness index of what each of n users got: (Σx)² / (n·Σx²), from 1/n (one has all) to 1 (all have the same).
+///
+/// Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+/// Computer Systems", DEC-TR-301, 1984. None where it has no meaning: without users, if nobody got anything, or if a
+/// share is negative or not finite.
+pub fn jain_index(shares: &[f64]) -> Option<f64> {
+    let largest = shares.iter().copied().fold(0.0, f64::max);
+    let meaningful = shares.iter().all(|share| share.is_finite() && *share >= 0.0);
+    if largest == 0.0 || !meaningful {
+        return None;
+    }
+    // The index does not depend on the unit: with the largest share as the unit no square overflows.
+    let relative = || shares.iter().map(|share| share / largest);
+    let sum: f64 = relative().sum();
+    let squares: f64 = relative().map(|share| share * share).sum();
+    Some(sum * sum / (shares.len() as f64 * squares))
+}
+
+/// The 97.5% quantile of Student's t distribution with `freedom` degrees of freedom: a two-sided 95% interval is the mean
+/// plus and minus this many standard errors. None without a degree of freedom.
+///
+/// Up to 30 from the usual table (NIST/SEMATECH e-Handbook of Statistical Methods, §1.3.6.7.2); beyond that from the
+/// Cornish–Fisher expansion about the normal quantile (Abramowitz and Stegun 1964, 26.7.5) with its first three terms,
+/// which is exact to six decimals there.
+pub fn student_t(freedom: usize) -> Option<f64> {
+    match freedom {
+        0 => None,
+        1..=30 => Some(T_TABLE[freedom - 1]),
+        _ => Some(student_t_expansion(freedom as f64)),
+    }
+}
+
+const T_TABLE: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+/// The 97.5% quantile of the normal distribution.
+const Z: f64 = 1.959_963_984_540_054;
+
+fn student_t_expansion(freedom: f64) -> f64 {
+    let z2 = Z * Z;
+    let first = Z * (z2 + 1.0) / 4.0;
+    let second = Z * ((5.0 * z2 + 16.0) * z2 + 3.0) / 96.0;
+    let third = Z * (((3.0 * z2 + 19.0) * z2 + 17.0) * z2 - 15.0) / 384.0;
+    Z + (first + (second + third / freedom) / freedom) / freedom
+}
+
+/// The mean and the sum of squared differences from it, in one pass that loses no digits where the values are close
+/// together (Welford 1962): equal values have a deviation of exactly zero.
+fn mean_and_squares(values: &[f64]) -> (f64, f64) {
+    let (mut mean, mut squares) = (0.0, 0.0);
+    for (index, value) in values.iter().enumerate() {
+        let difference = value - mean;
+        mean += difference / (index + 1) as f64;
+        squares += difference * (value - mean);
+    }
+    (mean, squares)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(left: f64, right: f64, within: f64) -> bool {
+        (left - right).abs() <= within
+    }
+
+    #[test]
+    fn the_t_quantiles_are_the_published_ones() {
+        let published =
+            [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (19, 2.093), (29, 2.045), (30, 2.042)];
+        let beyond =
+            [(31, 2.040), (35, 2.030), (40, 2.021), (50, 2.009), (60, 2.000), (80, 1.990), (100, 1.984)];
+        for (freedom, quantile) in published.into_iter().chain(beyond).chain([(1000, 1.962)]) {
+            let ours = student_t(freedom).unwrap();
+            assert!(close(ours, quantile, 5.1e-4), "{ours} instead of {quantile} for {freedom}");
+        }
+        assert_eq!(student_t(0), None);
+    }
+
+    #[test]
+    fn the_quantile_falls_towards_the_normal_one_without_a_step_at_the_tables_end() {
+        let quantiles: Vec<f64> = (1..200).filter_map(student_t).collect();
+        assert!(quantiles.windows(2).all(|pair| pair[0] > pair[1]));
+        assert!(close(student_t(30).unwrap(), student_t_expansion(30.0), 5e-4));
+        assert!(close(student_t(usize::MAX).unwrap(), Z, 1e-12));
+    }
+
+    /// The squared differences from the mean of 5 add up to 32.
+    #[test]
+    fn a_summary_has_mean_deviation_interval_and_median() {
+        let summary = Summary::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert_eq!((summary.count, summary.mean, summary.median), (8, 5.0, 4.5));
+        let deviation = (32.0_f64 / 7.0).sqrt();
+        assert!(close(summary.standard_deviation.unwrap(), deviation, 1e-12));
+        assert!(close(summary.half_width.unwrap(), 2.365 * deviation / 8.0_f64.sqrt(), 1e-12));
+    }
+
+    #[test]
+    fn one_value_has_no_interval() {
+        let summary = Summary::of(&[3.0]).unwrap();
+        assert_eq!((summary.mean, summary.median, summary.standard_deviation), (3.0, 3.0, None));
+        assert_eq!((summary.half_width, summary.estimate().interval()), (None, None));
+        assert_eq!(summary.overlaps(&Summary::of(&[1.0, 2.0]).unwrap()), None);
+    }
+
+    #[test]
+    fn what_has_no_summary_is_none() {
+        for values in [&[][..], &[1.0, f64::NAN], &[f64::INFINITY], &[f64::MAX, -f64::MAX]] {
+            assert_eq!(Summary::of(values), None, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn equal_values_have_no_spread() {
+        let summary = Summary::of(&[0.1; 7]).unwrap();
+        assert_eq!((summary.mean, summary.half_width, summary.median), (0.1, Some(0.0), 0.1));
+    }
+
+    #[test]
+    fn intervals_overlap_up_to_the_point_where_they_touch() {
+        let summary = |mean: f64, half: f64| Summary {
+            count: 5,
+            mean,
+            standard_deviation: Some(1.0),
+            half_width: Some(half),
+            median: mean,
+        };
+        assert_eq!(summary(1.0, 1.0).overlaps(&summary(3.0, 1.0)), Some(true));
+        assert_eq!(summary(3.5, 1.0).overlaps(&summary(1.0, 1.0)), Some(false));
+        assert_eq!(summary(1.0, 5.0).overlaps(&summary(2.0, 0.1)), Some(true));
+    }
+
+    #[test]
+    fn an_estimate_changes_its_unit_with_its_interval() {
+        let estimate = Estimate { value: 5e6, half_width: Some(1e6) }.in_unit(1e6);
+        assert_eq!(estimate.interval(), Some((4.0, 6.0)));
+    }
+
+    #[test]
+    fn equal_shares_are_fair_and_a_single_winner_is_not() {
+        assert_eq!(jain_index(&[2.0, 2.0, 2.0]), Some(1.0));
+        assert_eq!(jain_index(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert!(close(jain_index(&[1.0, 2.0, 3.0]).unwrap(), 36.0 / 42.0, 1e-12));
+    }
+
+    #[test]
+    fn the_index_does_not_depend_on_the_unit() {
+        for unit in [1e-200, 1.0, 1e200] {
+            assert!(close(jain_index(&[unit, 3.0 * unit]).unwrap(), 0.8, 1e-12), "{unit}");
+        }
+    }
+
+    #[test]
+    fn fairness_among_nobody_or_of_nothing_is_none() {
+        for shares in [&[][..], &[0.0, 0.0], &[1.0, -1.0], &[1.0, f64::NAN], &[f64::INFINITY, 1.0]] {
+            assert_eq!(jain_index(shares), None, "{shares:?}");
+        }
+    }
+}

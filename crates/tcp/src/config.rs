@@ -1,0 +1,165 @@
+//! What an endpoint is made with.
+
+use std::time::Duration;
+
+use crate::congestion::Algorithm;
+use crate::{Recovery, RtoLimits, SynSchedule};
+
+/// The largest receive buffer whose window the header can announce: 16 bits, shifted by 14 (RFC 7323 §2.3).
+pub const MAX_RECEIVE_BUFFER: u64 = 65_535 << 14;
+/// IPv4's default (RFC 9293 §3.7.1) is the least that any host must accept.
+const MIN_MSS: u16 = 88;
+
+/// The parameters of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// The maximum segment size as announced: payload and TCP options (RFC 9293 §3.7.1), 88 bytes or more.
+    pub mss: u16,
+    /// The initial window in segments (RFC 6928: 10; RFC 2581, of the papers' time: 2).
+    pub initial_window: u32,
+    /// Bytes that the application may have written and that are not acknowledged yet.
+    pub send_buffer: u64,
+    /// Bytes that may have arrived and are not read yet; the receive window is what is left of it.
+    pub receive_buffer: u64,
+    /// RFC 7323 §2: without it no window exceeds 65,535 bytes.
+    pub window_scaling: bool,
+    /// RFC 7323 §3.
+    pub timestamps: bool,
+    /// Whether selective acknowledgements are offered to the other side (RFC 2018).
+    pub sack: bool,
+    /// How long an acknowledgement may be delayed (RFC 9293 §3.8.6.3: below 500 ms); `None` acknowledges each segment.
+    pub delayed_ack: Option<Duration>,
+    /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
+    pub limited_transmit: bool,
+    /// RFC 896: a short segment waits while data is in flight.
+    pub nagle: bool,
+    /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
+    pub restart_after_idle: bool,
+    /// How many segments an acknowledgement may count for in slow start (RFC 3465's L).
+    pub byte_counting_limit: Option<u32>,
+    /// The bounds of the retransmission timeout.
+    pub rto: RtoLimits,
+    /// Retransmissions of a segment by the timer before the connection is given up at the next expiry (Linux'
+    /// `tcp_retries2`: 15); `None` never gives up.
+    pub retries: Option<u32>,
+    /// How long data may stay unacknowledged before the connection is given up (RFC 793 §3.8, `TCP_USER_TIMEOUT`), with
+    /// which the number of retries counts no more.
+    pub user_timeout: Option<Duration>,
+    /// When SYNs are repeated.
+    pub syn: SynSchedule,
+    /// When the answers to a SYN are repeated.
+    pub syn_ack: SynSchedule,
+    /// When a segment counts as lost. SACK recovery on a connection whose other side does not offer SACK is NewReno
+    /// Slow-but-Steady.
+    pub recovery: Recovery,
+    /// How much may be in flight.
+    pub congestion: Algorithm,
+}
+
+impl Default for Config {
+    /// What the RFCs recommend today: NewReno with SACK, timestamps, ten segments at first.
+    fn default() -> Self {
+        Self {
+            mss: 1460,
+            initial_window: 10,
+            send_buffer: 16 << 20,
+            receive_buffer: 16 << 20,
+            window_scaling: true,
+            timestamps: true,
+            sack: true,
+            delayed_ack: Some(Duration::from_millis(40)),
+            limited_transmit: true,
+            nagle: true,
+            restart_after_idle: true,
+            byte_counting_limit: Some(2),
+            rto: RtoLimits::RFC6298,
+            retries: Some(15),
+            user_timeout: None,
+            syn: SynSchedule::RFC6298,
+            syn_ack: SynSchedule::RFC6298,
+            recovery: Recovery::Sack,
+            congestion: Algorithm::NewReno,
+        }
+    }
+}
+
+/// A parameter that no endpoint can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{parameter} is {found}: {accepted}")]
+pub struct ConfigError {
+    /// The field of [`Config`].
+    pub parameter: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What would be accepted.
+    pub accepted: &'static str,
+}
+
+impl Config {
+    /// Timers, schedules and byte counting as in Linux.
+    pub fn linux() -> Self {
+        Self {
+            rto: RtoLimits::LINUX,
+            syn: SynSchedule::LINUX,
+            syn_ack: SynSchedule::LINUX_SYN_ACK,
+            byte_counting_limit: None,
+            congestion: Algorithm::Cubic,
+            ..Self::default()
+        }
+    }
+
+    /// Checks the parameters against each other.
+    ///
+    /// # Errors
+    /// The first one that no endpoint can have.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let fail = |parameter, found: String, accepted| Err(ConfigError { parameter, found, accepted });
+        if self.mss < MIN_MSS {
+            return fail("mss", self.mss.to_string(), "it must lie between 88 and 65535 bytes");
+        }
+        if self.initial_window == 0 || self.initial_window > 10_000 {
+            let found = self.initial_window.to_string();
+            return fail("initial_window", found, "it must lie between 1 and 10000 segments");
+        }
+        let buffers = [("send_buffer", self.send_buffer), ("receive_buffer", self.receive_buffer)];
+        for (parameter, bytes) in buffers {
+            if !(u64::from(self.mss)..=MAX_RECEIVE_BUFFER).contains(&bytes) {
+                return fail(parameter, bytes.to_string(), "it must lie between one mss and 2^30 - 2^14 bytes");
+            }
+        }
+        if self.delayed_ack.is_some_and(|delay| delay > Duration::from_millis(500)) {
+            let found = format!("{:?}", self.delayed_ack.unwrap_or_default());
+            return fail("delayed_ack", found, "it must not exceed 500ms (RFC 9293, section 3.8.6.3)");
+        }
+        if self.rto.min.is_zero() || self.rto.initial.is_zero() || self.rto.max < self.rto.min {
+            let found = format!("{:?} to {:?}, at first {:?}", self.rto.min, self.rto.max, self.rto.initial);
+            return fail("rto", found, "its floor and its first value must be above zero, its ceiling not below");
+        }
+        for (parameter, schedule) in [("syn", self.syn), ("syn_ack", self.syn_ack)] {
+            if schedule.first.is_zero() || schedule.max.is_zero() || schedule.waits == Some(0) {
+                return fail(parameter, format!("{schedule:?}"), "waits must be above zero, and there must be one");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(Config::default().check(), Ok(()));
+        assert_eq!(Config::linux().check(), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_what_could() {
+        let config = Config { receive_buffer: 1 << 31, ..Config::default() };
+        let text = config.check().unwrap_err().to_string();
+        assert!(text.contains("receive_buffer is 2147483648") && text.contains("2^30"), "{text}");
+        assert!(Config { mss: 1, ..Config::default() }.check().is_err());
+        assert!(Config { initial_window: 0, ..Config::default() }.check().is_err());
+    }
+}

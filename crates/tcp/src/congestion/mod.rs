@@ -1,0 +1,156 @@
+//! Congestion control: how much may be on its way, and how fast it leaves.
+//!
+//! A new algorithm is a file beside this one that implements [`CongestionControl`], and a line in [`Algorithm`].
+//! Windows are in bytes. Powers and roots come from `libm`, not from the platform, so that a run gives the same bits
+//! everywhere.
+
+mod cubic;
+mod hybla;
+mod new_reno;
+mod slow_start;
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bentpipe_units::{Rate, Time};
+
+pub use cubic::Cubic;
+pub use hybla::{Components, Hybla, RTT0};
+pub use new_reno::NewReno;
+pub use slow_start::SlowStart;
+
+/// No threshold yet: slow start goes on until the first loss (RFC 5681 §3.1: "arbitrarily high").
+pub const NO_SSTHRESH: u64 = u64::MAX;
+
+/// The smallest window after a loss, in segments (RFC 5681, equation 4).
+pub const MIN_SSTHRESH_SEGMENTS: u64 = 2;
+
+/// What an acknowledgement says to the congestion control. Only acknowledgements of new data are told.
+#[derive(Debug, Clone, Copy)]
+pub struct Acked {
+    /// When it arrived.
+    pub now: Time,
+    /// Bytes that it is the first to report as received, cumulatively or by SACK.
+    pub bytes: u64,
+    /// The round-trip time that it measured, if it did.
+    pub rtt: Option<Duration>,
+    /// The smoothed round-trip time (RFC 6298); zero before the first measurement.
+    pub srtt: Duration,
+    /// The smallest round-trip time of the connection; zero before the first measurement.
+    pub min_rtt: Duration,
+    /// Bytes believed to be in the network before it arrived.
+    pub in_flight: u64,
+    /// The window, not the application or the receiver, was what held the sender back (RFC 7661 §4.4): only then does
+    /// an acknowledgement justify a larger one.
+    pub cwnd_limited: bool,
+    /// Losses are being repaired, or suspected because the acknowledgement is a duplicate with SACK news; the standard
+    /// algorithms keep their window meanwhile.
+    pub in_recovery: bool,
+}
+
+/// A congestion control algorithm, one for each connection.
+pub trait CongestionControl: fmt::Debug + Send {
+    /// The congestion window, bytes.
+    fn cwnd(&self) -> u64;
+
+    /// The slow-start threshold, bytes; [`NO_SSTHRESH`] before there is one.
+    fn ssthresh(&self) -> u64;
+
+    /// The rate at which segments are to be spaced; `None` sends whatever the window allows at once. `srtt` is zero
+    /// before the first measurement.
+    fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
+        let _ = srtt;
+        None
+    }
+
+    /// The handshake is over; `rtt` is what it measured, if it did (RFC 6298 §3: not of a repeated SYN).
+    fn on_established(&mut self, now: Time, rtt: Option<Duration>) {
+        let _ = (now, rtt);
+    }
+
+    /// New data was acknowledged.
+    fn on_ack(&mut self, ack: &Acked);
+
+    /// Fast recovery begins with `in_flight` bytes outstanding (RFC 5681 §3.2 step 2, RFC 6675 §5 step 4.2). Afterwards
+    /// the window is what may be in flight during the repair.
+    fn on_loss(&mut self, now: Time, in_flight: u64);
+
+    /// Everything that was outstanding when recovery began is acknowledged.
+    fn on_recovery_end(&mut self, now: Time) {
+        let _ = now;
+    }
+
+    /// The retransmission timer expired with `in_flight` bytes outstanding. `first` is false where the segment had been
+    /// retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).
+    fn on_timeout(&mut self, now: Time, in_flight: u64, first: bool);
+
+    /// Nothing was sent for longer than a retransmission timeout: the window is no longer known to be right
+    /// (RFC 5681 §4.1).
+    fn on_idle(&mut self, now: Time);
+}
+
+/// What an algorithm is made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// Payload bytes of a full segment.
+    pub mss: u64,
+    /// The initial window, bytes (RFC 6928: ten segments).
+    pub initial_window: u64,
+    /// How many segments one acknowledgement may count for in slow start (RFC 3465's L): 1 is RFC 5681, 2 is RFC 3465,
+    /// `None` is Linux.
+    pub byte_counting_limit: Option<u32>,
+}
+
+/// The algorithms by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 5681's slow start and congestion avoidance.
+    NewReno,
+    /// RFC 9438.
+    Cubic,
+    /// Hybla, with those of its components that are switched on.
+    Hybla(Components),
+}
+
+impl Algorithm {
+    /// The names that [`FromStr`] takes.
+    pub const NAMES: [&'static str; 3] = ["newreno", "cubic", "hybla"];
+
+    /// A controller for a new connection.
+    pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
+        match self {
+            Algorithm::NewReno => Box::new(NewReno::new(parameters)),
+            Algorithm::Cubic => Box::new(Cubic::new(parameters)),
+            Algorithm::Hybla(components) => Box::new(Hybla::new(parameters, components)),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Algorithm::NewReno => "newreno",
+            Algorithm::Cubic => "cubic",
+            Algorithm::Hybla(_) => "hybla",
+        })
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a congestion control: choose newreno, cubic or hybla")]
+pub struct UnknownAlgorithm(String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        match name {
+            "newreno" => Ok(Algorithm::NewReno),
+            "cubic" => Ok(Algorithm::Cubic),
+            "hybla" => Ok(Algorithm::Hybla(Components::ALL)),
+            _ => Err(UnknownAlgorithm(name.to_owned())),
+        }
+    }
+}

@@ -1,0 +1,651 @@
+//! The connection: handshake, segments in and out, the end (RFC 9293 §3.10).
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use crate::receiver::Receiver;
+use crate::segment::{Flags, SackBlocks, Segment, SynOptions, Timestamps, offset_of, sequence_of};
+use crate::sender::{Agreement, Outgoing, Sender};
+use crate::{Config, SynSchedule};
+
+/// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
+const TIMESTAMPS_LENGTH: u64 = 12;
+/// What a host that announces no mss must accept (RFC 9293 §3.7.1).
+const DEFAULT_MSS: u16 = 536;
+
+/// Where the connection stands. An established one that has ended in order stays so, to answer a repeated FIN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for a SYN.
+    Listen,
+    /// A SYN is out.
+    SynSent,
+    /// A SYN has arrived and is answered.
+    SynReceived,
+    /// Data may flow.
+    Established,
+    /// It has ended, in the way that [`Endpoint::end`] says.
+    Closed,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// In order: both sides have sent everything and have it acknowledged.
+    Finished,
+    /// No answer to any SYN.
+    ConnectTimedOut,
+    /// The other side answered the SYN with a reset.
+    Refused,
+    /// Retransmissions, or window probes, were not answered for too long.
+    TimedOut,
+    /// The other side reset the connection.
+    Reset,
+    /// This side's application reset it.
+    Aborted,
+}
+
+/// What an endpoint has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// SYNs sent, answers to SYNs included.
+    pub syns: u64,
+    /// Segments with data or FIN sent, retransmissions included.
+    pub segments: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Payload bytes acknowledged by the other side.
+    pub bytes_acknowledged: u64,
+    /// Segments sent again.
+    pub retransmissions: u64,
+    /// Expiries of the retransmission timer with data outstanding.
+    pub timeouts: u64,
+    /// Fast recoveries.
+    pub recoveries: u64,
+    /// Payload bytes that the application has read.
+    pub bytes_read: u64,
+    /// Payload bytes that arrived more than once.
+    pub duplicate_bytes: u64,
+    /// When the handshake was over.
+    pub established_at: Option<Time>,
+    /// When the connection ended.
+    pub ended_at: Option<Time>,
+}
+
+/// TCP's inner variables (PSATS09 §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variables {
+    /// The congestion window, bytes.
+    pub cwnd: u64,
+    /// The slow-start threshold, bytes; [`NO_SSTHRESH`](crate::congestion::NO_SSTHRESH) before there is one.
+    pub ssthresh: u64,
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub srtt: Duration,
+    /// The retransmission timeout, backoff included.
+    pub rto: Duration,
+    /// Expiries since the last measurement of the round trip.
+    pub backoff: u32,
+    /// Bytes believed to be in the network.
+    pub in_flight: u64,
+    /// Losses are being repaired.
+    pub recovering: bool,
+}
+
+/// One side of a TCP connection.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: Config,
+    state: State,
+    end: Option<End>,
+    passive: bool,
+    initial_send: u32,
+    initial_receive: u32,
+    handshake: Handshake,
+    window_shift_in: u8,
+    window_shift_out: u8,
+    timestamps: bool,
+    sack: bool,
+    echo: u32,
+    sender: Sender,
+    receiver: Receiver,
+    bytes_read: u64,
+    established_at: Option<Time>,
+    ended_at: Option<Time>,
+    /// A reset to be sent.
+    reset: Option<Segment>,
+}
+
+/// The SYN, or the answer to one, and its timer.
+#[derive(Debug, Clone, Copy)]
+struct Handshake {
+    /// SYNs sent because their time had come.
+    sent: u32,
+    all: u64,
+    began_at: Time,
+    timer: Time,
+    due: bool,
+    peer: SynOptions,
+}
+
+impl Handshake {
+    const IDLE: Handshake = Handshake {
+        sent: 0,
+        all: 0,
+        began_at: Time::ZERO,
+        timer: Time::MAX,
+        due: false,
+        peer: SynOptions { mss: None, window_scale: None, sack_permitted: false },
+    };
+
+    fn begin(&mut self, now: Time) {
+        *self = Self { all: self.all, began_at: now, timer: now, due: true, ..Self::IDLE };
+    }
+
+    /// The SYN's time has come again; false when it is to be given up.
+    fn expire(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) -> bool {
+        let late = user_timeout.is_some_and(|limit| now >= self.began_at + limit);
+        self.due = !late && schedule.wait(self.sent).is_some();
+        self.due
+    }
+
+    fn sent_at(&mut self, now: Time, schedule: &SynSchedule) {
+        self.all += 1;
+        self.due = false;
+        // An answer to a repeated SYN leaves the timer alone.
+        if now >= self.timer {
+            self.timer = schedule.wait(self.sent).map_or(Time::MAX, |wait| now + wait);
+            self.sent += 1;
+        }
+    }
+}
+
+impl Endpoint {
+    /// Opens a connection: the first SYN goes out at the next [`poll_transmit`](Self::poll_transmit).
+    ///
+    /// `initial_sequence` may be anything; RFC 9293 §3.4.1 wants it hard to guess, a simulation wants it repeatable.
+    pub fn connect(config: Config, initial_sequence: u32, now: Time) -> Self {
+        let mut endpoint = Self::new(config, initial_sequence, State::SynSent);
+        endpoint.handshake.begin(now);
+        endpoint
+    }
+
+    /// Waits for a connection.
+    pub fn listen(config: Config, initial_sequence: u32) -> Self {
+        Self::new(config, initial_sequence, State::Listen)
+    }
+
+    /// A listening endpoint calls after all (RFC 9293 §3.10.1): the first SYN goes out at the next
+    /// [`poll_transmit`](Self::poll_transmit). What has been written for it is kept. Elsewhere it does nothing.
+    pub fn call(&mut self, now: Time) {
+        if self.state == State::Listen {
+            self.state = State::SynSent;
+            self.passive = false;
+            self.handshake.begin(now);
+        }
+    }
+
+    fn new(config: Config, initial_sequence: u32, state: State) -> Self {
+        let receive_buffer =
+            if config.window_scaling { config.receive_buffer } else { config.receive_buffer.min(65_535) };
+        Self {
+            state,
+            end: None,
+            passive: state == State::Listen,
+            initial_send: initial_sequence,
+            initial_receive: 0,
+            handshake: Handshake::IDLE,
+            window_shift_in: 0,
+            window_shift_out: 0,
+            timestamps: config.timestamps,
+            sack: config.sack,
+            echo: 0,
+            sender: Sender::new(&config),
+            receiver: Receiver::new(receive_buffer, u64::from(config.mss), config.delayed_ack),
+            bytes_read: 0,
+            established_at: None,
+            ended_at: None,
+            reset: None,
+            config,
+        }
+    }
+
+    // The application's side.
+
+    /// Takes up to `bytes` from the application; returns how many there was room for.
+    pub fn write(&mut self, bytes: u64) -> u64 {
+        if self.sender.has_finished() || self.state == State::Closed {
+            return 0;
+        }
+        let taken = bytes.min(self.writable());
+        self.sender.write(taken);
+        taken
+    }
+
+    /// Room in the send buffer.
+    pub fn writable(&self) -> u64 {
+        self.config.send_buffer.saturating_sub(self.sender.unacknowledged())
+    }
+
+    /// The application has written everything: a FIN follows the last byte.
+    pub fn finish(&mut self) {
+        self.sender.finish();
+    }
+
+    /// The application gives up: the other side is told by a reset.
+    pub fn abort(&mut self, now: Time) {
+        if self.state == State::SynReceived || self.state == State::Established {
+            let seq = sequence_of(self.initial_send, self.sender.queue.nxt());
+            let flags = Flags::RST | Flags::ACK;
+            self.reset = Some(Segment { seq, ack: self.acknowledgement(), flags, ..Segment::default() });
+        }
+        self.close(now, End::Aborted);
+    }
+
+    /// Bytes that the application may read.
+    pub fn readable(&self) -> u64 {
+        self.receiver.readable()
+    }
+
+    /// The application takes up to `most` bytes; returns how many.
+    pub fn read(&mut self, most: u64) -> u64 {
+        let bytes = self.receiver.read(most);
+        self.bytes_read += bytes;
+        bytes
+    }
+
+    /// The other side has finished, and everything it sent has been read.
+    pub fn is_at_end(&self) -> bool {
+        self.receiver.is_finished() && self.receiver.readable() == 0
+    }
+
+    /// Bytes held for sending: written and not acknowledged.
+    pub fn send_buffered(&self) -> u64 {
+        self.sender.unacknowledged()
+    }
+
+    /// Bytes held after receiving: arrived and not read, those out of order included.
+    pub fn receive_buffered(&self) -> u64 {
+        self.receiver.held()
+    }
+
+    // What the world sees.
+
+    /// Where the connection stands.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// How the connection ended; `None` while it lives.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// What has been done so far.
+    pub fn statistics(&self) -> Statistics {
+        let counters = self.sender.counters;
+        Statistics {
+            syns: self.handshake.all,
+            segments: counters.segments,
+            bytes_sent: counters.bytes,
+            bytes_acknowledged: self.sender.bytes_acknowledged(),
+            retransmissions: counters.retransmissions,
+            timeouts: counters.timeouts,
+            recoveries: counters.recoveries,
+            bytes_read: self.bytes_read,
+            duplicate_bytes: self.receiver.duplicate_bytes(),
+            established_at: self.established_at,
+            ended_at: self.ended_at,
+        }
+    }
+
+    /// TCP's inner variables now.
+    pub fn variables(&self) -> Variables {
+        Variables {
+            cwnd: self.sender.congestion.cwnd(),
+            ssthresh: self.sender.congestion.ssthresh(),
+            srtt: self.sender.rto.srtt(),
+            rto: self.sender.rto.timeout(),
+            backoff: self.sender.rto.backoff(),
+            in_flight: self.sender.in_flight(),
+            recovering: self.sender.is_recovering(),
+        }
+    }
+
+    /// When to call [`on_timer`](Self::on_timer) next; [`Time::MAX`] for never. An earlier call does no harm.
+    pub fn wake_at(&self) -> Time {
+        match self.state {
+            State::SynSent | State::SynReceived => self.handshake.timer,
+            State::Established => self.sender.wake_at().min(self.receiver.ack_due_at()),
+            State::Listen | State::Closed => Time::MAX,
+        }
+    }
+
+    /// A moment that [`wake_at`](Self::wake_at) named has come. What there is to send now, `poll_transmit` says.
+    pub fn on_timer(&mut self, now: Time) {
+        match self.state {
+            State::SynSent | State::SynReceived if now >= self.handshake.timer => self.on_handshake_timer(now),
+            State::Established => {
+                if self.sender.on_timer(now).is_err() {
+                    self.close(now, End::TimedOut);
+                }
+                if now >= self.receiver.ack_due_at() {
+                    self.receiver.ack_now();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_handshake_timer(&mut self, now: Time) {
+        let schedule = self.schedule();
+        if self.handshake.expire(now, &schedule, self.config.user_timeout) {
+            return;
+        }
+        match self.state {
+            // Forgotten by the listener, whose next connection must not take this one's segments for its own.
+            State::SynReceived if self.passive => self.listen_again(),
+            _ => self.close(now, End::ConnectTimedOut),
+        }
+    }
+
+    fn listen_again(&mut self) {
+        const STEP: u32 = 0x1000_0000;
+        let syns = self.handshake.all;
+        let (written, finished) = (self.sender.unacknowledged(), self.sender.has_finished());
+        *self = Self::listen(self.config, self.initial_send.wrapping_add(STEP));
+        self.handshake.all = syns;
+        self.sender.write(written);
+        if finished {
+            self.sender.finish();
+        }
+    }
+
+    fn schedule(&self) -> SynSchedule {
+        if self.state == State::SynReceived { self.config.syn_ack } else { self.config.syn }
+    }
+
+    fn close(&mut self, now: Time, end: End) {
+        self.state = State::Closed;
+        self.end = Some(end);
+        self.ended_at = Some(now);
+    }
+
+    // Segments in.
+
+    /// A segment arrives.
+    pub fn on_segment(&mut self, now: Time, segment: &Segment) {
+        match self.state {
+            State::Established => self.on_established_segment(now, segment),
+            State::SynSent => self.on_answer(now, segment),
+            State::SynReceived => self.on_third(now, segment),
+            State::Listen => self.on_syn(now, segment),
+            State::Closed => self.refuse(segment),
+        }
+    }
+
+    /// A segment that belongs to no connection, or acknowledges what was never sent, is answered with a reset
+    /// (RFC 9293 §3.10.7.1).
+    fn refuse(&mut self, segment: &Segment) {
+        self.reset = match (segment.is_rst(), segment.is_ack()) {
+            (true, _) => None,
+            (false, true) => Some(Segment { seq: segment.ack, flags: Flags::RST, ..Segment::default() }),
+            (false, false) => Some(Segment {
+                ack: segment.seq.wrapping_add(segment.sequence_length()),
+                flags: Flags::RST | Flags::ACK,
+                ..Segment::default()
+            }),
+        };
+    }
+
+    fn on_syn(&mut self, now: Time, segment: &Segment) {
+        if segment.is_rst() {
+            return;
+        }
+        let Some(options) = segment.syn.filter(|_| !segment.is_ack()) else {
+            return self.refuse(segment);
+        };
+        self.state = State::SynReceived;
+        self.handshake.begin(now);
+        self.note_syn(segment, options);
+    }
+
+    /// What a SYN says: options count only where both sides offer them.
+    fn note_syn(&mut self, segment: &Segment, options: SynOptions) {
+        self.initial_receive = segment.seq;
+        self.handshake.peer = options;
+        self.timestamps = self.config.timestamps && segment.timestamps.is_some();
+        self.sack = self.config.sack && options.sack_permitted;
+        self.echo = segment.timestamps.map_or(0, |timestamps| timestamps.value);
+        if let Some(shift) = options.window_scale.filter(|_| self.config.window_scaling) {
+            self.window_shift_in = shift;
+            self.window_shift_out = own_shift(&self.config);
+        } else {
+            (self.window_shift_in, self.window_shift_out) = (0, 0);
+        }
+        // A SYN's own window is not scaled.
+        self.sender.set_window(1, u64::from(segment.window));
+    }
+
+    fn acknowledges_syn(&self, segment: &Segment) -> bool {
+        segment.is_ack() && segment.ack == sequence_of(self.initial_send, 1)
+    }
+
+    fn on_answer(&mut self, now: Time, segment: &Segment) {
+        if segment.is_ack() && !self.acknowledges_syn(segment) {
+            return self.refuse(segment);
+        }
+        if segment.is_rst() {
+            if segment.is_ack() {
+                self.close(now, End::Refused);
+            }
+            return;
+        }
+        let Some(options) = segment.syn else { return };
+        self.note_syn(segment, options);
+        if segment.is_ack() {
+            self.establish(now, segment);
+            self.receiver.ack_now();
+        } else {
+            // Both sides have called each other (RFC 9293 §3.5, figure 8).
+            self.state = State::SynReceived;
+            self.handshake.begin(now);
+        }
+    }
+
+    fn on_third(&mut self, now: Time, segment: &Segment) {
+        if segment.is_rst() {
+            match self.passive {
+                true => self.listen_again(),
+                false => self.close(now, End::Refused),
+            }
+        } else if segment.is_syn() {
+            // The answer was lost, or is still on its way.
+            self.handshake.due = segment.seq == self.initial_receive;
+            if self.acknowledges_syn(segment) {
+                self.establish(now, segment);
+                self.receiver.ack_now();
+            }
+        } else if self.acknowledges_syn(segment) {
+            self.establish(now, segment);
+            self.on_established_segment(now, segment);
+        } else if segment.is_ack() {
+            self.refuse(segment);
+        }
+    }
+
+    fn establish(&mut self, now: Time, segment: &Segment) {
+        self.state = State::Established;
+        self.established_at = Some(now);
+        let repeated = self.handshake.sent > 1;
+        let once = (!repeated).then(|| now - self.handshake.began_at);
+        let announced = self.handshake.peer.mss.unwrap_or(DEFAULT_MSS).min(self.config.mss);
+        let options = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
+        let agreed = Agreement {
+            mss: u64::from(announced).saturating_sub(options).max(1),
+            sack: self.sack,
+            syn_repeated: repeated,
+            rtt: once.or_else(|| self.echoed_rtt(now, segment)),
+        };
+        self.sender.establish(now, &self.config, agreed);
+        self.receiver.set_mss(agreed.mss);
+    }
+
+    fn on_established_segment(&mut self, now: Time, segment: &Segment) {
+        let nxt = self.receiver.nxt();
+        let start = offset_of(self.initial_receive, segment.seq, nxt);
+        if segment.is_rst() {
+            // RFC 9293 §3.10.7.4: only one within the window counts.
+            if start.is_some_and(|start| (nxt..=nxt + self.receiver.window()).contains(&start)) {
+                self.close(now, End::Reset);
+            }
+            return;
+        }
+        // A repeated SYN, or a segment from before the stream: the other side has missed our acknowledgement.
+        let Some(start) = start.filter(|_| !segment.is_syn()) else {
+            self.receiver.ack_now();
+            return;
+        };
+        self.note_timestamp(segment, start, nxt);
+        if segment.is_ack() {
+            self.on_ack(now, segment);
+        }
+        if segment.len > 0 || segment.is_fin() {
+            self.receiver.take(now, start, u64::from(segment.len), segment.is_fin());
+        } else if start < nxt {
+            // A probe of the window.
+            self.receiver.ack_now();
+        }
+        self.check_end(now);
+    }
+
+    /// RFC 7323 §4.3: the timestamp of the segment that the next acknowledgement answers.
+    fn note_timestamp(&mut self, segment: &Segment, start: u64, nxt: u64) {
+        if let Some(timestamps) = segment.timestamps.filter(|_| self.timestamps && start <= nxt)
+            && timestamps.value.wrapping_sub(self.echo) as i32 >= 0
+        {
+            self.echo = timestamps.value;
+        }
+    }
+
+    fn on_ack(&mut self, now: Time, segment: &Segment) {
+        let una = self.sender.queue.una();
+        let Some(ack) = offset_of(self.initial_send, segment.ack, una) else { return };
+        if ack > self.sender.queue.nxt() {
+            self.receiver.ack_now();
+            return;
+        }
+        let window = u64::from(segment.window) << self.window_shift_in;
+        let same_window = self.sender.edge() == ack + window;
+        if ack >= una {
+            self.sender.set_window(ack, window);
+        }
+        let duplicate = ack == una && segment.len == 0 && !segment.is_fin() && same_window;
+        let echo = self.echoed_rtt(now, segment);
+        let initial = self.initial_send;
+        let blocks = segment.sack.as_slice().iter().filter(|_| self.sack).filter_map(|&(first, end)| {
+            Some((offset_of(initial, first, ack)?, offset_of(initial, end, ack)?))
+        });
+        self.sender.on_ack(now, ack, blocks, duplicate, echo);
+    }
+
+    /// The round-trip time by the timestamps, where both sides have them.
+    fn echoed_rtt(&self, now: Time, segment: &Segment) -> Option<Duration> {
+        let timestamps = segment.timestamps.filter(|timestamps| self.timestamps && timestamps.echo != 0)?;
+        Some(Duration::from_millis(u64::from(clock(now).wrapping_sub(timestamps.echo))))
+    }
+
+    fn check_end(&mut self, now: Time) {
+        if self.end.is_none() && self.receiver.is_finished() && self.sender.is_done() {
+            self.end = Some(End::Finished);
+            self.ended_at = Some(now);
+        }
+    }
+
+    // Segments out.
+
+    /// The next segment to send now, if there is one; to be called until there is none, after anything has happened.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Segment> {
+        if let Some(reset) = self.reset.take() {
+            return Some(reset);
+        }
+        match self.state {
+            State::SynSent | State::SynReceived if self.handshake.due => Some(self.syn(now)),
+            State::Established => self.data_or_ack(now),
+            _ => None,
+        }
+    }
+
+    fn syn(&mut self, now: Time) -> Segment {
+        let answer = self.state == State::SynReceived;
+        let schedule = self.schedule();
+        self.handshake.sent_at(now, &schedule);
+        let scale = (!answer || self.handshake.peer.window_scale.is_some()) && self.config.window_scaling;
+        let syn = SynOptions {
+            mss: Some(self.config.mss),
+            window_scale: scale.then(|| own_shift(&self.config)),
+            sack_permitted: self.config.sack && (!answer || self.sack),
+        };
+        Segment {
+            seq: self.initial_send,
+            ack: if answer { self.acknowledgement() } else { 0 },
+            window: self.receiver.window().min(65_535) as u16,
+            flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            syn: Some(syn),
+            timestamps: self.own_timestamps(now),
+            ..Segment::default()
+        }
+    }
+
+    fn data_or_ack(&mut self, now: Time) -> Option<Segment> {
+        let before = self.sender.queue.nxt() - 1;
+        let outgoing = match self.sender.next(now) {
+            Some(outgoing) => outgoing,
+            // Below the window, so that it must be answered.
+            None if self.sender.take_probe() => Outgoing { start: before, len: 0, fin: false },
+            None if self.receiver.ack_due_at() == Time::ZERO => {
+                Outgoing { start: self.sender.queue.nxt(), len: 0, fin: false }
+            }
+            None => return None,
+        };
+        Some(self.segment(now, outgoing))
+    }
+
+    fn segment(&mut self, now: Time, outgoing: Outgoing) -> Segment {
+        let flags = if outgoing.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        let sack = match self.sack {
+            true => self.receiver.sack_blocks(self.initial_receive, self.timestamps),
+            false => SackBlocks::default(),
+        };
+        let window = self.receiver.window() >> self.window_shift_out;
+        self.receiver.ack_sent();
+        Segment {
+            seq: sequence_of(self.initial_send, outgoing.start),
+            ack: self.acknowledgement(),
+            len: outgoing.len,
+            window: window.min(65_535) as u16,
+            flags,
+            syn: None,
+            timestamps: self.own_timestamps(now),
+            sack,
+        }
+    }
+
+    fn acknowledgement(&self) -> u32 {
+        sequence_of(self.initial_receive, self.receiver.nxt())
+    }
+
+    fn own_timestamps(&self, now: Time) -> Option<Timestamps> {
+        self.timestamps.then(|| Timestamps { value: clock(now), echo: self.echo })
+    }
+}
+
+/// The clock of the timestamps: milliseconds (RFC 7323 §5.4), from 1, for an echo of 0 is none.
+fn clock(now: Time) -> u32 {
+    (now.as_nanos() / 1_000_000) as u32 + 1
+}
+
+/// The smallest shift with which the receive buffer fits into the header's 16 bits.
+fn own_shift(config: &Config) -> u8 {
+    (0..=14).find(|shift| config.receive_buffer >> shift <= 65_535).unwrap_or(14)
+}

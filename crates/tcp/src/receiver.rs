@@ -1,0 +1,312 @@
+//! The receiving half: reassembly, the window, and when an acknowledgement goes out.
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use crate::ranges::Ranges;
+use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
+
+/// SACK blocks that fit beside timestamps (RFC 2018 §3).
+const SACK_BLOCKS_BESIDE_TIMESTAMPS: usize = 3;
+/// RFC 9293 §3.8.6.3: an acknowledgement for at least every second full-sized segment.
+const SEGMENTS_PER_ACK: u64 = 2;
+
+/// When the acknowledgement of what has arrived is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Never,
+    At(Time),
+    Now,
+}
+
+/// What has arrived and what the other side is told of it. Offset 0 is the SYN.
+#[derive(Debug, Clone)]
+pub(crate) struct Receiver {
+    nxt: u64,
+    read: u64,
+    fin: Option<u64>,
+    beyond: Ranges,
+    /// Offsets of the last segments that arrived out of order, the newest first.
+    recent: [u64; MAX_SACK_BLOCKS],
+    buffer: u64,
+    mss: u64,
+    delay: Option<Duration>,
+    unacknowledged: u64,
+    due: Due,
+    /// The right edge of the window as last announced.
+    edge: u64,
+    duplicate_bytes: u64,
+}
+
+impl Receiver {
+    pub(crate) fn new(buffer: u64, mss: u64, delay: Option<Duration>) -> Self {
+        Self {
+            nxt: 1,
+            read: 1,
+            fin: None,
+            beyond: Ranges::default(),
+            recent: [0; MAX_SACK_BLOCKS],
+            buffer,
+            mss,
+            delay,
+            unacknowledged: 0,
+            due: Due::Never,
+            edge: 1 + buffer,
+            duplicate_bytes: 0,
+        }
+    }
+
+    /// Payload bytes of a full segment, once the handshake has agreed on them.
+    pub(crate) fn set_mss(&mut self, mss: u64) {
+        self.mss = mss;
+    }
+
+    /// The next offset expected (RCV.NXT).
+    pub(crate) fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// Bytes that may be read.
+    pub(crate) fn readable(&self) -> u64 {
+        self.nxt - self.read - u64::from(self.is_finished())
+    }
+
+    /// Bytes held: to be read, and arrived out of order.
+    pub(crate) fn held(&self) -> u64 {
+        self.readable() + self.beyond.bytes()
+    }
+
+    /// Payload that had arrived before.
+    pub(crate) fn duplicate_bytes(&self) -> u64 {
+        self.duplicate_bytes
+    }
+
+    /// Everything up to the other side's FIN has arrived.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.fin.is_some_and(|fin| self.nxt > fin)
+    }
+
+    /// When a delayed acknowledgement is due.
+    pub(crate) fn ack_due_at(&self) -> Time {
+        match self.due {
+            Due::Never => Time::MAX,
+            Due::At(at) => at,
+            Due::Now => Time::ZERO,
+        }
+    }
+
+    /// An acknowledgement is due at once: the other side asks for one, or must be told something.
+    pub(crate) fn ack_now(&mut self) {
+        self.due = Due::Now;
+    }
+
+    /// An acknowledgement has been sent, with data or without.
+    pub(crate) fn ack_sent(&mut self) {
+        self.due = Due::Never;
+        self.unacknowledged = 0;
+        self.edge = self.edge.max(self.nxt + self.window());
+    }
+
+    /// Bytes that the other side may send beyond what it is acknowledged. The right edge never goes back (RFC 9293
+    /// §3.8.6: "shrinking the window" is strongly discouraged).
+    pub(crate) fn window(&self) -> u64 {
+        let room = self.buffer.saturating_sub(self.nxt - self.read);
+        room.max(self.edge.saturating_sub(self.nxt))
+    }
+
+    /// Takes payload from `start`, `len` bytes long, and a FIN behind it.
+    pub(crate) fn take(&mut self, now: Time, start: u64, len: u64, fin: bool) {
+        let end = (start + len).min(self.edge.max(self.nxt));
+        if fin && start + len <= self.edge {
+            self.fin = Some(start + len);
+        }
+        let end_with_fin = end + u64::from(self.fin == Some(end));
+        let before = (self.nxt, self.beyond.bytes());
+        if start <= self.nxt {
+            self.advance(end_with_fin);
+        } else if start < end_with_fin {
+            self.beyond.insert(start, end_with_fin, |_, _| {});
+            self.remember(start);
+        }
+        let news = self.nxt - before.0 + self.beyond.bytes().saturating_sub(before.1);
+        self.duplicate_bytes += len.saturating_sub(news);
+        self.decide(now, before, len);
+    }
+
+    fn advance(&mut self, to: u64) {
+        self.nxt = self.nxt.max(to);
+        if self.beyond.is_empty() {
+            return;
+        }
+        if let Some((_, end)) = self.beyond.containing(self.nxt) {
+            self.nxt = end;
+        }
+        self.beyond.remove_before(self.nxt);
+    }
+
+    /// In order, every second full-sized segment is acknowledged at once; anything else that arrives always is (RFC 5681
+    /// §4.2), for it is a duplicate, opens a hole or fills one.
+    fn decide(&mut self, now: Time, (nxt, beyond): (u64, u64), len: u64) {
+        let in_order = self.nxt == nxt + len && beyond == 0 && len > 0;
+        let Some(delay) = self.delay.filter(|_| in_order) else {
+            self.due = Due::Now;
+            return;
+        };
+        self.unacknowledged += len;
+        if self.unacknowledged >= SEGMENTS_PER_ACK * self.mss {
+            self.due = Due::Now;
+        } else if self.due == Due::Never {
+            self.due = Due::At(now + delay);
+        }
+    }
+
+    /// RFC 2018 §4: the block with the newest segment first, then those reported before it.
+    fn remember(&mut self, start: u64) {
+        let at = self.recent.iter().position(|&known| known == start).unwrap_or(MAX_SACK_BLOCKS - 1);
+        self.recent[..=at].rotate_right(1);
+        self.recent[0] = start;
+    }
+
+    /// The SACK blocks of the next acknowledgement.
+    pub(crate) fn sack_blocks(&mut self, initial: u32, timestamps: bool) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        if self.beyond.is_empty() {
+            return blocks;
+        }
+        let room = if timestamps { SACK_BLOCKS_BESIDE_TIMESTAMPS } else { MAX_SACK_BLOCKS };
+        let mut reported = [0; MAX_SACK_BLOCKS];
+        for (slot, &offset) in self.recent.iter().enumerate() {
+            let Some((start, end)) = self.beyond.containing(offset) else { continue };
+            if blocks.len() < room && !reported.contains(&start) {
+                reported[slot] = start;
+                blocks.push(sequence_of(initial, start), sequence_of(initial, end));
+            }
+        }
+        self.merge_recent();
+        blocks
+    }
+
+    /// Offsets within one block remember that block once, so that the others keep their place.
+    fn merge_recent(&mut self) {
+        let mut kept = [0; MAX_SACK_BLOCKS];
+        let mut count = 0;
+        for &offset in &self.recent {
+            let Some((start, _)) = self.beyond.containing(offset) else { continue };
+            if !kept[..count].contains(&start) {
+                kept[count] = start;
+                count += 1;
+            }
+        }
+        self.recent = kept;
+    }
+
+    /// The application takes up to `most` bytes; returns how many. Where that opens the window by two segments, or by half
+    /// the buffer, the other side is told (RFC 9293 §3.8.6.2.2).
+    pub(crate) fn read(&mut self, most: u64) -> u64 {
+        let bytes = self.readable().min(most);
+        self.read += bytes;
+        let announced = self.edge.saturating_sub(self.nxt);
+        let opened = self.window().saturating_sub(announced);
+        if bytes > 0 && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2) && announced < self.buffer / 2 {
+            self.due = Due::Now;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 100;
+    const DELAY: Duration = Duration::from_millis(40);
+
+    fn receiver(buffer: u64) -> Receiver {
+        Receiver::new(buffer, MSS, Some(DELAY))
+    }
+
+    /// Segment number `n`, counted from 0, arrives at time zero.
+    fn segment(receiver: &mut Receiver, n: u64) {
+        receiver.take(Time::ZERO, 1 + n * MSS, MSS, false);
+    }
+
+    fn due(receiver: &mut Receiver) -> bool {
+        let due = receiver.ack_due_at() == Time::ZERO;
+        if due {
+            receiver.ack_sent();
+        }
+        due
+    }
+
+    #[test]
+    fn every_second_segment_is_acknowledged_at_once_and_a_lone_one_after_the_delay() {
+        let mut receiver = receiver(10_000);
+        segment(&mut receiver, 0);
+        assert_eq!(receiver.ack_due_at(), Time::ZERO + DELAY);
+        segment(&mut receiver, 1);
+        assert!(due(&mut receiver));
+        assert_eq!(receiver.ack_due_at(), Time::MAX);
+    }
+
+    #[test]
+    fn what_opens_a_hole_or_fills_it_or_repeats_is_acknowledged_at_once() {
+        let mut receiver = receiver(10_000);
+        segment(&mut receiver, 1);
+        assert!(due(&mut receiver), "it opens a hole");
+        segment(&mut receiver, 0);
+        assert!(due(&mut receiver), "it fills the hole");
+        assert_eq!(receiver.nxt(), 201);
+        segment(&mut receiver, 0);
+        assert!(due(&mut receiver), "it is a repetition");
+        assert_eq!(receiver.duplicate_bytes(), 100);
+    }
+
+    #[test]
+    fn the_newest_block_comes_first_and_three_fit_beside_timestamps() {
+        let mut receiver = receiver(10_000);
+        for n in [2, 4, 6, 8] {
+            segment(&mut receiver, n);
+            receiver.sack_blocks(0, true);
+        }
+        let first = |n: u64| (1 + n * MSS) as u32;
+        let blocks = receiver.sack_blocks(0, true);
+        assert_eq!(blocks.as_slice(), [8, 6, 4].map(|n| (first(n), first(n + 1))));
+        segment(&mut receiver, 3);
+        let blocks = receiver.sack_blocks(0, false);
+        assert_eq!(blocks.as_slice(), [(first(2), first(5)), (first(8), first(9)), (first(6), first(7))]);
+    }
+
+    #[test]
+    fn the_window_closes_as_the_buffer_fills_and_reading_announces_it_again() {
+        let mut receiver = receiver(400);
+        (0..4).for_each(|n| segment(&mut receiver, n));
+        receiver.ack_sent();
+        assert_eq!((receiver.window(), receiver.readable()), (0, 400));
+        assert_eq!(receiver.read(100), 100);
+        assert_eq!(receiver.ack_due_at(), Time::MAX, "a segment's room is not worth telling");
+        receiver.read(100);
+        assert!(due(&mut receiver));
+        assert_eq!(receiver.window(), 200);
+    }
+
+    #[test]
+    fn what_lies_beyond_the_window_is_not_taken() {
+        let mut receiver = receiver(250);
+        (0..3).for_each(|n| segment(&mut receiver, n));
+        assert_eq!(receiver.readable(), 250);
+        receiver.take(Time::ZERO, 251, 0, true);
+        assert!(receiver.is_finished());
+        assert_eq!(receiver.readable(), 250, "a FIN is no byte");
+    }
+
+    #[test]
+    fn a_fin_out_of_order_waits_for_what_is_missing() {
+        let mut receiver = receiver(10_000);
+        receiver.take(Time::ZERO, 101, MSS, true);
+        assert!(!receiver.is_finished());
+        segment(&mut receiver, 0);
+        assert!(receiver.is_finished());
+        assert_eq!((receiver.readable(), receiver.nxt()), (200, 202));
+    }
+}

@@ -1,0 +1,86 @@
+//! SACK-based recovery (RFC 6675).
+
+use crate::congestion::CongestionControl;
+use crate::recovery::{Acknowledgement, Action, LossRecovery};
+use crate::send_queue::{DUP_THRESH, Piece, SendQueue};
+
+/// RFC 6675's algorithm over the scoreboard of the send queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Selective {
+    mss: u64,
+    duplicates: u64,
+    /// The next offset to be sent when the last repair began, or the last timeout came; losses below it are of the same
+    /// window (RFC 6675 §5, RecoveryPoint, and §5.1).
+    recovery_point: u64,
+    active: bool,
+    /// The rescue of this repair has been used (RFC 6675 §4, rule 4).
+    rescued: bool,
+}
+
+impl Selective {
+    pub(crate) fn new(mss: u64) -> Self {
+        Self { mss, duplicates: 0, recovery_point: 0, active: false, rescued: false }
+    }
+
+    fn begin(
+        &mut self,
+        ack: &Acknowledgement,
+        queue: &mut SendQueue,
+        congestion: &mut dyn CongestionControl,
+    ) -> Action {
+        self.active = true;
+        self.rescued = false;
+        self.recovery_point = queue.nxt();
+        congestion.on_loss(ack.now, queue.outstanding());
+        queue.lose_head();
+        Action { retransmit_now: true, leave_timer: false }
+    }
+}
+
+impl LossRecovery for Selective {
+    fn on_ack(
+        &mut self,
+        ack: &Acknowledgement,
+        queue: &mut SendQueue,
+        congestion: &mut dyn CongestionControl,
+    ) -> Action {
+        if ack.progress.sacked {
+            queue.judge_by_sack(self.mss);
+        }
+        if ack.progress.advanced > 0 {
+            self.duplicates = 0;
+            if self.active && queue.una() >= self.recovery_point {
+                self.active = false;
+                congestion.on_recovery_end(ack.now);
+            }
+        } else if ack.progress.sacked {
+            self.duplicates += 1;
+        }
+        let lost = queue.head_is_lost() || self.duplicates >= DUP_THRESH;
+        if !self.active && lost && queue.una() >= self.recovery_point {
+            return self.begin(ack, queue, congestion);
+        }
+        Action::default()
+    }
+
+    fn on_timeout(&mut self, queue: &SendQueue) {
+        self.active = false;
+        self.duplicates = 0;
+        self.recovery_point = queue.nxt();
+    }
+
+    fn rescue(&mut self, queue: &SendQueue) -> Option<Piece> {
+        if !self.active {
+            return None;
+        }
+        queue.next_hole().or_else(|| {
+            let last = if self.rescued { None } else { queue.last() };
+            self.rescued |= last.is_some();
+            last
+        })
+    }
+
+    fn is_active(&self) -> bool {
+        self.active
+    }
+}

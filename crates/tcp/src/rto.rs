@@ -1,0 +1,185 @@
+//! The retransmission timeout (RFC 6298).
+
+use std::time::Duration;
+
+/// The first timeout of a connection whose SYN had to be repeated (RFC 6298 §5.7).
+const INITIAL_AFTER_REPEATED_SYN: Duration = Duration::from_secs(3);
+
+/// The bounds of the timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RtoLimits {
+    /// Before the first measurement (RFC 6298 §2.1: 1 s; RFC 2988: 3 s).
+    pub initial: Duration,
+    /// The floor (RFC 6298 §2.4: 1 s; Linux: 200 ms).
+    pub min: Duration,
+    /// The ceiling, of the backoff too (RFC 6298 §2.5: 60 s or more; Linux: 120 s; PSATS09 §3 tries 10 s).
+    pub max: Duration,
+    /// RFC 6298's G: what is added to the smoothed round trip at the least. Linux adds 200 ms here.
+    pub granularity: Duration,
+}
+
+impl RtoLimits {
+    /// RFC 6298, with its lowest permitted ceiling left behind for Linux's.
+    pub const RFC6298: RtoLimits = RtoLimits {
+        initial: Duration::from_secs(1),
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(120),
+        granularity: Duration::from_millis(1),
+    };
+
+    /// Linux (tcp(7), `tcp_rto_min_us`, `tcp_rto_max_ms`).
+    pub const LINUX: RtoLimits = RtoLimits {
+        min: Duration::from_millis(200),
+        granularity: Duration::from_millis(200),
+        ..Self::RFC6298
+    };
+
+    /// RFC 2988, in force when most of the literature was written.
+    pub const RFC2988: RtoLimits = RtoLimits { initial: Duration::from_secs(3), ..Self::RFC6298 };
+}
+
+/// The estimator of the round-trip time and the timeout that follows from it.
+#[derive(Debug, Clone)]
+pub struct Rto {
+    limits: RtoLimits,
+    initial: Duration,
+    smoothed: Option<Smoothed>,
+    min_rtt: Duration,
+    backoff: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Smoothed {
+    srtt: Duration,
+    rttvar: Duration,
+}
+
+impl Rto {
+    /// Nothing measured yet.
+    pub fn new(limits: RtoLimits) -> Self {
+        Self { limits, initial: limits.initial, smoothed: None, min_rtt: Duration::ZERO, backoff: 0 }
+    }
+
+    /// Takes a measurement; `samples_per_rtt` is how many of them are expected in each round trip.
+    ///
+    /// RFC 6298 §2.3 has gains for one sample in a round trip; with more of them the memory would shrink to a fraction
+    /// of it, so RFC 7323 Appendix G divides the gains. A measurement ends the backoff (RFC 6298 §5.7, Karn).
+    pub fn measure(&mut self, rtt: Duration, samples_per_rtt: u32) {
+        let n = samples_per_rtt.max(1);
+        self.smoothed = Some(match self.smoothed {
+            None => Smoothed { srtt: rtt, rttvar: rtt / 2 },
+            Some(Smoothed { srtt, rttvar }) => Smoothed {
+                rttvar: approach(rttvar, srtt.abs_diff(rtt), 4 * n),
+                srtt: approach(srtt, rtt, 8 * n),
+            },
+        });
+        self.min_rtt = if self.min_rtt.is_zero() { rtt } else { self.min_rtt.min(rtt) };
+        self.backoff = 0;
+    }
+
+    /// The SYN had to be repeated: until something is measured, the distance may be long (RFC 6298 §5.7).
+    pub fn syn_was_repeated(&mut self) {
+        self.initial = self.initial.max(INITIAL_AFTER_REPEATED_SYN).min(self.limits.max);
+    }
+
+    /// The timeout now, backoff included.
+    pub fn timeout(&self) -> Duration {
+        let base = match self.smoothed {
+            None => self.initial,
+            Some(Smoothed { srtt, rttvar }) => srtt + (4 * rttvar).max(self.limits.granularity),
+        };
+        let base = base.clamp(self.limits.min.min(self.limits.max), self.limits.max);
+        base.checked_mul(1u32.checked_shl(self.backoff).unwrap_or(u32::MAX))
+            .map_or(self.limits.max, |timeout| timeout.min(self.limits.max))
+    }
+
+    /// The timer expired: the next timeout is twice as long (RFC 6298 §5.5).
+    pub fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(31);
+    }
+
+    /// Expiries since the last measurement.
+    pub fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub fn srtt(&self) -> Duration {
+        self.smoothed.map_or(Duration::ZERO, |smoothed| smoothed.srtt)
+    }
+
+    /// The smoothed deviation; zero before the first measurement.
+    pub fn rttvar(&self) -> Duration {
+        self.smoothed.map_or(Duration::ZERO, |smoothed| smoothed.rttvar)
+    }
+
+    /// The smallest round-trip time measured; zero before the first.
+    pub fn min_rtt(&self) -> Duration {
+        self.min_rtt
+    }
+}
+
+/// `old` moved by 1/`divisor` of the way to `new`.
+fn approach(old: Duration, new: Duration, divisor: u32) -> Duration {
+    if new >= old { old + (new - old) / divisor } else { old - (old - new) / divisor }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_first_measurement_gives_three_round_trips() {
+        let mut rto = Rto::new(RtoLimits { min: ms(1), ..RtoLimits::RFC6298 });
+        assert_eq!(rto.timeout(), ms(1000));
+        rto.measure(ms(600), 1);
+        assert_eq!((rto.srtt(), rto.rttvar(), rto.timeout()), (ms(600), ms(300), ms(1800)));
+        rto.measure(ms(680), 1);
+        // RTTVAR = 3/4 · 300 + 1/4 · 80; SRTT = 7/8 · 600 + 1/8 · 680.
+        assert_eq!((rto.srtt(), rto.rttvar(), rto.timeout()), (ms(610), ms(245), ms(1590)));
+    }
+
+    #[test]
+    fn the_backoff_doubles_to_the_ceiling_and_a_measurement_ends_it() {
+        let mut rto = Rto::new(RtoLimits { max: ms(10_000), ..RtoLimits::RFC6298 });
+        let ladder: Vec<u64> = (0..6)
+            .map(|_| {
+                let timeout = rto.timeout();
+                rto.back_off();
+                timeout.as_secs()
+            })
+            .collect();
+        assert_eq!(ladder, [1, 2, 4, 8, 10, 10]);
+        rto.measure(ms(100), 1);
+        assert_eq!((rto.backoff(), rto.timeout()), (0, ms(1000)));
+    }
+
+    #[test]
+    fn a_thousand_expiries_do_not_overflow() {
+        let mut rto = Rto::new(RtoLimits::LINUX);
+        (0..1000).for_each(|_| rto.back_off());
+        assert_eq!(rto.timeout(), ms(120_000));
+    }
+
+    #[test]
+    fn linux_stays_200_ms_above_the_round_trip() {
+        let mut rto = Rto::new(RtoLimits::LINUX);
+        (0..1000).for_each(|_| rto.measure(ms(600), 1));
+        assert_eq!(rto.timeout(), ms(800));
+    }
+
+    #[test]
+    fn many_samples_in_a_round_trip_keep_the_memory_of_a_round_trip() {
+        let (mut one, mut many) = (Rto::new(RtoLimits::RFC6298), Rto::new(RtoLimits::RFC6298));
+        one.measure(ms(600), 1);
+        many.measure(ms(600), 100);
+        one.measure(ms(1000), 1);
+        (0..100).for_each(|_| many.measure(ms(1000), 100));
+        let difference = one.srtt().abs_diff(many.srtt());
+        assert!(difference < ms(5), "{:?} and {:?}", one.srtt(), many.srtt());
+    }
+}

@@ -1,0 +1,447 @@
+//! What has been sent and is not acknowledged: the sender's scoreboard (RFC 6675 §3).
+
+use std::collections::VecDeque;
+
+use bentpipe_units::Time;
+
+use crate::ranges::Ranges;
+
+/// RFC 5681's and RFC 6675's DupThresh: this many segments beyond a hole make it a loss.
+pub(crate) const DUP_THRESH: u64 = 3;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// On its way, as far as the sender knows.
+    InFlight,
+    /// Selectively acknowledged.
+    Sacked,
+    /// Lost, to be sent again.
+    Lost,
+    /// Lost, and sent again.
+    Retransmitted,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    start: u64,
+    len: u32,
+    fate: Fate,
+    /// It was sent more than once, so an acknowledgement of it measures nothing (Karn).
+    repeated: bool,
+    at: Time,
+}
+
+impl Sent {
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+}
+
+/// A piece of the stream that is to be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) len: u32,
+}
+
+/// What an acknowledgement changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Bytes acknowledged cumulatively that were not so before.
+    pub(crate) advanced: u64,
+    /// Bytes that it is the first to report as received.
+    pub(crate) delivered: u64,
+    /// When the newest of the segments that it reports, and that were sent only once, left.
+    pub(crate) sent_at: Option<Time>,
+    /// It has a SACK block with news.
+    pub(crate) sacked: bool,
+}
+
+/// The segments between the first unacknowledged byte and the next to be sent, in order.
+///
+/// The places where work goes on only move forward (what is lost below which offset, what has been sent again), so that
+/// a segment is visited a few times in its life, however many are in flight; finding one by its offset takes O(log n).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SendQueue {
+    segments: VecDeque<Sent>,
+    una: u64,
+    nxt: u64,
+    sacked: Ranges,
+    sacked_bytes: u64,
+    lost_bytes: u64,
+    /// Losses below this offset are known.
+    judged: u64,
+    /// Below this offset nothing lost waits to be sent again.
+    resent: u64,
+    /// Parts of a SACK block that are new; kept for its memory.
+    fresh: Vec<(u64, u64)>,
+}
+
+impl SendQueue {
+    /// An empty queue whose first byte has the offset `start`.
+    pub(crate) fn new(start: u64) -> Self {
+        Self { una: start, nxt: start, judged: start, resent: start, ..Self::default() }
+    }
+
+    /// The first unacknowledged offset (SND.UNA).
+    pub(crate) fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// The next offset to be sent for the first time (SND.NXT, RFC 6675's HighData).
+    pub(crate) fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// Bytes between the two (RFC 5681's FlightSize).
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.nxt - self.una
+    }
+
+    /// Bytes believed to be in the network: neither selectively acknowledged, nor lost and not yet sent again
+    /// (RFC 6675's pipe).
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.outstanding() - self.sacked_bytes - self.lost_bytes
+    }
+
+    /// Whether the first unacknowledged segment counts as lost.
+    pub(crate) fn head_is_lost(&self) -> bool {
+        self.segments.front().is_some_and(|segment| segment.fate == Fate::Lost)
+    }
+
+    /// Something was sent for the first time.
+    pub(crate) fn push(&mut self, len: u32, at: Time) {
+        self.segments.push_back(Sent { start: self.nxt, len, fate: Fate::InFlight, repeated: false, at });
+        self.nxt += u64::from(len);
+    }
+
+    /// Everything before `offset` is acknowledged.
+    pub(crate) fn acknowledge(&mut self, offset: u64, progress: &mut Progress) {
+        progress.advanced = offset.saturating_sub(self.una);
+        while let Some(front) = self.segments.front_mut().filter(|front| front.start < offset) {
+            let covered = (offset - front.start).min(u64::from(front.len));
+            let (fate, whole) = (front.fate, covered == u64::from(front.len));
+            if fate != Fate::Sacked {
+                progress.delivered += covered;
+            }
+            if whole && !front.repeated && fate != Fate::Sacked {
+                progress.sent_at = progress.sent_at.max(Some(front.at));
+            }
+            front.start += covered;
+            front.len -= covered as u32;
+            if whole {
+                self.segments.pop_front();
+            }
+            self.discount(fate, covered);
+        }
+        self.una = self.una.max(offset);
+        if !self.sacked.is_empty() {
+            self.sacked.remove_before(self.una);
+        }
+        self.judged = self.judged.max(self.una);
+        self.resent = self.resent.max(self.una);
+    }
+
+    /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside what is outstanding say nothing.
+    pub(crate) fn sack(&mut self, start: u64, end: u64, progress: &mut Progress) {
+        if start < self.una || end > self.nxt || self.sacked.containing(start).is_some_and(|known| end <= known.1)
+        {
+            return;
+        }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        self.sacked.insert(start, end, |from, to| fresh.push((from, to)));
+        for (from, to) in fresh.drain(..) {
+            self.take_sacked(from, to, progress);
+        }
+        self.fresh = fresh;
+    }
+
+    fn take_sacked(&mut self, from: u64, to: u64, progress: &mut Progress) {
+        let first = self.index_of(from);
+        for segment in self.segments.range_mut(first..).take_while(|segment| segment.start < to) {
+            let covered = self.sacked.containing(segment.start).is_some_and(|known| segment.end() <= known.1);
+            if !covered || segment.fate == Fate::Sacked {
+                continue;
+            }
+            let len = u64::from(segment.len);
+            if segment.fate == Fate::Lost {
+                self.lost_bytes -= len;
+            }
+            if !segment.repeated {
+                progress.sent_at = progress.sent_at.max(Some(segment.at));
+            }
+            segment.fate = Fate::Sacked;
+            self.sacked_bytes += len;
+            progress.delivered += len;
+            progress.sacked = true;
+        }
+    }
+
+    /// The segment that contains `offset`, or the one behind it.
+    fn index_of(&self, offset: u64) -> usize {
+        self.segments.partition_point(|segment| segment.end() <= offset)
+    }
+
+    fn discount(&mut self, fate: Fate, bytes: u64) {
+        match fate {
+            Fate::Sacked => self.sacked_bytes -= bytes,
+            Fate::Lost => self.lost_bytes -= bytes,
+            Fate::InFlight | Fate::Retransmitted => {}
+        }
+    }
+
+    /// Judges by what is selectively acknowledged (RFC 6675 §4, IsLost): a segment is lost when three ranges, or more
+    /// than two segments' worth of bytes, have arrived beyond it. All such segments lie below one offset.
+    pub(crate) fn judge_by_sack(&mut self, mss: u64) {
+        let (mut ranges, mut bytes) = (0, 0);
+        let decisive = self.sacked.iter().rev().find(|(start, end)| {
+            ranges += 1;
+            bytes += end - start;
+            ranges >= DUP_THRESH || bytes > (DUP_THRESH - 1) * mss
+        });
+        if let Some((start, _)) = decisive {
+            self.lose_between(self.judged, start);
+        }
+    }
+
+    /// The holes between two offsets are lost, but for what has been sent again already.
+    fn lose_between(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            if let Some((_, end)) = self.sacked.containing(at) {
+                at = end;
+                continue;
+            }
+            let hole_end = self.sacked.next_start(at).map_or(to, |start| start.min(to));
+            let first = self.index_of(at);
+            for segment in self.segments.range_mut(first..).take_while(|segment| segment.start < hole_end) {
+                if segment.fate == Fate::InFlight {
+                    segment.fate = Fate::Lost;
+                    self.lost_bytes += u64::from(segment.len);
+                }
+            }
+            at = hole_end;
+        }
+        self.judged = self.judged.max(to);
+    }
+
+    /// The first unacknowledged segment is lost, again if need be.
+    pub(crate) fn lose_head(&mut self) {
+        let Some(front) = self.segments.front_mut() else { return };
+        if matches!(front.fate, Fate::InFlight | Fate::Retransmitted) {
+            front.fate = Fate::Lost;
+            self.lost_bytes += u64::from(front.len);
+        }
+        self.judged = self.judged.max(front.end());
+        self.resent = self.una;
+    }
+
+    /// Everything that is not selectively acknowledged is lost: the retransmission timer has expired (RFC 5681 §3.1).
+    pub(crate) fn lose_all(&mut self) {
+        for segment in &mut self.segments {
+            if matches!(segment.fate, Fate::InFlight | Fate::Retransmitted) {
+                segment.fate = Fate::Lost;
+                self.lost_bytes += u64::from(segment.len);
+            }
+        }
+        self.judged = self.nxt;
+        self.resent = self.una;
+    }
+
+    /// The first lost segment that has not been sent again (RFC 6675 §4, NextSeg rule 1).
+    pub(crate) fn next_lost(&mut self) -> Option<Piece> {
+        if self.lost_bytes == 0 {
+            return None;
+        }
+        let mut index = self.index_of(self.resent);
+        while let Some(segment) = self.segments.get(index) {
+            match segment.fate {
+                Fate::Lost => return Some(Piece { start: segment.start, len: segment.len }),
+                Fate::Sacked => {
+                    let end = self.sacked.containing(segment.start).map_or(segment.end(), |range| range.1);
+                    self.resent = end;
+                    index = self.index_of(end);
+                }
+                Fate::InFlight | Fate::Retransmitted => {
+                    self.resent = segment.end();
+                    index += 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// The first segment below the highest that is selectively acknowledged which is neither lost nor sent again
+    /// (NextSeg rule 3).
+    pub(crate) fn next_hole(&self) -> Option<Piece> {
+        let highest = self.sacked.end()?;
+        let first = self.index_of(self.judged);
+        let below = self.segments.range(first..).take_while(|segment| segment.start < highest);
+        let mut holes = below.filter(|segment| segment.fate == Fate::InFlight && !segment.repeated);
+        holes.next().map(|segment| Piece { start: segment.start, len: segment.len })
+    }
+
+    /// The last segment, if it is not selectively acknowledged (NextSeg rule 4, the rescue).
+    pub(crate) fn last(&self) -> Option<Piece> {
+        let last = self.segments.back().filter(|segment| segment.fate != Fate::Sacked)?;
+        Some(Piece { start: last.start, len: last.len })
+    }
+
+    /// A segment was sent again.
+    pub(crate) fn sent_again(&mut self, start: u64, at: Time) {
+        let index = self.index_of(start);
+        let Some(segment) = self.segments.get_mut(index) else { return };
+        if segment.fate == Fate::Lost {
+            self.lost_bytes -= u64::from(segment.len);
+            segment.fate = Fate::Retransmitted;
+        }
+        segment.repeated = true;
+        segment.at = at;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MSS: u64 = 100;
+
+    fn queue(segments: u64) -> SendQueue {
+        let mut queue = SendQueue::new(0);
+        (0..segments).for_each(|n| queue.push(MSS as u32, Time::from_nanos(n)));
+        queue
+    }
+
+    fn sack(queue: &mut SendQueue, first: u64, end: u64) -> Progress {
+        let mut progress = Progress::default();
+        queue.sack(first * MSS, end * MSS, &mut progress);
+        queue.judge_by_sack(MSS);
+        progress
+    }
+
+    fn resend(queue: &mut SendQueue) -> Vec<u64> {
+        std::iter::from_fn(|| {
+            let piece = queue.next_lost()?;
+            queue.sent_again(piece.start, Time::from_nanos(1000));
+            Some(piece.start / MSS)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_hole_is_lost_when_three_segments_beyond_it_have_arrived() {
+        let mut queue = queue(10);
+        sack(&mut queue, 1, 3);
+        assert!(!queue.head_is_lost(), "two segments are not enough");
+        sack(&mut queue, 3, 4);
+        assert!(queue.head_is_lost());
+        assert_eq!(queue.in_flight(), 6 * MSS);
+    }
+
+    #[test]
+    fn a_hole_is_lost_when_three_ranges_beyond_it_have_arrived() {
+        let mut queue = queue(10);
+        sack(&mut queue, 1, 2);
+        sack(&mut queue, 3, 4);
+        sack(&mut queue, 5, 6);
+        assert_eq!(resend(&mut queue), [0]);
+    }
+
+    #[test]
+    fn holes_are_sent_again_in_order_and_once() {
+        let mut queue = queue(20);
+        for n in [1, 3, 5, 7, 9] {
+            sack(&mut queue, n, n + 1);
+        }
+        sack(&mut queue, 12, 16);
+        assert_eq!(resend(&mut queue), [0, 2, 4, 6, 8, 10, 11]);
+        assert_eq!(resend(&mut queue), [] as [u64; 0]);
+        assert_eq!(queue.next_hole(), None);
+    }
+
+    #[test]
+    fn after_a_timeout_everything_but_the_sacked_is_sent_again() {
+        let mut queue = queue(6);
+        sack(&mut queue, 2, 3);
+        queue.lose_all();
+        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(resend(&mut queue), [0, 1, 3, 4, 5]);
+        queue.lose_all();
+        assert_eq!(resend(&mut queue), [0, 1, 3, 4, 5], "a second timeout loses the repetitions too");
+    }
+
+    #[test]
+    fn only_a_segment_sent_once_measures_the_round_trip() {
+        let mut queue = queue(3);
+        queue.lose_head();
+        resend(&mut queue);
+        let mut progress = Progress::default();
+        queue.acknowledge(MSS, &mut progress);
+        assert_eq!(progress, Progress { advanced: MSS, delivered: MSS, sent_at: None, sacked: false });
+        queue.acknowledge(3 * MSS, &mut progress);
+        assert_eq!(progress.sent_at, Some(Time::from_nanos(2)));
+    }
+
+    #[test]
+    fn a_block_beyond_what_was_sent_or_below_what_was_acknowledged_says_nothing() {
+        let mut queue = queue(3);
+        queue.acknowledge(MSS, &mut Progress::default());
+        assert!(!sack(&mut queue, 2, 9).sacked);
+        assert!(!sack(&mut queue, 0, 2).sacked);
+    }
+
+    #[test]
+    fn half_a_segment_can_be_acknowledged() {
+        let mut queue = queue(2);
+        let mut progress = Progress::default();
+        queue.acknowledge(150, &mut progress);
+        assert_eq!((progress.delivered, queue.in_flight(), queue.una()), (150, 50, 150));
+        queue.lose_all();
+        assert_eq!(queue.next_lost(), Some(Piece { start: 150, len: 50 }));
+    }
+
+    proptest! {
+        /// The sums are those of the segments, whatever is acknowledged, lost and sent again in whatever order.
+        #[test]
+        fn the_sums_are_those_of_the_segments(
+            steps in prop::collection::vec((0u8..7, 0u64..40, 1u64..10), 1..200),
+        ) {
+            let mut queue = queue(5);
+            for (action, at, len) in steps {
+                let base = queue.una() / MSS;
+                match action {
+                    0 => queue.push(MSS as u32, Time::ZERO),
+                    1 => {
+                        let to = (queue.una() + at * MSS / 8).min(queue.nxt());
+                        queue.acknowledge(to, &mut Progress::default());
+                    }
+                    2 => { sack(&mut queue, base + at, base + at + len); }
+                    3 => { resend(&mut queue); }
+                    4 => queue.lose_all(),
+                    5 => queue.lose_head(),
+                    _ => {
+                        if let Some(piece) = queue.next_hole().or(queue.last()) {
+                            queue.sent_again(piece.start, Time::ZERO);
+                        }
+                    }
+                }
+                let sum = |fate: Fate| -> u64 {
+                    let segments = queue.segments.iter().filter(|segment| segment.fate == fate);
+                    segments.map(|segment| u64::from(segment.len)).sum()
+                };
+                prop_assert_eq!(sum(Fate::Sacked), queue.sacked_bytes);
+                prop_assert_eq!(sum(Fate::Lost), queue.lost_bytes);
+                prop_assert_eq!(queue.in_flight(), sum(Fate::InFlight) + sum(Fate::Retransmitted));
+                let first_lost = queue.segments.iter().find(|segment| segment.fate == Fate::Lost).copied();
+                prop_assert_eq!(queue.next_lost().map(|piece| piece.start), first_lost.map(|lost| lost.start));
+                let mut at = queue.una();
+                for segment in &queue.segments {
+                    prop_assert_eq!(segment.start, at);
+                    at = segment.end();
+                }
+                prop_assert_eq!(at, queue.nxt());
+            }
+        }
+    }
+}

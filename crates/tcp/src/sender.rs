@@ -1,0 +1,400 @@
+//! The sending half: what goes out next, and what acknowledgements and the timer make of it.
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use crate::congestion::{Acked, CongestionControl, Parameters};
+use crate::recovery::{Acknowledgement, LossRecovery};
+use crate::rto::Rto;
+use crate::send_queue::{Piece, Progress, SendQueue};
+use crate::{Config, Recovery};
+
+/// So many segments at the start of a connection leave at once even if the congestion control paces (as Linux does): the
+/// spacing of their acknowledgements is what Hoe's estimate is made of.
+const UNPACED_SEGMENTS: u32 = 10;
+
+/// What the two sides have agreed upon in the handshake, and how it went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Agreement {
+    /// Payload bytes of a full segment.
+    pub(crate) mss: u64,
+    /// The other side sends SACK blocks.
+    pub(crate) sack: bool,
+    /// A SYN or its answer was sent more than once.
+    pub(crate) syn_repeated: bool,
+    /// The round-trip time that the handshake measured.
+    pub(crate) rtt: Option<Duration>,
+}
+
+/// Why a connection is given up by the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GivenUp;
+
+/// Something to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// Offset of its first byte.
+    pub(crate) start: u64,
+    /// Payload bytes.
+    pub(crate) len: u32,
+    /// The stream ends with it.
+    pub(crate) fin: bool,
+}
+
+/// Counters of the sending half.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SenderCounters {
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
+    pub(crate) retransmissions: u64,
+    pub(crate) timeouts: u64,
+    pub(crate) recoveries: u64,
+}
+
+/// The sending half of an established connection. Offset 0 is the SYN.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub(crate) queue: SendQueue,
+    pub(crate) congestion: Box<dyn CongestionControl>,
+    pub(crate) rto: Rto,
+    pub(crate) counters: SenderCounters,
+    recovery: Box<dyn LossRecovery>,
+    mss: u64,
+    nagle: bool,
+    restart_after_idle: bool,
+    retries: Option<u32>,
+    user_timeout: Option<Duration>,
+    /// The offset behind the last byte that the application wrote.
+    written: u64,
+    finished: bool,
+    /// The right edge of the other side's window, and the largest window that it has announced.
+    edge: u64,
+    largest_window: u64,
+    /// The expiry of the retransmission timer, or of the persist timer when nothing is outstanding.
+    timer: Time,
+    /// Expiries in a row.
+    expiries: u32,
+    /// Since when the first unacknowledged byte has waited.
+    waiting_since: Time,
+    retransmit_now: bool,
+    probe: bool,
+    /// Data sent before this offset was held back by the congestion control, not by the application or the receiver.
+    limited: u64,
+    unpaced: u32,
+    next_paced: Time,
+    /// Something waits for its turn by the pacing.
+    paced_out: bool,
+    last_sent: Time,
+}
+
+impl Sender {
+    /// The sender before the handshake is over: it takes what the application writes and sends nothing.
+    pub(crate) fn new(config: &Config) -> Self {
+        let mss = u64::from(config.mss);
+        Self {
+            queue: SendQueue::new(1),
+            congestion: config.congestion.build(parameters(config, mss, false)),
+            rto: Rto::new(config.rto),
+            counters: SenderCounters::default(),
+            recovery: config.recovery.build(mss, config.limited_transmit),
+            mss,
+            nagle: config.nagle,
+            restart_after_idle: config.restart_after_idle,
+            retries: config.retries,
+            user_timeout: config.user_timeout,
+            written: 1,
+            finished: false,
+            edge: 1,
+            largest_window: 0,
+            timer: Time::MAX,
+            expiries: 0,
+            waiting_since: Time::ZERO,
+            retransmit_now: false,
+            probe: false,
+            limited: 1,
+            unpaced: UNPACED_SEGMENTS,
+            next_paced: Time::ZERO,
+            paced_out: false,
+            last_sent: Time::ZERO,
+        }
+    }
+
+    /// The handshake is over.
+    pub(crate) fn establish(&mut self, now: Time, config: &Config, agreed: Agreement) {
+        self.mss = agreed.mss;
+        let recovery = match config.recovery {
+            Recovery::Sack if !agreed.sack => Recovery::NewRenoSlowButSteady,
+            recovery => recovery,
+        };
+        self.recovery = recovery.build(agreed.mss, config.limited_transmit);
+        self.congestion = config.congestion.build(parameters(config, agreed.mss, agreed.syn_repeated));
+        match agreed.rtt {
+            Some(rtt) => self.rto.measure(rtt, 1),
+            None if agreed.syn_repeated => self.rto.syn_was_repeated(),
+            None => {}
+        }
+        self.congestion.on_established(now, agreed.rtt);
+        self.last_sent = now;
+    }
+
+    /// The application has `bytes` more to send.
+    pub(crate) fn write(&mut self, bytes: u64) {
+        debug_assert!(!self.finished, "nothing is written behind the end");
+        self.written += bytes;
+    }
+
+    /// Bytes written and not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.written - self.queue.una().min(self.written)
+    }
+
+    /// Payload bytes that the other side has acknowledged.
+    pub(crate) fn bytes_acknowledged(&self) -> u64 {
+        self.queue.una().min(self.written) - 1
+    }
+
+    /// The right edge of the other side's window.
+    pub(crate) fn edge(&self) -> u64 {
+        self.edge
+    }
+
+    /// The application has written everything.
+    pub(crate) fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    pub(crate) fn has_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The other side has acknowledged everything, the end of the stream included.
+    pub(crate) fn is_done(&self) -> bool {
+        self.finished && self.queue.una() > self.written
+    }
+
+    /// When it wants to be woken: the timer, or the next segment's turn where segments are paced.
+    pub(crate) fn wake_at(&self) -> Time {
+        if self.paced_out { self.timer.min(self.next_paced) } else { self.timer }
+    }
+
+    /// The offset behind everything that there is to send, the FIN included.
+    fn end(&self) -> u64 {
+        self.written + u64::from(self.finished)
+    }
+
+    /// Bytes believed to be in the network.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.queue.in_flight().saturating_sub(self.recovery.credit())
+    }
+
+    /// Losses are being repaired.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery.is_active()
+    }
+
+    /// The window that the other side announces, in bytes beyond `ack`.
+    pub(crate) fn set_window(&mut self, ack: u64, window: u64) {
+        self.edge = ack + window;
+        self.largest_window = self.largest_window.max(window);
+    }
+
+    /// An acknowledgement of everything before `ack`, with SACK blocks. `duplicate`: it carries no data and changes
+    /// nothing (RFC 5681 §2); `echo` is the round-trip time by the timestamps.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        ack: u64,
+        blocks: impl Iterator<Item = (u64, u64)>,
+        duplicate: bool,
+        echo: Option<Duration>,
+    ) {
+        let in_flight = self.in_flight();
+        let cwnd_limited = self.queue.una() < self.limited;
+        let mut progress = Progress::default();
+        if ack > self.queue.una() {
+            self.queue.acknowledge(ack, &mut progress);
+        }
+        blocks.for_each(|(start, end)| self.queue.sack(start, end, &mut progress));
+        let rtt = progress.sent_at.map(|at| now - at).or(echo.filter(|_| progress.advanced > 0));
+        if let Some(rtt) = rtt {
+            // RFC 7323 Appendix G: a sample with every second segment of the flight.
+            self.rto.measure(rtt, self.queue.outstanding().div_ceil(2 * self.mss) as u32);
+        }
+        let duplicate = duplicate && progress.advanced == 0 && self.queue.outstanding() > 0;
+        let in_recovery = self.recover(&Acknowledgement { now, progress, duplicate });
+        if progress.delivered > 0 {
+            self.congestion.on_ack(&Acked {
+                now,
+                bytes: progress.delivered,
+                rtt,
+                srtt: self.rto.srtt(),
+                min_rtt: self.rto.min_rtt(),
+                in_flight,
+                cwnd_limited,
+                in_recovery: in_recovery || progress.advanced == 0,
+            });
+        }
+    }
+
+    /// Loss recovery and the timer; returns whether losses are, or were until now, being repaired.
+    fn recover(&mut self, ack: &Acknowledgement) -> bool {
+        let before = self.recovery.is_active();
+        let action = self.recovery.on_ack(ack, &mut self.queue, &mut *self.congestion);
+        let after = self.recovery.is_active();
+        self.counters.recoveries += u64::from(after && !before);
+        self.retransmit_now |= action.retransmit_now;
+        if ack.progress.advanced > 0 {
+            self.expiries = 0;
+            self.waiting_since = ack.now;
+        }
+        if self.queue.outstanding() == 0 {
+            self.timer = Time::MAX;
+            self.expiries = 0;
+        } else if (ack.progress.advanced > 0 || action.retransmit_now) && !action.leave_timer {
+            self.restart_timer(ack.now);
+        }
+        before || after
+    }
+
+    fn restart_timer(&mut self, now: Time) {
+        let timer = now + self.rto.timeout();
+        // With a user timeout the last expiry is at its end, not a whole backoff later.
+        self.timer = self.deadline().map_or(timer, |deadline| timer.min(deadline.max(now)));
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.user_timeout.map(|limit| self.waiting_since + limit)
+    }
+
+    /// A moment that [`wake_at`](Self::wake_at) named has come.
+    pub(crate) fn on_timer(&mut self, now: Time) -> Result<(), GivenUp> {
+        if now < self.timer {
+            return Ok(());
+        }
+        let given_up = match self.deadline() {
+            Some(deadline) => now >= deadline,
+            None => self.retries.is_some_and(|retries| self.expiries >= retries),
+        };
+        if given_up {
+            return Err(GivenUp);
+        }
+        self.expiries += 1;
+        self.rto.back_off();
+        if self.queue.outstanding() == 0 {
+            self.probe = true;
+        } else {
+            self.counters.timeouts += 1;
+            self.congestion.on_timeout(now, self.queue.outstanding(), self.expiries == 1);
+            self.queue.lose_all();
+            self.recovery.on_timeout(&self.queue);
+            self.retransmit_now = true;
+        }
+        self.restart_timer(now);
+        Ok(())
+    }
+
+    /// A window probe is due: a segment below the window, which the other side must answer (RFC 9293 §3.8.6.1).
+    pub(crate) fn take_probe(&mut self) -> bool {
+        std::mem::take(&mut self.probe)
+    }
+
+    /// The next thing to send, if something may be sent now.
+    pub(crate) fn next(&mut self, now: Time) -> Option<Outgoing> {
+        self.paced_out = false;
+        if std::mem::take(&mut self.retransmit_now)
+            && let Some(piece) = self.queue.next_lost()
+        {
+            return Some(self.send_again(now, piece));
+        }
+        if self.queue.nxt() >= self.end() && self.queue.outstanding() == 0 {
+            return None;
+        }
+        if let Some(piece) = self.queue.next_lost() {
+            return self.may_send(now, u64::from(piece.len)).then(|| self.send_again(now, piece));
+        }
+        if let Some((len, fin)) = self.new_data() {
+            return self.may_send(now, len).then(|| self.send_new(now, len + u64::from(fin)));
+        }
+        if self.queue.outstanding() == 0 {
+            self.persist(now);
+            return None;
+        }
+        if !self.recovery.is_active() || !self.may_send(now, self.mss) {
+            return None;
+        }
+        let piece = self.recovery.rescue(&self.queue)?;
+        Some(self.send_again(now, piece))
+    }
+
+    /// Payload and end of the next new segment, if there is one that is worth sending (RFC 9293 §3.8.6.2.1, RFC 896).
+    fn new_data(&self) -> Option<(u64, bool)> {
+        let waiting = self.written.saturating_sub(self.queue.nxt());
+        let len = waiting.min(self.mss).min(self.edge.saturating_sub(self.queue.nxt()));
+        let all = len == waiting;
+        let fin = self.finished && all && self.queue.nxt() <= self.written;
+        let worth = len == self.mss
+            || fin
+            || all && (!self.nagle || self.queue.outstanding() == 0)
+            || 2 * len >= self.largest_window;
+        (worth && (len > 0 || fin)).then_some((len, fin))
+    }
+
+    /// Whether window and pacing let `len` bytes go now; where they do not, the window is what limits.
+    fn may_send(&mut self, now: Time, len: u64) -> bool {
+        let window = self.in_flight() + len <= self.congestion.cwnd().max(self.mss);
+        self.paced_out = window && now < self.next_paced;
+        let may = window && !self.paced_out;
+        if !may {
+            self.limited = self.queue.nxt();
+        }
+        may
+    }
+
+    fn send_new(&mut self, now: Time, len: u64) -> Outgoing {
+        if self.queue.outstanding() == 0 {
+            if self.restart_after_idle && now - self.last_sent > self.rto.timeout() {
+                self.congestion.on_idle(now);
+            }
+            self.waiting_since = now;
+            self.restart_timer(now);
+        }
+        let start = self.queue.nxt();
+        self.queue.push(len as u32, now);
+        self.sent(now, Piece { start, len: len as u32 })
+    }
+
+    fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
+        self.queue.sent_again(piece.start, now);
+        self.counters.retransmissions += 1;
+        self.sent(now, piece)
+    }
+
+    fn sent(&mut self, now: Time, piece: Piece) -> Outgoing {
+        let fin = self.finished && piece.start + u64::from(piece.len) > self.written;
+        let len = piece.len - u32::from(fin);
+        self.counters.segments += 1;
+        self.counters.bytes += u64::from(len);
+        self.last_sent = now;
+        if self.unpaced > 0 {
+            self.unpaced -= 1;
+        } else if let Some(rate) = self.congestion.pacing_rate(self.rto.srtt()) {
+            self.next_paced = self.next_paced.max(now) + rate.time_for(u64::from(len));
+        }
+        Outgoing { start: piece.start, len, fin }
+    }
+
+    /// The other side's window is closed and nothing is outstanding whose acknowledgement would open it: probe it.
+    fn persist(&mut self, now: Time) {
+        if self.timer == Time::MAX {
+            self.waiting_since = now;
+            self.restart_timer(now);
+        }
+    }
+}
+
+/// The initial window is one segment where the SYN or its answer was lost (RFC 6928 §2).
+fn parameters(config: &Config, mss: u64, syn_repeated: bool) -> Parameters {
+    let segments = if syn_repeated { 1 } else { u64::from(config.initial_window) };
+    Parameters { mss, initial_window: segments * mss, byte_counting_limit: config.byte_counting_limit }
+}

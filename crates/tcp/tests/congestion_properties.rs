@@ -1,0 +1,105 @@
+//! What holds of every congestion control, whatever happens to it.
+
+use std::time::Duration;
+
+use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Parameters};
+use bentpipe_units::Time;
+use proptest::prelude::*;
+
+const MSS: u64 = 1448;
+
+#[derive(Debug, Clone)]
+enum Event {
+    Established(Option<Duration>),
+    Ack(Acked),
+    Loss(u64),
+    RecoveryEnd,
+    Timeout(u64, bool),
+    Idle,
+}
+
+fn duration() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        Just(Duration::MAX),
+        (1u64..2_000_000).prop_map(Duration::from_micros),
+        any::<u64>().prop_map(Duration::from_nanos),
+    ]
+}
+
+fn bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(MSS), 1..1_000_000u64, Just(u64::MAX), any::<u64>()]
+}
+
+fn acked() -> impl Strategy<Value = Acked> {
+    (
+        any::<u64>(),
+        bytes(),
+        proptest::option::of(duration()),
+        duration(),
+        duration(),
+        bytes(),
+        any::<[bool; 2]>(),
+    )
+        .prop_map(|(now, bytes, rtt, srtt, min_rtt, in_flight, [cwnd_limited, in_recovery])| Acked {
+            now: Time::from_nanos(now),
+            bytes,
+            rtt,
+            srtt,
+            min_rtt,
+            in_flight,
+            cwnd_limited,
+            in_recovery,
+        })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        1 => proptest::option::of(duration()).prop_map(Event::Established),
+        12 => acked().prop_map(Event::Ack),
+        2 => bytes().prop_map(Event::Loss),
+        2 => Just(Event::RecoveryEnd),
+        2 => (bytes(), any::<bool>()).prop_map(|(in_flight, first)| Event::Timeout(in_flight, first)),
+        1 => Just(Event::Idle),
+    ]
+}
+
+fn algorithm() -> impl Strategy<Value = Algorithm> {
+    let hybla = any::<[bool; 5]>().prop_map(|[rho, pacing, hoe, recovery_growth, queue]| {
+        Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
+    });
+    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), hybla]
+}
+
+proptest! {
+    #[test]
+    fn no_sequence_of_events_breaks_a_window(
+        algorithm in algorithm(),
+        mss in 1u64..65_536,
+        initial_window in bytes(),
+        byte_counting_limit in proptest::option::of(any::<u32>()),
+        events in proptest::collection::vec(event(), 1..200),
+    ) {
+        let mut control = algorithm.build(Parameters { mss, initial_window, byte_counting_limit });
+        for event in events {
+            let before = control.cwnd();
+            match &event {
+                Event::Established(rtt) => control.on_established(Time::ZERO, *rtt),
+                Event::Ack(ack) => control.on_ack(ack),
+                Event::Loss(in_flight) => control.on_loss(Time::ZERO, *in_flight),
+                Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),
+                Event::Timeout(in_flight, first) => control.on_timeout(Time::ZERO, *in_flight, *first),
+                Event::Idle => control.on_idle(Time::ZERO),
+            }
+            prop_assert!((mss..=1 << 40).contains(&control.cwnd()), "{control:?} after {event:?}");
+            prop_assert!(!format!("{control:?}").contains("NaN"), "{control:?} after {event:?}");
+            if let Event::Loss(_) | Event::Timeout(_, true) = event {
+                prop_assert!(control.ssthresh() >= 2 * mss, "{control:?} after {event:?}");
+            }
+            if let Event::Loss(_) = event {
+                prop_assert!(control.cwnd() <= before.max(2 * mss), "a loss raised {before}: {control:?}");
+            }
+            let _ = control.pacing_rate(Duration::from_millis(600));
+        }
+    }
+}
