@@ -20,6 +20,7 @@ enum Command {
     Run(command::run::Run),
     Doctor(command::doctor::Doctor),
     Link(command::link::Link),
+    Lab(command::lab::Lab),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Link(link) => link.run(),
+        Command::Lab(lab) => lab.run(),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("bentpipe: {}", one_line(&error));

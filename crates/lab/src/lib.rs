@@ -8,6 +8,7 @@
 pub mod counters;
 pub mod demo;
 pub mod download;
+pub mod experiment;
 pub mod figure;
 pub mod outage;
 pub mod report;
@@ -38,6 +39,17 @@ pub enum Error {
         /// What the socket said.
         source: std::io::Error,
     },
+    /// There is no such experiment.
+    #[error("there is no experiment \"{name}\": choose one of {known}")]
+    UnknownExperiment {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A scenario of an experiment is not valid.
+    #[error("cannot set up the experiment: {0}")]
+    Scenario(String),
     /// A figure or a table could not be written.
     #[error("cannot write {path}: {message}")]
     Write {

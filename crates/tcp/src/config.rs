@@ -124,7 +124,11 @@ impl Config {
         let buffers = [("send_buffer", self.send_buffer), ("receive_buffer", self.receive_buffer)];
         for (parameter, bytes) in buffers {
             if !(u64::from(self.mss)..=MAX_RECEIVE_BUFFER).contains(&bytes) {
-                return fail(parameter, bytes.to_string(), "it must lie between one mss and 2^30 - 2^14 bytes");
+                return fail(
+                    parameter,
+                    bytes.to_string(),
+                    "it must lie between one mss and 2^30 - 2^14 bytes",
+                );
             }
         }
         if self.delayed_ack.is_some_and(|delay| delay > Duration::from_millis(500)) {
@@ -133,11 +137,19 @@ impl Config {
         }
         if self.rto.min.is_zero() || self.rto.initial.is_zero() || self.rto.max < self.rto.min {
             let found = format!("{:?} to {:?}, at first {:?}", self.rto.min, self.rto.max, self.rto.initial);
-            return fail("rto", found, "its floor and its first value must be above zero, its ceiling not below");
+            return fail(
+                "rto",
+                found,
+                "its floor and its first value must be above zero, its ceiling not below",
+            );
         }
         for (parameter, schedule) in [("syn", self.syn), ("syn_ack", self.syn_ack)] {
             if schedule.first.is_zero() || schedule.max.is_zero() || schedule.waits == Some(0) {
-                return fail(parameter, format!("{schedule:?}"), "waits must be above zero, and there must be one");
+                return fail(
+                    parameter,
+                    format!("{schedule:?}"),
+                    "waits must be above zero, and there must be one",
+                );
             }
         }
         Ok(())

@@ -324,7 +324,9 @@ impl Endpoint {
     /// A moment that [`wake_at`](Self::wake_at) named has come. What there is to send now, `poll_transmit` says.
     pub fn on_timer(&mut self, now: Time) {
         match self.state {
-            State::SynSent | State::SynReceived if now >= self.handshake.timer => self.on_handshake_timer(now),
+            State::SynSent | State::SynReceived if now >= self.handshake.timer => {
+                self.on_handshake_timer(now)
+            }
             State::Established => {
                 if self.sender.on_timer(now).is_err() {
                     self.close(now, End::TimedOut);

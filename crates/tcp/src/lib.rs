@@ -15,8 +15,8 @@
 //!
 //! Offsets in the stream are 64-bit and never wrap; sequence numbers do, and live only in [`Segment`].
 
-pub mod congestion;
 mod config;
+pub mod congestion;
 mod endpoint;
 mod ranges;
 mod receiver;

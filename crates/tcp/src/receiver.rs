@@ -208,7 +208,10 @@ impl Receiver {
         self.read += bytes;
         let announced = self.edge.saturating_sub(self.nxt);
         let opened = self.window().saturating_sub(announced);
-        if bytes > 0 && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2) && announced < self.buffer / 2 {
+        if bytes > 0
+            && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2)
+            && announced < self.buffer / 2
+        {
             self.due = Due::Now;
         }
         bytes

@@ -144,7 +144,9 @@ impl SendQueue {
 
     /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside what is outstanding say nothing.
     pub(crate) fn sack(&mut self, start: u64, end: u64, progress: &mut Progress) {
-        if start < self.una || end > self.nxt || self.sacked.containing(start).is_some_and(|known| end <= known.1)
+        if start < self.una
+            || end > self.nxt
+            || self.sacked.containing(start).is_some_and(|known| end <= known.1)
         {
             return;
         }

@@ -39,8 +39,7 @@ impl SynSchedule {
     pub const WINDOWS_2003: SynSchedule = SynSchedule { waits: Some(2), ..Self::OPNET };
 
     /// ns-2 as RADIUS07 found it: waits from 3 s doubling, for ever. The ceiling is that of its timeout, 64 s.
-    pub const NS: SynSchedule =
-        SynSchedule { waits: None, max: Duration::from_secs(64), ..Self::OPNET };
+    pub const NS: SynSchedule = SynSchedule { waits: None, max: Duration::from_secs(64), ..Self::OPNET };
 
     /// The wait after the SYN number `n`, counted from 0; `None` when there is no such SYN.
     pub fn wait(&self, n: u32) -> Option<Duration> {

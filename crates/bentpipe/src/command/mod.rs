@@ -2,6 +2,7 @@
 
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod lab;
 pub(crate) mod link;
 pub(crate) mod run;
 

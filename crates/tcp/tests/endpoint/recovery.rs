@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::{Config, Recovery, RtoLimits};
 use crate::timeline::{MSS, Timeline, config};
+use bentpipe_tcp::{Config, Recovery, RtoLimits};
 
 const RTT: u64 = 100;
 

@@ -5,9 +5,7 @@
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::Algorithm;
-use bentpipe_tcp::{
-    Config, Endpoint, Flags, Recovery, SackBlocks, Segment, State, SynOptions, Timestamps,
-};
+use bentpipe_tcp::{Config, Endpoint, Flags, Recovery, SackBlocks, Segment, State, SynOptions, Timestamps};
 use bentpipe_units::Time;
 
 /// Payload of a full segment.
@@ -60,7 +58,8 @@ impl Timeline {
             },
         );
         assert_eq!(timeline.endpoint.state(), State::Established);
-        let third = timeline.endpoint.poll_transmit(timeline.now).expect("the third segment of the handshake");
+        let third =
+            timeline.endpoint.poll_transmit(timeline.now).expect("the third segment of the handshake");
         assert_eq!((third.flags, third.len), (Flags::ACK, 0));
         // The window of a SYN is not scaled: this one announces the whole.
         timeline.ack(0);
@@ -70,7 +69,11 @@ impl Timeline {
     /// The clock moves on by `millis`; nothing may want to happen in between.
     pub(crate) fn after(&mut self, millis: u64) -> &mut Self {
         let then = self.now + Duration::from_millis(millis);
-        assert!(self.endpoint.wake_at() >= then, "the endpoint wants to be woken at {:?}", self.endpoint.wake_at());
+        assert!(
+            self.endpoint.wake_at() >= then,
+            "the endpoint wants to be woken at {:?}",
+            self.endpoint.wake_at()
+        );
         self.now = then;
         self
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::timeline::{Timeline, config};
 use bentpipe_tcp::{Config, End, Endpoint, Recovery, RtoLimits, State, SynSchedule};
 use bentpipe_units::Time;
-use crate::timeline::{Timeline, config};
 
 fn seconds(time: Time) -> f64 {
     time.as_secs_f64()
@@ -44,8 +44,7 @@ fn the_syn_ladder_of_rfc_6298_is_1_3_7_15_31_63_seconds() {
 
 #[test]
 fn each_schedule_gives_up_when_it_says() {
-    for schedule in
-        [SynSchedule::OPNET, SynSchedule::WINDOWS_2003, SynSchedule::LINUX, SynSchedule::RFC6298]
+    for schedule in [SynSchedule::OPNET, SynSchedule::WINDOWS_2003, SynSchedule::LINUX, SynSchedule::RFC6298]
     {
         let (sent, end) = alone(&mut connect(schedule), Time::ZERO, usize::MAX);
         let limit = Time::ZERO + schedule.give_up_after().unwrap();
@@ -91,7 +90,8 @@ fn the_backoff_ends_at_the_ceiling() {
 /// Linux' floor of 200 ms, ceiling of 120 s and 15 retries, 924.6 s.
 #[test]
 fn the_connection_is_given_up_when_the_formula_says() {
-    for (ceiling, retries) in [(120, 0), (120, 3), (120, 9), (120, 10), (120, 15), (10, 15), (1, 15), (1, 40)] {
+    for (ceiling, retries) in [(120, 0), (120, 3), (120, 9), (120, 10), (120, 15), (10, 15), (1, 15), (1, 40)]
+    {
         let max = Duration::from_secs(ceiling);
         // A timeout of exactly 200 ms, as in the formula: Linux' would be 200 ms above the round trip.
         let min = Duration::from_millis(200);
@@ -107,7 +107,10 @@ fn the_connection_is_given_up_when_the_formula_says() {
         };
         let (at, how) = end.unwrap();
         assert_eq!(how, End::TimedOut);
-        assert!((seconds(at) - seconds(start) - formula).abs() < 1e-6, "{ceiling} s, {retries} retries: {at:?}");
+        assert!(
+            (seconds(at) - seconds(start) - formula).abs() < 1e-6,
+            "{ceiling} s, {retries} retries: {at:?}"
+        );
         assert_eq!(sent.len() as u32, retries);
     }
 }

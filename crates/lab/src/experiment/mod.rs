@@ -1,0 +1,171 @@
+//! The published experiments: each one a function from seeds to [`Results`], whose verdicts are computed from the data.
+//!
+//! The walk of an experiment: a file of `scenarios/` with some parameters set becomes scenarios ([`Lab::scenario`]); they
+//! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
+//! ([`Runs::summary`]); tables, figures and verdicts are made of these.
+
+mod pepsal;
+mod psats09;
+mod radius07;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bentpipe_sim::file::{Setting, Source};
+use bentpipe_sim::{FlowResult, RunResult, Scenario, Unobserved, run};
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::results::{Results, Seeds};
+use crate::statistics::Summary;
+
+/// An experiment of the literature.
+#[derive(Debug, Clone, Copy)]
+pub struct Experiment {
+    /// Its name: the publication's, and the figure's or the subject's.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub title: &'static str,
+    /// The publication.
+    pub source: &'static str,
+    /// With how many seeds it runs unless told otherwise.
+    pub seeds: u64,
+    run: fn(&Lab<'_>) -> Result<Findings, Error>,
+}
+
+/// What an experiment finds; the rest of its [`Results`] is known beforehand.
+#[derive(Debug, Default)]
+struct Findings {
+    verdicts: Vec<crate::results::Verdict>,
+    tables: Vec<crate::results::Part<crate::table::Table>>,
+    figures: Vec<crate::results::Part<crate::figure::Figure>>,
+}
+
+/// All of them, in the order of the publications.
+pub const ALL: [Experiment; 8] = [
+    psats09::FIG4,
+    psats09::FIG5,
+    pepsal::CONGESTION,
+    pepsal::PER,
+    pepsal::BOTH,
+    pepsal::FAIRNESS,
+    radius07::REACH,
+    radius07::STEP,
+];
+
+/// The experiment of a name.
+///
+/// # Errors
+/// With all names, if there is no such experiment.
+pub fn find(name: &str) -> Result<&'static Experiment, Error> {
+    ALL.iter().find(|experiment| experiment.name == name).ok_or_else(|| Error::UnknownExperiment {
+        name: name.to_owned(),
+        known: ALL.map(|experiment| experiment.name).join(", "),
+    })
+}
+
+/// How far an experiment is, in runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    planned: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress {
+    /// Runs done, and runs known to be needed.
+    pub fn get(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.planned.load(Ordering::Relaxed))
+    }
+}
+
+impl Experiment {
+    /// Runs it in virtual time.
+    ///
+    /// # Errors
+    /// If a scenario of it is not valid.
+    pub fn run(&self, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
+        let found = (self.run)(&Lab { seeds, progress })?;
+        Ok(Results {
+            name: self.name.into(),
+            title: self.title.into(),
+            source: self.source.into(),
+            world: crate::results::World::Sim,
+            seeds,
+            verdicts: found.verdicts,
+            tables: found.tables,
+            figures: found.figures,
+        })
+    }
+}
+
+/// Where experiments run.
+struct Lab<'a> {
+    seeds: Seeds,
+    progress: &'a Progress,
+}
+
+impl Lab<'_> {
+    /// A scenario of `scenarios/` with parameters set, each as `key=value`.
+    fn scenario(&self, file: &(&str, &str), settings: &[String]) -> Result<Scenario, Error> {
+        let settings: Vec<Setting> = settings
+            .iter()
+            .map(|setting| setting.parse().map_err(|error| Error::Scenario(format!("{error}"))))
+            .collect::<Result<_, _>>()?;
+        let source = Source::parse(file.0, file.1).map_err(|error| Error::Scenario(error.to_string()))?;
+        source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))
+    }
+
+    /// Runs each scenario with each seed, on all cores; the results are in the order of the scenarios.
+    fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
+        let seeds = self.seeds.count;
+        let jobs = scenarios.len() as u64 * seeds;
+        self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
+        let job = |index: u64| {
+            let scenario = &scenarios[(index / seeds) as usize];
+            let result = run(scenario, self.seeds.first + index % seeds, &mut Unobserved);
+            self.progress.done.fetch_add(1, Ordering::Relaxed);
+            result
+        };
+        // One at a time: runs differ in length by orders of magnitude.
+        let results: Vec<RunResult> =
+            (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
+        results.chunks(seeds as usize).map(|runs| Runs(runs.to_vec())).collect()
+    }
+}
+
+/// The results of one scenario with all seeds.
+#[derive(Debug, Clone)]
+struct Runs(Vec<RunResult>);
+
+impl Runs {
+    /// A figure of merit over the seeds.
+    fn summary(&self, merit: impl Fn(&RunResult) -> f64) -> Summary {
+        let values: Vec<f64> = self.0.iter().map(merit).collect();
+        Summary::of(&values).expect("an experiment has a seed")
+    }
+
+    /// A figure of merit of the first flow, which is the one that the scenario is about.
+    fn first_flow(&self, merit: impl Fn(&FlowResult) -> f64) -> Summary {
+        self.summary(|run| merit(&run.flows[0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_all() {
+        let error = find("psats09-fig6").unwrap_err().to_string();
+        assert!(ALL.iter().all(|experiment| error.contains(experiment.name)), "{error}");
+    }
+
+    #[test]
+    fn the_results_do_not_depend_on_the_number_of_threads() {
+        let outcome = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let seeds = Seeds { first: 1, count: 2 };
+            pool.install(|| pepsal::PER.run(seeds, &Progress::default())).unwrap()
+        };
+        assert_eq!(outcome(1), outcome(3));
+    }
+}

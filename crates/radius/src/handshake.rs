@@ -1,0 +1,163 @@
+//! How far a three-way handshake reaches when both ends have a timer.
+//!
+//! The client gives up when its SYN schedule ends. But the server forgets too: it repeats its SYN-ACK a number of times
+//! and then drops the half-open connection, and the segment that would complete it finds nothing and is answered by a
+//! reset. The client believes for a round trip that it is connected.
+//!
+//! On Linux each SYN that arrives restarts the server's running wait without being counted as an expiry (measured on
+//! 6.18: at 45 s one way, 90 s after the first SYN arrived, the handshake completed, although the SYN-ACK's own schedule
+//! ends after 63 s). Client and server count in the same seconds, so that a SYN and an expiry often fall on the same
+//! instant, and the noise of both clocks decides which comes first. The reach therefore has two bounds.
+
+use std::time::Duration;
+
+/// The one-way delays that a handshake bridges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandshakeReach {
+    /// Every delay up to this one works, whichever comes first where a SYN and an expiry coincide.
+    pub sure: Duration,
+    /// No delay beyond this one works; between the two it depends on those coincidences.
+    pub perhaps: Duration,
+}
+
+/// The reach of a handshake between a client that waits `syn` between its SYNs, and then gives up, and a server that waits
+/// `syn_ack` between its answers, and then forgets.
+///
+/// A server without a timer is an empty `syn_ack`.
+pub fn reach(syn: &[Duration], syn_ack: &[Duration]) -> HandshakeReach {
+    let give_up: Duration = syn.iter().sum();
+    if syn_ack.is_empty() {
+        return HandshakeReach { sure: give_up / 2, perhaps: give_up / 2 };
+    }
+    let sent: Vec<Duration> = std::iter::once(Duration::ZERO).chain(running_sum(syn)).collect();
+    // With a round trip between one SYN and the next, all SYNs up to the first of the two have been sent when the answer
+    // comes. The last segment arrives at the server a round trip after the first SYN did.
+    let (mut sure, mut perhaps) = (None, Duration::ZERO);
+    for last in 0..syn.len() {
+        let (from, to) = (sent[last], sent[last + 1]);
+        let life = lifetime(&sent[..=last], syn_ack);
+        if sure.is_none() && life.shortest < to {
+            sure = Some(life.shortest.max(from));
+        }
+        if life.longest > from {
+            perhaps = perhaps.max(life.longest.min(to));
+        }
+    }
+    HandshakeReach { sure: sure.unwrap_or(give_up) / 2, perhaps: perhaps / 2 }
+}
+
+/// How long after its first SYN a half-open connection is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lifetime {
+    shortest: Duration,
+    longest: Duration,
+}
+
+fn lifetime(syns: &[Duration], waits: &[Duration]) -> Lifetime {
+    let expires = waits[0];
+    HalfOpen { waits, expired: 0, expires }.end(&syns[1..])
+}
+
+/// A half-open connection: how many of its waits have expired, and when the running one will.
+#[derive(Debug, Clone, Copy)]
+struct HalfOpen<'a> {
+    waits: &'a [Duration],
+    expired: usize,
+    expires: Duration,
+}
+
+impl HalfOpen<'_> {
+    /// When it is forgotten if `syns` are still to arrive.
+    fn end(self, syns: &[Duration]) -> Lifetime {
+        match syns.split_first() {
+            Some((&syn, later)) if syn < self.expires => self.restarted(syn).end(later),
+            Some((&syn, later)) if syn == self.expires => {
+                let (one, other) = (self.restarted(syn).end(later), self.expiry(syns));
+                Lifetime {
+                    shortest: one.shortest.min(other.shortest),
+                    longest: one.longest.max(other.longest),
+                }
+            }
+            _ => self.expiry(syns),
+        }
+    }
+
+    fn restarted(self, syn: Duration) -> Self {
+        Self { expires: syn + self.waits[self.expired], ..self }
+    }
+
+    /// The running wait expires. A SYN that comes when the connection is forgotten begins a new one, whose sequence
+    /// numbers differ: the answer to the old one does not complete it.
+    fn expiry(self, syns: &[Duration]) -> Lifetime {
+        match self.waits.get(self.expired + 1) {
+            Some(&wait) => Self { expired: self.expired + 1, expires: self.expires + wait, ..self }.end(syns),
+            None => Lifetime { shortest: self.expires, longest: self.expires },
+        }
+    }
+}
+
+fn running_sum(waits: &[Duration]) -> impl Iterator<Item = Duration> {
+    waits.iter().scan(Duration::ZERO, |at, wait| {
+        *at += *wait;
+        Some(*at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(values: &[u64]) -> Vec<Duration> {
+        values.iter().copied().map(Duration::from_secs).collect()
+    }
+
+    fn halves(reach: HandshakeReach) -> (f64, f64) {
+        (reach.sure.as_secs_f64(), reach.perhaps.as_secs_f64())
+    }
+
+    #[test]
+    fn without_a_server_timer_half_the_syn_schedule_is_the_reach() {
+        assert_eq!(halves(reach(&seconds(&[3, 6, 12, 24]), &[])), (22.5, 22.5));
+        assert_eq!(halves(reach(&seconds(&[1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64]), &[])), (65.5, 65.5));
+    }
+
+    #[test]
+    fn a_single_syn_leaves_the_server_its_own_schedule() {
+        let server = seconds(&[1, 2, 4, 8, 16, 32]);
+        assert_eq!(halves(reach(&seconds(&[1000]), &server)), (31.5, 31.5));
+    }
+
+    #[test]
+    fn linux_is_sure_to_33_and_a_half_and_may_reach_49_and_a_half_seconds() {
+        let syn = seconds(&[1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64]);
+        let server = seconds(&[1, 2, 4, 8, 16, 32]);
+        assert_eq!(halves(reach(&syn, &server)), (33.5, 49.5));
+    }
+
+    #[test]
+    fn a_client_that_gives_up_early_is_the_bound() {
+        let server = seconds(&[1, 2, 4, 8, 16, 32]);
+        assert_eq!(halves(reach(&seconds(&[3, 6]), &server)), (4.5, 4.5));
+    }
+
+    proptest! {
+        #[test]
+        fn the_bounds_are_ordered_and_within_the_syn_schedule(
+            syn in prop::collection::vec(1u64..60, 1..8), server in prop::collection::vec(1u64..60, 1..8),
+        ) {
+            let give_up = Duration::from_secs(syn.iter().sum());
+            let found = reach(&seconds(&syn), &seconds(&server));
+            prop_assert!(found.sure <= found.perhaps && found.perhaps <= give_up / 2, "{found:?}");
+        }
+
+        #[test]
+        fn a_more_patient_server_never_reaches_less(
+            syn in prop::collection::vec(1u64..30, 1..6), server in prop::collection::vec(1u64..30, 1..6), more in 1u64..60,
+        ) {
+            let patient = [server.clone(), vec![more]].concat();
+            let (less, most) = (reach(&seconds(&syn), &seconds(&server)), reach(&seconds(&syn), &seconds(&patient)));
+            prop_assert!(most.sure >= less.sure && most.perhaps >= less.perhaps, "{less:?} {most:?}");
+        }
+    }
+}

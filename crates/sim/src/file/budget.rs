@@ -1,0 +1,106 @@
+//! What a run may take: memory for the packets that are on their way, and work for all that are sent.
+//!
+//! Both are estimated from above before the run, so that a slip of the keyboard is an error and not a machine that swaps
+//! for a night.
+
+use std::time::Duration;
+
+use bentpipe_units::Rate;
+
+use crate::scenario::{FlowSpec, Hop, LegSpec, LinkSpec};
+
+/// The most segments that all flows together may have in flight: about 2 GB of memory.
+pub const MAX_SEGMENTS_IN_FLIGHT: u64 = 20_000_000;
+/// The most segments and timers that a run may go through: some hours.
+pub const MAX_EVENTS: f64 = 1e10;
+
+/// Without window scaling no window is larger (RFC 7323 §2).
+const UNSCALED_WINDOW: u64 = 65_535;
+
+/// The sums over the flows so far.
+pub(crate) struct Budget<'a> {
+    links: &'a [LinkSpec],
+    duration: Duration,
+    in_flight: u64,
+    events: f64,
+}
+
+impl<'a> Budget<'a> {
+    pub(crate) fn new(links: &'a [LinkSpec], duration: Duration) -> Self {
+        Self { links, duration, in_flight: 0, events: 0.0 }
+    }
+
+    /// Adds `count` flows like this one.
+    ///
+    /// # Errors
+    /// What is too much then, how much it is, and what to do.
+    pub(crate) fn add(&mut self, flow: &FlowSpec, count: usize) -> Result<(), String> {
+        let in_flight: u64 = (0..flow.legs.len()).map(|leg| window_segments(flow, leg)).sum();
+        self.in_flight = self.in_flight.saturating_add(in_flight.saturating_mul(count as u64));
+        if self.in_flight > MAX_SEGMENTS_IN_FLIGHT {
+            return Err(format!(
+                "with this flow, {} segments could be in flight: at most {MAX_SEGMENTS_IN_FLIGHT} are simulated; \
+                 lower count, send_buffer or receive_buffer",
+                self.in_flight
+            ));
+        }
+        let events: f64 = (0..flow.legs.len()).map(|leg| self.events_of(flow, leg)).sum();
+        self.events += events * count as f64;
+        if self.events > MAX_EVENTS {
+            return Err(format!(
+                "with this flow, the run could send {:.0e} segments: at most {MAX_EVENTS:.0e} are simulated; lower \
+                 duration, bytes, the rates or count",
+                self.events
+            ));
+        }
+        Ok(())
+    }
+
+    /// Segments that a leg can send in the whole run, and expiries of its timers.
+    fn events_of(&self, flow: &FlowSpec, index: usize) -> f64 {
+        let (leg, seconds) = (&flow.legs[index], self.duration.as_secs_f64());
+        let segment = smallest_segment(flow) as f64;
+        let by_window = window_segments(flow, index) as f64 * seconds / self.round_trip(leg);
+        let by_rate = self.rates(leg).map(|rate| rate.bps() as f64 / 8.0 * seconds / segment);
+        let by_bytes = flow.bytes.map(|bytes| bytes as f64 / segment);
+        let segments = by_rate.chain(by_bytes).fold(by_window, f64::min);
+        let shortest_timer = leg.sender.rto.max.min(leg.sender.syn.max).min(leg.receiver.syn_ack.max);
+        segments + seconds / shortest_timer.as_secs_f64()
+    }
+
+    /// The round trip of the empty path, seconds; never quite zero.
+    fn round_trip(&self, leg: &LegSpec) -> f64 {
+        let delay = |hop: &Hop| {
+            let link = &self.links[hop.link].config;
+            link.forward.delay.as_secs_f64() + link.reverse.delay.as_secs_f64()
+        };
+        leg.path.iter().map(delay).sum::<f64>().max(1e-9)
+    }
+
+    /// The rates of the path from the sender to the receiver.
+    fn rates<'b>(&'b self, leg: &'b LegSpec) -> impl Iterator<Item = Rate> + 'b {
+        leg.path.iter().filter_map(|hop| {
+            let link = &self.links[hop.link].config;
+            if hop.forward { link.forward.rate } else { link.reverse.rate }
+        })
+    }
+}
+
+/// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them.
+fn window_segments(flow: &FlowSpec, index: usize) -> u64 {
+    let leg = &flow.legs[index];
+    let scaled = leg.sender.window_scaling && leg.receiver.window_scaling;
+    let window = [
+        leg.sender.send_buffer,
+        leg.receiver.receive_buffer,
+        if scaled { u64::MAX } else { UNSCALED_WINDOW },
+        index.checked_sub(1).map_or(u64::MAX, |before| flow.splitters[before].buffer),
+        flow.bytes.unwrap_or(u64::MAX),
+    ];
+    window.into_iter().min().unwrap_or(0).div_ceil(smallest_segment(flow))
+}
+
+/// A splitter may pass on what comes in pieces as small as they come.
+fn smallest_segment(flow: &FlowSpec) -> u64 {
+    flow.legs.iter().map(|leg| leg.sender.mss.min(leg.receiver.mss)).min().unwrap_or(1).into()
+}

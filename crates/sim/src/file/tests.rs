@@ -1,0 +1,589 @@
+//! Whole scenarios: what is read, and what is refused with which words.
+
+use std::path::Path;
+
+use bentpipe_link::Encapsulation;
+use bentpipe_tcp::congestion::{Algorithm, Components};
+use bentpipe_tcp::{Config, Recovery, SynSchedule};
+use bentpipe_units::{ByteCount, Rate, Time};
+use proptest::prelude::*;
+
+use super::*;
+use crate::scenario::{Hop, Side};
+
+/// Every key once.
+const FULL: &str = r#"title = "everything"
+duration = "100s"
+sample_interval = "50ms"
+
+[[link]]
+name = "sat"
+between = ["gw", "client"]
+rate = "10Mbit/s"
+delay = "300ms"
+per = "1%"
+queue = "750kB"
+gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
+outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
+encapsulation = "dvb-mpe"
+[link.reverse]
+rate = "2Mbit/s"
+encapsulation = { overhead = 8, frame_payload = 48, frame_header = 5 }
+gilbert_elliott = "off"
+outages = []
+queue = "bdp"
+
+[[link]]
+name = "net"
+between = ["server", "gw"]
+delay = "10ms"
+
+[tcp.sat]
+base = "lab"
+congestion = "hybla"
+hybla = { pacing = false }
+recovery = "newreno-impatient"
+initial_window = 4
+
+[tcp.lab]
+base = "linux"
+mss = 1000
+send_buffer = "4MB"
+receive_buffer = "2MiB"
+window_scaling = true
+timestamps = false
+sack = false
+delayed_ack = "off"
+limited_transmit = false
+nagle = false
+restart_after_idle = false
+byte_counting_limit = "off"
+rto = { initial = "3s", min = "1s", max = "10s", granularity = "10ms" }
+retries = "endless"
+user_timeout = "20m"
+syn = "opnet"
+syn_ack = { first = "3s", linear = 1, max = "60s", waits = "endless" }
+
+[[flow]]
+name = "download"
+from = "server"
+to = "client"
+via = ["gw"]
+bytes = "10MB"
+start = "1s"
+start_within = "100ms"
+opened_by = "destination"
+count = 2
+tcp = "linux"
+receiver_tcp = "rfc"
+split = [{ at = "gw", buffer = "2MB", tcp = "sat", receiver_tcp = "lab" }]
+
+[sweep]
+link.sat.per = ["0", 0.01]
+"#;
+
+fn read(text: &str) -> Result<Scenario, String> {
+    let source = Source::parse("dir/s.toml", text).map_err(|error| error.to_string())?;
+    source.with(&[]).map_err(|error| error.to_string())
+}
+
+fn with(settings: &[&str]) -> Result<Scenario, String> {
+    let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+    Source::parse("dir/s.toml", FULL).unwrap().with(&settings).map_err(|error| error.to_string())
+}
+
+fn line_of(needle: &str) -> usize {
+    FULL.lines().position(|line| line.starts_with(needle)).unwrap() + 1
+}
+
+#[test]
+fn every_key_of_a_link_is_read_and_its_reverse_differs_where_it_says_so() {
+    let scenario = read(FULL).unwrap();
+    assert_eq!((scenario.title.as_str(), scenario.duration), ("everything", Duration::from_secs(100)));
+    assert_eq!(scenario.sample_interval, Duration::from_millis(50));
+    assert_eq!(scenario.nodes, ["gw", "client", "server"]);
+    let link = &scenario.links[0].config;
+    assert_eq!((link.forward.rate, link.reverse.rate), (Some(Rate::mbps(10)), Some(Rate::mbps(2))));
+    assert_eq!((link.forward.queue, link.reverse.queue), (Some(ByteCount::new(750_000)), None));
+    assert_eq!((link.forward.per, link.forward.delay), (link.reverse.per, link.reverse.delay));
+    assert_eq!(link.forward.gilbert_elliott.unwrap().loss_in_bad.get(), 0.9);
+    assert_eq!(link.reverse.gilbert_elliott, None);
+    assert_eq!(link.forward.outages.total(), Duration::from_secs(6));
+    assert!(link.reverse.outages.is_empty());
+    assert_eq!(link.forward.encapsulation, Encapsulation::dvb_mpe());
+    assert_eq!(link.reverse.encapsulation, Encapsulation::aal5_atm());
+    assert_eq!(scenario.links[1].config.forward, scenario.links[1].config.reverse);
+}
+
+#[test]
+fn every_key_of_a_flow_is_read_and_legs_have_the_parameters_of_their_ends() {
+    let scenario = read(FULL).unwrap();
+    let [first, second] = &scenario.flows[..] else { panic!("{:?}", scenario.flows) };
+    assert_eq!((first.name.as_str(), second.name.as_str()), ("download-1", "download-2"));
+    assert_eq!((first.bytes, first.start), (Some(10_000_000), Time::from_nanos(1_000_000_000)));
+    assert_eq!((first.start_within, first.opened_by), (Duration::from_millis(100), Side::Destination));
+    assert_eq!((first.splitters[0].node, first.splitters[0].buffer), (0, 2_000_000));
+    let [terrestrial, space] = &first.legs[..] else { panic!("{:?}", first.legs) };
+    assert_eq!(terrestrial.path, [Hop { link: 1, forward: true }]);
+    assert_eq!(space.path, [Hop { link: 0, forward: true }]);
+    assert_eq!((terrestrial.sender, terrestrial.receiver.mss), (Config::linux(), 1000));
+    assert_eq!((space.sender.initial_window, space.receiver), (4, Config::default()));
+}
+
+#[test]
+fn every_key_of_tcp_is_read_over_its_base() {
+    let sender = read(FULL).unwrap().flows[0].legs[1].sender;
+    let components = Components { pacing: false, ..Components::ALL };
+    assert_eq!(sender.congestion, Algorithm::Hybla(components));
+    assert_eq!((sender.recovery, sender.mss), (Recovery::NewRenoImpatient, 1000));
+    assert_eq!((sender.send_buffer, sender.receive_buffer), (4_000_000, 2 << 20));
+    let switches = [sender.window_scaling, sender.timestamps, sender.sack, sender.limited_transmit];
+    assert_eq!(switches, [true, false, false, false]);
+    assert_eq!([sender.nagle, sender.restart_after_idle], [false, false]);
+    assert_eq!((sender.delayed_ack, sender.byte_counting_limit, sender.retries), (None, None, None));
+    assert_eq!((sender.rto.initial, sender.rto.min), (Duration::from_secs(3), Duration::from_secs(1)));
+    assert_eq!(
+        (sender.rto.max, sender.rto.granularity),
+        (Duration::from_secs(10), Duration::from_millis(10))
+    );
+    assert_eq!(sender.user_timeout, Some(Duration::from_secs(1200)));
+    assert_eq!(sender.syn, SynSchedule::OPNET);
+    let answer =
+        SynSchedule { first: Duration::from_secs(3), linear: 1, max: Duration::from_secs(60), waits: None };
+    assert_eq!(sender.syn_ack, answer);
+}
+
+#[test]
+fn little_needs_to_be_said() {
+    let text = "duration='1s'\n[[link]]\nname='l'\nbetween=['a','b']\ndelay='1s'\n[[flow]]\nname='f'\nfrom='a'\nto='b'";
+    let scenario = read(text).unwrap();
+    assert_eq!((scenario.title.as_str(), scenario.sample_interval), ("dir/s.toml", DEFAULT_SAMPLE_INTERVAL));
+    let flow = &scenario.flows[0];
+    assert_eq!((flow.name.as_str(), flow.bytes, flow.opened_by), ("f", None, Side::Source));
+    assert_eq!((flow.legs.len(), flow.legs[0].sender), (1, Config::default()));
+}
+
+#[test]
+fn components_of_hybla_wait_while_another_algorithm_is_chosen() {
+    let sender = |settings: &[&str]| with(settings).unwrap().flows[0].legs[1].sender.congestion;
+    assert_eq!(sender(&["tcp.sat.congestion=cubic"]), Algorithm::Cubic);
+    assert_eq!(sender(&["tcp.sat.hybla=published"]), Algorithm::Hybla(Components::PUBLISHED));
+    assert_eq!(sender(&["tcp.sat.hybla.hoe=false", "tcp.sat.hybla.pacing=true"]), {
+        Algorithm::Hybla(Components { hoe: false, ..Components::ALL })
+    });
+}
+
+#[test]
+fn settings_from_outside_take_the_place_of_values() {
+    let scenario = with(&[
+        "duration=7s",
+        "title=2024",
+        "link.sat.per=0.5",
+        "link.net.reverse.rate=1M",
+        "flow.download.count=3",
+        "flow.download.split.gw.buffer=1MB",
+        "tcp.lab.sack=true",
+        "tcp.lab.retries=3",
+        "tcp.lab.rto.max=20s",
+        "link.sat.outages=[{ start = '1s', duration = '1s' }]",
+    ])
+    .unwrap();
+    assert_eq!((scenario.title.as_str(), scenario.duration), ("2024", Duration::from_secs(7)));
+    assert_eq!(scenario.links[0].config.reverse.per.get(), 0.5);
+    assert_eq!(scenario.links[0].config.forward.outages.total(), Duration::from_secs(1));
+    let net = &scenario.links[1].config;
+    assert_eq!((net.forward.rate, net.reverse.rate), (None, Some(Rate::mbps(1))));
+    assert_eq!((scenario.flows.len(), scenario.flows[0].splitters[0].buffer), (3, 1_000_000));
+    let sender = scenario.flows[0].legs[1].sender;
+    assert_eq!((sender.sack, sender.retries, sender.rto.max), (true, Some(3), Duration::from_secs(20)));
+}
+
+/// In place of the line that begins with the first text stands the second; the error is in that line and says the third.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("duration", "duration = \"0s\"", "duration: 0ns is too short: write 1us or more"),
+    ("duration", "duration = \"31y\"", "duration: \"31y\" is not a time span: unknown unit"),
+    (
+        "duration",
+        "duration = \"300000h\"",
+        "duration: \"300000h\" is not a time span: it must not exceed 30 years",
+    ),
+    ("duration", "duration = ", "string values must be quoted, expected literal string in \"duration =\""),
+    ("title", "title = \"two\\nlines\"", "title: a title is one line of at most 200 characters"),
+    (
+        "title",
+        "titel = \"x\"",
+        "titel: there is no such key; there is title, duration, sample_interval, link",
+    ),
+    ("sample_interval", "sample_interval = \"0\"", "sample_interval: 0ns is too short"),
+    ("name = \"sat\"", "name = \"a b\"", "link[1].name: \"a b\" is not a name: write 1 to 64 letters"),
+    ("name = \"net\"", "", "link[2]: name is missing; write for example name = \"satellite\""),
+    ("between", "between = [\"gw\"]", "link.sat.between: 1 nodes are given: a link joins two"),
+    ("between", "between = [\"gw\", \"gw\"]", "link.sat.between: a link joins two nodes, not gw with itself"),
+    ("rate = \"10M", "rate = \"-1M\"", "link.sat.rate: \"-1M\" is not a bit rate: it must be zero or more"),
+    ("rate = \"10M", "rate = 0", "link.sat.rate: \"0\" is not a bit rate: it must lie between 1 bit/s"),
+    ("rate = \"2M", "rate = \"fast\"", "link.sat.reverse.rate: \"fast\" is not a bit rate"),
+    ("per", "per = \"101%\"", "link.sat.per: \"101%\" is not a probability: it must lie between 0 and 1"),
+    ("per", "per = 1.5", "link.sat.per: \"1.5\" is not a probability"),
+    ("per", "per = 2007-05-01", "2007-05-01 is a date"),
+    ("gilbert_elliott = {", "gilbert_elliott = { good_to_bad = 0.1 }", "bad_to_good is missing"),
+    ("outages = [{", "outages = [{ start = \"1s\" }]", "link.sat.outages[1]: duration is missing"),
+    (
+        "outages = [{",
+        "outages = [{ start = \"4s\", duration = \"1s\" }, { start = \"1s\", duration = \"3.5s\" }]",
+        "link.sat.outages: row 1 (4s for 1s) overlaps row 2 (1s for 3.5s): an outage begins when the one before has \
+         ended, at 4.5s or later",
+    ),
+    (
+        "outages = [{",
+        "outages = { file = \"none.csv\" }",
+        "link.sat.outages.file: cannot read dir/none.csv: No such file",
+    ),
+    (
+        "outages = [{",
+        "outages = { trace = \"tokaido\" }",
+        "link.sat.outages.trace: there is no tokaido; there is direttissima",
+    ),
+    ("outages = [{", "outages = { trace = \"direttissima\" }", "a trace in kilometres needs speed_kmh"),
+    ("outages = [{", "outages = { speed_kmh = 60 }", "link.sat.outages: write either file = "),
+    ("outages = [{", "outages = { file = \"/dev/zero\" }", "cannot read /dev/zero: it is not a regular file"),
+    (
+        "outages = [{",
+        "outages = { file = \"x\", speed_kmh = -5 }",
+        "link.sat.outages.speed_kmh: -5 is not a number above 0",
+    ),
+    (
+        "encapsulation = \"dvb",
+        "encapsulation = \"atm\"",
+        "\"atm\" is not an encapsulation: choose none, dvb-mpe, aal5-atm",
+    ),
+    ("encapsulation = {", "encapsulation = { frame_header = 5 }", "frame_header needs frame_payload"),
+    (
+        "encapsulation = {",
+        "encapsulation = { frame_payload = 0 }",
+        "0 is not a whole number between 1 and 65535",
+    ),
+    ("base = \"lab\"", "base = \"moon\"", "tcp.sat.base: there is no moon; there is rfc, linux, lab, sat"),
+    ("base = \"lab\"", "base = \"sat\"", "tcp.sat.base: sat → sat goes round in circles"),
+    ("base = \"linux\"", "base = \"sat\"", "tcp.lab.base: lab → sat → lab goes round in circles"),
+    (
+        "congestion",
+        "congestion = \"vegas\"",
+        "tcp.sat.congestion: \"vegas\" is not a congestion control: choose newreno",
+    ),
+    ("congestion", "congestion = true", "tcp.sat.congestion: \"true\" is not a congestion control"),
+    ("hybla", "hybla = 3", "tcp.sat.hybla: these are not components of Hybla: write \"all\""),
+    ("recovery", "recovery = \"tahoe\"", "tcp.sat.recovery: \"tahoe\" is not a loss recovery: choose reno"),
+    ("mss", "mss = 40", "tcp.lab.mss: 40 is not a whole number between 88 and 65535"),
+    (
+        "send_buffer",
+        "send_buffer = 10",
+        "tcp.lab.send_buffer: 10 is not possible: it must lie between one mss",
+    ),
+    (
+        "receive_buffer",
+        "receive_buffer = \"2GB\"",
+        "tcp.lab.receive_buffer: 2000000000 is not possible: it must lie",
+    ),
+    (
+        "delayed_ack",
+        "delayed_ack = \"1s\"",
+        "tcp.lab.delayed_ack: 1s is not possible: it must not exceed 500ms",
+    ),
+    ("nagle", "nagle = \"yes\"", "tcp.lab.nagle: \"yes\" is neither true nor false"),
+    ("rto", "rto = { min = \"2s\", max = \"1s\" }", "tcp.lab.rto: "),
+    ("rto", "rto = { max = \"1us\" }", "tcp.lab.rto.max: 1us is too short: write 1ms or more"),
+    ("retries", "retries = -1", "tcp.lab.retries: -1 is neither \"endless\" nor a whole number between 0"),
+    (
+        "syn = ",
+        "syn = \"osx\"",
+        "tcp.lab.syn: \"osx\" is not a schedule: choose linux, rfc6298, opnet, windows-2003, ns",
+    ),
+    ("syn_ack", "syn_ack = { waits = 0 }", "tcp.lab.syn_ack.waits: 0 is neither \"endless\" nor a whole"),
+    ("[tcp.lab]", "[tcp.rfc]", "\"rfc\" cannot be the name of TCP parameters"),
+    (
+        "from",
+        "from = \"mars\"",
+        "flow.download.from: there is no mars; there is gw, client, server; links name the nodes",
+    ),
+    ("to", "to = \"server\"", "flow.download.to: server is where the flow comes from"),
+    (
+        "via",
+        "via = [\"gw\", \"server\"]",
+        "flow.download.via: the path comes to server twice: a route has no loops",
+    ),
+    ("via", "via = []", "flow.download.via: no link joins server and client; from server links lead to gw"),
+    ("bytes", "bytes = 0", "flow.download.bytes: a flow of 0 bytes is none"),
+    ("bytes", "bytes = \"-1MB\"", "flow.download.bytes: \"-1MB\" is not a byte count"),
+    ("start = ", "start = \"100s\"", "flow.download.start: 100s is not before the end of the run"),
+    (
+        "opened_by",
+        "opened_by = \"client\"",
+        "flow.download.opened_by: \"client\" is no end of a flow: choose source",
+    ),
+    (
+        "count",
+        "count = 1000000000",
+        "flow.download.count: 1000000000 is not a whole number between 1 and 10000",
+    ),
+    ("count", "count = 0", "flow.download.count: 0 is not a whole number"),
+    (
+        "tcp = \"linux\"",
+        "tcp = \"bsd\"",
+        "flow.download.tcp: there is no bsd; there is lab, linux, rfc, sat; name a section",
+    ),
+    (
+        "split",
+        "split = [{ at = \"client\" }]",
+        "flow.download.split[1].at: the flow cannot be split at client: choose a node between the flow's ends: gw",
+    ),
+    ("split", "split = [{ at = \"gw\" }, { at = \"gw\" }]", "flow.download.split: gw splits the flow twice"),
+    (
+        "split",
+        "split = [{ at = \"gw\", buffer = \"1kB\" }]",
+        "flow.download.split[1].buffer: 1kB is not a splitter's buffer",
+    ),
+    ("split", "split = { at = \"gw\" }", "flow.download.split: a table is not a list"),
+    ("link.sat.per", "link.sat.per = 3", "sweep.link.sat.per: 3 is not a list of values"),
+];
+
+#[test]
+fn what_no_run_can_have_is_named_with_file_line_key_and_what_would_do() {
+    for &(line, replacement, expected) in REFUSED {
+        let number = line_of(line);
+        let lines = FULL.lines().enumerate();
+        let text: Vec<&str> = lines.map(|(i, old)| if i + 1 == number { replacement } else { old }).collect();
+        let error = read(&text.join("\n")).expect_err(replacement);
+        // What is missing is missed in the section's first line.
+        let number = if replacement.is_empty() { number - 1 } else { number };
+        assert!(error.starts_with(&format!("dir/s.toml:{number}: ")), "{replacement}: {error}");
+        assert!(error.contains(expected), "{replacement}: {error}\nlacks {expected}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_section_is_named_in_its_first_line() {
+    let refused = |more: &str, expected: &str| {
+        let error = read(&FULL.replace("[sweep]", &format!("{more}\n[sweep]"))).expect_err(more);
+        let number = line_of("[sweep]");
+        assert!(error.starts_with(&format!("dir/s.toml:{number}: {expected}")), "{error}\nis not {expected}");
+    };
+    let link = |text: &str| format!("[[link]]\n{text}");
+    refused(&link("name='sat'\nbetween=['x','y']\ndelay='1s'"), "link.sat: two links are called sat");
+    refused(
+        &link("name='l'\nbetween=['client','gw']\ndelay='1s'"),
+        "link.l: l and sat both join client and gw",
+    );
+    refused(
+        &link("name='l'\nbetween=['x','y']"),
+        "link.l: it has neither a rate nor a delay, so that virtual time",
+    );
+    refused(
+        &link("name='l'\nbetween=['x','y']\nrate=1\nreverse={rate='unlimited'}"),
+        "link.l: its reverse has neither",
+    );
+    let flow = |text: &str| format!("[[flow]]\nname='f'\nfrom='server'\nto='client'\n{text}");
+    refused(&flow("count=9999"), "flow.f: with this one there are 10001 flows: at most 10000");
+    refused(&flow("count=5000"), "flow.f: with this flow, 57");
+    refused(
+        "[[flow]]\nname='download-2'\nfrom='gw'\nto='client'",
+        "flow.download-2: two flows are called download-2",
+    );
+    let island = read(
+        &FULL
+            .replace("from = \"server\"", "from = \"x\"")
+            .replace("via = [\"gw\"]", "")
+            .replace("[tcp.sat]", "[[link]]\nname='l'\nbetween=['x','y']\ndelay='1s'\n[tcp.sat]"),
+    );
+    assert!(island.unwrap_err().ends_with("flow.download: no links lead from x to client"));
+    assert!(read("").unwrap_err().starts_with("dir/s.toml:1: duration is missing"));
+    assert!(
+        read("duration='1s'").unwrap_err().contains("dir/s.toml:1: there is no link: add a section [[link]]")
+    );
+    let text = "duration='1s'\nflow=[]\n[[link]]\nname='l'\nbetween=['a','b']\ndelay='1s'";
+    assert!(read(text).unwrap_err().contains("there is no flow: add a section [[flow]]"));
+}
+
+#[test]
+fn a_run_without_end_is_refused() {
+    let text = |settings: &[&str]| with(settings).expect_err(&settings.join(" "));
+    let error = text(&["duration=200000h", "flow.download.bytes=100000GB"]);
+    assert!(error.contains("flow.download: with this flow, the run could send"), "{error}");
+    assert!(with(&["duration=200000h"]).is_ok(), "a bounded transfer may take its time");
+}
+
+#[test]
+fn the_built_in_trace_is_travelled_at_the_speed_that_is_set() {
+    let outages = "link.sat.outages={ trace = 'direttissima', speed_kmh = 60 }";
+    let scenario = with(&[outages, "link.sat.outages.speed_kmh=120"]).unwrap();
+    let total = scenario.links[0].config.forward.outages.total().as_secs_f64();
+    assert!((total - 37.4 / 120.0 * 3600.0).abs() < 0.5, "{total} s of 37.4 km at 120 km/h");
+}
+
+#[test]
+fn rows_of_an_outage_file_that_overlap_are_named_by_their_lines() {
+    let directory = Directory::new();
+    let write = |name: &str, text: &str| std::fs::write(directory.0.join(name), text).unwrap();
+    write("good.csv", "# tunnels\nstart_s,duration_s\n10,5\n15,1\n\n30,2,with a name\n");
+    write("bad.csv", "\u{feff}# tunnels\n\nstart_s,duration_s\n30,2\n# more\n10,5\n14.5,1\n");
+    write("km.csv", "start_km,length_km\n14.010,0.051\n14.061,7\n21.0,1\n");
+    write("text.csv", "start_s,duration_s\n1,2\nx,3\n");
+    std::fs::write(directory.0.join("latin.csv"), b"start_s,duration_s\n1,2,\xe9\n").unwrap();
+    let file = directory.0.join("s.toml").display().to_string();
+    let read = |outages: &str| {
+        let line = format!("outages = {{ {outages} }}");
+        let text: Vec<&str> = FULL
+            .lines()
+            .map(|old| if old.starts_with("outages = [{") { line.as_str() } else { old })
+            .collect();
+        let scenario = Source::parse(&file, &text.join("\n")).unwrap().with(&[]);
+        scenario
+            .map(|scenario| scenario.links[0].config.forward.outages.total())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(read("file = 'good.csv'"), Ok(Duration::from_secs(8)), "rows that touch do not overlap");
+    let error = read("file = 'bad.csv'").unwrap_err();
+    let expected = "line 7 of the outage file (14.5s for 1s) overlaps line 6 of the outage file (10s for 5s)";
+    assert!(error.contains(expected) && error.contains("s.toml:13: link.sat.outages: "), "{error}");
+    let error = read("file = 'km.csv', speed_kmh = 120").unwrap_err();
+    assert!(error.contains("line 4 of the outage file (630s for 30s) overlaps line 3"), "{error}");
+    let error = read("file = 'km.csv'").unwrap_err();
+    assert!(
+        error.contains("km.csv: line 1 of the outage trace") && error.contains("needs speed_kmh"),
+        "{error}"
+    );
+    assert!(read("file = 'text.csv'").unwrap_err().contains("line 3, column start_s"));
+    assert!(read("file = 'latin.csv'").unwrap_err().contains("cannot read"));
+    assert!(read("file = '.'").unwrap_err().contains("it is not a regular file"));
+}
+
+#[test]
+fn a_file_that_is_no_scenario_is_refused_before_it_fills_the_memory() {
+    let text = Source::load("/dev/zero").unwrap_err().to_string();
+    assert!(text.starts_with("/dev/zero is longer than 1048576 bytes"), "{text}");
+    let text = Source::load("/no/such.toml").unwrap_err().to_string();
+    assert!(text.starts_with("cannot read the scenario /no/such.toml: No such file"), "{text}");
+    let deep = format!("x = {}", "[".repeat(500_000));
+    assert!(Source::parse("s", &deep).unwrap_err().to_string().starts_with("s:1: "));
+    let chain: String = (0..20_000).map(|n| format!("[tcp.t{n}]\nbase='t{}'\n", n + 1)).collect();
+    assert!(read(&FULL.replace("[sweep]", &format!("{chain}[sweep]"))).unwrap_err().contains("are too many"));
+}
+
+#[test]
+fn the_scenarios_of_the_project_are_valid() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut count = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let source = Source::load(entry.unwrap().path()).unwrap();
+        let plan = crate::sweep::Plan::new(&source, &[], &[], &[1]).unwrap_or_else(|error| panic!("{error}"));
+        assert_ne!(plan.scenario(&plan.points()[0]).unwrap().title, source.name());
+        count += 1;
+    }
+    assert!(count >= 4, "{count} scenarios");
+}
+
+#[test]
+fn the_reference_describes_every_key() {
+    let reference = include_str!("../../../../docs/scenarios.md");
+    let bogus = |line: &str, more: &str| FULL.replace(line, &format!("{line}\n{more}"));
+    let texts = [
+        format!("zzz = 1\n{FULL}"),
+        bogus("name = \"sat\"", "zzz = 1"),
+        bogus("[link.reverse]", "zzz = 1"),
+        bogus("[tcp.lab]", "zzz = 1"),
+        bogus("name = \"download\"", "zzz = 1"),
+        FULL.replace("good_to_bad", "zzz"),
+        FULL.replace("overhead", "zzz"),
+        FULL.replace("start = \"10s\"", "zzz = 1"),
+        FULL.replace(
+            "[{ start = \"10s\", duration = \"5s\" }, { start = \"30s\", duration = \"1s\" }]",
+            "{ zzz = 1 }",
+        ),
+        FULL.replace("pacing = false", "zzz = 1"),
+        FULL.replace("initial = \"3s\"", "zzz = 1"),
+        FULL.replace("linear = 1", "zzz = 1"),
+        FULL.replace("buffer = \"2MB\"", "zzz = 1"),
+    ];
+    for text in texts {
+        let error = read(&text).unwrap_err();
+        let (_, keys) =
+            error.split_once("there is no such key; there is ").unwrap_or_else(|| panic!("{error}"));
+        for key in keys.split(", ") {
+            assert!(reference.contains(&format!("`{key}`")), "docs/scenarios.md does not describe {key}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_scenario_or_one_line_of_error(text in "\\PC*") {
+        if let Err(error) = read(&text) {
+            prop_assert!(!error.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn any_change_of_a_good_text_is_a_scenario_or_one_line_of_error(
+        position in 0..FULL.len(), length in 0usize..30, insert in "[\\[\\]={}\"a-z0-9.,%\\n é-]{0,8}"
+    ) {
+        let start = (0..=position).rev().find(|&at| FULL.is_char_boundary(at)).unwrap();
+        let end = (start + length).min(FULL.len());
+        let text = format!("{}{insert}{}", &FULL[..start], &FULL[end..]);
+        match read(&text) {
+            Ok(scenario) => prop_assert!(is_sound(&scenario)),
+            Err(error) => prop_assert!(!error.contains('\n')),
+        }
+    }
+
+    #[test]
+    fn any_setting_makes_a_scenario_or_one_line_of_error(
+        key in prop::sample::select(&[
+            "duration", "link.sat.rate", "link.sat.delay", "link.sat.per", "link.sat.queue", "link.sat.outages",
+            "link.net.reverse.delay", "tcp.lab.mss", "tcp.lab.send_buffer", "tcp.sat.rto.max", "tcp.sat.syn.first",
+            "tcp.lab.initial_window", "flow.download.bytes", "flow.download.count", "flow.download.start",
+            "flow.download.split.gw.buffer", "flow.download.via", "x.y", "", "link..per", "flow",
+        ][..]),
+        value in "(-?[0-9]{1,20}(\\.[0-9]{1,9})?(e-?[0-9]{1,3})?(s|ms|ns|h|M|G|MB|GB|B|%)?|\\PC{0,20}|[\\[{\"'\\]},=a-z0-9]{0,20})",
+    ) {
+        let setting = Setting { key: key.to_owned(), value };
+        match Source::parse("s", FULL).unwrap().with(&[setting]) {
+            Ok(scenario) => prop_assert!(is_sound(&scenario)),
+            Err(error) => prop_assert!(!error.to_string().contains('\n')),
+        }
+    }
+}
+
+/// What the simulator relies on.
+fn is_sound(scenario: &Scenario) -> bool {
+    let advances = |link: &LinkSpec| {
+        let config = &link.config;
+        [&config.forward, &config.reverse].iter().all(|way| way.rate.is_some() || !way.delay.is_zero())
+    };
+    let legs = |flow: &FlowSpec| {
+        let sound = |leg: &crate::scenario::LegSpec| {
+            !leg.path.is_empty() && leg.sender.check().is_ok() && leg.receiver.check().is_ok()
+        };
+        flow.legs.iter().all(sound) && flow.splitters.len() + 1 == flow.legs.len()
+    };
+    !scenario.duration.is_zero()
+        && scenario.links.iter().all(advances)
+        && (1..=MAX_FLOWS).contains(&scenario.flows.len())
+        && scenario.flows.iter().all(legs)
+}
+
+/// A folder of its own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("bentpipe-scenario-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,19 @@
+//! TCP over satellite links in virtual time.
+//!
+//! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the same results,
+//! to the byte, on any machine and on any number of threads.
+
+mod events;
+pub mod file;
+mod flow;
+mod network;
+mod observer;
+mod results;
+pub mod scenario;
+pub mod sweep;
+mod world;
+
+pub use observer::{Observer, Passage, Unobserved};
+pub use results::{FlowResult, LegResult, LinkResult, RunResult, SplitterResult};
+pub use scenario::Scenario;
+pub use world::run;

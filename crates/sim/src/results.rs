@@ -1,0 +1,228 @@
+//! What a run has shown.
+
+use std::time::Duration;
+
+use bentpipe_link::{Counters, OutageTrace};
+use bentpipe_tcp::{End, Endpoint, Statistics};
+use bentpipe_units::Time;
+use serde::Serialize;
+
+use crate::flow::Flow;
+use crate::network::Pipe;
+use crate::scenario::{FlowSpec, Scenario};
+
+/// The result of a run, the same for the same scenario and seed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunResult {
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// Events handled.
+    pub events: u64,
+    /// How long the run lasted in virtual time.
+    pub seconds: f64,
+    /// What became of each flow.
+    pub flows: Vec<FlowResult>,
+    /// What passed over each link.
+    pub links: Vec<LinkResult>,
+}
+
+/// What became of a flow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FlowResult {
+    /// Its name.
+    pub name: String,
+    /// Bytes received by the application in each second from the opening to the last byte, or to the end of the run, in
+    /// bits.
+    pub goodput_bps: f64,
+    /// The same over the time in which no link of its path was disrupted (PSATS09 §5.2).
+    pub clear_sky_goodput_bps: f64,
+    /// Payload sent by the source's TCP, retransmissions included, over the same time.
+    pub throughput_bps: f64,
+    /// Segments sent again, over all legs.
+    pub retransmissions: u64,
+    /// Expiries of the retransmission timers, over all legs.
+    pub timeouts: u64,
+    /// Bytes received by the application.
+    pub bytes: u64,
+    /// From the opening to the last byte, or to the end of the run.
+    pub seconds: f64,
+    /// All that was to be sent has arrived.
+    pub complete: bool,
+    /// How it ended; `null` while it was still at work.
+    pub end: Option<&'static str>,
+    /// Its connections, from the source on.
+    pub legs: Vec<LegResult>,
+    /// Its splitters, from the source on.
+    pub splitters: Vec<SplitterResult>,
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LegResult {
+    /// When its sending end saw the handshake over; `null` for never.
+    pub established_s: Option<f64>,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Payload bytes acknowledged.
+    pub bytes_acknowledged: u64,
+    /// Segments with data or FIN sent.
+    pub segments: u64,
+    /// Segments sent again.
+    pub retransmissions: u64,
+    /// Expiries of the retransmission timer.
+    pub timeouts: u64,
+    /// Fast recoveries.
+    pub recoveries: u64,
+    /// SYNs sent from both ends, answers included.
+    pub syns: u64,
+    /// Payload bytes that arrived more than once.
+    pub duplicate_bytes: u64,
+}
+
+/// What a splitter held: bytes received and not yet acknowledged on the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SplitterResult {
+    /// The most at any time.
+    pub most_bytes: u64,
+    /// The mean over the run.
+    pub mean_bytes: f64,
+}
+
+/// What passed over a link.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LinkResult {
+    /// Its name.
+    pub name: String,
+    /// From its first node to its second.
+    pub forward: Counters,
+    /// From its second node to its first.
+    pub reverse: Counters,
+}
+
+/// Bytes held over time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Occupancy {
+    since: Time,
+    at: Time,
+    bytes: u64,
+    most: u64,
+    byte_seconds: f64,
+}
+
+impl Occupancy {
+    pub(crate) fn since(since: Time) -> Self {
+        Self { since, at: since, bytes: 0, most: 0, byte_seconds: 0.0 }
+    }
+
+    pub(crate) fn observe(&mut self, now: Time, bytes: u64) {
+        self.byte_seconds += self.bytes as f64 * (now - self.at).as_secs_f64();
+        (self.at, self.bytes, self.most) = (now, bytes, self.most.max(bytes));
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.bytes
+    }
+
+    fn result(mut self, end: Time) -> SplitterResult {
+        self.observe(end, self.bytes);
+        let seconds = (end - self.since).as_secs_f64();
+        let mean_bytes = if seconds > 0.0 { self.byte_seconds / seconds } else { 0.0 };
+        SplitterResult { most_bytes: self.most, mean_bytes }
+    }
+}
+
+pub(crate) fn collect(
+    scenario: &Scenario,
+    seed: u64,
+    now: Time,
+    events: u64,
+    pipes: &[Pipe],
+    endpoints: &[Endpoint],
+    flows: &[Flow],
+) -> RunResult {
+    let flow = |(spec, flow): (&FlowSpec, &Flow)| {
+        flow_result(scenario, spec, flow, now, &endpoints[flow.endpoints()])
+    };
+    let link = |(index, spec): (usize, &crate::scenario::LinkSpec)| LinkResult {
+        name: spec.name.clone(),
+        forward: *pipes[2 * index].counters(),
+        reverse: *pipes[2 * index + 1].counters(),
+    };
+    RunResult {
+        seed,
+        events,
+        seconds: now.as_secs_f64(),
+        flows: scenario.flows.iter().zip(flows).map(flow).collect(),
+        links: scenario.links.iter().enumerate().map(link).collect(),
+    }
+}
+
+fn flow_result(
+    scenario: &Scenario,
+    spec: &FlowSpec,
+    flow: &Flow,
+    now: Time,
+    endpoints: &[Endpoint],
+) -> FlowResult {
+    let complete = flow.bytes == Some(flow.received);
+    let end = if complete { flow.last_byte_at.unwrap_or(now) } else { now };
+    let span = end - flow.started_at;
+    let clear = span.saturating_sub(dark_between(scenario, spec, flow.started_at, end));
+    let legs: Vec<LegResult> = endpoints.chunks_exact(2).map(leg_result).collect();
+    FlowResult {
+        name: spec.name.clone(),
+        goodput_bps: bits_per_second(flow.received, span),
+        clear_sky_goodput_bps: bits_per_second(flow.received, clear),
+        throughput_bps: bits_per_second(legs[0].bytes_sent, span),
+        retransmissions: legs.iter().map(|leg| leg.retransmissions).sum(),
+        timeouts: legs.iter().map(|leg| leg.timeouts).sum(),
+        bytes: flow.received,
+        seconds: span.as_secs_f64(),
+        complete,
+        end: flow.ended.map(|(_, end)| end_name(end)),
+        legs,
+        splitters: flow.splitters.iter().map(|splitter| splitter.occupancy.result(now)).collect(),
+    }
+}
+
+fn bits_per_second(bytes: u64, span: Duration) -> f64 {
+    if span.is_zero() { 0.0 } else { bytes as f64 * 8.0 / span.as_secs_f64() }
+}
+
+fn leg_result(ends: &[Endpoint]) -> LegResult {
+    let (sender, receiver): (Statistics, Statistics) = (ends[0].statistics(), ends[1].statistics());
+    LegResult {
+        established_s: sender.established_at.map(Time::as_secs_f64),
+        bytes_sent: sender.bytes_sent,
+        bytes_acknowledged: sender.bytes_acknowledged,
+        segments: sender.segments,
+        retransmissions: sender.retransmissions,
+        timeouts: sender.timeouts,
+        recoveries: sender.recoveries,
+        syns: sender.syns + receiver.syns,
+        duplicate_bytes: receiver.duplicate_bytes,
+    }
+}
+
+fn end_name(end: End) -> &'static str {
+    match end {
+        End::Finished => "finished",
+        End::ConnectTimedOut => "connect timed out",
+        End::Refused => "refused",
+        End::TimedOut => "timed out",
+        End::Reset => "reset",
+        End::Aborted => "aborted",
+    }
+}
+
+/// How long, between two times, at least one direction of a link on the flow's path was in an outage.
+fn dark_between(scenario: &Scenario, spec: &FlowSpec, from: Time, to: Time) -> Duration {
+    let links = spec.legs.iter().flat_map(|leg| &leg.path).map(|hop| &scenario.links[hop.link].config);
+    let traces = links.flat_map(|link| [&link.forward.outages, &link.reverse.outages]);
+    let within = |(start, length): (Time, Duration)| {
+        let (first, last) = (start.max(from), (start + length).min(to));
+        (first, last - first)
+    };
+    // Overlaps count once: a trace made of all of them has merged them.
+    traces.flat_map(OutageTrace::outages).map(within).collect::<OutageTrace>().total()
+}

@@ -1,0 +1,97 @@
+//! A scenario: what there is and what it is to do, checked. The simulator runs any value of this type.
+
+use std::time::Duration;
+
+use bentpipe_link::LinkConfig;
+use bentpipe_tcp as tcp;
+use bentpipe_units::Time;
+
+/// The most flows of a scenario, copies included: each costs two endpoints and its share of every link.
+pub const MAX_FLOWS: usize = 10_000;
+
+/// What there is and what it is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// One line about it.
+    pub title: String,
+    /// When the run ends at the latest. It ends sooner when every flow has ended.
+    pub duration: Duration,
+    /// How often the inner variables are sampled, where a trace is asked for.
+    pub sample_interval: Duration,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// The links between them.
+    pub links: Vec<LinkSpec>,
+    /// The flows, copies as flows of their own.
+    pub flows: Vec<FlowSpec>,
+}
+
+/// A link between two nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkSpec {
+    /// Its name.
+    pub name: String,
+    /// The nodes that it joins, as indices: the forward direction leads from the first to the second.
+    pub between: [usize; 2],
+    /// What happens to packets on it.
+    pub config: LinkConfig,
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hop {
+    /// Index of the link.
+    pub link: usize,
+    /// It is crossed from its first node to its second.
+    pub forward: bool,
+}
+
+/// Data on its way from one application to another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlowSpec {
+    /// Its name, one of a kind.
+    pub name: String,
+    /// How much the source sends; `None` is without end.
+    pub bytes: Option<u64>,
+    /// When the connection is opened.
+    pub start: Time,
+    /// The start is moved by a random time below this one, so that flows and seeds differ.
+    pub start_within: Duration,
+    /// Who opens it.
+    pub opened_by: Side,
+    /// The TCP connections that it takes from the source to the destination, one after the other; more than one where
+    /// it is split on the way.
+    pub legs: Vec<LegSpec>,
+    /// What joins each leg to the next: one fewer than legs.
+    pub splitters: Vec<SplitterSpec>,
+}
+
+/// The two ends of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The application that sends.
+    Source,
+    /// The application that receives.
+    Destination,
+}
+
+/// One TCP connection of a flow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LegSpec {
+    /// The links from the sending to the receiving end; at least one. Acknowledgements take them backwards.
+    pub path: Vec<Hop>,
+    /// The sending end.
+    pub sender: tcp::Config,
+    /// The receiving end.
+    pub receiver: tcp::Config,
+}
+
+/// A proxy between two legs: it ends the one, and sends what it receives on the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitterSpec {
+    /// Index of its node.
+    pub node: usize,
+    /// Bytes that it takes from the incoming leg before they are acknowledged on the outgoing one. What it has not taken
+    /// stays in the incoming leg's receive buffer.
+    pub buffer: u64,
+}

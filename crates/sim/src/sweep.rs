@@ -1,0 +1,378 @@
+//! Sweeps: a scenario run at every combination of some parameters' values and with several seeds, on all cores.
+//!
+//! A [`Plan`] is checked as a whole before its first run. Its results come in the order of the points and seeds, however
+//! many threads there are.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+
+use crate::file::{Error, Fault, Node, Setting, Source, Value};
+use crate::scenario::Scenario;
+
+/// The most combinations of values.
+pub const MAX_POINTS: usize = 100_000;
+/// The most flows whose results one plan may gather: points, times seeds, times flows.
+pub const MAX_RESULTS: u64 = 10_000_000;
+/// The longest value, bytes: it stands in each result that it led to.
+const MAX_VALUE: usize = 200;
+
+/// A parameter and the values that it takes: `link.satellite.per=0,1e-3,1%`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sweep {
+    /// The path to the parameter, as in a [`Setting`].
+    pub key: String,
+    /// The values, in the order in which they are run; at least one.
+    pub values: Vec<String>,
+}
+
+/// Why a text is not a sweep.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is not a sweep: write KEY=VALUE,VALUE,… with values of up to {MAX_VALUE} bytes, for example \
+         link.satellite.per=0,1e-3,1%"
+)]
+pub struct NotASweep(String);
+
+impl FromStr for Sweep {
+    type Err = NotASweep;
+
+    fn from_str(text: &str) -> Result<Self, NotASweep> {
+        let fail = || NotASweep(text.to_owned());
+        let Setting { key, value } = text.parse().map_err(|_| fail())?;
+        let values = split_list(&value);
+        let usable = |value: &String| !value.is_empty() && value.len() <= MAX_VALUE;
+        if values.iter().all(usable) { Ok(Self { key, values }) } else { Err(fail()) }
+    }
+}
+
+impl fmt::Display for Sweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.key, self.values.join(","))
+    }
+}
+
+/// One combination of values.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Point {
+    /// The parameters that the sweeps set, one for each sweep, in their order; empty where nothing is swept.
+    pub settings: Vec<Setting>,
+}
+
+/// What came of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run<R> {
+    /// Which parameters were swept to which values.
+    pub point: Point,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Its result.
+    pub result: R,
+}
+
+/// A scenario and the points at which it is to be run, all of them checked.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    source: &'a Source,
+    fixed: Vec<Setting>,
+    points: Vec<Point>,
+    seeds: Vec<u64>,
+}
+
+impl<'a> Plan<'a> {
+    /// The product of all sweeps, those of the file and `sweeps`; a parameter in `fixed` has that value throughout.
+    ///
+    /// What is said from outside counts: `sweeps` replace those of the same key in the file, and a fixed parameter is not
+    /// swept by the file.
+    ///
+    /// # Errors
+    /// More than [`MAX_POINTS`] or [`MAX_RESULTS`]; the first point that is not a scenario.
+    pub fn new(
+        source: &'a Source,
+        fixed: &[Setting],
+        sweeps: &[Sweep],
+        seeds: &[u64],
+    ) -> Result<Self, Error> {
+        let said_outside = |key: &String| {
+            fixed.iter().any(|setting| setting.key == *key) || sweeps.iter().any(|sweep| sweep.key == *key)
+        };
+        let of_file = source.sweeps().iter().filter(|sweep| !said_outside(&sweep.key));
+        let axes: Vec<&Sweep> = of_file.chain(sweeps).collect();
+        let too_large = |what| Error::Sweep { file: source.name().to_owned(), what };
+        let points = product(&axes).map_err(too_large)?;
+        let plan = Self { source, fixed: fixed.to_vec(), points, seeds: seeds.to_vec() };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The points, in the order in which they are run: the last sweep changes fastest.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// How many runs it is: points times seeds.
+    pub fn len(&self) -> usize {
+        self.points.len() * self.seeds.len()
+    }
+
+    /// Whether there is nothing to run, because there is no seed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The scenario at one of the points.
+    ///
+    /// # Errors
+    /// If a file that it names has changed since the plan was checked.
+    pub fn scenario(&self, point: &Point) -> Result<Scenario, Error> {
+        self.source.with(&[&self.fixed[..], &point.settings[..]].concat())
+    }
+
+    /// Does `job` for each point and seed, on all cores, and tells `progress` after each how many are done.
+    ///
+    /// The results are in order: all seeds of the first point, then all of the second.
+    ///
+    /// # Errors
+    /// If a file that the scenario names has changed since the plan was checked.
+    pub fn run<R: Send>(
+        &self,
+        job: impl Fn(&Scenario, u64) -> R + Sync,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<Vec<Run<R>>, Error> {
+        let done = AtomicUsize::new(0);
+        let run = |index: usize| {
+            let (point, seed) =
+                (&self.points[index / self.seeds.len()], self.seeds[index % self.seeds.len()]);
+            let result = job(&self.scenario(point)?, seed);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            Ok(Run { point: point.clone(), seed, result })
+        };
+        // One at a time: runs differ in length by orders of magnitude.
+        (0..self.len()).into_par_iter().with_max_len(1).map(run).collect()
+    }
+
+    /// Reads every point, and counts the results that there will be.
+    fn check(&self) -> Result<(), Error> {
+        let results = AtomicU64::new(0);
+        let check = |point: &Point| {
+            let flows = self.scenario(point)?.flows.len() as u64 * self.seeds.len() as u64;
+            if results.fetch_add(flows, Ordering::Relaxed) + flows <= MAX_RESULTS {
+                return Ok(());
+            }
+            let what = format!("points times seeds times flows exceed {MAX_RESULTS}");
+            Err(Error::Sweep { file: self.source.name().to_owned(), what })
+        };
+        let outcomes: Option<Result<(), Error>> =
+            self.points.par_iter().map(check).find_first(Result::is_err);
+        outcomes.unwrap_or(Ok(()))
+    }
+}
+
+/// The section `[sweep]` of a file: lists of values, their keys in quotation marks or nested as TOML has it.
+pub(crate) fn read(section: &Node) -> Result<Vec<Sweep>, Fault> {
+    let mut found = Vec::new();
+    collect(section, "", &mut found)?;
+    // The order of the lines is that of the sweeps. It is stable, so within a line the names decide.
+    found.sort_by_key(|(line, _)| *line);
+    Ok(found.into_iter().map(|(_, sweep)| sweep).collect())
+}
+
+fn collect(node: &Node, key: &str, found: &mut Vec<(usize, Sweep)>) -> Result<(), Fault> {
+    let fault = |message: String| Fault::new(&node.place, &format!("sweep.{key}"), message);
+    match &node.value {
+        Value::Table(table) => {
+            for (part, inner) in table {
+                let key = if key.is_empty() { part.clone() } else { format!("{key}.{part}") };
+                collect(inner, &key, found)?;
+            }
+            Ok(())
+        }
+        Value::Array(elements) if !key.is_empty() && !elements.is_empty() => {
+            let values = elements.iter().map(|element| value_of(element, key)).collect::<Result<_, _>>()?;
+            let line = if let crate::file::Place::Line(line) = node.place { line } else { 0 };
+            found.push((line, Sweep { key: key.to_owned(), values }));
+            Ok(())
+        }
+        other => Err(fault(format!("{other} is not a list of values, as [\"0\", \"1e-3\", \"1%\"]"))),
+    }
+}
+
+fn value_of(node: &Node, key: &str) -> Result<String, Fault> {
+    let text = match &node.value {
+        Value::Text(text) | Value::Word(text) | Value::Number(text) => text.clone(),
+        Value::Boolean(boolean) => boolean.to_string(),
+        Value::Array(_) | Value::Table(_) => String::new(),
+    };
+    if !text.is_empty() && text.len() <= MAX_VALUE {
+        return Ok(text);
+    }
+    let accepted = format!("a text of up to {MAX_VALUE} bytes, a number, true or false");
+    Err(Fault::new(&node.place, &format!("sweep.{key}"), format!("{} is not {accepted}", node.value)))
+}
+
+/// All combinations, the last axis changing fastest; a single point without settings where there is no axis.
+fn product(axes: &[&Sweep]) -> Result<Vec<Point>, String> {
+    let count = axes.iter().try_fold(1usize, |count, axis| count.checked_mul(axis.values.len()));
+    if count.is_none_or(|count| count > MAX_POINTS) {
+        let sizes: Vec<String> = axes.iter().map(|axis| axis.values.len().to_string()).collect();
+        return Err(format!("{} points, at most {MAX_POINTS} are run", sizes.join(" × ")));
+    }
+    let mut points = vec![Point::default()];
+    for axis in axes {
+        let extend = |point: &Point| {
+            let base = point.settings.clone();
+            let setting = |value: &String| Setting { key: axis.key.clone(), value: value.clone() };
+            let with = move |value| Point { settings: [&base[..], &[setting(value)]].concat() };
+            axis.values.iter().map(with).collect::<Vec<_>>()
+        };
+        points = points.iter().flat_map(extend).collect();
+    }
+    Ok(points)
+}
+
+/// The parts between commas, but for those within brackets, braces or quotation marks.
+fn split_list(text: &str) -> Vec<String> {
+    let (mut parts, mut depth, mut quote) = (vec![String::new()], 0usize, None);
+    for c in text.chars() {
+        match (quote, c) {
+            (Some(open), _) if open == c => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, ',') if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        parts.last_mut().expect("there is always a part").push(c);
+    }
+    parts.into_iter().map(|part| part.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+duration = "10s"
+[[link]]
+name = "sat"
+between = ["a", "b"]
+rate = "10M"
+delay = "300ms"
+[[flow]]
+name = "f"
+from = "a"
+to = "b"
+bytes = "1MB"
+[sweep]
+link.sat.per = ["0", 0.01]
+"flow.f.bytes" = ["1MB", "2MB", "3MB"]
+"#;
+
+    fn source() -> Source {
+        Source::parse("s.toml", TEXT).unwrap()
+    }
+
+    fn described(plan: &Plan<'_>) -> Vec<String> {
+        let point =
+            |point: &Point| point.settings.iter().map(Setting::to_string).collect::<Vec<_>>().join(" ");
+        plan.points().iter().map(point).collect()
+    }
+
+    #[test]
+    fn sweeps_of_the_file_are_multiplied_in_the_order_of_its_lines() {
+        let source = source();
+        let plan = Plan::new(&source, &[], &[], &[1]).unwrap();
+        let points = described(&plan);
+        assert_eq!(points.len(), 6);
+        assert_eq!(points[0], "link.sat.per=0 flow.f.bytes=1MB");
+        assert_eq!(points[1], "link.sat.per=0 flow.f.bytes=2MB");
+        assert_eq!(points[5], "link.sat.per=0.01 flow.f.bytes=3MB");
+        let scenario = plan.scenario(&plan.points()[5]).unwrap();
+        assert_eq!(
+            (scenario.flows[0].bytes, scenario.links[0].config.reverse.per.get()),
+            (Some(3_000_000), 0.01)
+        );
+    }
+
+    #[test]
+    fn what_is_said_outside_replaces_the_sweep_of_the_file() {
+        let source = source();
+        let fixed = ["link.sat.per=5%".parse().unwrap()];
+        let sweeps = ["flow.f.bytes=7MB,8MB".parse().unwrap()];
+        let plan = Plan::new(&source, &fixed, &sweeps, &[1]).unwrap();
+        assert_eq!(described(&plan), ["flow.f.bytes=7MB", "flow.f.bytes=8MB"]);
+        assert_eq!(plan.scenario(&plan.points()[0]).unwrap().links[0].config.forward.per.get(), 0.05);
+    }
+
+    #[test]
+    fn results_come_in_order_on_any_number_of_threads() {
+        let source = source();
+        let plan = Plan::new(&source, &[], &[], &[1, 2, 3]).unwrap();
+        let order = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let most = AtomicUsize::new(0);
+            let progress = |done| {
+                most.fetch_max(done, Ordering::Relaxed);
+            };
+            let runs = pool
+                .install(|| plan.run(|scenario, seed| (scenario.flows[0].bytes, seed), progress))
+                .unwrap();
+            assert_eq!(most.into_inner(), 18);
+            runs
+        };
+        let alone = order(1);
+        assert_eq!((alone.len(), alone[3].seed, alone[3].result), (18, 1, (Some(2_000_000), 1)));
+        assert_eq!(alone, order(7));
+    }
+
+    #[test]
+    fn a_point_that_is_no_scenario_is_found_before_the_first_run() {
+        let source = source();
+        let error = Plan::new(&source, &[], &["link.sat.per=0,1%,101%".parse().unwrap()], &[1]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("s.toml with link.sat.per=101%: link.sat.per: \"101%\" is not a prob"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn too_many_points_or_results_are_refused_at_once() {
+        let source = source();
+        let many: Vec<String> = (1..=400).map(|n| n.to_string()).collect();
+        let sweep = |key: &str| Sweep { key: key.into(), values: many.clone() };
+        let sweeps = [sweep("flow.f.bytes"), sweep("link.sat.queue")];
+        let text = Plan::new(&source, &[], &sweeps, &[1]).unwrap_err().to_string();
+        assert!(text.contains("2 × 400 × 400 points, at most 100000"), "{text}");
+        let seeds: Vec<u64> = (0..1_700_000).collect();
+        let text = Plan::new(&source, &[], &[], &seeds).unwrap_err().to_string();
+        assert!(text.contains("exceed 10000000"), "{text}");
+    }
+
+    #[test]
+    fn a_comma_within_brackets_is_no_end_of_a_value() {
+        let sweep: Sweep = "tcp.sat.rto={ min = '1s', max = '2s' },[1,2],\"a,b\" , c".parse().unwrap();
+        assert_eq!(sweep.values, ["{ min = '1s', max = '2s' }", "[1,2]", "\"a,b\"", "c"]);
+        for wrong in ["", "a", "a=", "a=1,,2", "=1", &format!("a={}", "x".repeat(201))] {
+            assert!(wrong.parse::<Sweep>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_section_of_sweeps_holds_lists_and_nothing_else() {
+        for (sweep, what) in [
+            ("per = 3", "3 is not a list"),
+            ("per = []", "a list is not a list of values"),
+            ("per = [[1]]", "a list is not a text"),
+        ] {
+            let text = Source::parse("s", &format!("[sweep]\n{sweep}\n")).unwrap_err().to_string();
+            assert!(text.starts_with("s:2: sweep.per: ") && text.contains(what), "{text}");
+        }
+        assert!(Source::parse("s", "sweep = [1]").is_err());
+    }
+}

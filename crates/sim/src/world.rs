@@ -1,0 +1,256 @@
+//! The event loop.
+
+use std::time::Duration;
+
+use bentpipe_link::Fate;
+use bentpipe_tcp::{Endpoint, Segment, State};
+use bentpipe_units::Time;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::events::{Event, Events};
+use crate::flow::Flow;
+use crate::network::{Packet, Pipe};
+use crate::observer::{Observer, Passage};
+use crate::results::{RunResult, collect};
+use crate::scenario::{FlowSpec, LegSpec, Scenario};
+
+/// How many events pass between two looks at whether the observer wants to go on.
+const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
+
+/// Runs a scenario. The same scenario and seed give the same result.
+pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunResult {
+    let mut world = World::new(scenario, seed, observer);
+    world.run();
+    let World { now, pipes, endpoints, flows, handled, .. } = &world;
+    collect(scenario, seed, *now, *handled, pipes, endpoints, flows)
+}
+
+/// Everything that there is, at one moment.
+pub(crate) struct World<'a> {
+    scenario: &'a Scenario,
+    observer: &'a mut dyn Observer,
+    watches_packets: bool,
+    now: Time,
+    end: Time,
+    events: Events,
+    handled: u64,
+    pipes: Vec<Pipe>,
+    endpoints: Vec<Endpoint>,
+    places: Vec<Place>,
+    flows: Vec<Flow>,
+    living: usize,
+}
+
+/// Where an endpoint is, and when it is to be woken.
+struct Place {
+    flow: u32,
+    peer: u32,
+    /// The pipes to its peer.
+    path: Vec<u32>,
+    /// The wake-up that is in the queue of events; it may come too early, and is then put off.
+    scheduled: Time,
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, seed: u64, observer: &'a mut dyn Observer) -> Self {
+        let mut random = SplitMix64::seed_from_u64(seed);
+        let link_seeds: Vec<u64> = scenario.links.iter().map(|_| random.next_u64()).collect();
+        let mut world = World {
+            scenario,
+            watches_packets: observer.watches_packets(),
+            observer,
+            now: Time::ZERO,
+            end: Time::ZERO + scenario.duration,
+            events: Events::default(),
+            handled: 0,
+            pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index]),
+            endpoints: Vec::new(),
+            places: Vec::new(),
+            flows: Vec::new(),
+            living: scenario.flows.len(),
+        };
+        if world.observer.wants_samples() {
+            world.events.schedule(Time::ZERO, Event::Sample);
+        }
+        scenario.flows.iter().for_each(|flow| world.add_flow(flow, &mut random));
+        world
+    }
+
+    fn add_flow(&mut self, spec: &FlowSpec, random: &mut SplitMix64) {
+        let start = spec.start + random_below(spec.start_within, random);
+        let flow = Flow::new(spec, self.endpoints.len(), start);
+        self.events.schedule(start, Event::Start(self.flows.len() as u32));
+        for leg in &spec.legs {
+            self.add_leg(leg, random);
+        }
+        self.flows.push(flow);
+    }
+
+    /// Both ends listen; one of them will call when its time comes.
+    fn add_leg(&mut self, leg: &LegSpec, random: &mut SplitMix64) {
+        let there: Vec<u32> = leg.path.iter().map(|&hop| Pipe::index(hop)).collect();
+        // The pipe of the other direction differs in the last bit.
+        let back: Vec<u32> = there.iter().rev().map(|pipe| pipe ^ 1).collect();
+        for (config, path) in [(leg.sender, there), (leg.receiver, back)] {
+            let id = self.endpoints.len() as u32;
+            self.endpoints.push(Endpoint::listen(config, random.next_u32()));
+            let (flow, peer) = (self.flows.len() as u32, id ^ 1);
+            self.places.push(Place { flow, peer, path, scheduled: Time::MAX });
+        }
+    }
+
+    fn run(&mut self) {
+        while self.living > 0
+            && let Some((at, event)) = self.events.next_until(self.end)
+        {
+            self.now = at;
+            self.handled += 1;
+            match event {
+                Event::Arrival(pipe) => self.arrive(pipe),
+                Event::Wake(endpoint) => self.wake(endpoint as usize),
+                Event::Start(flow) => self.start(flow as usize),
+                Event::Sample => self.sample(),
+            }
+            if self.handled.is_multiple_of(EVENTS_BETWEEN_LOOKS) && !self.observer.progress(self.now) {
+                return;
+            }
+        }
+        // What lives until the end has lived for the whole duration.
+        if self.living > 0 {
+            self.now = self.end;
+        }
+    }
+
+    fn arrive(&mut self, pipe: u32) {
+        let Some((packet, next)) = self.pipes[pipe as usize].deliver() else {
+            return self.events.remove_first();
+        };
+        match next {
+            Some(at) => self.events.reschedule_first(at),
+            None => self.events.remove_first(),
+        }
+        let place = &self.places[packet.from as usize];
+        if packet.hop as usize == place.path.len() {
+            let peer = place.peer as usize;
+            let was = self.endpoints[peer].state();
+            self.endpoints[peer].on_segment(self.now, &packet.segment);
+            if was != State::Established && self.endpoints[peer].state() == State::Established {
+                self.open_next(peer);
+            }
+            self.attend(peer);
+        } else {
+            self.forward(packet);
+        }
+    }
+
+    fn wake(&mut self, endpoint: usize) {
+        if self.places[endpoint].scheduled != self.now {
+            // An earlier one took its place.
+            return self.events.remove_first();
+        }
+        let due = self.endpoints[endpoint].wake_at();
+        if due > self.now {
+            // It was put off meanwhile.
+            self.places[endpoint].scheduled = due;
+            return match due {
+                Time::MAX => self.events.remove_first(),
+                due => self.events.reschedule_first(due),
+            };
+        }
+        self.events.remove_first();
+        self.places[endpoint].scheduled = Time::MAX;
+        self.endpoints[endpoint].on_timer(self.now);
+        self.attend(endpoint);
+    }
+
+    fn start(&mut self, flow: usize) {
+        self.events.remove_first();
+        let opener = self.flows[flow].opener(0);
+        self.open(opener);
+    }
+
+    fn open(&mut self, endpoint: usize) {
+        self.endpoints[endpoint].call(self.now);
+        self.attend(endpoint);
+    }
+
+    fn open_next(&mut self, endpoint: usize) {
+        let flow = self.places[endpoint].flow as usize;
+        if let Some(next) = self.flows[flow].opens_after(endpoint)
+            && self.endpoints[next].state() == State::Listen
+        {
+            self.open(next);
+        }
+    }
+
+    /// After something happened at an endpoint: the application or the splitter acts, and what there is to send is sent.
+    fn attend(&mut self, endpoint: usize) {
+        let flow = self.places[endpoint].flow as usize;
+        let lived = self.flows[flow].ended.is_none();
+        let other = self.flows[flow].attend(self.now, endpoint, &mut self.endpoints);
+        if lived && self.flows[flow].ended.is_some() {
+            self.living -= 1;
+        }
+        self.transmit(endpoint);
+        if let Some(other) = other {
+            self.transmit(other);
+        }
+    }
+
+    fn transmit(&mut self, endpoint: usize) {
+        while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
+            self.forward(Packet { segment, from: endpoint as u32, hop: 0 });
+        }
+        let due = self.endpoints[endpoint].wake_at();
+        if due < self.places[endpoint].scheduled {
+            self.places[endpoint].scheduled = due;
+            self.events.schedule(due, Event::Wake(endpoint as u32));
+        }
+    }
+
+    fn forward(&mut self, packet: Packet) {
+        let pipe = self.places[packet.from as usize].path[packet.hop as usize];
+        let next = Packet { hop: packet.hop + 1, ..packet };
+        let (fate, idle) = self.pipes[pipe as usize].offer(self.now, next);
+        if let Fate::Deliver { at } = fate
+            && idle
+        {
+            self.events.schedule(at, Event::Arrival(pipe));
+        }
+        if self.watches_packets {
+            self.report(pipe, &packet.segment, packet.from, fate);
+        }
+    }
+
+    fn report(&mut self, pipe: u32, segment: &Segment, from: u32, fate: Fate) {
+        let (link, forward) = (pipe as usize / 2, pipe % 2 == 0);
+        let flow = self.places[from as usize].flow as usize;
+        let passage = Passage { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
+        self.observer.packet(&passage);
+    }
+
+    fn sample(&mut self) {
+        self.events.reschedule_first(self.now + self.scenario.sample_interval);
+        for (index, flow) in self.flows.iter().enumerate() {
+            for leg in 0..flow.legs {
+                let sender = &self.endpoints[flow.first + 2 * leg];
+                self.observer.variables(self.now, index, leg, &sender.variables(), &sender.statistics());
+            }
+            for (at, splitter) in flow.splitters.iter().enumerate() {
+                self.observer.occupancy(self.now, index, at, splitter.occupancy.now());
+            }
+            self.observer.received(self.now, index, flow.received);
+        }
+        for (index, pipe) in self.pipes.iter().enumerate() {
+            self.observer.queue(self.now, index / 2, index % 2 == 0, pipe.backlog(self.now), pipe.counters());
+        }
+    }
+}
+
+/// A random time below `limit`.
+fn random_below(limit: Duration, random: &mut SplitMix64) -> Duration {
+    let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    let drawn = (u128::from(random.next_u64()) * u128::from(nanos)) >> 64;
+    Duration::from_nanos(drawn as u64)
+}
