@@ -1,5 +1,7 @@
 //! The same download over a satellite by several ways, side by side.
 
+pub mod virtual_time;
+
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -11,11 +13,15 @@ use serde::Serialize;
 use crate::Error;
 use crate::download::{Download, Progress, Request, Server, download};
 use crate::figure::{Legend, LineChart};
+use crate::results::World;
 use crate::scene::{SATELLITE, Scene};
 
 /// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 const PORT: u16 = 80;
+/// What the gateway's satellite leg is told of outages.
+const RESTART_WITHIN: Duration = Duration::from_secs(1);
+const SURVIVE_OUTAGE: Duration = Duration::from_secs(25 * 60);
 
 /// The link, the file and who takes part.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,9 +86,11 @@ impl Settings {
     fn proxy(&self, congestion: &str) -> Config {
         let text = format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"{}\"\nrtt = \"{}\"\n\
-             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
+             restart_within = \"{}\"\nsurvive_outage = \"{}\"\n",
             self.rate,
-            Span(self.rtt)
+            Span(self.rtt),
+            Span(RESTART_WITHIN),
+            Span(SURVIVE_OUTAGE),
         );
         Config::parse("the demonstration's configuration", &text).expect("it is made of valid values")
     }
@@ -128,11 +136,13 @@ pub struct Run {
 /// The results of all ways, in the order of the settings.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
+    /// Where it ran.
+    pub world: World,
     /// The most that any transport can deliver, bits per second.
     pub limit_bps: f64,
     /// The seed that repeats the losses.
     pub seed: u64,
-    /// The kernel that ran it.
+    /// The kernel that ran it; empty in virtual time.
     pub kernel: String,
     /// The results.
     pub runs: Vec<Run>,
@@ -165,7 +175,13 @@ fn watch_and_run(
         .map(|result| result.into_inner().expect("no one panicked").expect("every thread leaves a result"))
         .collect::<Result<_, _>>()?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-    Ok(Comparison { limit_bps: settings.limit_bps(), seed: settings.seed, kernel, runs })
+    Ok(Comparison {
+        world: World::Kernel,
+        limit_bps: settings.limit_bps(),
+        seed: settings.seed,
+        kernel,
+        runs,
+    })
 }
 
 fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error> {

@@ -1,6 +1,7 @@
 //! Results as a table for people.
 
 use crate::demo::{Comparison, Run};
+use crate::results::World;
 
 /// The comparison as a table, with what share of the limit each way reached and how many times the slowest one's
 /// goodput that is.
@@ -12,10 +13,13 @@ pub fn table(comparison: &Comparison) -> String {
         text.push_str(&row(run, comparison.limit_bps, slowest));
     }
     text.push_str(&format!(
-        "The limit is {:.2} Mbit/s: rate × payload share × (1 − PER). Seed {}, Linux {}.\n",
+        "The limit is {:.2} Mbit/s: rate × payload share × (1 − PER). Seed {}, {}.\n",
         comparison.limit_bps / 1e6,
         comparison.seed,
-        comparison.kernel
+        match comparison.world {
+            World::Kernel => format!("Linux {}", comparison.kernel),
+            World::Sim => "in virtual time".to_owned(),
+        }
     ));
     text
 }
@@ -44,6 +48,7 @@ mod tests {
     #[test]
     fn the_gain_is_over_the_slowest_and_a_damaged_file_stands_out() {
         let comparison = Comparison {
+            world: World::Kernel,
             limit_bps: 10e6,
             seed: 1,
             kernel: "6.18".into(),

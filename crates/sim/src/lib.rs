@@ -11,9 +11,11 @@ mod observer;
 mod results;
 pub mod scenario;
 pub mod sweep;
+mod trace;
 mod world;
 
 pub use observer::{Observer, Passage, Unobserved};
 pub use results::{FlowResult, LegResult, LinkResult, RunResult, SplitterResult};
 pub use scenario::Scenario;
+pub use trace::{Trace, TraceError};
 pub use world::run;

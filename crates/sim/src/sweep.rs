@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 /// The most combinations of values.
 pub const MAX_POINTS: usize = 100_000;
 /// The most flows whose results one plan may gather: points, times seeds, times flows.
-pub const MAX_RESULTS: u64 = 10_000_000;
+pub const MAX_RESULTS: u64 = 1_000_000;
 /// The longest value, bytes: it stands in each result that it led to.
 const MAX_VALUE: usize = 200;
 
@@ -59,6 +59,19 @@ impl fmt::Display for Sweep {
 pub struct Point {
     /// The parameters that the sweeps set, one for each sweep, in their order; empty where nothing is swept.
     pub settings: Vec<Setting>,
+}
+
+/// A run to be done.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Its number among all runs of the plan, from 0.
+    pub number: usize,
+    /// The parameters that are swept.
+    pub point: &'a Point,
+    /// The scenario with these parameters.
+    pub scenario: Scenario,
+    /// The seed.
+    pub seed: u64,
 }
 
 /// What came of one run.
@@ -138,14 +151,14 @@ impl<'a> Plan<'a> {
     /// If a file that the scenario names has changed since the plan was checked.
     pub fn run<R: Send>(
         &self,
-        job: impl Fn(&Scenario, u64) -> R + Sync,
+        job: impl Fn(&Job<'_>) -> R + Sync,
         progress: impl Fn(usize) + Sync,
     ) -> Result<Vec<Run<R>>, Error> {
         let done = AtomicUsize::new(0);
-        let run = |index: usize| {
-            let (point, seed) =
-                (&self.points[index / self.seeds.len()], self.seeds[index % self.seeds.len()]);
-            let result = job(&self.scenario(point)?, seed);
+        let run = |number: usize| {
+            let (point, seed) = (number / self.seeds.len(), self.seeds[number % self.seeds.len()]);
+            let point = &self.points[point];
+            let result = job(&Job { number, point, scenario: self.scenario(point)?, seed });
             progress(done.fetch_add(1, Ordering::Relaxed) + 1);
             Ok(Run { point: point.clone(), seed, result })
         };
@@ -320,13 +333,13 @@ link.sat.per = ["0", 0.01]
                 most.fetch_max(done, Ordering::Relaxed);
             };
             let runs = pool
-                .install(|| plan.run(|scenario, seed| (scenario.flows[0].bytes, seed), progress))
+                .install(|| plan.run(|job| (job.number, job.scenario.flows[0].bytes, job.seed), progress))
                 .unwrap();
             assert_eq!(most.into_inner(), 18);
             runs
         };
         let alone = order(1);
-        assert_eq!((alone.len(), alone[3].seed, alone[3].result), (18, 1, (Some(2_000_000), 1)));
+        assert_eq!((alone.len(), alone[3].seed, alone[3].result), (18, 1, (3, Some(2_000_000), 1)));
         assert_eq!(alone, order(7));
     }
 
@@ -349,9 +362,9 @@ link.sat.per = ["0", 0.01]
         let sweeps = [sweep("flow.f.bytes"), sweep("link.sat.queue")];
         let text = Plan::new(&source, &[], &sweeps, &[1]).unwrap_err().to_string();
         assert!(text.contains("2 × 400 × 400 points, at most 100000"), "{text}");
-        let seeds: Vec<u64> = (0..1_700_000).collect();
+        let seeds: Vec<u64> = (0..170_000).collect();
         let text = Plan::new(&source, &[], &[], &seeds).unwrap_err().to_string();
-        assert!(text.contains("exceed 10000000"), "{text}");
+        assert!(text.contains("exceed 1000000"), "{text}");
     }
 
     #[test]

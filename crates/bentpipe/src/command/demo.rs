@@ -3,12 +3,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bentpipe_lab::demo::{Comparison, Settings, Way, compare};
+use bentpipe_lab::demo::{Comparison, Settings, Way, compare, virtual_time};
 use bentpipe_lab::download::Progress;
 use bentpipe_lab::report;
 use bentpipe_testbed::{Need, require};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// The proxy intercepts and loads eBPF, which takes more than a user namespace gives.
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Download a file over an emulated GEO satellite, with and without bentpipe, side by side.
 ///
 /// Client, gateway and server are network namespaces of this host, with real kernel TCP between them; nothing of the
-/// host's own network is touched.
+/// host's own network is touched. Where that is not allowed, the same comparison runs in virtual time.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// The link's rate, each way.
@@ -41,15 +41,26 @@ pub(crate) struct Demo {
     /// Where the figure goes.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
+    /// Where it runs: on this machine's kernel, or in virtual time. Without it, on the kernel if that is allowed.
+    #[arg(long, value_name = "WORLD")]
+    on: Option<On>,
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// Kernel TCP in network namespaces.
+    Kernel,
+    /// TCP as a state machine, in virtual time.
+    Sim,
+}
+
 impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log_to_stderr("warn");
-        require(NEEDS).context("the demonstration cannot run here")?;
+        let on = self.world()?;
         let settings = self.settings();
         eprintln!(
             "{} over {} at {} round trip, {}% of packets lost",
@@ -58,7 +69,10 @@ impl Demo {
             self.rtt,
             self.per.get() * 100.0
         );
-        let comparison = compare(&settings, |progress| follow(&settings, progress))?;
+        let comparison = match on {
+            On::Kernel => compare(&settings, |progress| follow(&settings, progress))?,
+            On::Sim => in_virtual_time(&settings),
+        };
         let figure = self.out.join("demo.svg");
         comparison.figure().write(&figure)?;
         self.print(&comparison)?;
@@ -68,6 +82,22 @@ impl Demo {
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    fn world(&self) -> anyhow::Result<On> {
+        match (self.on, require(NEEDS)) {
+            (Some(On::Sim), _) => Ok(On::Sim),
+            (_, Ok(())) => Ok(On::Kernel),
+            (Some(On::Kernel), Err(missing)) => {
+                Err(missing).context("the demonstration cannot run on the kernel here")
+            }
+            (None, Err(missing)) => {
+                eprintln!(
+                    "{missing}\nTherefore this runs in virtual time, with bentpipe's own TCP instead of the kernel's."
+                );
+                Ok(On::Sim)
+            }
+        }
     }
 
     fn settings(&self) -> Settings {
@@ -89,6 +119,14 @@ impl Demo {
         };
         super::print(&text)
     }
+}
+
+fn in_virtual_time(settings: &Settings) -> Comparison {
+    let (comparison, left_out) = virtual_time::compare(settings);
+    if !left_out.is_empty() {
+        eprintln!("Left out, for only the kernel has it: {}", left_out.join(", "));
+    }
+    comparison
 }
 
 /// A live line for each download, until all have ended.

@@ -1,0 +1,114 @@
+//! Packets in the format of libpcap (draft-ietf-opsawg-pcap), for Wireshark and tcpdump: IPv4 and TCP headers with valid
+//! checksums over a payload of zeros, which is left out.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use bentpipe_link::Fate;
+
+use super::TraceError;
+use crate::observer::Passage;
+
+/// Times in nanoseconds.
+const MAGIC: u32 = 0xa1b2_3c4d;
+/// Packets begin with an IPv4 or IPv6 header.
+const LINKTYPE_RAW: u32 = 101;
+const IPV4_HEADER: usize = 20;
+const TCP: u8 = 6;
+const CLIENT_PORT: u16 = 40_000;
+const SERVER_PORT: u16 = 80;
+
+/// The packets of one link.
+#[derive(Debug)]
+pub(super) struct Capture {
+    path: PathBuf,
+    file: BufWriter<File>,
+    packet: Vec<u8>,
+}
+
+impl Capture {
+    pub(super) fn create(path: PathBuf) -> Result<Self, TraceError> {
+        let mut header = Vec::with_capacity(24);
+        header.extend_from_slice(&MAGIC.to_le_bytes());
+        header.extend_from_slice(&2u16.to_le_bytes());
+        header.extend_from_slice(&4u16.to_le_bytes());
+        header.extend_from_slice(&[0; 8]);
+        header.extend_from_slice(&65_535u32.to_le_bytes());
+        header.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&header)?;
+            Ok(BufWriter::new(file))
+        });
+        match written {
+            Ok(file) => Ok(Self { path, file, packet: Vec::with_capacity(100) }),
+            Err(source) => Err(TraceError { path, source }),
+        }
+    }
+
+    /// A packet that is delivered, at the time at which it entered the link. One that is dropped was on no wire.
+    pub(super) fn packet(&mut self, passage: &Passage<'_>) -> Result<(), TraceError> {
+        if matches!(passage.fate, Fate::Drop(_)) {
+            return Ok(());
+        }
+        self.packet.clear();
+        headers(passage, &mut self.packet);
+        let nanos = passage.now.as_nanos();
+        let mut record = Vec::with_capacity(16);
+        for word in [
+            (nanos / 1_000_000_000) as u32,
+            (nanos % 1_000_000_000) as u32,
+            self.packet.len() as u32,
+            passage.segment.ip_length() as u32,
+        ] {
+            record.extend_from_slice(&word.to_le_bytes());
+        }
+        let written = self.file.write_all(&record).and_then(|()| self.file.write_all(&self.packet));
+        written.map_err(|source| TraceError { path: self.path.clone(), source })
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), TraceError> {
+        self.file.flush().map_err(|source| TraceError { path: self.path.clone(), source })
+    }
+}
+
+/// An endpoint's address: 10.0.0.0/8 with its number.
+fn address(endpoint: usize) -> [u8; 4] {
+    let [_, a, b, c] = (endpoint as u32).to_be_bytes();
+    [10, a, b, c]
+}
+
+fn port(endpoint: usize) -> u16 {
+    if endpoint.is_multiple_of(2) { CLIENT_PORT } else { SERVER_PORT }
+}
+
+fn headers(passage: &Passage<'_>, packet: &mut Vec<u8>) {
+    let (from, to) = (passage.endpoint, passage.endpoint ^ 1);
+    let length = passage.segment.ip_length() as u16;
+    packet.extend_from_slice(&[0x45, 0]);
+    packet.extend_from_slice(&length.to_be_bytes());
+    packet.extend_from_slice(&[0, 0, 0x40, 0, 64, TCP, 0, 0]);
+    packet.extend_from_slice(&address(from));
+    packet.extend_from_slice(&address(to));
+    let sum = fold(sum_of(packet));
+    packet[10..12].copy_from_slice(&(!sum).to_be_bytes());
+
+    passage.segment.encode_header(port(from), port(to), packet);
+    let tcp_length = u32::from(length) - IPV4_HEADER as u32;
+    let pseudo = sum_of(&address(from)) + sum_of(&address(to)) + u32::from(TCP) + tcp_length;
+    // The payload is zeros, which add nothing.
+    let sum = fold(pseudo + sum_of(&packet[IPV4_HEADER..]));
+    packet[IPV4_HEADER + 16..IPV4_HEADER + 18].copy_from_slice(&(!sum).to_be_bytes());
+}
+
+/// RFC 1071.
+fn sum_of(bytes: &[u8]) -> u32 {
+    bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))).sum()
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
