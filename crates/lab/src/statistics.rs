@@ -57,6 +57,16 @@ impl Summary {
         let reach = self.half_width? + other.half_width?;
         Some((self.mean - other.mean).abs() <= reach)
     }
+
+    /// How many times `other` it is, with an interval by propagation of both errors (the delta method) where both have
+    /// one. It means something only where `other` is well away from zero.
+    pub fn ratio_to(&self, other: &Self) -> Estimate {
+        let value = self.mean / other.mean;
+        let relative = |summary: &Self| Some(summary.half_width? / summary.mean);
+        let half_width =
+            relative(self).zip(relative(other)).map(|(a, b)| value.abs() * (a * a + b * b).sqrt());
+        Estimate { value, half_width }
+    }
 }
 
 impl Estimate {
@@ -67,6 +77,16 @@ impl Estimate {
     pub fn in_unit(self, size: f64) -> Self {
         assert!(size > 0.0, "a unit of size {size}");
         Self { value: self.value / size, half_width: self.half_width.map(|half| half / size) }
+    }
+
+    /// Whether a value of at most `limit` is compatible with it: the value itself, or some of its interval, is no larger.
+    pub fn may_be_at_most(&self, limit: f64) -> bool {
+        self.value - self.half_width.unwrap_or(0.0) <= limit
+    }
+
+    /// Whether a value of at least `limit` is compatible with it.
+    pub fn may_be_at_least(&self, limit: f64) -> bool {
+        self.value + self.half_width.unwrap_or(0.0) >= limit
     }
 
     /// The ends of the interval. None where there is no interval.
@@ -157,6 +177,17 @@ fn median(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_interval_of_a_ratio_has_both_errors() {
+        let ratio =
+            Summary::of(&[10.0, 12.0, 14.0]).unwrap().ratio_to(&Summary::of(&[3.0, 4.0, 5.0]).unwrap());
+        assert_eq!(ratio.value, 3.0);
+        // t(2) · 1/√3 / 4 and t(2) · 2/√3 / 12, in quadrature.
+        let expected = 3.0 * 4.302_653 / 3f64.sqrt() * (1.0 / 16.0 + 1.0 / 36.0f64).sqrt();
+        assert!((ratio.half_width.unwrap() - expected).abs() < 1e-4, "{ratio:?}");
+        assert!(ratio.may_be_at_most(1.0) && ratio.may_be_at_least(5.0) && !ratio.may_be_at_least(6.0));
+    }
 
     fn close(left: f64, right: f64, within: f64) -> bool {
         (left - right).abs() <= within

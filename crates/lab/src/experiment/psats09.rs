@@ -4,7 +4,7 @@ use super::{Experiment, Findings, Lab, Runs};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup, Plot, Series, Style};
 use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
+use crate::statistics::{Estimate, Summary};
 use crate::table::{Cell, Column, Table};
 
 const SOURCE: &str =
@@ -21,7 +21,7 @@ pub(super) const FIG4: Experiment = Experiment {
     name: "psats09-fig4",
     title: "End-to-end TCP and PEPsal through the tunnels of a railway",
     source: SOURCE,
-    seeds: 5,
+    seeds: 20,
     run: fig4,
 };
 
@@ -29,7 +29,7 @@ pub(super) const FIG5: Experiment = Experiment {
     name: "psats09-fig5",
     title: "The maximum RTO on the satellite leg, through the tunnels of a railway",
     source: SOURCE,
-    seeds: 5,
+    seeds: 20,
     run: fig5,
 };
 
@@ -120,42 +120,62 @@ fn fig4(lab: &Lab<'_>) -> Result<Findings, Error> {
 
 /// "Far above" is taken as three times: the figure is printed without numbers.
 fn far_above(hybla: &[Summary], reno: &[Summary]) -> Verdict {
-    let ratios: Vec<f64> = hybla.iter().zip(reno).map(|(hybla, reno)| hybla.mean / reno.mean).collect();
+    let ratios = ratios(hybla, reno);
     Verdict::new(
         "Hybla's goodput is far above Reno's (3 times or more) at each speed",
-        ratios.iter().all(|&ratio| ratio >= 3.0),
+        ratios.iter().all(|ratio| ratio.value >= 3.0),
         format!("{} times at {} km/h", list(&ratios, 1), speeds()),
     )
 }
 
 fn within(pepsal: &[Summary], hybla: &[Summary]) -> Verdict {
-    let ratios: Vec<f64> = pepsal.iter().zip(hybla).map(|(pepsal, hybla)| pepsal.mean / hybla.mean).collect();
+    let ratios = ratios(pepsal, hybla);
     Verdict::new(
         "PEPsal is within 5% of Hybla end to end at each speed",
-        ratios.iter().all(|&ratio| (ratio - 1.0).abs() <= 0.05),
+        ratios.iter().all(|ratio| ratio.may_be_at_least(0.95) && ratio.may_be_at_most(1.05)),
         format!("{} of it at {} km/h", list(&ratios, 3), speeds()),
     )
 }
 
 fn lower_at_higher_speed(goodput: &[Vec<Summary>]) -> Verdict {
-    let falls = |values: &Vec<Summary>| values.windows(2).all(|pair| pair[1].mean < pair[0].mean);
-    let told = Way::ALL.iter().zip(goodput).map(|(way, values)| {
-        let means: Vec<f64> = values.iter().map(|value| value.mean / MBIT).collect();
-        format!("{}: {} Mbit/s", way.name(), list(&means, 2))
-    });
+    let told = Way::ALL
+        .iter()
+        .zip(goodput)
+        .map(|(way, values)| format!("{}: {} Mbit/s", way.name(), list(&in_mbit(values), 2)));
     Verdict::new(
         "The goodput of each is lower at a higher speed",
-        goodput.iter().all(falls),
+        goodput.iter().all(|values| falls(values.iter())),
         format!("at {} km/h, {}", speeds(), told.collect::<Vec<_>>().join("; ")),
     )
+}
+
+/// From the first to the last it falls, and no step between two of them rises by more than chance: a ratio of at most 1
+/// lies within the 95% interval.
+fn falls<'a>(values: impl Iterator<Item = &'a Summary> + Clone) -> bool {
+    let first_and_last = values.clone().next().zip(values.clone().last());
+    let mut steps = values.clone().zip(values.skip(1));
+    steps.all(|(before, after)| after.ratio_to(before).may_be_at_most(1.0))
+        && first_and_last.is_some_and(|(first, last)| last.mean < first.mean)
+}
+
+fn ratios(above: &[Summary], below: &[Summary]) -> Vec<Estimate> {
+    above.iter().zip(below).map(|(above, below)| above.ratio_to(below)).collect()
+}
+
+fn in_mbit(values: &[Summary]) -> Vec<Estimate> {
+    values.iter().map(|value| value.estimate().in_unit(MBIT)).collect()
 }
 
 fn speeds() -> String {
     SPEEDS_KMH.map(|speed| speed.to_string()).join("/")
 }
 
-fn list(values: &[f64], decimals: usize) -> String {
-    values.iter().map(|value| format!("{value:.decimals$}")).collect::<Vec<_>>().join("/")
+fn list(values: &[Estimate], decimals: usize) -> String {
+    let told = |estimate: &Estimate| match estimate.half_width {
+        Some(half) => format!("{:.decimals$} ± {half:.decimals$}", estimate.value),
+        None => format!("{:.decimals$}", estimate.value),
+    };
+    values.iter().map(told).collect::<Vec<_>>().join(" / ")
 }
 
 fn fig5(lab: &Lab<'_>) -> Result<Findings, Error> {
@@ -208,38 +228,36 @@ fn fig5(lab: &Lab<'_>) -> Result<Findings, Error> {
 const PUBLISHED: usize = 4;
 
 fn rises(goodput: &[Vec<Summary>]) -> Verdict {
-    let rises =
-        |values: &Vec<Summary>| values[..PUBLISHED].windows(2).all(|pair| pair[1].mean >= pair[0].mean);
-    let told = SPEEDS_KMH.iter().zip(goodput).map(|(speed, values)| {
-        let means: Vec<f64> = values[..PUBLISHED].iter().map(|value| value.mean / MBIT).collect();
-        format!("{speed} km/h: {}", list(&means, 2))
-    });
+    let told = SPEEDS_KMH
+        .iter()
+        .zip(goodput)
+        .map(|(speed, values)| format!("{speed} km/h: {}", list(&in_mbit(&values[..PUBLISHED]), 2)));
     Verdict::new(
         "The goodput rises as the maximum RTO falls from 120 s over 60 and 30 to 10 s, at each speed",
-        goodput.iter().all(rises),
+        goodput.iter().all(|values| falls(values[..PUBLISHED].iter().rev())),
         format!("{} Mbit/s", told.collect::<Vec<_>>().join("; ")),
     )
 }
 
 fn most_at_the_highest_speed(goodput: &[Vec<Summary>]) -> Verdict {
-    let gains: Vec<f64> =
-        goodput.iter().map(|values| 100.0 * (values[PUBLISHED - 1].mean / values[0].mean - 1.0)).collect();
+    let gains: Vec<Estimate> =
+        goodput.iter().map(|values| values[PUBLISHED - 1].ratio_to(&values[0])).collect();
+    let last = gains[gains.len() - 1];
+    let reach = |gain: &Estimate| gain.half_width.unwrap_or(0.0) + last.half_width.unwrap_or(0.0);
     Verdict::new(
         "The gain of 10 s over 120 s is largest at 180 km/h",
-        gains.last().is_some_and(|last| gains.iter().all(|gain| gain <= last)),
-        format!("+{} % at {} km/h", list(&gains, 1), speeds()),
+        gains.iter().all(|gain| gain.value <= last.value + reach(gain)),
+        format!("{} times at {} km/h", list(&gains, 3), speeds()),
     )
 }
 
 /// Not in the paper: a ceiling of 1 s, the lowest that Linux takes.
 fn one_second(goodput: &[Vec<Summary>]) -> Verdict {
-    let changes: Vec<f64> = goodput
-        .iter()
-        .map(|values| 100.0 * (values[PUBLISHED].mean / values[PUBLISHED - 1].mean - 1.0))
-        .collect();
+    let changes: Vec<Estimate> =
+        goodput.iter().map(|values| values[PUBLISHED].ratio_to(&values[PUBLISHED - 1])).collect();
     Verdict::new(
         "Beyond the paper: a maximum RTO of 1 s is no worse than one of 10 s",
-        changes.iter().all(|&change| change >= 0.0),
-        format!("{} % at {} km/h", list(&changes, 1), speeds()),
+        changes.iter().all(|change| change.may_be_at_least(1.0)),
+        format!("{} times at {} km/h", list(&changes, 3), speeds()),
     )
 }

@@ -31,7 +31,6 @@ pub(super) const STEP: Experiment = Experiment {
 /// A way of calling, and how far it reaches by its schedule, in seconds of light one way.
 struct Caller {
     name: &'static str,
-    key: &'static str,
     settings: &'static [&'static str],
     expected_s: Option<f64>,
 }
@@ -39,17 +38,12 @@ struct Caller {
 /// Linux' reach is that of the listener: it forgets a caller 63 s after the SYN, which the caller's next segment reaches two
 /// one-way delays later.
 const CALLERS: [Caller; 4] = [
-    Caller { name: "OPNET 11.5", key: "opnet", settings: &["tcp.host.syn=opnet"], expected_s: Some(22.5) },
-    Caller {
-        name: "Windows 2003",
-        key: "windows_2003",
-        settings: &["tcp.host.syn=windows-2003"],
-        expected_s: Some(4.5),
-    },
-    Caller { name: "ns", key: "ns", settings: &["tcp.host.syn=ns"], expected_s: None },
+    Caller { name: "OPNET 11.5", settings: &["tcp.host.syn=opnet"], expected_s: Some(22.5) },
+    Caller { name: "Windows 2003", settings: &["tcp.host.syn=windows-2003"], expected_s: Some(4.5) },
+    Caller { name: "ns", settings: &["tcp.host.syn=ns"], expected_s: None },
     Caller {
         name: "Linux",
-        key: "linux",
+
         settings: &["tcp.host.base=linux", "tcp.host.syn=linux", "tcp.host.syn_ack=linux"],
         expected_s: Some(31.5),
     },
@@ -158,6 +152,8 @@ const VARIANTS: [(&str, &str, &[&str]); 3] = [
     ("SACK", "sack", &["tcp.host.timestamps=false"]),
     ("SACK, timestamps", "timestamps", &[]),
 ];
+/// The variant with timestamps among them.
+const WITH_TIMESTAMPS: usize = 2;
 const FILES_KB: [u32; 3] = [50, 100, 500];
 const BUFFERS_KB: [u32; 2] = [64, 1000];
 /// The initial retransmission timeout of 3 s is a round trip of this one-way delay.
@@ -202,10 +198,18 @@ fn step(lab: &Lab<'_>) -> Result<Findings, Error> {
     };
     let scenarios = cases.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     let flows: Vec<FlowResult> = lab.run(&scenarios).iter().map(|runs| runs.0[0].flows[0].clone()).collect();
-    let measured: Vec<(&Case, &FlowResult)> = cases.iter().zip(&flows).collect();
+    let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
     Ok(Findings {
-        verdicts: vec![full_within(&measured), less_beyond(&measured), same_for_all(&measured)],
-        tables: vec![Part::new("transfers", step_table(&measured))],
+        verdicts: vec![
+            full_within(&measured),
+            less_beyond(&measured),
+            same_for_all(&measured),
+            same_with_timestamps(&measured),
+        ],
+        tables: vec![
+            Part::new("step", around_the_step(&measured)),
+            Part::new("transfers", step_table(&measured)),
+        ],
         figures: vec![
             Part::new("efficiency", efficiency_plot(&measured)),
             Part::new("time", time_plot(&measured)),
@@ -222,57 +226,103 @@ fn delay_s(case: &Case) -> f64 {
     f64::from(case.delay_ms) / 1e3
 }
 
-fn full_within(measured: &[(&Case, &FlowResult)]) -> Verdict {
-    let within: Vec<f64> = measured
-        .iter()
-        .filter(|(case, _)| delay_s(case) <= STEP_S)
-        .map(|(_, flow)| efficiency(flow))
-        .collect();
-    let least = within.iter().copied().fold(1.0, f64::min);
+type Measured<'a> = (&'a Case, &'a FlowResult);
+
+fn without_timestamps((case, _): &&Measured<'_>) -> bool {
+    case.variant != WITH_TIMESTAMPS
+}
+
+/// At 1.5 s itself the answer is late by the time that its packets take on the wire.
+fn full_within(measured: &[Measured<'_>]) -> Verdict {
+    let within = measured.iter().filter(|(case, _)| delay_s(case) < STEP_S);
+    let values: Vec<f64> = within.map(|(_, flow)| efficiency(flow)).collect();
+    let least = values.iter().copied().fold(1.0, f64::min);
     Verdict::new(
-        "Up to 1.5 s one way nothing is sent twice: goodput over throughput is 1",
+        "Below 1.5 s one way nothing is sent twice: goodput over throughput is 1",
         least == 1.0,
-        format!("{least:.3} at the least, in {} transfers", within.len()),
+        format!("{least:.3} at the least, in {} transfers", values.len()),
     )
 }
 
-fn less_beyond(measured: &[(&Case, &FlowResult)]) -> Verdict {
-    let beyond: Vec<f64> = measured
-        .iter()
-        .filter(|(case, _)| delay_s(case) > STEP_S)
-        .map(|(_, flow)| efficiency(flow))
-        .collect();
-    let most = beyond.iter().copied().fold(0.0, f64::max);
+fn less_beyond(measured: &[Measured<'_>]) -> Verdict {
+    let beyond = measured.iter().filter(without_timestamps).filter(|(case, _)| delay_s(case) >= STEP_S);
+    let values: Vec<f64> = beyond.map(|(_, flow)| efficiency(flow)).collect();
+    let most = values.iter().copied().fold(0.0, f64::max);
     Verdict::new(
-        "Beyond 1.5 s it is lower in every transfer",
+        "Beyond 1.5 s it steps down, with Reno and with SACK: it is lower in every transfer",
         most < 1.0,
-        format!("{most:.3} at the most, in {} transfers", beyond.len()),
+        format!("{most:.3} at the most, in {} transfers", values.len()),
     )
 }
 
 /// The step of each combination of variant, file and buffer: the longest delay with full efficiency.
-fn same_for_all(measured: &[(&Case, &FlowResult)]) -> Verdict {
-    let mut steps: Vec<f64> = Vec::new();
-    for combination in measured
-        .chunk_by(|(a, _), (b, _)| (a.variant, a.file_kb, a.buffer_kb) == (b.variant, b.file_kb, b.buffer_kb))
-    {
-        let full =
-            combination.iter().take_while(|(_, flow)| efficiency(flow) == 1.0).map(|(case, _)| delay_s(case));
-        steps.push(full.last().unwrap_or(0.0));
-    }
-    let (least, most) =
-        steps.iter().fold((f64::INFINITY, 0.0f64), |(least, most), &step| (least.min(step), most.max(step)));
+fn steps(measured: &[Measured<'_>]) -> Vec<(usize, f64)> {
+    let same = |(a, _): &Measured<'_>, (b, _): &Measured<'_>| {
+        (a.variant, a.file_kb, a.buffer_kb) == (b.variant, b.file_kb, b.buffer_kb)
+    };
+    let step = |combination: &[Measured<'_>]| {
+        let full = combination.iter().take_while(|(_, flow)| efficiency(flow) == 1.0);
+        (combination[0].0.variant, full.map(|(case, _)| delay_s(case)).last().unwrap_or(0.0))
+    };
+    measured.chunk_by(same).map(step).collect()
+}
+
+fn same_for_all(measured: &[Measured<'_>]) -> Verdict {
+    let steps: Vec<f64> = steps(measured)
+        .into_iter()
+        .filter(|(variant, _)| *variant != WITH_TIMESTAMPS)
+        .map(|(_, step)| step)
+        .collect();
+    let (least, most) = extremes(&steps);
     Verdict::new(
-        "The step's place does not depend on the size of file or buffer, nor on the variant",
+        "The step's place does not depend on the size of file or buffer",
         least == most,
-        format!(
-            "full efficiency up to {least} s in one combination and {most} s in another, of {}",
-            steps.len()
-        ),
+        format!("full efficiency up to {least} s to {most} s, in {} combinations", steps.len()),
     )
 }
 
-fn step_table(measured: &[(&Case, &FlowResult)]) -> Table {
+fn same_with_timestamps(measured: &[Measured<'_>]) -> Verdict {
+    let (with, without): (Vec<_>, Vec<_>) =
+        steps(measured).into_iter().partition(|(variant, _)| *variant == WITH_TIMESTAMPS);
+    let (with, without) =
+        [with, without].map(|steps| extremes(&steps.iter().map(|step| step.1).collect::<Vec<_>>())).into();
+    Verdict::new(
+        "Timestamps make no difference to the step",
+        with == without,
+        format!("full efficiency up to {} s with timestamps, {} s without", with.1, without.1),
+    )
+}
+
+fn extremes(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, 0.0f64), |(least, most), &value| (least.min(value), most.max(value)))
+}
+
+/// One file and one buffer, at a few distances.
+fn around_the_step(measured: &[Measured<'_>]) -> Table {
+    let shown = [300, 1_000, 1_490, 1_500, 2_000, 5_000, 10_000, 22_000];
+    let heading = |(name, key, _): &(&str, &str, &[&str])| {
+        [
+            Column::new(format!("{name}: time"), format!("{key}_transfer_s")).shown_in("s", 1.0),
+            Column::new("goodput / throughput", format!("{key}_efficiency")),
+        ]
+    };
+    let columns = [Column::new("one-way delay", "delay_s").shown_in("s", 1.0)];
+    let columns = columns.into_iter().chain(VARIANTS.iter().flat_map(heading)).collect();
+    let mut table = Table::new("A file of 100 kB, receive buffer of 1 MB", columns);
+    for delay_ms in shown {
+        let of_interest = |(case, _): &&Measured<'_>| {
+            (case.delay_ms, case.file_kb, case.buffer_kb) == (delay_ms, FILES_KB[1], BUFFERS_KB[1])
+        };
+        let cells = measured
+            .iter()
+            .filter(of_interest)
+            .flat_map(|(_, flow)| [Cell::Number(flow.seconds, 1), Cell::Number(efficiency(flow), 3)]);
+        table.push([Cell::Number(f64::from(delay_ms) / 1e3, 2)].into_iter().chain(cells).collect());
+    }
+    table
+}
+
+fn step_table(measured: &[Measured<'_>]) -> Table {
     let mut table = Table::new(
         "Transfers over distance",
         vec![
@@ -302,7 +352,7 @@ fn step_table(measured: &[(&Case, &FlowResult)]) -> Table {
 
 /// A curve for each variant and size of file, with the larger buffer.
 fn curves<'a>(
-    measured: &'a [(&'a Case, &'a FlowResult)],
+    measured: &'a [Measured<'a>],
     value: impl Fn(&FlowResult) -> f64 + 'a,
 ) -> impl Iterator<Item = Series> + 'a {
     let of = |variant: usize, file_kb: u32| {
@@ -322,7 +372,7 @@ fn curves<'a>(
     })
 }
 
-fn efficiency_plot(measured: &[(&Case, &FlowResult)]) -> Plot {
+fn efficiency_plot(measured: &[Measured<'_>]) -> Plot {
     let plot = Plot::new(
         "Goodput over throughput by distance",
         Axis::new("one-way delay", "s of light").log(),
@@ -331,7 +381,7 @@ fn efficiency_plot(measured: &[(&Case, &FlowResult)]) -> Plot {
     curves(measured, efficiency).fold(plot, Plot::with)
 }
 
-fn time_plot(measured: &[(&Case, &FlowResult)]) -> Plot {
+fn time_plot(measured: &[Measured<'_>]) -> Plot {
     let plot = Plot::new(
         "Time to transfer a file by distance",
         Axis::new("one-way delay", "s of light"),

@@ -3,20 +3,28 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{Results, Verdict};
+use super::{Part, Results, Verdict};
 use crate::table::markdown as escaped;
 
 /// As wide as the longer of the two words.
 const AGREES: &str = "agrees         ";
 const DIFFERS: &str = "DOES NOT AGREE ";
+/// A table of more rows is for programs: people are told where it is.
+const MOST_ROWS: usize = 40;
 
 /// Title, tables and verdicts for a terminal.
 pub(super) fn text(results: &Results) -> String {
     let Results { name, title, source, world, seeds, .. } = results;
     let mut text = format!("{name}: {title}\n{source}; {world}, {seeds}\n");
     for table in &results.tables {
+        let Part { content, .. } = table;
         text.push('\n');
-        text += &table.content.to_text();
+        match content.rows().len() {
+            0..=MOST_ROWS => text += &content.to_text(),
+            rows => {
+                writeln!(text, "{}: {rows} rows, in the CSV file", content.title).expect("memory takes text")
+            }
+        }
     }
     if !results.verdicts.is_empty() {
         text.push('\n');
@@ -33,16 +41,21 @@ pub(super) fn text(results: &Results) -> String {
 pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
     let Results { name, world, seeds, .. } = results;
     let (title, source) = (escaped(&results.title), escaped(&results.source));
-    let mut page =
-        format!("# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world}`, {seeds}.\n");
+    let mut page = format!(
+        "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {}`.\n",
+        seeds.first, seeds.count
+    );
     page += &verdicts(&results.verdicts);
     for (path, figure) in figures.iter().zip(&results.figures) {
         let (title, file) = (escaped(figure.content.title()), file_name(path));
         page += &format!("\n![{title}]({file})\n");
     }
     for (path, table) in tables.iter().zip(&results.tables) {
-        let (title, file, rows) =
-            (escaped(&table.content.title), file_name(path), table.content.to_markdown());
+        let (title, file) = (escaped(&table.content.title), file_name(path));
+        let rows = match table.content.rows().len() {
+            0..=MOST_ROWS => table.content.to_markdown(),
+            rows => format!("{rows} rows.\n"),
+        };
         page += &format!("\n## {title}\n\n{rows}\n[{file}]({file})\n");
     }
     page
