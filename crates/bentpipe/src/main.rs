@@ -20,7 +20,9 @@ enum Command {
     Run(command::run::Run),
     Doctor(command::doctor::Doctor),
     Link(command::link::Link),
+    Sim(command::sim::Sim),
     Lab(command::lab::Lab),
+    Radius(command::radius::Radius),
 }
 
 fn main() -> ExitCode {
@@ -30,7 +32,9 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Link(link) => link.run(),
+        Command::Sim(sim) => sim.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Radius(radius) => radius.run(),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("bentpipe: {}", one_line(&error));

@@ -11,6 +11,7 @@ pub mod download;
 pub mod experiment;
 pub mod figure;
 pub mod outage;
+pub mod reach;
 pub mod report;
 pub mod results;
 pub mod scene;

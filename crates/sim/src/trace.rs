@@ -13,6 +13,7 @@ use bentpipe_units::{ByteCount, Time};
 
 use crate::Scenario;
 use crate::observer::{Observer, Passage};
+use crate::scenario::{FlowSpec, SplitterSpec};
 use pcap::Capture;
 
 /// A file of a trace could not be written.
@@ -29,7 +30,7 @@ pub struct TraceError {
 ///
 /// | file | a row for each sample of |
 /// |---|---|
-/// | `tcp.csv` | the sending end of each connection: window, threshold, round trip, timeout, backoff, flight, counters |
+/// | `legs.csv` | the sending end of each connection: window, threshold, round trip, timeout, backoff, flight, counters |
 /// | `flows.csv` | the bytes that each destination has received |
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
@@ -38,7 +39,9 @@ pub struct TraceError {
 pub struct Trace {
     flows: Vec<String>,
     links: Vec<String>,
-    tcp: Sheet,
+    /// The nodes of each flow's splitters.
+    splitter_nodes: Vec<Vec<String>>,
+    legs: Sheet,
     received: Sheet,
     queues: Sheet,
     splitters: Sheet,
@@ -56,19 +59,22 @@ impl Trace {
         std::fs::create_dir_all(folder).map_err(fail)?;
         let sheet = |name: &str, header: &str| Sheet::create(folder.join(name), header);
         let capture = |link: &String| Capture::create(folder.join(format!("{}.pcap", file_name(link))));
+        let node = |splitter: &SplitterSpec| scenario.nodes[splitter.node].clone();
+        let nodes = |flow: &FlowSpec| flow.splitters.iter().map(node).collect();
         let links: Vec<String> = scenario.links.iter().map(|link| link.name.clone()).collect();
         let causes: String = Cause::ALL.iter().map(|cause| format!(",dropped_{}", key(*cause))).collect();
         Ok(Self {
             flows: scenario.flows.iter().map(|flow| flow.name.clone()).collect(),
-            tcp: sheet("tcp.csv", TCP_HEADER)?,
+            legs: sheet("legs.csv", LEGS_HEADER)?,
             received: sheet("flows.csv", "time_s,flow,received_bytes")?,
             queues: sheet(
                 "links.csv",
                 &format!("time_s,link,direction,queue_bytes,offered,delivered{causes}"),
             )?,
-            splitters: sheet("splitters.csv", "time_s,flow,splitter,held_bytes")?,
+            splitters: sheet("splitters.csv", "time_s,flow,node,held_bytes")?,
             captures: packets.then(|| links.iter().map(capture).collect()).transpose()?,
             links,
+            splitter_nodes: scenario.flows.iter().map(nodes).collect(),
             failed: None,
         })
     }
@@ -81,7 +87,7 @@ impl Trace {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        for sheet in [&mut self.tcp, &mut self.received, &mut self.queues, &mut self.splitters] {
+        for sheet in [&mut self.legs, &mut self.received, &mut self.queues, &mut self.splitters] {
             sheet.flush()?;
         }
         self.captures.iter_mut().flatten().try_for_each(Capture::flush)
@@ -94,7 +100,7 @@ impl Trace {
     }
 }
 
-const TCP_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,recovering,\
+const LEGS_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,recovering,\
                           sent_bytes,acknowledged_bytes,retransmissions,timeouts";
 
 impl Observer for Trace {
@@ -116,9 +122,10 @@ impl Observer for Trace {
             bytes => bytes.to_string(),
         };
         let row = format_args!(
-            "{},{},{leg},{},{ssthresh},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{ssthresh},{},{},{},{},{},{},{},{},{}",
             now.as_secs_f64(),
             self.flows[flow],
+            leg + 1,
             tcp.cwnd,
             tcp.srtt.as_secs_f64(),
             tcp.rto.as_secs_f64(),
@@ -130,13 +137,13 @@ impl Observer for Trace {
             done.retransmissions,
             done.timeouts,
         );
-        let outcome = self.tcp.row(row);
+        let outcome = self.legs.row(row);
         self.note(outcome);
     }
 
     fn occupancy(&mut self, now: Time, flow: usize, splitter: usize, bytes: u64) {
-        let name = &self.flows[flow];
-        let outcome = self.splitters.row(format_args!("{},{name},{splitter},{bytes}", now.as_secs_f64()));
+        let (name, node) = (&self.flows[flow], &self.splitter_nodes[flow][splitter]);
+        let outcome = self.splitters.row(format_args!("{},{name},{node},{bytes}", now.as_secs_f64()));
         self.note(outcome);
     }
 

@@ -224,7 +224,7 @@ impl<'a> World<'a> {
     }
 
     fn report(&mut self, pipe: u32, segment: &Segment, from: u32, fate: Fate) {
-        let (link, forward) = (pipe as usize / 2, pipe % 2 == 0);
+        let (link, forward) = (pipe as usize / 2, pipe.is_multiple_of(2));
         let flow = self.places[from as usize].flow as usize;
         let passage = Passage { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
         self.observer.packet(&passage);
@@ -243,7 +243,13 @@ impl<'a> World<'a> {
             self.observer.received(self.now, index, flow.received);
         }
         for (index, pipe) in self.pipes.iter().enumerate() {
-            self.observer.queue(self.now, index / 2, index % 2 == 0, pipe.backlog(self.now), pipe.counters());
+            self.observer.queue(
+                self.now,
+                index / 2,
+                index.is_multiple_of(2),
+                pipe.backlog(self.now),
+                pipe.counters(),
+            );
         }
     }
 }

@@ -139,24 +139,23 @@ impl Handshake {
     };
 
     fn begin(&mut self, now: Time) {
-        *self = Self { all: self.all, began_at: now, timer: now, due: true, ..Self::IDLE };
+        *self = Self { sent: 1, all: self.all, began_at: now, due: true, ..Self::IDLE };
     }
 
     /// The SYN's time has come again; false when it is to be given up.
     fn expire(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) -> bool {
         let late = user_timeout.is_some_and(|limit| now >= self.began_at + limit);
         self.due = !late && schedule.wait(self.sent).is_some();
+        self.sent += 1;
         self.due
     }
 
+    /// A SYN is sent. An answer to a repeated SYN is none of the schedule's, but the wait that is running begins anew, as in
+    /// Linux.
     fn sent_at(&mut self, now: Time, schedule: &SynSchedule) {
         self.all += 1;
         self.due = false;
-        // An answer to a repeated SYN leaves the timer alone.
-        if now >= self.timer {
-            self.timer = schedule.wait(self.sent).map_or(Time::MAX, |wait| now + wait);
-            self.sent += 1;
-        }
+        self.timer = schedule.wait(self.sent - 1).map_or(Time::MAX, |wait| now + wait);
     }
 }
 

@@ -4,7 +4,9 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod link;
+pub(crate) mod radius;
 pub(crate) mod run;
+pub(crate) mod sim;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 

@@ -40,9 +40,13 @@ pub(crate) fn compare(ns3: &Ns3) -> Result<Vec<Reach>, Error> {
         ("ours, 12 SYNs", Config { syn: long, syn_ack: long, ..as_ns3() }),
         ("ours, SYNs for ever", Config { syn: SynSchedule::NS, syn_ack: SynSchedule::NS, ..as_ns3() }),
     ];
-    let mut reaches: Vec<Reach> =
-        ways.into_iter().map(|(name, config)| Reach::of(name, DELAYS.map(|delay| ours(config, delay)))).collect();
-    for (name, options) in [("ns-3, 6 SYNs", vec![]), ("ns-3, 12 SYNs", vec!["--ns3::TcpSocket::ConnCount=12".to_owned()])] {
+    let mut reaches: Vec<Reach> = ways
+        .into_iter()
+        .map(|(name, config)| Reach::of(name, DELAYS.map(|delay| ours(config, delay))))
+        .collect();
+    for (name, options) in
+        [("ns-3, 6 SYNs", vec![]), ("ns-3, 12 SYNs", vec!["--ns3::TcpSocket::ConnCount=12".to_owned()])]
+    {
         let answers: Vec<ns3::Handshake> = ns3.ask("handshake", &options)?;
         let outcome = |answer: ns3::Handshake| Outcome {
             one_way_s: answer.one_way_s,
@@ -83,7 +87,8 @@ impl Reach {
     /// `1 to 22, 47 to 60`.
     fn spans(&self) -> String {
         let chunks = self.arrived_s.chunk_by(|one, next| one + 1 == *next);
-        let spans: Vec<String> = chunks.map(|chunk| format!("{} to {}", chunk[0], chunk[chunk.len() - 1])).collect();
+        let spans: Vec<String> =
+            chunks.map(|chunk| format!("{} to {}", chunk[0], chunk[chunk.len() - 1])).collect();
         spans.join(", ")
     }
 }

@@ -7,7 +7,7 @@ use bentpipe_lab::table::{Cell, Column, Table};
 use bentpipe_link::Fate;
 use bentpipe_sim::{Observer, Passage, Scenario, Unobserved, run};
 use bentpipe_tcp::Config;
-use bentpipe_tcp::congestion::Algorithm;
+use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_units::Probability;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -47,6 +47,42 @@ fn cubic(config: Config) -> Config {
     Config { congestion: Algorithm::Cubic, ..config }
 }
 
+/// RFC 5681 without byte counting: each acknowledgement opens slow start's window by one segment at the most.
+pub(crate) fn acks_counted(config: Config) -> Config {
+    Config { byte_counting_limit: Some(1), ..config }
+}
+
+fn hybla(config: Config, components: Components) -> Config {
+    Config { congestion: Algorithm::Hybla(components), ..config }
+}
+
+/// Hybla at a ρ of 24, beside what ns-3 calls so.
+pub(crate) const HYBLA: &[Pair] = &[
+    Pair {
+        name: "Hybla as bentpipe has it",
+        ours: |config| hybla(config, Components::ALL),
+        ns3: &["--congestion=hybla"],
+    },
+    Pair {
+        name: "Hybla as published",
+        ours: |config| hybla(config, Components::PUBLISHED),
+        ns3: &["--congestion=hybla"],
+    },
+    Pair {
+        name: "Hybla with its growth alone",
+        ours: |config| hybla(config, Components { pacing: false, hoe: false, ..Components::PUBLISHED }),
+        ns3: &["--congestion=hybla"],
+    },
+    Pair {
+        name: "Hybla with a ρ of 1: NewReno",
+        ours: |config| {
+            let rho = Components { rho: false, pacing: false, hoe: false, ..Components::PUBLISHED };
+            acks_counted(hybla(config, rho))
+        },
+        ns3: &["--congestion=hybla"],
+    },
+];
+
 /// The pairs that do the same by their specifications.
 pub(crate) const PAIRS: &[Pair] = &[
     Pair { name: "NewReno, bytes counted", ours: |config| config, ns3: &["--congestion=linux-reno"] },
@@ -55,11 +91,7 @@ pub(crate) const PAIRS: &[Pair] = &[
         ours: every_segment,
         ns3: &["--congestion=newreno", "--delack=1"],
     },
-    Pair {
-        name: "NewReno, ACKs counted",
-        ours: |config| Config { byte_counting_limit: Some(1), ..config },
-        ns3: &["--congestion=newreno"],
-    },
+    Pair { name: "NewReno, ACKs counted", ours: acks_counted, ns3: &["--congestion=newreno"] },
     Pair { name: "CUBIC", ours: cubic, ns3: &["--congestion=cubic"] },
     Pair {
         name: "NewReno, bytes counted, RTO at least 3 s",
@@ -114,9 +146,9 @@ pub(crate) enum Losses {
 }
 
 /// Compares all pairs with `seeds` seeds.
-pub(crate) fn compare(ns3: &Ns3, seeds: u64, losses: Losses) -> Result<Vec<Row>, Error> {
+pub(crate) fn compare(ns3: &Ns3, pairs: &[Pair], seeds: u64, losses: Losses) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for pair in PAIRS {
+    for pair in pairs {
         for per in PERS {
             rows.push(compare_one(ns3, pair, per, seeds, losses)?);
         }

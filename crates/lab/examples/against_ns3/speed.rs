@@ -122,7 +122,12 @@ fn dumbbell() -> Scenario {
         let access = both(ACCESS, SHARED, ACCESS_QUEUE);
         scenario.links.push(link(format!("down{index}"), [1, source + 1], access));
         let path = [uplink, BOTTLENECK, uplink + 1];
-        scenario.flows.push(flow(format!("flow{index}"), &path, None, crate::single_flow::acks_counted(as_ns3())));
+        scenario.flows.push(flow(
+            format!("flow{index}"),
+            &path,
+            None,
+            crate::single_flow::acks_counted(as_ns3()),
+        ));
     }
     scenario
 }

@@ -4,8 +4,9 @@ use bentpipe_sim::{FlowResult, Scenario};
 
 use super::{Experiment, Findings, Lab, Runs};
 use crate::Error;
-use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::figure::{Axis, BarChart, BarGroup, Plot, Point, Series, Style};
 use crate::results::{Part, Verdict};
+use crate::statistics::Estimate;
 use crate::table::{Cell, Column, Table};
 
 const SOURCE: &str = "Peoples, Wood, Parr, Scotney, Moore: TCP's protocol radius, IWSSC 2007";
@@ -35,8 +36,10 @@ struct Caller {
     expected_s: Option<f64>,
 }
 
-/// Linux' reach is that of the listener: it forgets a caller 63 s after the SYN, which the caller's next segment reaches two
-/// one-way delays later.
+/// Linux' reach is that of the listener, which forgets a caller some time after its SYN, and the caller's next segment
+/// arrives two one-way delays after that. Each repeated SYN makes the wait that is running begin anew, which is what takes it
+/// from 31.5 to 49.5 s. On a real machine SYN and expiry fall on the same instant at some distances beyond 33.5 s, and
+/// chance decides; in virtual time the one that was scheduled first comes first.
 const CALLERS: [Caller; 4] = [
     Caller { name: "OPNET 11.5", settings: &["tcp.host.syn=opnet"], expected_s: Some(22.5) },
     Caller { name: "Windows 2003", settings: &["tcp.host.syn=windows-2003"], expected_s: Some(4.5) },
@@ -45,7 +48,7 @@ const CALLERS: [Caller; 4] = [
         name: "Linux",
 
         settings: &["tcp.host.base=linux", "tcp.host.syn=linux", "tcp.host.syn_ack=linux"],
-        expected_s: Some(31.5),
+        expected_s: Some(49.5),
     },
 ];
 
@@ -70,11 +73,7 @@ fn reach(lab: &Lab<'_>) -> Result<Findings, Error> {
         ],
     );
     let mut verdicts = Vec::new();
-    let mut plot = Plot::new(
-        "Setting up a connection over distance",
-        Axis::new("one-way delay", "s of light"),
-        Axis::new("time until the file has arrived", "s"),
-    );
+    let mut longest_of_each = Vec::new();
     for caller in &CALLERS {
         let outcomes = outcomes(lab, caller)?;
         let works = |outcome: &&(f64, Option<f64>)| outcome.1.is_some();
@@ -88,13 +87,19 @@ fn reach(lab: &Lab<'_>) -> Result<Findings, Error> {
             number(caller.expected_s),
         ]);
         verdicts.push(verdict(caller, longest, shortest));
-        let points = outcomes.iter().filter_map(|&(delay, seconds)| Some(Point::new(delay, seconds?)));
-        plot = plot.with(Series::new(caller.name, Style::Curve, points));
+        longest_of_each.push(longest.map(Estimate::from));
     }
+    let chart = BarChart::new(
+        "How far away a TCP connection can be set up, of 70 s tried",
+        Axis::dimensionless("caller"),
+        Axis::new("longest one-way delay that works", "s of light"),
+        CALLERS.each_ref().map(|caller| caller.name),
+    )
+    .with(BarGroup::new("a file of 1 kB arrives", longest_of_each));
     Ok(Findings {
         verdicts,
         tables: vec![Part::new("delays", table)],
-        figures: vec![Part::new("time", plot)],
+        figures: vec![Part::new("delays", chart)],
     })
 }
 

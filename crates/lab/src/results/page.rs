@@ -108,7 +108,7 @@ DOES NOT AGREE  PEPsal is within 5% of Hybla
 
 Source: Caini, Firrincieli, Lacamera, PSATS 2009, figure 4.
 
-`bentpipe lab run psats09-fig4 --on sim`, 3 seeds from 1.
+`bentpipe lab run psats09-fig4 --on sim --seed 1 --seeds 3`.
 
 | what must come out | | what came out |
 |---|---|---|

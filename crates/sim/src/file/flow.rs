@@ -70,7 +70,7 @@ pub(crate) fn read<'a>(field: &Field<'a>, surroundings: &Surroundings<'_>) -> Re
     let section = field.named_section("flow", &KEYS)?;
     let name = section.required("name", "\"download\"")?.name()?.to_owned();
     let (legs, splitters) = read_legs(&section, surroundings)?;
-    let copies = section.read("count", |field| Ok(field.whole(1..=MAX_FLOWS as u64)? as usize))?;
+    let copies = section.read("count", |field| Ok(field.whole(0..=MAX_FLOWS as u64)? as usize))?;
     let flow = FlowSpec {
         name,
         bytes: section.read("bytes", read_bytes)?,

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::scenario::{Hop, Side};
+use crate::sweep::Plan;
 
 /// Every key once.
 const FULL: &str = r#"title = "everything"
@@ -470,13 +471,16 @@ fn a_file_that_is_no_scenario_is_refused_before_it_fills_the_memory() {
 }
 
 #[test]
-fn the_scenarios_of_the_project_are_valid() {
+fn the_scenarios_of_the_project_run() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut count = 0;
     for entry in std::fs::read_dir(directory).unwrap() {
         let source = Source::load(entry.unwrap().path()).unwrap();
-        let plan = crate::sweep::Plan::new(&source, &[], &[], &[1]).unwrap_or_else(|error| panic!("{error}"));
-        assert_ne!(plan.scenario(&plan.points()[0]).unwrap().title, source.name());
+        let plan = Plan::new(&source, &[], &[], &[1]).unwrap_or_else(|error| panic!("{error}"));
+        let scenario = plan.scenario(&plan.points()[0]).unwrap();
+        assert_ne!(scenario.title, source.name(), "a scenario has a title");
+        let result = crate::run(&scenario, 1, &mut crate::Unobserved);
+        assert!(result.flows.iter().all(|flow| flow.bytes > 0), "{}: {:?}", source.name(), result.flows);
         count += 1;
     }
     assert!(count >= 4, "{count} scenarios");

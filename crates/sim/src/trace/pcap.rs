@@ -103,7 +103,10 @@ fn headers(passage: &Passage<'_>, packet: &mut Vec<u8>) {
 
 /// RFC 1071.
 fn sum_of(bytes: &[u8]) -> u32 {
-    bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))).sum()
+    bytes
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))
+        .sum()
 }
 
 fn fold(mut sum: u32) -> u16 {

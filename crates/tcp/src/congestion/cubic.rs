@@ -36,7 +36,7 @@ pub struct Cubic {
     epoch: Option<Epoch>,
 }
 
-/// A stage of congestion avoidance: it begins with the first acknowledgement after recovery or slow start.
+/// A stage of congestion avoidance: it begins when recovery or slow start ends (§4.2's t_epoch).
 #[derive(Debug)]
 struct Epoch {
     /// t: its age without the periods in which the application was the limit (§4.2, §5.8), seconds.
@@ -164,6 +164,12 @@ impl CongestionControl for Cubic {
         self.epoch = None;
     }
 
+    /// The clock starts with the acknowledgement that ends the repair. The next one may come a round trip later, and over a
+    /// satellite the window would lag behind its function by as much.
+    fn on_recovery_end(&mut self, now: Time) {
+        self.begin_epoch(now);
+    }
+
     fn on_timeout(&mut self, _now: Time, in_flight: u64, first: bool) {
         if first {
             let (of_flight, of_window) = (self.reduced(in_flight), self.reduced(self.cwnd()));
@@ -276,6 +282,14 @@ mod tests {
         cubic.on_ack(&acked(60_000, MSS));
         assert!((cubic.epoch.as_ref().unwrap().age - 0.15).abs() < 1e-9);
         assert!(cubic.cwnd() < 72 * MSS, "{}", cubic.cwnd());
+    }
+
+    #[test]
+    fn the_epoch_begins_when_recovery_ends_and_not_with_the_next_acknowledgement() {
+        let mut cubic = after_loss_at(100);
+        cubic.on_recovery_end(Time::from_nanos(100_000_000));
+        cubic.on_ack(&acked(180, MSS));
+        assert!((cubic.epoch.unwrap().age - 0.08).abs() < 1e-9);
     }
 
     #[test]

@@ -1,0 +1,211 @@
+mod progress;
+mod tables;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bentpipe_sim::file::{Setting, Source};
+use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
+use bentpipe_sim::{RunResult, Trace};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use self::progress::{Meter, Watch};
+
+/// Run a scenario in virtual time: links, flows and TCP from a TOML file, described in docs/scenarios.md.
+///
+/// The same file, settings and seed give the same result on any machine. With several seeds the table shows means and
+/// their 95% confidence intervals.
+#[derive(Debug, Args)]
+pub(crate) struct Sim {
+    /// The scenario.
+    #[arg(value_name = "FILE")]
+    scenario: PathBuf,
+    /// The seed, or the first of several.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Run with this many seeds, one after the other.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// Set a parameter: link.satellite.per=1%, flow.download.bytes=10MB, tcp.space.rto.max=10s.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Run with each of these values of a parameter; several sweeps are multiplied.
+    #[arg(long = "sweep", value_name = "KEY=VALUE,…")]
+    sweeps: Vec<String>,
+    /// Write windows, timers, queues and bytes over time as CSV files into this folder.
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
+    /// Write every packet too, one LINK.pcap for each link, for Wireshark and tcpdump.
+    #[arg(long, requires = "trace")]
+    packets: bool,
+    /// Print one JSON document instead of the tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A run and what it took.
+struct Outcome {
+    result: RunResult,
+    wall: Duration,
+    /// The folder of its trace.
+    trace: Option<PathBuf>,
+}
+
+impl Sim {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let settings = self.settings.iter().map(|text| text.parse()).collect::<Result<Vec<Setting>, _>>()?;
+        let sweeps = self.sweeps.iter().map(|text| text.parse()).collect::<Result<Vec<Sweep>, _>>()?;
+        let seeds: Vec<u64> = (0..self.seeds).map(|n| self.seed.wrapping_add(n)).collect();
+        let source = Source::load(&self.scenario)?;
+        let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
+        let runs = self.conduct(&plan)?;
+        let title = plan.scenario(&plan.points()[0])?.title;
+        super::print(&if self.json {
+            serde_json::to_string_pretty(&document(&title, &settings, &runs)?)? + "\n"
+        } else {
+            tables::text(&plan, &title, &runs)?
+        })?;
+        if let (Some(directory), false) = (&self.trace, self.json) {
+            eprintln!("Windows, timers, queues and bytes over time: {}", directory.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// All runs, in order.
+    fn conduct(&self, plan: &Plan<'_>) -> anyhow::Result<Vec<Run<Outcome>>> {
+        let meter = Meter::new(plan.len() as u64);
+        let runs = plan.run(|job| self.perform(job, plan.len(), &meter), |_| {});
+        meter.finish();
+        let settle = |run: Run<anyhow::Result<Outcome>>| {
+            Ok(Run { point: run.point, seed: run.seed, result: run.result? })
+        };
+        runs?.into_iter().map(settle).collect()
+    }
+
+    fn perform(&self, job: &Job<'_>, runs: usize, meter: &Meter) -> anyhow::Result<Outcome> {
+        let trace = self.trace.as_ref().map(|directory| match runs {
+            1 => directory.clone(),
+            _ => directory.join(format!("run-{}", job.number + 1)),
+        });
+        let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, self.packets);
+        let writer = trace.as_ref().map(begin).transpose()?;
+        let mut observers = (Watch::new(meter, &job.scenario), writer);
+        let started = Instant::now();
+        let result = bentpipe_sim::run(&job.scenario, job.seed, &mut observers);
+        let wall = started.elapsed();
+        let (watch, writer) = observers;
+        watch.finish();
+        if let Some(writer) = writer {
+            let incomplete = || format!("the trace of run {} is not complete", job.number + 1);
+            writer.finish().with_context(incomplete)?;
+        }
+        Ok(Outcome { result, wall, trace })
+    }
+}
+
+/// One run by itself, or all of them in a list; each says which parameters were set.
+fn document(title: &str, settings: &[Setting], runs: &[Run<Outcome>]) -> anyhow::Result<Value> {
+    let entries = runs.iter().map(|run| entry(settings, run)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut document = match <[Map<String, Value>; 1]>::try_from(entries) {
+        Ok([single]) => single,
+        Err(several) => Map::from_iter([("runs".to_owned(), json!(several))]),
+    };
+    document.insert("title".into(), json!(title));
+    Ok(Value::Object(document))
+}
+
+fn entry(settings: &[Setting], run: &Run<Outcome>) -> anyhow::Result<Map<String, Value>> {
+    let Value::Object(mut entry) = serde_json::to_value(&run.result.result)? else {
+        anyhow::bail!("a result that is not a JSON object");
+    };
+    let settings = settings.iter().chain(&run.point.settings);
+    let settings: Map<String, Value> =
+        settings.map(|setting| (setting.key.clone(), json!(setting.value))).collect();
+    entry.insert("settings".into(), Value::Object(settings));
+    entry.insert("wall_s".into(), json!(run.result.wall.as_secs_f64()));
+    if let Some(trace) = &run.result.trace {
+        entry.insert("trace".into(), json!(trace.display().to_string()));
+    }
+    Ok(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        sim: Sim,
+    }
+
+    /// What `bentpipe sim` prints with these arguments about the project's GEO download.
+    fn outcome(arguments: &[&str]) -> Value {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/geo-download.toml");
+        let sim = Arguments::parse_from([&["sim", file], arguments].concat()).sim;
+        let settings: Vec<Setting> = sim.settings.iter().map(|text| text.parse().unwrap()).collect();
+        let sweeps: Vec<Sweep> = sim.sweeps.iter().map(|text| text.parse().unwrap()).collect();
+        let seeds: Vec<u64> = (sim.seed..sim.seed + sim.seeds).collect();
+        let source = Source::load(&sim.scenario).unwrap();
+        let plan = Plan::new(&source, &settings, &sweeps, &seeds).unwrap();
+        document("a title", &settings, &sim.conduct(&plan).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_single_run_is_the_document_itself() {
+        let document = outcome(&["--seed", "7", "--set", "flow.split.bytes=1MB"]);
+        assert_eq!((&document["seed"], &document["flows"][0]["name"]), (&json!(7), &json!("split")));
+        assert_eq!(document["flows"][0]["bytes"], json!(1_000_000));
+        assert_eq!(document["settings"], json!({ "flow.split.bytes": "1MB" }));
+        for key in ["events", "wall_s", "flows", "links", "title"] {
+            assert!(!document[key].is_null(), "{key} is missing");
+        }
+        for key in ["goodput_bps", "retransmissions", "timeouts", "seconds"] {
+            assert!(document["flows"][0][key].is_number(), "{key} is no number");
+        }
+    }
+
+    #[test]
+    fn several_runs_are_a_list_each_with_its_settings_and_seed() {
+        let document = outcome(&["--seeds", "2", "--sweep", "flow.split.bytes=1MB,2MB"]);
+        let runs = document["runs"].as_array().unwrap();
+        let what = |run: &Value| (run["settings"]["flow.split.bytes"].clone(), run["seed"].clone());
+        let expected = [("1MB", 1), ("1MB", 2), ("2MB", 1), ("2MB", 2)];
+        assert_eq!(runs.iter().map(what).collect::<Vec<_>>(), expected.map(|(b, s)| (json!(b), json!(s))));
+    }
+
+    #[test]
+    fn a_trace_has_a_row_for_each_sample() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let document = outcome(&["--trace", path.to_str().unwrap()]);
+        assert_eq!(document["trace"], json!(path.to_str().unwrap()));
+        for name in ["legs.csv", "splitters.csv", "flows.csv", "links.csv"] {
+            let text = std::fs::read_to_string(path.join(name)).unwrap();
+            let columns = |line: &str| line.split(',').count();
+            assert!(text.lines().count() > 100, "{name}");
+            assert!(
+                text.lines().all(|line| columns(line) == columns(text.lines().next().unwrap())),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", directory.path().join("legs.csv")).unwrap();
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/geo-download.toml");
+        let trace = directory.path().to_str().unwrap();
+        let error = Arguments::parse_from(["sim", file, "--trace", trace]).sim.run().unwrap_err();
+        assert!(
+            format!("{error:#}").starts_with("the trace of run 1 is not complete")
+                && format!("{error:#}").contains("No space left"),
+            "{error:#}"
+        );
+    }
+}

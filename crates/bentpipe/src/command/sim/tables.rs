@@ -1,0 +1,150 @@
+//! The results as people read them: a table of the flows, and one of what the links delivered and dropped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bentpipe_lab::statistics::Summary;
+use bentpipe_lab::table::{Cell, Column, Table};
+use bentpipe_link::Counters;
+use bentpipe_sim::sweep::{Plan, Point, Run};
+use bentpipe_sim::{FlowResult, LinkResult, Scenario};
+
+use super::Outcome;
+
+/// Both tables, and what the runs took.
+pub(super) fn text(plan: &Plan<'_>, title: &str, runs: &[Run<Outcome>]) -> anyhow::Result<String> {
+    let swept: Vec<&str> = plan.points()[0].settings.iter().map(|setting| setting.key.as_str()).collect();
+    let mut flows = Table::new(title, columns(&swept, flow_columns()));
+    let mut links = Table::new("Packets delivered, and dropped by cause", columns(&swept, link_columns()));
+    for (point, runs) in plan.points().iter().zip(runs.chunks(runs.len() / plan.points().len())) {
+        let group = Group { point, scenario: &plan.scenario(point)?, runs };
+        for index in 0..group.scenario.flows.len() {
+            flows.push(group.flow(index));
+        }
+        for index in 0..group.scenario.links.len() {
+            links.push(group.link(index, |link| &link.forward, [0, 1]));
+            links.push(group.link(index, |link| &link.reverse, [1, 0]));
+        }
+    }
+    Ok(format!("{}\n{}\n{}\n", flows.to_text(), links.to_text(), effort(runs)))
+}
+
+/// A column for each parameter that is swept, then the others.
+fn columns(swept: &[&str], others: Vec<Column>) -> Vec<Column> {
+    swept.iter().map(|&key| Column::new(key, key)).chain(others).collect()
+}
+
+fn flow_columns() -> Vec<Column> {
+    vec![
+        Column::new("flow", "flow"),
+        Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6),
+        Column::new("under clear sky", "clear_sky_goodput_bps").shown_in("Mbit/s", 1e6),
+        Column::new("received", "bytes").shown_in("MB", 1e6),
+        Column::new("time", "seconds").shown_in("s", 1.0),
+        Column::new("retransmissions", "retransmissions"),
+        Column::new("timeouts", "timeouts"),
+        Column::new("end", "end"),
+    ]
+}
+
+fn link_columns() -> Vec<Column> {
+    let keys = ["link", "direction", "delivered", "queue_full", "outage", "burst_error", "packet_error"];
+    keys.map(|key| Column::new(key.replace('_', " "), key)).into()
+}
+
+/// The runs of one point: they differ in their seed only.
+struct Group<'a> {
+    point: &'a Point,
+    scenario: &'a Scenario,
+    runs: &'a [Run<Outcome>],
+}
+
+impl Group<'_> {
+    fn flow(&self, index: usize) -> Vec<Cell> {
+        let of = |run: &Run<Outcome>, merit: fn(&FlowResult) -> f64| merit(&run.result.result.flows[index]);
+        let mean = |decimals, merit| self.mean(decimals, |run| of(run, merit));
+        let counts = self.decimals_of_counts();
+        let mut row = self.settings();
+        row.extend([
+            Cell::text(&self.scenario.flows[index].name),
+            mean(3, |flow| flow.goodput_bps),
+            mean(3, |flow| flow.clear_sky_goodput_bps),
+            mean(3, |flow| flow.bytes as f64),
+            mean(3, |flow| flow.seconds),
+            mean(counts, |flow| flow.retransmissions as f64),
+            mean(counts, |flow| flow.timeouts as f64),
+            Cell::text(ends(self.runs.iter().map(|run| &run.result.result.flows[index]))),
+        ]);
+        row
+    }
+
+    fn link(
+        &self,
+        index: usize,
+        direction: fn(&LinkResult) -> &Counters,
+        [from, to]: [usize; 2],
+    ) -> Vec<Cell> {
+        let link = &self.scenario.links[index];
+        let of = |run: &Run<Outcome>, count: fn(&Counters) -> u64| {
+            count(direction(&run.result.result.links[index])) as f64
+        };
+        let mean = |count| self.mean(self.decimals_of_counts(), |run| of(run, count));
+        let node = |end: usize| &self.scenario.nodes[link.between[end]];
+        let mut row = self.settings();
+        row.extend([
+            Cell::text(&link.name),
+            Cell::text(format!("{} → {}", node(from), node(to))),
+            mean(|counters| counters.delivered),
+            mean(|counters| counters.dropped.queue_full),
+            mean(|counters| counters.dropped.outage),
+            mean(|counters| counters.dropped.burst_error),
+            mean(|counters| counters.dropped.packet_error),
+        ]);
+        row
+    }
+
+    fn settings(&self) -> Vec<Cell> {
+        self.point.settings.iter().map(|setting| Cell::text(&setting.value)).collect()
+    }
+
+    /// The mean over the seeds, with its interval where there are several.
+    fn mean(&self, decimals: usize, value: impl Fn(&Run<Outcome>) -> f64) -> Cell {
+        let values: Vec<f64> = self.runs.iter().map(value).collect();
+        Cell::interval(Summary::of(&values), decimals)
+    }
+
+    /// A count is a whole number, a mean of counts is not.
+    fn decimals_of_counts(&self) -> usize {
+        usize::from(self.runs.len() > 1)
+    }
+}
+
+/// How the flows of several runs ended, with their numbers where they differ.
+fn ends<'a>(flows: impl Iterator<Item = &'a FlowResult>) -> String {
+    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+    for flow in flows {
+        let end = if flow.complete { "complete" } else { flow.end.unwrap_or("under way") };
+        *ends.entry(end).or_default() += 1;
+    }
+    match ends.len() {
+        1 => ends.into_keys().collect(),
+        _ => ends.iter().map(|(end, count)| format!("{count} {end}")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// One line about the runs as such.
+fn effort(runs: &[Run<Outcome>]) -> String {
+    let events: u64 = runs.iter().map(|run| run.result.result.events).sum();
+    let wall: Duration = runs.iter().map(|run| run.result.wall).sum();
+    let virtual_s: f64 = runs.iter().map(|run| run.result.result.seconds).sum();
+    let what = match runs {
+        [run] => format!("seed {}", run.seed),
+        _ => {
+            let (first, last) =
+                (runs.first().map_or(0, |run| run.seed), runs.last().map_or(0, |run| run.seed));
+            format!("{} runs, seeds {first} to {last}", runs.len())
+        }
+    };
+    let wall_s = wall.as_secs_f64();
+    format!("{what}: {virtual_s:.1} s of virtual time, {events} events, {wall_s:.3} s of one core")
+}
