@@ -21,6 +21,12 @@ pub(crate) enum Error {
     /// It was given options that it does not take, or ended in another way without a result.
     #[error("{command} failed ({status}): {message}")]
     Failed { command: String, status: std::process::ExitStatus, message: String },
+    /// A flow did not end: there is nothing to compare.
+    #[error("{pair}, PER {per}, seed {seed}: 10 MB did not arrive; give other seeds or leave this pair out")]
+    Incomplete { pair: &'static str, per: f64, seed: u64 },
+    /// A trace cannot be written.
+    #[error("cannot write the traces into {folder}: {source}; name another folder")]
+    Trace { folder: String, source: std::io::Error },
     /// Its answer cannot be read.
     #[error("the answer of {command} cannot be read: {source}")]
     Answer { command: String, source: serde_json::Error },

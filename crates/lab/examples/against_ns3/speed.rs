@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::ns3::{Dumbbell, Error, Ns3};
+use crate::pairs::acks_counted;
 use crate::scene::{RATE, as_ns3, direction, flow, link};
 
 const LONG: Duration = Duration::from_millis(600);
@@ -122,12 +123,7 @@ fn dumbbell() -> Scenario {
         let access = both(ACCESS, SHARED, ACCESS_QUEUE);
         scenario.links.push(link(format!("down{index}"), [1, source + 1], access));
         let path = [uplink, BOTTLENECK, uplink + 1];
-        scenario.flows.push(flow(
-            format!("flow{index}"),
-            &path,
-            None,
-            crate::single_flow::acks_counted(as_ns3()),
-        ));
+        scenario.flows.push(flow(format!("flow{index}"), &path, None, acks_counted(as_ns3())));
     }
     scenario
 }

@@ -1,4 +1,4 @@
-//! Traces of both senders' windows, for looking at one difference.
+//! The windows of both senders over time, for looking at one difference.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,13 +8,41 @@ use bentpipe_sim::{Observer, run};
 use bentpipe_tcp::{Statistics, Variables};
 use bentpipe_units::Time;
 
-use crate::scene::as_ns3;
-use crate::single_flow::{Losses, Pair, scenario};
+use crate::ns3::{Error, Ns3};
+use crate::pairs::Pair;
+use crate::single_flow::{Losses, PERS, scenario, their_run_with_our_losses};
 
-/// Writes down the sender's variables at each sample where one of them changed.
-#[derive(Debug)]
+const SEED: u64 = 1;
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Writes `PAIR-PER-ours.csv` and `PAIR-PER-ns3.csv` for each pair, counted from 0, and packet error rate; both sides
+/// lose the same packets.
+pub(crate) fn write(ns3: &Ns3, pairs: &[Pair], folder: &Path) -> Result<(), Error> {
+    let refused = |source| Error::Trace { folder: folder.display().to_string(), source };
+    std::fs::create_dir_all(folder).map_err(refused)?;
+    for (number, pair) in pairs.iter().enumerate() {
+        for per in PERS {
+            let path = |side| folder.join(format!("{number}-{per:e}-{side}.csv"));
+            std::fs::write(path("ours"), ours(pair, per)).map_err(refused)?;
+            let trace = format!("--trace={}", path("ns3").display());
+            their_run_with_our_losses(ns3, pair, per, SEED, Some(trace))?;
+        }
+    }
+    Ok(())
+}
+
+fn ours(pair: &Pair, per: f64) -> String {
+    let mut scenario = scenario(pair.ours(), per, Losses::Data);
+    scenario.sample_interval = INTERVAL;
+    let mut trace = Trace::default();
+    run(&scenario, SEED, &mut trace);
+    format!("time_s,cwnd_bytes,ssthresh_bytes,in_flight,rtt_s,rto_s,recovering,timeouts\n{}", trace.lines)
+}
+
+/// A line for each sample that differs from the one before.
+#[derive(Debug, Default)]
 struct Trace {
-    csv: String,
+    lines: String,
     last: Option<Variables>,
 }
 
@@ -28,28 +56,9 @@ impl Observer for Trace {
             return;
         }
         let Variables { cwnd, ssthresh, srtt, rto, in_flight, recovering, .. } = variables;
-        writeln!(
-            self.csv,
-            "{:.4},{cwnd},{ssthresh},{in_flight},{:.4},{:.4},{},{},{},{}",
-            now.as_secs_f64(),
-            srtt.as_secs_f64(),
-            rto.as_secs_f64(),
-            u8::from(*recovering),
-            done.retransmissions,
-            done.timeouts,
-            done.bytes_acknowledged,
-        )
-        .expect("memory takes text");
+        let (at, srtt, rto) = (now.as_secs_f64(), srtt.as_secs_f64(), rto.as_secs_f64());
+        let (recovering, timeouts) = (u8::from(*recovering), done.timeouts);
+        let line = format!("{at},{cwnd},{ssthresh},{in_flight},{srtt},{rto},{recovering},{timeouts}");
+        writeln!(self.lines, "{line}").expect("memory takes text");
     }
-}
-
-pub(crate) fn ours(pair: &Pair, per: f64, seed: u64, path: &Path) -> std::io::Result<()> {
-    let mut scenario = scenario((pair.ours)(as_ns3()), per, 10_000_000, Losses::Data);
-    scenario.sample_interval = Duration::from_millis(5);
-    let mut trace = Trace {
-        csv: "time_s,cwnd_bytes,ssthresh_bytes,in_flight,srtt_s,rto_s,recovering,retransmissions,timeouts,acked\n".into(),
-        last: None,
-    };
-    run(&scenario, seed, &mut trace);
-    std::fs::write(path, trace.csv)
 }

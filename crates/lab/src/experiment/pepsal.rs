@@ -63,16 +63,18 @@ enum Way {
     Standard,
     Hybla,
     Pepsal,
+    Bentpipe,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Standard, Way::Hybla, Way::Pepsal];
+    const ALL: [Way; 4] = [Way::Standard, Way::Hybla, Way::Pepsal, Way::Bentpipe];
 
     fn name(self) -> &'static str {
         match self {
             Way::Standard => "end to end, NewReno",
             Way::Hybla => "end to end, Hybla",
             Way::Pepsal => "PEPsal (Hybla)",
+            Way::Bentpipe => "split, bentpipe's Hybla",
         }
     }
 
@@ -81,6 +83,7 @@ impl Way {
             Way::Standard => "newreno",
             Way::Hybla => "hybla",
             Way::Pepsal => "pepsal",
+            Way::Bentpipe => "bentpipe",
         }
     }
 
@@ -89,6 +92,7 @@ impl Way {
             Way::Standard => &["flow.satellite.split=[]"],
             Way::Hybla => &["flow.satellite.split=[]", "flow.satellite.tcp=satellite"],
             Way::Pepsal => &[],
+            Way::Bentpipe => &["tcp.satellite.hybla.recovery_growth=true", "tcp.satellite.hybla.queue=true"],
         }
     }
 }
@@ -114,7 +118,12 @@ fn by_rtt(lab: &Lab<'_>, conditions: &Conditions) -> Result<Findings, Error> {
     let goodput = |runs: &Runs| runs.first_flow(|flow| flow.goodput_bps);
     let curves: Vec<Vec<Summary>> =
         lab.run(&scenarios).chunks(RTTS_MS.len()).map(|runs| runs.iter().map(goodput).collect()).collect();
-    let verdicts = vec![falls(&curves[0]), flat(&curves[2]), ahead(&curves[2], &curves[0])];
+    let verdicts = vec![
+        falls(&curves[0]),
+        flat("PEPsal's goodput is nearly flat", &curves[2]),
+        ahead(&curves[2], &curves[0]),
+        flat("Beyond the paper: with bentpipe's Hybla the goodput is nearly flat", &curves[3]),
+    ];
     Ok(Findings {
         verdicts,
         tables: vec![Part::new("goodput", table_by_rtt(&curves))],
@@ -159,11 +168,11 @@ fn falls(curve: &[Summary]) -> Verdict {
 }
 
 /// "Nearly flat" is taken as: nowhere more than a quarter away from the mean of the curve.
-fn flat(curve: &[Summary]) -> Verdict {
+fn flat(claim: &str, curve: &[Summary]) -> Verdict {
     let mean = curve.iter().map(|value| value.mean).sum::<f64>() / curve.len() as f64;
     let away = curve.iter().map(|value| (value.mean / mean - 1.0).abs()).fold(0.0, f64::max);
     Verdict::new(
-        "PEPsal's goodput is nearly flat: within 25% of its mean at every round-trip time",
+        format!("{claim}: within 25% of its mean at every round-trip time"),
         away <= 0.25,
         format!("at most {:.0} % away from its mean of {:.2} Mbit/s", 100.0 * away, mean / MBIT),
     )
