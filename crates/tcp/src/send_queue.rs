@@ -277,10 +277,19 @@ impl SendQueue {
     /// (NextSeg rule 3).
     pub(crate) fn next_hole(&self) -> Option<Piece> {
         let highest = self.sacked.end()?;
-        let first = self.index_of(self.judged);
-        let below = self.segments.range(first..).take_while(|segment| segment.start < highest);
-        let mut holes = below.filter(|segment| segment.fate == Fate::InFlight && !segment.repeated);
-        holes.next().map(|segment| Piece { start: segment.start, len: segment.len })
+        let mut at = self.judged;
+        while at < highest {
+            if let Some((_, end)) = self.sacked.containing(at) {
+                at = end;
+                continue;
+            }
+            let segment = self.segments.get(self.index_of(at))?;
+            if segment.fate == Fate::InFlight && !segment.repeated {
+                return Some(Piece { start: segment.start, len: segment.len });
+            }
+            at = segment.end();
+        }
+        None
     }
 
     /// The last segment, if it is not selectively acknowledged (NextSeg rule 4, the rescue).

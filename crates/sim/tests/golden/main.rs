@@ -59,6 +59,10 @@ delay = "300ms"
 base = "linux"
 congestion = "hybla"
 
+[tcp.gateway]
+base = "linux"
+receive_buffer = "256kB"
+
 [[flow]]
 name = "file"
 from = "server"
@@ -66,7 +70,7 @@ to = "terminal"
 bytes = "4MB"
 opened_by = "destination"
 tcp = "linux"
-split = [{ at = "gateway", tcp = "space" }]
+split = [{ at = "gateway", receiver_tcp = "gateway", tcp = "space" }]
 "#;
 
 /// A transfer that an outage interrupts after five seconds.

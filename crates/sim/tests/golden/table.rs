@@ -4,12 +4,13 @@ use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Plan, Run};
 use bentpipe_sim::{FlowResult, Unobserved};
 
-const SEED: u64 = 1;
+/// With seed 1 by chance only four packets of 1400 are lost at PER 1e-2; with this one it is 16.
+const SEED: u64 = 2;
 
 /// A figure of the scenario's flow: its heading, and its text.
 pub(crate) type Column = (&'static str, fn(&FlowResult) -> String);
 
-/// Runs all points of a scenario that sweeps, with seed 1; `settings` are set in all of them.
+/// Runs all points of a scenario that sweeps, with one seed; `settings` are set in all of them.
 pub(crate) fn table(scenario: &str, settings: &[&str], columns: &[Column]) -> String {
     let source = Source::parse("golden.toml", scenario).unwrap();
     let settings: Vec<Setting> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
