@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench figures setup deny clean
+.PHONY: help demo test test-root lint fmt bench figures peers setup deny clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,14 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe
 	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
 	$(AS_ROOT) target/release/examples/hybla_slow_start docs/figures/hybla-slow-start.svg
+	target/release/bentpipe lab run all --out docs/experiments
+	target/release/bentpipe radius --figure docs/figures/radius.svg
+
+peers: setup ## the simulator beside ns-3: single flows, handshakes, speed
+	scripts/setup-peers
+	peers/ns3/build
+	$(CARGO) build --release --locked -p bentpipe-lab --examples
+	target/release/examples/against_ns3
 
 deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny check licenses bans sources
