@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bentpipe_lab::demo::{Comparison, Settings, Way, compare, virtual_time};
 use bentpipe_lab::download::Progress;
 use bentpipe_lab::report;
@@ -14,7 +14,10 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 /// The proxy intercepts and loads eBPF, which takes more than a user namespace gives.
 const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
-const BAR: &str = "{prefix:20} {bar:40} {binary_bytes:>10}  {msg:>14}  {elapsed}";
+/// Fits into 80 columns.
+const BAR: &str = "{prefix:16} {bar:24} {binary_bytes:>10} {msg:>14}  {elapsed}";
+/// Every piece that arrives is a point of the figure, and in virtual time megabytes take no longer to tell than gigabytes.
+const LARGEST: u64 = 1_000_000_000;
 const TICK: Duration = Duration::from_millis(200);
 
 /// Download a file over an emulated GEO satellite, with and without bentpipe, side by side.
@@ -24,19 +27,19 @@ const TICK: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// The link's rate, each way.
-    #[arg(long, default_value = "10M")]
+    #[arg(long, default_value = "10M", allow_hyphen_values = true)]
     rate: Rate,
     /// The round-trip time of the empty link.
-    #[arg(long, default_value = "600ms")]
+    #[arg(long, default_value = "600ms", allow_hyphen_values = true)]
     rtt: Span,
     /// Packet error rate, each way.
-    #[arg(long, default_value = "1%")]
+    #[arg(long, default_value = "1%", allow_hyphen_values = true)]
     per: Probability,
-    /// The length of the file.
-    #[arg(long, default_value = "4MB")]
+    /// The length of the file, up to 1 GB.
+    #[arg(long, default_value = "4MB", allow_hyphen_values = true)]
     size: ByteCount,
     /// The seed of losses and contents.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
     /// Where the figure goes.
     #[arg(long, value_name = "DIR", default_value = "out")]
@@ -60,6 +63,8 @@ enum On {
 impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log_to_stderr("warn");
+        self.check()?;
+        super::prepare_folder(&self.out)?;
         let on = self.world()?;
         let settings = self.settings();
         eprintln!(
@@ -67,7 +72,8 @@ impl Demo {
             self.size,
             self.rate,
             self.rtt,
-            self.per.get() * 100.0
+            // In single precision, whose digits end before those that come of multiplying.
+            (self.per.get() * 100.0) as f32
         );
         let comparison = match on {
             On::Kernel => compare(&settings, |progress| follow(&settings, progress))?,
@@ -82,6 +88,18 @@ impl Demo {
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    /// What no download can have.
+    fn check(&self) -> anyhow::Result<()> {
+        let (size, largest) = (self.size, ByteCount::new(LARGEST));
+        ensure!(size.get() > 0, "a file of {size} shows nothing: give --size 1B to {largest}");
+        ensure!(
+            size <= largest,
+            "a file of {size} is too long for a demonstration: give --size {largest} at the most"
+        );
+        ensure!(self.per.get() < 1.0, "with --per {} nothing ever arrives: give less than 100%", self.per);
+        Ok(())
     }
 
     fn world(&self) -> anyhow::Result<On> {

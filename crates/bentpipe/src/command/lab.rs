@@ -1,15 +1,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
 use bentpipe_lab::results::{Results, Seeds, Written};
 use clap::{Args, Subcommand, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-const BAR: &str = "{prefix:18} {bar:40} {pos:>5} of {len:5} runs  {elapsed}";
+/// Fits into 80 columns.
+const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
+/// What is over sooner needs no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -43,16 +46,17 @@ struct Run {
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     /// Where they run.
-    #[arg(long, default_value = "sim")]
+    #[arg(long, value_name = "WORLD", default_value = "sim")]
     on: World,
     /// Where figures, tables and pages go.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
     /// With how many seeds each setting runs; each experiment has its own default.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: Option<u64>,
     /// The first seed.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
     /// Print one JSON document instead of the tables.
     #[arg(long)]
@@ -98,9 +102,13 @@ impl List {
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let World::Sim = self.on;
+        let experiments = self.experiments()?;
+        let seeds =
+            experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;
+        super::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
-        for experiment in self.experiments()? {
-            let results = self.conduct(experiment)?;
+        for (experiment, seeds) in experiments.into_iter().zip(seeds) {
+            let results = conduct(experiment, seeds)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
@@ -119,32 +127,57 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Those that are named, each once. All names are looked up, also those beside "all".
     fn experiments(&self) -> anyhow::Result<Vec<&'static Experiment>> {
-        if self.names.iter().any(|name| name == ALL) {
-            return Ok(experiment::ALL.iter().collect());
+        let mut found: Vec<&Experiment> = Vec::new();
+        for name in &self.names {
+            let named = match name.as_str() {
+                ALL => experiment::ALL.iter().collect(),
+                name => vec![experiment::find(name).context("no experiment was run")?],
+            };
+            for experiment in named {
+                if found.iter().all(|other| other.name != experiment.name) {
+                    found.push(experiment);
+                }
+            }
         }
-        let found = self.names.iter().map(|name| experiment::find(name)).collect::<Result<_, _>>();
-        found.context("no experiment was run")
+        Ok(found)
     }
 
-    fn conduct(&self, experiment: &Experiment) -> anyhow::Result<Results> {
-        let seeds = Seeds { first: self.seed, count: self.seeds.unwrap_or(experiment.seeds) };
-        let progress = Progress::default();
-        let style = ProgressStyle::with_template(BAR).expect("the template is valid");
-        let bar = ProgressBar::new(0).with_style(style).with_prefix(experiment.name);
-        let results = std::thread::scope(|scope| {
-            let run = scope.spawn(|| experiment.run(seeds, &progress));
-            while !run.is_finished() {
-                let (done, planned) = progress.get();
-                bar.set_length(planned);
-                bar.set_position(done);
-                std::thread::sleep(TICK);
-            }
-            bar.finish_and_clear();
-            run.join().expect("an experiment does not panic")
-        });
-        results.with_context(|| format!("cannot run {}", experiment.name))
+    fn seeds(&self, experiment: &Experiment) -> anyhow::Result<Seeds> {
+        let count = self.seeds.unwrap_or(experiment.seeds);
+        ensure!(
+            self.seed.checked_add(count).is_some(),
+            "there are no {count} seeds from {} on: begin with --seed {} at the most",
+            self.seed,
+            u64::MAX - count
+        );
+        Ok(Seeds { first: self.seed, count })
     }
+}
+
+/// Runs an experiment, with a bar that appears when it takes more than a second.
+fn conduct(experiment: &Experiment, seeds: Seeds) -> anyhow::Result<Results> {
+    let progress = Progress::default();
+    let style = ProgressStyle::with_template(BAR).expect("the template is valid");
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+    let bar = bar.with_style(style).with_prefix(experiment.name);
+    let started = Instant::now();
+    let results = std::thread::scope(|scope| {
+        let run = scope.spawn(|| experiment.run(seeds, &progress));
+        while !run.is_finished() {
+            let (done, planned) = progress.get();
+            bar.set_length(planned);
+            bar.set_position(done);
+            if bar.is_hidden() && started.elapsed() > PATIENCE {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            std::thread::sleep(TICK);
+        }
+        bar.finish_and_clear();
+        run.join().expect("an experiment does not panic")
+    });
+    results.with_context(|| format!("cannot run {}", experiment.name))
 }
 
 fn tell_files(written: &Written) {

@@ -8,7 +8,9 @@ pub(crate) mod radius;
 pub(crate) mod run;
 pub(crate) mod sim;
 
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -19,6 +21,18 @@ fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write the result"),
         _ => Ok(()),
     }
+}
+
+/// Creates the folder of a result and finds out whether it takes files: before the run, so that nobody waits for a result
+/// that cannot be kept.
+fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
+    let trial = folder.join(format!(".bentpipe-{}.trial", std::process::id()));
+    let outcome = std::fs::create_dir_all(folder)
+        .and_then(|()| File::create_new(&trial))
+        .and_then(|_| std::fs::remove_file(&trial));
+    outcome.with_context(|| {
+        format!("cannot write to the folder {}: choose one that is yours with --out DIR", folder.display())
+    })
 }
 
 /// Log lines on standard error, at `info` unless `RUST_LOG` says otherwise.

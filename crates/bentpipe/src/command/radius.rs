@@ -22,7 +22,7 @@ const LATENESS: f64 = 0.125;
 /// Far beyond anything that the kernel's default settings reach, so that nobody waits for days by mistake.
 const FARTHEST: Duration = Duration::from_secs(3 * 3600);
 const MOST_PROBES: usize = 50;
-const BAR: &str = "{bar:40} {pos}/{len} probes  {elapsed} of about {prefix}  {msg}";
+const BAR: &str = "{bar:20} {pos} of {len} probes  {elapsed} of about {prefix}  {wide_msg}";
 
 /// List how far the timers of today's protocols let them reach, or which of them work over a given path.
 ///
@@ -31,16 +31,16 @@ const BAR: &str = "{bar:40} {pos}/{len} probes  {elapsed} of about {prefix}  {ms
 #[derive(Debug, Args)]
 pub(crate) struct Radius {
     /// Ask for a path: its one-way delay, such as 300ms or 8min.
-    #[arg(long, conflicts_with = "on")]
+    #[arg(long, conflicts_with = "on", allow_hyphen_values = true)]
     delay: Option<Span>,
     /// The longest interruption of that path.
-    #[arg(long, requires = "delay")]
+    #[arg(long, requires = "delay", allow_hyphen_values = true)]
     outage: Option<Span>,
     /// Measure this machine's own TCP over links of many seconds, which takes minutes, and compare.
     #[arg(long, value_name = "WORLD")]
     on: Option<World>,
     /// The one-way delays that are measured, all at once.
-    #[arg(long, value_delimiter = ',', requires = "on", default_value = DELAYS)]
+    #[arg(long, value_delimiter = ',', requires = "on", default_value = DELAYS, allow_hyphen_values = true)]
     delays: Vec<Span>,
     /// Draw the radii into an SVG file.
     #[arg(long, value_name = "FILE.svg")]
@@ -97,7 +97,8 @@ fn draw(catalogue: &Catalogue, file: &std::path::Path) -> anyhow::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
-    std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
+    std::fs::write(file, svg)
+        .with_context(|| format!("cannot write {}: choose another file with --figure", file.display()))?;
     eprintln!("The radii: {}", file.display());
     Ok(())
 }

@@ -1,11 +1,12 @@
 mod progress;
 mod tables;
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
 use bentpipe_sim::{RunResult, Trace};
@@ -24,10 +25,11 @@ pub(crate) struct Sim {
     #[arg(value_name = "FILE")]
     scenario: PathBuf,
     /// The seed, or the first of several.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
     /// Run with this many seeds, one after the other.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
     /// Set a parameter: link.satellite.per=1%, flow.download.bytes=10MB, tcp.space.rto.max=10s.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -59,6 +61,7 @@ impl Sim {
         let settings = self.settings.iter().map(|text| text.parse()).collect::<Result<Vec<Setting>, _>>()?;
         let sweeps = self.sweeps.iter().map(|text| text.parse()).collect::<Result<Vec<Sweep>, _>>()?;
         let seeds: Vec<u64> = (0..self.seeds).map(|n| self.seed.wrapping_add(n)).collect();
+        refuse_forgotten_pipe(&self.scenario)?;
         let source = Source::load(&self.scenario)?;
         let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
         let runs = self.conduct(&plan)?;
@@ -104,6 +107,19 @@ impl Sim {
         }
         Ok(Outcome { result, wall, trace })
     }
+}
+
+/// A named pipe is waited for until somebody writes into it, perhaps for ever. What the shell hands over, as in
+/// `bentpipe sim <(sed … FILE)`, has its writer.
+fn refuse_forgotten_pipe(file: &Path) -> anyhow::Result<()> {
+    let from_shell = ["/dev", "/proc"].iter().any(|folder| file.starts_with(folder));
+    let pipe = std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    ensure!(
+        from_shell || !pipe,
+        "cannot read the scenario {}: it is a named pipe; give a file",
+        file.display()
+    );
+    Ok(())
 }
 
 /// One run by itself, or all of them in a list; each says which parameters were set.

@@ -142,7 +142,10 @@ fn effort(runs: &[Run<Outcome>]) -> String {
         _ => {
             let (first, last) =
                 (runs.first().map_or(0, |run| run.seed), runs.last().map_or(0, |run| run.seed));
-            format!("{} runs, seeds {first} to {last}", runs.len())
+            match first == last {
+                true => format!("{} runs, seed {first}", runs.len()),
+                false => format!("{} runs, seeds {first} to {last}", runs.len()),
+            }
         }
     };
     let wall_s = wall.as_secs_f64();
