@@ -115,3 +115,44 @@ fn fold(mut sum: u32) -> u16 {
     }
     sum as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use bentpipe_tcp::{Flags, SackBlocks, Segment, Timestamps};
+    use bentpipe_units::Time;
+
+    use super::*;
+
+    fn packet(len: u32) -> Vec<u8> {
+        let mut sack = SackBlocks::default();
+        sack.push(7, 11);
+        let timestamps = Some(Timestamps { value: 0xdead_beef, echo: 5 });
+        let (seq, ack, flags) = (u32::MAX, 12, Flags::ACK);
+        let segment = Segment { seq, ack, len, window: 99, flags, timestamps, sack, ..Segment::default() };
+        let fate = Fate::Deliver { at: Time::ZERO };
+        let (now, link, forward, flow, endpoint) = (Time::ZERO, 0, true, 0, 259);
+        let passage = Passage { now, link, forward, flow, endpoint, segment: &segment, fate };
+        let mut packet = Vec::new();
+        headers(&passage, &mut packet);
+        packet
+    }
+
+    #[test]
+    fn both_checksums_are_right() {
+        for len in [0, 1, 1448] {
+            let packet = packet(len);
+            assert_eq!(fold(sum_of(&packet[..IPV4_HEADER])), 0xffff);
+            let tcp_length = packet.len() as u32 - IPV4_HEADER as u32 + len;
+            let pseudo = sum_of(&packet[12..20]) + u32::from(TCP) + tcp_length;
+            assert_eq!(fold(pseudo + sum_of(&packet[IPV4_HEADER..])), 0xffff, "{len} bytes of zeros behind it");
+        }
+    }
+
+    #[test]
+    fn addresses_are_the_endpoints_numbers_and_the_length_counts_the_payload_left_out() {
+        let packet = packet(1000);
+        assert_eq!(packet[12..20], [10, 0, 1, 3, 10, 0, 1, 2]);
+        assert_eq!(usize::from(u16::from_be_bytes([packet[2], packet[3]])), packet.len() + 1000);
+        assert_eq!(Segment::decode(&packet[IPV4_HEADER..]).unwrap().seq, u32::MAX);
+    }
+}
