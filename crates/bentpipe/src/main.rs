@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 /// TCP over satellite links, fast and unbreakable.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version, about = "TCP over satellite links, fast and unbreakable.")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Command::Radius(radius) => radius.run(),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("bentpipe: {}", one_line(&error));
+        command::tell(format_args!("bentpipe: {}", one_line(&error)));
         ExitCode::FAILURE
     })
 }

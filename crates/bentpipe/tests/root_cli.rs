@@ -53,6 +53,20 @@ fn traces_of_a_daemon(host: &Namespace) -> String {
         + &show("ss", &["-ltn"])
 }
 
+/// A folder that anybody may write to, with a copy of the program: the build folder may lie where nobody but root can go.
+fn public_copy() -> tempfile::TempDir {
+    let folder = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), folder.path().join("bentpipe")).unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    folder
+}
+
+/// Makes `command`, a `setpriv`, run that copy as the user nobody, in that folder.
+fn as_nobody<'a>(command: &'a mut Command, copy: &tempfile::TempDir) -> &'a mut Command {
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    command.arg(copy.path().join("bentpipe")).current_dir(copy).stdin(Stdio::null())
+}
+
 fn complaint(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -98,14 +112,8 @@ fn without_privileges_the_daemon_says_what_it_needs() {
     let before = traces_of_a_daemon(&gateway);
     let file = configuration("[legs.satellite]\ninterface = \"sat0\"\n");
     std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-    let mut command = gateway.command("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-    // The build folder may lie where nobody but root can go.
-    let copy = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
-    let program = copy.path().join("bentpipe");
-    std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), &program).unwrap();
-    std::fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    command.arg(&program).args(["run", "-c"]).arg(file.path());
+    let (copy, mut command) = (public_copy(), gateway.command("setpriv"));
+    as_nobody(&mut command, &copy).args(["run", "-c"]).arg(file.path());
     let text = complaint(&command.output().unwrap());
     assert!(text.contains("CAP_NET_ADMIN") || text.contains("root"), "{text}");
     assert_eq!(traces_of_a_daemon(&gateway), before);
@@ -158,6 +166,63 @@ fn the_demonstration_prints_one_document_and_leaves_the_machine_as_it_was() {
     }
     let figure = std::fs::read_to_string(out.path().join("demo.svg")).unwrap();
     assert!(figure.starts_with("<svg") && figure.contains("bentpipe"));
+}
+
+#[test]
+fn without_privileges_the_demonstration_runs_in_virtual_time_and_says_so() {
+    if missing() {
+        return;
+    }
+    let (copy, mut command) = (public_copy(), Command::new("setpriv"));
+    let output = as_nobody(&mut command, &copy).args(["demo", "--json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("virtual time") && text.contains("root"), "{text}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["world"], "sim");
+    let runs = document["runs"].as_array().unwrap();
+    assert!(runs.iter().any(|run| run["name"] == "bentpipe"), "{document}");
+    for run in runs {
+        assert_eq!((&run["identical"], &run["bytes"]), (&true.into(), &4_000_000.into()), "{run}");
+    }
+    assert!(copy.path().join("out/demo.svg").exists());
+}
+
+#[test]
+fn without_privileges_what_must_run_on_the_kernel_says_what_it_needs() {
+    if missing() {
+        return;
+    }
+    for arguments in [&["demo", "--on", "kernel"][..], &["radius", "--on", "kernel", "--delays", "1s"]] {
+        let (copy, mut command) = (public_copy(), Command::new("setpriv"));
+        let output = as_nobody(&mut command, &copy).args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(complaint(&output).contains(" here"), "{text}");
+        assert!(text.contains("CAP_NET_ADMIN") && text.contains("run it as root"), "{text}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn an_experiment_whose_disk_is_full_names_the_file_and_what_to_do() {
+    if missing() {
+        return;
+    }
+    let disk = tempfile::tempdir().unwrap();
+    // The mount is gone with its namespace, which is gone with the command.
+    let output = Command::new("unshare")
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount -t tmpfs -o size=4k none \"$1\" && exec \"$0\" lab run radius07-reach --out \"$1\"",
+        ])
+        .arg(env!("CARGO_BIN_EXE_bentpipe"))
+        .arg(disk.path())
+        .output()
+        .unwrap();
+    let text = complaint(&output);
+    assert!(text.contains("radius07-reach") && text.contains("free some space"), "{text}");
 }
 
 #[test]

@@ -25,13 +25,17 @@ pub fn table(comparison: &Comparison) -> String {
 }
 
 fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> String {
+    // Where nothing arrived there is nothing to compare with.
+    let gain = match slowest_bps > 0.0 {
+        true => format!("{:.1}×", run.goodput_bps / slowest_bps),
+        false => "–".to_owned(),
+    };
     format!(
-        "{:<20} {:>8.1} s {:>7.2} Mbit/s {:>8.0}% {:>7.1}×  {}\n",
+        "{:<20} {:>8.1} s {:>7.2} Mbit/s {:>8.0}% {gain:>8}  {}\n",
         run.label(),
         run.seconds,
         run.goodput_bps / 1e6,
         100.0 * run.goodput_bps / limit_bps,
-        run.goodput_bps / slowest_bps,
         if run.identical { "identical" } else { "DIFFERS" }
     )
 }

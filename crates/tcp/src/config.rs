@@ -31,6 +31,9 @@ pub struct Config {
     pub delayed_ack: Option<Duration>,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
+    /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender is silent until
+    /// half its flight has arrived (RFC 6675).
+    pub proportional_rate_reduction: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -69,6 +72,7 @@ impl Default for Config {
             sack: true,
             delayed_ack: Some(Duration::from_millis(40)),
             limited_transmit: true,
+            proportional_rate_reduction: true,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),

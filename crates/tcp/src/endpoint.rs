@@ -11,6 +11,8 @@ use crate::{Config, SynSchedule};
 
 /// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
 const TIMESTAMPS_LENGTH: u64 = 12;
+/// RFC 7323 §2.3: a larger shift is taken as this one.
+const MAX_WINDOW_SHIFT: u8 = 14;
 /// What a host that announces no mss must accept (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -121,6 +123,9 @@ pub struct Endpoint {
 struct Handshake {
     /// SYNs sent because their time had come.
     sent: u32,
+    /// SYNs sent for whatever reason: with more than one, who knows which has been answered.
+    transmissions: u32,
+    /// The same, of earlier calls too.
     all: u64,
     began_at: Time,
     timer: Time,
@@ -131,6 +136,7 @@ struct Handshake {
 impl Handshake {
     const IDLE: Handshake = Handshake {
         sent: 0,
+        transmissions: 0,
         all: 0,
         began_at: Time::ZERO,
         timer: Time::MAX,
@@ -151,11 +157,14 @@ impl Handshake {
     }
 
     /// A SYN is sent. An answer to a repeated SYN is none of the schedule's, but the wait that is running begins anew, as in
-    /// Linux.
-    fn sent_at(&mut self, now: Time, schedule: &SynSchedule) {
+    /// Linux. With a user timeout the last wait ends with it.
+    fn sent_at(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) {
         self.all += 1;
+        self.transmissions += 1;
         self.due = false;
-        self.timer = schedule.wait(self.sent - 1).map_or(Time::MAX, |wait| now + wait);
+        let timer = schedule.wait(self.sent - 1).map_or(Time::MAX, |wait| now + wait);
+        let deadline = user_timeout.map_or(Time::MAX, |limit| self.began_at + limit);
+        self.timer = timer.min(deadline.max(now));
     }
 }
 
@@ -366,10 +375,13 @@ impl Endpoint {
         if self.state == State::SynReceived { self.config.syn_ack } else { self.config.syn }
     }
 
+    /// What has ended already, in order or not, ended as it did.
     fn close(&mut self, now: Time, end: End) {
         self.state = State::Closed;
-        self.end = Some(end);
-        self.ended_at = Some(now);
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.ended_at = Some(now);
+        }
     }
 
     // Segments in.
@@ -403,9 +415,10 @@ impl Endpoint {
         if segment.is_rst() {
             return;
         }
-        let Some(options) = segment.syn.filter(|_| !segment.is_ack()) else {
+        if segment.is_ack() {
             return self.refuse(segment);
-        };
+        }
+        let Some(options) = segment.syn else { return };
         self.state = State::SynReceived;
         self.handshake.begin(now);
         self.note_syn(segment, options);
@@ -419,13 +432,13 @@ impl Endpoint {
         self.sack = self.config.sack && options.sack_permitted;
         self.echo = segment.timestamps.map_or(0, |timestamps| timestamps.value);
         if let Some(shift) = options.window_scale.filter(|_| self.config.window_scaling) {
-            self.window_shift_in = shift;
+            self.window_shift_in = shift.min(MAX_WINDOW_SHIFT);
             self.window_shift_out = own_shift(&self.config);
         } else {
             (self.window_shift_in, self.window_shift_out) = (0, 0);
         }
         // A SYN's own window is not scaled.
-        self.sender.set_window(1, u64::from(segment.window));
+        self.sender.set_window(0, 1, u64::from(segment.window));
     }
 
     fn acknowledges_syn(&self, segment: &Segment) -> bool {
@@ -443,18 +456,25 @@ impl Endpoint {
             return;
         }
         let Some(options) = segment.syn else { return };
-        self.note_syn(segment, options);
         if segment.is_ack() {
+            self.note_syn(segment, options);
             self.establish(now, segment);
             self.receiver.ack_now();
         } else {
-            // Both sides have called each other (RFC 9293 §3.5, figure 8).
+            // Both sides have called each other (RFC 9293 §3.5, figure 8). What comes next may answer the SYN or this.
             self.state = State::SynReceived;
+            let transmissions = self.handshake.transmissions;
             self.handshake.begin(now);
+            self.handshake.transmissions = transmissions;
+            self.note_syn(segment, options);
         }
     }
 
     fn on_third(&mut self, now: Time, segment: &Segment) {
+        let start = offset_of(self.initial_receive, segment.seq, self.receiver.nxt());
+        if !segment.is_syn() && start.is_none_or(|start| !self.is_acceptable(segment, start)) {
+            return;
+        }
         if segment.is_rst() {
             match self.passive {
                 true => self.listen_again(),
@@ -462,7 +482,7 @@ impl Endpoint {
             }
         } else if segment.is_syn() {
             // The answer was lost, or is still on its way.
-            self.handshake.due = segment.seq == self.initial_receive;
+            self.handshake.due |= segment.seq == self.initial_receive;
             if self.acknowledges_syn(segment) {
                 self.establish(now, segment);
                 self.receiver.ack_now();
@@ -479,7 +499,7 @@ impl Endpoint {
         self.state = State::Established;
         self.established_at = Some(now);
         let repeated = self.handshake.sent > 1;
-        let once = (!repeated).then(|| now - self.handshake.began_at);
+        let once = (self.handshake.transmissions == 1).then(|| now - self.handshake.began_at);
         let announced = self.handshake.peer.mss.unwrap_or(DEFAULT_MSS).min(self.config.mss);
         let options = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
         let agreed = Agreement {
@@ -489,15 +509,14 @@ impl Endpoint {
             rtt: once.or_else(|| self.echoed_rtt(now, segment)),
         };
         self.sender.establish(now, &self.config, agreed);
-        self.receiver.set_mss(agreed.mss);
+        self.receiver.agree(agreed.mss, self.window_shift_out);
     }
 
     fn on_established_segment(&mut self, now: Time, segment: &Segment) {
         let nxt = self.receiver.nxt();
         let start = offset_of(self.initial_receive, segment.seq, nxt);
         if segment.is_rst() {
-            // RFC 9293 §3.10.7.4: only one within the window counts.
-            if start.is_some_and(|start| (nxt..=nxt + self.receiver.window()).contains(&start)) {
+            if start.is_some_and(|start| self.is_acceptable(segment, start)) {
                 self.close(now, End::Reset);
             }
             return;
@@ -507,17 +526,26 @@ impl Endpoint {
             self.receiver.ack_now();
             return;
         };
-        self.note_timestamp(segment, start, nxt);
-        if segment.is_ack() {
-            self.on_ack(now, segment);
+        if !self.is_acceptable(segment, start) {
+            // A probe of the window, or something that we have or cannot take.
+            self.receiver.ack_now();
+        } else if segment.is_ack() && self.on_ack(now, segment, start) {
+            self.note_timestamp(segment, start, nxt);
+        } else {
+            return;
         }
         if segment.len > 0 || segment.is_fin() {
             self.receiver.take(now, start, u64::from(segment.len), segment.is_fin());
-        } else if start < nxt {
-            // A probe of the window.
-            self.receiver.ack_now();
         }
         self.check_end(now);
+    }
+
+    /// RFC 9293 §3.10.7.4, first: whether a segment from `start` lies within the window, in part at least. One byte beyond
+    /// counts too, for a FIN needs no window.
+    fn is_acceptable(&self, segment: &Segment, start: u64) -> bool {
+        let nxt = self.receiver.nxt();
+        let end = start + u64::from(segment.sequence_length());
+        (start >= nxt || end > nxt) && start <= nxt + self.receiver.window() + 1
     }
 
     /// RFC 7323 §4.3: the timestamp of the segment that the next acknowledgement answers.
@@ -529,31 +557,33 @@ impl Endpoint {
         }
     }
 
-    fn on_ack(&mut self, now: Time, segment: &Segment) {
+    /// Takes the acknowledgement; false where it is one of something never sent, with which the whole segment counts for
+    /// nothing.
+    fn on_ack(&mut self, now: Time, segment: &Segment, start: u64) -> bool {
         let una = self.sender.queue.una();
-        let Some(ack) = offset_of(self.initial_send, segment.ack, una) else { return };
+        let Some(ack) = offset_of(self.initial_send, segment.ack, una) else { return true };
         if ack > self.sender.queue.nxt() {
             self.receiver.ack_now();
-            return;
+            return false;
         }
         let window = u64::from(segment.window) << self.window_shift_in;
         let same_window = self.sender.edge() == ack + window;
-        if ack >= una {
-            self.sender.set_window(ack, window);
-        }
+        self.sender.set_window(start, ack, window);
         let duplicate = ack == una && segment.len == 0 && !segment.is_fin() && same_window;
         let echo = self.echoed_rtt(now, segment);
-        let initial = self.initial_send;
-        let blocks = segment.sack.as_slice().iter().filter(|_| self.sack).filter_map(|&(first, end)| {
+        let (initial, selective) = (self.initial_send, self.sender.selective);
+        let blocks = segment.sack.as_slice().iter().filter(|_| selective).filter_map(|&(first, end)| {
             Some((offset_of(initial, first, ack)?, offset_of(initial, end, ack)?))
         });
         self.sender.on_ack(now, ack, blocks, duplicate, echo);
+        true
     }
 
-    /// The round-trip time by the timestamps, where both sides have them.
+    /// The round-trip time by the timestamps, where both sides have them and the echo is not from the future.
     fn echoed_rtt(&self, now: Time, segment: &Segment) -> Option<Duration> {
         let timestamps = segment.timestamps.filter(|timestamps| self.timestamps && timestamps.echo != 0)?;
-        Some(Duration::from_millis(u64::from(clock(now).wrapping_sub(timestamps.echo))))
+        let millis = clock(now).wrapping_sub(timestamps.echo) as i32;
+        u64::try_from(millis).ok().map(Duration::from_millis)
     }
 
     fn check_end(&mut self, now: Time) {
@@ -580,7 +610,7 @@ impl Endpoint {
     fn syn(&mut self, now: Time) -> Segment {
         let answer = self.state == State::SynReceived;
         let schedule = self.schedule();
-        self.handshake.sent_at(now, &schedule);
+        self.handshake.sent_at(now, &schedule, self.config.user_timeout);
         let scale = (!answer || self.handshake.peer.window_scale.is_some()) && self.config.window_scaling;
         let syn = SynOptions {
             mss: Some(self.config.mss),
@@ -618,13 +648,13 @@ impl Endpoint {
             true => self.receiver.sack_blocks(self.initial_receive, self.timestamps),
             false => SackBlocks::default(),
         };
-        let window = self.receiver.window() >> self.window_shift_out;
+        let window = self.receiver.header_window();
         self.receiver.ack_sent();
         Segment {
             seq: sequence_of(self.initial_send, outgoing.start),
             ack: self.acknowledgement(),
             len: outgoing.len,
-            window: window.min(65_535) as u16,
+            window,
             flags,
             syn: None,
             timestamps: self.own_timestamps(now),
@@ -643,7 +673,7 @@ impl Endpoint {
 
 /// The clock of the timestamps: milliseconds (RFC 7323 §5.4), from 1, for an echo of 0 is none.
 fn clock(now: Time) -> u32 {
-    (now.as_nanos() / 1_000_000) as u32 + 1
+    ((now.as_nanos() / 1_000_000) as u32).wrapping_add(1)
 }
 
 /// The smallest shift with which the receive buffer fits into the header's 16 bits.

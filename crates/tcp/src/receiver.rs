@@ -36,6 +36,9 @@ pub(crate) struct Receiver {
     due: Due,
     /// The right edge of the window as last announced.
     edge: u64,
+    /// The header has 16 bits for the window, shifted by so many; what stood in them last.
+    shift: u8,
+    announced: u16,
     duplicate_bytes: u64,
 }
 
@@ -49,17 +52,19 @@ impl Receiver {
             recent: [0; MAX_SACK_BLOCKS],
             buffer,
             mss,
-            delay,
+            delay: delay.filter(|delay| !delay.is_zero()),
             unacknowledged: 0,
             due: Due::Never,
             edge: 1 + buffer,
+            shift: 0,
+            announced: 0,
             duplicate_bytes: 0,
         }
     }
 
-    /// Payload bytes of a full segment, once the handshake has agreed on them.
-    pub(crate) fn set_mss(&mut self, mss: u64) {
-        self.mss = mss;
+    /// What the handshake has agreed on: payload bytes of a full segment, and the shift of the window in the header.
+    pub(crate) fn agree(&mut self, mss: u64, shift: u8) {
+        (self.mss, self.shift) = (mss, shift);
     }
 
     /// The next offset expected (RCV.NXT).
@@ -106,6 +111,7 @@ impl Receiver {
         self.due = Due::Never;
         self.unacknowledged = 0;
         self.edge = self.edge.max(self.nxt + self.window());
+        self.announced = self.header_window();
     }
 
     /// Bytes that the other side may send beyond what it is acknowledged. The right edge never goes back (RFC 9293
@@ -115,12 +121,18 @@ impl Receiver {
         room.max(self.edge.saturating_sub(self.nxt))
     }
 
+    /// The window as the header says it, rounded down.
+    pub(crate) fn header_window(&self) -> u16 {
+        (self.window() >> self.shift).min(65_535) as u16
+    }
+
     /// Takes payload from `start`, `len` bytes long, and a FIN behind it.
     pub(crate) fn take(&mut self, now: Time, start: u64, len: u64, fin: bool) {
-        let end = (start + len).min(self.edge.max(self.nxt));
-        if fin && start + len <= self.edge {
+        if fin && self.fin.is_none() && (self.nxt..=self.edge).contains(&(start + len)) {
             self.fin = Some(start + len);
         }
+        // Nothing follows a FIN, nor is anything taken beyond the window.
+        let end = (start + len).min(self.fin.unwrap_or(self.edge.max(self.nxt)));
         let end_with_fin = end + u64::from(self.fin == Some(end));
         let before = (self.nxt, self.beyond.bytes());
         if start <= self.nxt {
@@ -130,7 +142,7 @@ impl Receiver {
             self.remember(start);
         }
         let news = self.nxt - before.0 + self.beyond.bytes().saturating_sub(before.1);
-        self.duplicate_bytes += len.saturating_sub(news);
+        self.duplicate_bytes += end.saturating_sub(start).saturating_sub(news);
         self.decide(now, before, len);
     }
 
@@ -143,6 +155,10 @@ impl Receiver {
             self.nxt = end;
         }
         self.beyond.remove_before(self.nxt);
+        if let Some(fin) = self.fin.filter(|&fin| self.nxt > fin) {
+            self.nxt = fin + 1;
+            self.beyond = Ranges::default();
+        }
     }
 
     /// In order, every second full-sized segment is acknowledged at once; anything else that arrives always is (RFC 5681
@@ -202,7 +218,8 @@ impl Receiver {
     }
 
     /// The application takes up to `most` bytes; returns how many. Where that opens the window by two segments, or by half
-    /// the buffer, the other side is told (RFC 9293 §3.8.6.2.2).
+    /// the buffer, the other side is told (RFC 9293 §3.8.6.2.2); but not the same again, which would be a duplicate
+    /// acknowledgement and a sign of loss.
     pub(crate) fn read(&mut self, most: u64) -> u64 {
         let bytes = self.readable().min(most);
         self.read += bytes;
@@ -211,6 +228,7 @@ impl Receiver {
         if bytes > 0
             && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2)
             && announced < self.buffer / 2
+            && self.header_window() > self.announced
         {
             self.due = Due::Now;
         }

@@ -62,16 +62,19 @@ impl Rto {
 
     /// Takes a measurement; `samples_per_rtt` is how many of them are expected in each round trip.
     ///
-    /// RFC 6298 §2.3 has gains for one sample in a round trip; with more of them the memory would shrink to a fraction
-    /// of it, so RFC 7323 Appendix G divides the gains. A measurement ends the backoff (RFC 6298 §5.7, Karn).
+    /// RFC 6298 §2.3 has gains for one sample in a round trip. With more of them the deviation would be forgotten within a
+    /// fraction of it, so where it shrinks RFC 7323 Appendix G divides the gain. Where the round trip grows it must not: a
+    /// queue that fills in slow start doubles it within two round trips, and a timeout that lags behind is spurious; Linux
+    /// makes the same difference. A measurement ends the backoff (RFC 6298 §5.7, Karn).
     pub fn measure(&mut self, rtt: Duration, samples_per_rtt: u32) {
-        let n = samples_per_rtt.max(1);
         self.smoothed = Some(match self.smoothed {
             None => Smoothed { srtt: rtt, rttvar: rtt / 2 },
-            Some(Smoothed { srtt, rttvar }) => Smoothed {
-                rttvar: approach(rttvar, srtt.abs_diff(rtt), 4 * n),
-                srtt: approach(srtt, rtt, 8 * n),
-            },
+            Some(Smoothed { srtt, rttvar }) => {
+                let deviation = srtt.abs_diff(rtt);
+                let samples = if deviation < rttvar { samples_per_rtt.max(1) } else { 1 };
+                let rttvar = approach(rttvar, deviation, samples.saturating_mul(4));
+                Smoothed { rttvar, srtt: approach(srtt, rtt, 8) }
+            }
         });
         self.min_rtt = if self.min_rtt.is_zero() { rtt } else { self.min_rtt.min(rtt) };
         self.backoff = 0;
@@ -84,12 +87,17 @@ impl Rto {
 
     /// The timeout now, backoff included.
     pub fn timeout(&self) -> Duration {
+        self.doubled(0)
+    }
+
+    /// The timeout now, doubled so many times more: probes of a closed window have a backoff of their own.
+    pub(crate) fn doubled(&self, more: u32) -> Duration {
         let base = match self.smoothed {
             None => self.initial,
             Some(Smoothed { srtt, rttvar }) => srtt + (4 * rttvar).max(self.limits.granularity),
         };
         let base = base.clamp(self.limits.min.min(self.limits.max), self.limits.max);
-        base.checked_mul(1u32.checked_shl(self.backoff).unwrap_or(u32::MAX))
+        base.checked_mul(1u32.checked_shl(self.backoff.saturating_add(more)).unwrap_or(u32::MAX))
             .map_or(self.limits.max, |timeout| timeout.min(self.limits.max))
     }
 
@@ -173,13 +181,25 @@ mod tests {
     }
 
     #[test]
-    fn many_samples_in_a_round_trip_keep_the_memory_of_a_round_trip() {
+    fn the_timeout_keeps_ahead_of_a_queue_that_doubles_the_round_trip_in_two() {
+        let mut rto = Rto::new(RtoLimits::RFC6298);
+        rto.measure(ms(600), 1);
+        (0..20).for_each(|_| rto.measure(ms(600), 1));
+        for n in 1..=400 {
+            let rtt = ms(600) + n * Duration::from_micros(1500);
+            assert!(rto.timeout() > rtt, "sample {n}: {:?} for {rtt:?}", rto.timeout());
+            rto.measure(rtt, 200);
+        }
+    }
+
+    #[test]
+    fn a_deviation_is_remembered_for_a_round_trip_however_many_samples_it_has() {
         let (mut one, mut many) = (Rto::new(RtoLimits::RFC6298), Rto::new(RtoLimits::RFC6298));
         one.measure(ms(600), 1);
         many.measure(ms(600), 100);
-        one.measure(ms(1000), 1);
-        (0..100).for_each(|_| many.measure(ms(1000), 100));
-        let difference = one.srtt().abs_diff(many.srtt());
-        assert!(difference < ms(5), "{:?} and {:?}", one.srtt(), many.srtt());
+        one.measure(ms(600), 1);
+        (0..100).for_each(|_| many.measure(ms(600), 100));
+        assert_eq!(one.rttvar(), ms(225));
+        assert!((ms(220)..ms(240)).contains(&many.rttvar()), "{:?}", many.rttvar());
     }
 }

@@ -19,6 +19,8 @@ enum Fate {
     Lost,
     /// Lost, and sent again.
     Retransmitted,
+    /// On its way, as far as the sender knows, and sent again all the same (RFC 6675 §4, NextSeg rules 3 and 4).
+    Doubled,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,10 +53,24 @@ pub(crate) struct Progress {
     pub(crate) advanced: u64,
     /// Bytes that it is the first to report as received.
     pub(crate) delivered: u64,
-    /// When the newest of the segments that it reports, and that were sent only once, left.
-    pub(crate) sent_at: Option<Time>,
+    /// When the newest of the segments that it reports left, of those sent only once and of those repeated.
+    sent_once_at: Option<Time>,
+    repeated_at: Option<Time>,
     /// It has a SACK block with news.
     pub(crate) sacked: bool,
+}
+
+impl Progress {
+    /// When the segment left whose acknowledgement this is; nothing if that is not certain (Karn). What left before a
+    /// repetition that is reported too had arrived and waited for it, an outage long perhaps (RFC 7323 §4.1).
+    pub(crate) fn sent_at(&self) -> Option<Time> {
+        self.sent_once_at.filter(|_| self.sent_once_at >= self.repeated_at)
+    }
+
+    fn note(&mut self, at: Time, repeated: bool) {
+        let newest = if repeated { &mut self.repeated_at } else { &mut self.sent_once_at };
+        *newest = (*newest).max(Some(at));
+    }
 }
 
 /// The segments between the first unacknowledged byte and the next to be sent, in order.
@@ -69,6 +85,7 @@ pub(crate) struct SendQueue {
     sacked: Ranges,
     sacked_bytes: u64,
     lost_bytes: u64,
+    doubled_bytes: u64,
     /// Losses below this offset are known.
     judged: u64,
     /// Below this offset nothing lost waits to be sent again.
@@ -98,10 +115,15 @@ impl SendQueue {
         self.nxt - self.una
     }
 
-    /// Bytes believed to be in the network: neither selectively acknowledged, nor lost and not yet sent again
-    /// (RFC 6675's pipe).
+    /// Bytes believed to be in the network: neither selectively acknowledged, nor lost and not yet sent again, and twice
+    /// those that were sent again without being lost (RFC 6675's pipe).
     pub(crate) fn in_flight(&self) -> u64 {
-        self.outstanding() - self.sacked_bytes - self.lost_bytes
+        self.outstanding() + self.doubled_bytes - self.sacked_bytes - self.lost_bytes
+    }
+
+    /// Bytes that are lost and not yet sent again.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        self.lost_bytes
     }
 
     /// Whether the first unacknowledged segment counts as lost.
@@ -124,8 +146,8 @@ impl SendQueue {
             if fate != Fate::Sacked {
                 progress.delivered += covered;
             }
-            if whole && !front.repeated && fate != Fate::Sacked {
-                progress.sent_at = progress.sent_at.max(Some(front.at));
+            if whole && fate != Fate::Sacked {
+                progress.note(front.at, front.repeated);
             }
             front.start += covered;
             front.len -= covered as u32;
@@ -166,12 +188,12 @@ impl SendQueue {
                 continue;
             }
             let len = u64::from(segment.len);
-            if segment.fate == Fate::Lost {
-                self.lost_bytes -= len;
+            match segment.fate {
+                Fate::Lost => self.lost_bytes -= len,
+                Fate::Doubled => self.doubled_bytes -= len,
+                _ => {}
             }
-            if !segment.repeated {
-                progress.sent_at = progress.sent_at.max(Some(segment.at));
-            }
+            progress.note(segment.at, segment.repeated);
             segment.fate = Fate::Sacked;
             self.sacked_bytes += len;
             progress.delivered += len;
@@ -188,6 +210,7 @@ impl SendQueue {
         match fate {
             Fate::Sacked => self.sacked_bytes -= bytes,
             Fate::Lost => self.lost_bytes -= bytes,
+            Fate::Doubled => self.doubled_bytes -= bytes,
             Fate::InFlight | Fate::Retransmitted => {}
         }
     }
@@ -217,9 +240,13 @@ impl SendQueue {
             let hole_end = self.sacked.next_start(at).map_or(to, |start| start.min(to));
             let first = self.index_of(at);
             for segment in self.segments.range_mut(first..).take_while(|segment| segment.start < hole_end) {
+                let len = u64::from(segment.len);
                 if segment.fate == Fate::InFlight {
                     segment.fate = Fate::Lost;
-                    self.lost_bytes += u64::from(segment.len);
+                    self.lost_bytes += len;
+                } else if segment.fate == Fate::Doubled {
+                    segment.fate = Fate::Retransmitted;
+                    self.doubled_bytes -= len;
                 }
             }
             at = hole_end;
@@ -230,22 +257,32 @@ impl SendQueue {
     /// The first unacknowledged segment is lost, again if need be.
     pub(crate) fn lose_head(&mut self) {
         let Some(front) = self.segments.front_mut() else { return };
-        if matches!(front.fate, Fate::InFlight | Fate::Retransmitted) {
+        let (fate, len, end) = (front.fate, u64::from(front.len), front.end());
+        if !matches!(fate, Fate::Sacked | Fate::Lost) {
             front.fate = Fate::Lost;
-            self.lost_bytes += u64::from(front.len);
+            self.discount(fate, len);
+            self.lost_bytes += len;
         }
-        self.judged = self.judged.max(front.end());
+        self.judged = self.judged.max(end);
         self.resent = self.una;
     }
 
-    /// Everything that is not selectively acknowledged is lost: the retransmission timer has expired (RFC 5681 §3.1).
+    /// Everything that is not selectively acknowledged is lost: the retransmission timer has expired (RFC 5681 §3.1). If
+    /// the first segment was selectively acknowledged, the receiver has thrown away what it had, and all is lost
+    /// (RFC 2018 §8).
     pub(crate) fn lose_all(&mut self) {
+        let reneged = self.segments.front().is_some_and(|front| front.fate == Fate::Sacked);
+        if reneged {
+            self.sacked = Ranges::default();
+            self.sacked_bytes = 0;
+        }
         for segment in &mut self.segments {
-            if matches!(segment.fate, Fate::InFlight | Fate::Retransmitted) {
+            if segment.fate != Fate::Lost && (reneged || segment.fate != Fate::Sacked) {
                 segment.fate = Fate::Lost;
                 self.lost_bytes += u64::from(segment.len);
             }
         }
+        self.doubled_bytes = 0;
         self.judged = self.nxt;
         self.resent = self.una;
     }
@@ -264,7 +301,7 @@ impl SendQueue {
                     self.resent = end;
                     index = self.index_of(end);
                 }
-                Fate::InFlight | Fate::Retransmitted => {
+                Fate::InFlight | Fate::Retransmitted | Fate::Doubled => {
                     self.resent = segment.end();
                     index += 1;
                 }
@@ -284,7 +321,7 @@ impl SendQueue {
                 continue;
             }
             let segment = self.segments.get(self.index_of(at))?;
-            if segment.fate == Fate::InFlight && !segment.repeated {
+            if segment.fate == Fate::InFlight {
                 return Some(Piece { start: segment.start, len: segment.len });
             }
             at = segment.end();
@@ -302,9 +339,16 @@ impl SendQueue {
     pub(crate) fn sent_again(&mut self, start: u64, at: Time) {
         let index = self.index_of(start);
         let Some(segment) = self.segments.get_mut(index) else { return };
-        if segment.fate == Fate::Lost {
-            self.lost_bytes -= u64::from(segment.len);
-            segment.fate = Fate::Retransmitted;
+        match segment.fate {
+            Fate::Lost => {
+                self.lost_bytes -= u64::from(segment.len);
+                segment.fate = Fate::Retransmitted;
+            }
+            Fate::InFlight => {
+                self.doubled_bytes += u64::from(segment.len);
+                segment.fate = Fate::Doubled;
+            }
+            Fate::Sacked | Fate::Retransmitted | Fate::Doubled => {}
         }
         segment.repeated = true;
         segment.at = at;
@@ -389,9 +433,23 @@ mod tests {
         resend(&mut queue);
         let mut progress = Progress::default();
         queue.acknowledge(MSS, &mut progress);
-        assert_eq!(progress, Progress { advanced: MSS, delivered: MSS, sent_at: None, sacked: false });
+        assert_eq!((progress.advanced, progress.delivered, progress.sent_at()), (MSS, MSS, None));
+        let mut progress = Progress::default();
         queue.acknowledge(3 * MSS, &mut progress);
-        assert_eq!(progress.sent_at, Some(Time::from_nanos(2)));
+        assert_eq!(progress.sent_at(), Some(Time::from_nanos(2)));
+    }
+
+    /// What was received before an outage is reported when the first repetition after it has arrived: it measures the
+    /// outage, not the round trip.
+    #[test]
+    fn a_block_that_comes_with_the_acknowledgement_of_a_repetition_measures_nothing() {
+        let mut queue = queue(5);
+        queue.lose_all();
+        queue.sent_again(0, Time::from_nanos(1000));
+        let mut progress = Progress::default();
+        queue.acknowledge(MSS, &mut progress);
+        queue.sack(2 * MSS, 4 * MSS, &mut progress);
+        assert_eq!((progress.delivered, progress.sent_at()), (3 * MSS, None));
     }
 
     #[test]
@@ -443,7 +501,9 @@ mod tests {
                 };
                 prop_assert_eq!(sum(Fate::Sacked), queue.sacked_bytes);
                 prop_assert_eq!(sum(Fate::Lost), queue.lost_bytes);
-                prop_assert_eq!(queue.in_flight(), sum(Fate::InFlight) + sum(Fate::Retransmitted));
+                prop_assert_eq!(sum(Fate::Doubled), queue.doubled_bytes);
+                let once = sum(Fate::InFlight) + sum(Fate::Retransmitted);
+                prop_assert_eq!(queue.in_flight(), once + 2 * sum(Fate::Doubled));
                 let first_lost = queue.segments.iter().find(|segment| segment.fate == Fate::Lost).copied();
                 prop_assert_eq!(queue.next_lost().map(|piece| piece.start), first_lost.map(|lost| lost.start));
                 let mut at = queue.una();

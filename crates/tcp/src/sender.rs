@@ -59,6 +59,8 @@ pub(crate) struct Sender {
     pub(crate) congestion: Box<dyn CongestionControl>,
     pub(crate) rto: Rto,
     pub(crate) counters: SenderCounters,
+    /// SACK blocks count. Recovery by duplicates would count what they report twice.
+    pub(crate) selective: bool,
     recovery: Box<dyn LossRecovery>,
     mss: u64,
     nagle: bool,
@@ -71,11 +73,15 @@ pub(crate) struct Sender {
     /// The right edge of the other side's window, and the largest window that it has announced.
     edge: u64,
     largest_window: u64,
+    /// Where the segment began that announced it, and what it acknowledged (RFC 9293's SND.WL1 and SND.WL2).
+    window_from: (u64, u64),
     /// The expiry of the retransmission timer, or of the persist timer when nothing is outstanding.
     timer: Time,
     /// Expiries in a row.
     expiries: u32,
-    /// Since when the first unacknowledged byte has waited.
+    /// Probes of the closed window, answered ones too: their backoff.
+    probes: u32,
+    /// Since when the first unacknowledged byte, or the first unanswered probe, has waited.
     waiting_since: Time,
     retransmit_now: bool,
     probe: bool,
@@ -97,7 +103,8 @@ impl Sender {
             congestion: config.congestion.build(parameters(config, mss, false)),
             rto: Rto::new(config.rto),
             counters: SenderCounters::default(),
-            recovery: config.recovery.build(mss, config.limited_transmit),
+            selective: false,
+            recovery: config.recovery.build(mss, config.limited_transmit, config.proportional_rate_reduction),
             mss,
             nagle: config.nagle,
             restart_after_idle: config.restart_after_idle,
@@ -107,8 +114,10 @@ impl Sender {
             finished: false,
             edge: 1,
             largest_window: 0,
+            window_from: (0, 0),
             timer: Time::MAX,
             expiries: 0,
+            probes: 0,
             waiting_since: Time::ZERO,
             retransmit_now: false,
             probe: false,
@@ -127,7 +136,9 @@ impl Sender {
             Recovery::Sack if !agreed.sack => Recovery::NewRenoSlowButSteady,
             recovery => recovery,
         };
-        self.recovery = recovery.build(agreed.mss, config.limited_transmit);
+        self.selective = recovery == Recovery::Sack;
+        self.recovery =
+            recovery.build(agreed.mss, config.limited_transmit, config.proportional_rate_reduction);
         self.congestion = config.congestion.build(parameters(config, agreed.mss, agreed.syn_repeated));
         match agreed.rtt {
             Some(rtt) => self.rto.measure(rtt, 1),
@@ -193,10 +204,16 @@ impl Sender {
         self.recovery.is_active()
     }
 
-    /// The window that the other side announces, in bytes beyond `ack`.
-    pub(crate) fn set_window(&mut self, ack: u64, window: u64) {
-        self.edge = ack + window;
-        self.largest_window = self.largest_window.max(window);
+    /// The window that the other side announces, in bytes beyond `ack`, in a segment that begins at `start` of its stream.
+    /// A segment that was overtaken on its way says nothing (RFC 9293 §3.10.7.4, fifth); one that acknowledges something
+    /// new was not, though it may be a repetition.
+    pub(crate) fn set_window(&mut self, start: u64, ack: u64, window: u64) {
+        let una = self.queue.una();
+        if ack > una || ack == una && (start, ack) >= self.window_from {
+            self.edge = ack + window;
+            self.largest_window = self.largest_window.max(window);
+            self.window_from = (start, ack);
+        }
     }
 
     /// An acknowledgement of everything before `ack`, with SACK blocks. `duplicate`: it carries no data and changes
@@ -216,7 +233,7 @@ impl Sender {
             self.queue.acknowledge(ack, &mut progress);
         }
         blocks.for_each(|(start, end)| self.queue.sack(start, end, &mut progress));
-        let rtt = progress.sent_at.map(|at| now - at).or(echo.filter(|_| progress.advanced > 0));
+        let rtt = progress.sent_at().map(|at| now - at).or(echo.filter(|_| progress.advanced > 0));
         if let Some(rtt) = rtt {
             // RFC 7323 Appendix G: a sample with every second segment of the flight.
             self.rto.measure(rtt, self.queue.outstanding().div_ceil(2 * self.mss) as u32);
@@ -258,7 +275,7 @@ impl Sender {
     }
 
     fn restart_timer(&mut self, now: Time) {
-        let timer = now + self.rto.timeout();
+        let timer = now + self.rto.doubled(self.probes);
         // With a user timeout the last expiry is at its end, not a whole backoff later.
         self.timer = self.deadline().map_or(timer, |deadline| timer.min(deadline.max(now)));
     }
@@ -272,18 +289,18 @@ impl Sender {
         if now < self.timer {
             return Ok(());
         }
-        let given_up = match self.deadline() {
-            Some(deadline) => now >= deadline,
-            None => self.retries.is_some_and(|retries| self.expiries >= retries),
-        };
-        if given_up {
+        let probing = self.queue.outstanding() == 0;
+        if probing && self.expiries == 0 {
+            self.waiting_since = now;
+        } else if self.has_waited_too_long(now) {
             return Err(GivenUp);
         }
         self.expiries += 1;
-        self.rto.back_off();
-        if self.queue.outstanding() == 0 {
+        if probing {
+            self.probes += 1;
             self.probe = true;
         } else {
+            self.rto.back_off();
             self.counters.timeouts += 1;
             self.congestion.on_timeout(now, self.queue.outstanding(), self.expiries == 1);
             self.queue.lose_all();
@@ -292,6 +309,13 @@ impl Sender {
         }
         self.restart_timer(now);
         Ok(())
+    }
+
+    fn has_waited_too_long(&self, now: Time) -> bool {
+        match self.deadline() {
+            Some(deadline) => now >= deadline,
+            None => self.retries.is_some_and(|retries| self.expiries >= retries),
+        }
     }
 
     /// A window probe is due: a segment below the window, which the other side must answer (RFC 9293 §3.8.6.1).
@@ -317,8 +341,7 @@ impl Sender {
             return self.may_send(now, len).then(|| self.send_new(now, len + u64::from(fin)));
         }
         if self.queue.outstanding() == 0 {
-            self.persist(now);
-            return None;
+            return self.persist(now);
         }
         if !self.recovery.is_active() || !self.may_send(now, self.mss) {
             return None;
@@ -342,7 +365,10 @@ impl Sender {
 
     /// Whether window and pacing let `len` bytes go now; where they do not, the window is what limits.
     fn may_send(&mut self, now: Time, len: u64) -> bool {
-        let window = self.in_flight() + len <= self.congestion.cwnd().max(self.mss);
+        let window = match self.recovery.allowance() {
+            Some(bytes) => len <= bytes,
+            None => self.in_flight() + len <= self.congestion.cwnd().max(self.mss),
+        };
         self.paced_out = window && now < self.next_paced;
         let may = window && !self.paced_out;
         if !may {
@@ -357,6 +383,7 @@ impl Sender {
                 self.congestion.on_idle(now);
             }
             self.waiting_since = now;
+            (self.expiries, self.probes, self.probe) = (0, 0, false);
             self.restart_timer(now);
         }
         let start = self.queue.nxt();
@@ -375,6 +402,7 @@ impl Sender {
         let len = piece.len - u32::from(fin);
         self.counters.segments += 1;
         self.counters.bytes += u64::from(len);
+        self.recovery.on_sent(u64::from(len));
         self.last_sent = now;
         if self.unpaced > 0 {
             self.unpaced -= 1;
@@ -384,12 +412,16 @@ impl Sender {
         Outgoing { start: piece.start, len, fin }
     }
 
-    /// The other side's window is closed and nothing is outstanding whose acknowledgement would open it: probe it.
-    fn persist(&mut self, now: Time) {
+    /// The other side's window is closed, or too small for a segment that is worth it, and nothing is outstanding whose
+    /// acknowledgement would open it: it is to be probed. What room there is serves as a probe, for the receiver may wait
+    /// for it (RFC 9293 §3.8.6.2.1, rule 4).
+    fn persist(&mut self, now: Time) -> Option<Outgoing> {
         if self.timer == Time::MAX {
             self.waiting_since = now;
             self.restart_timer(now);
         }
+        let room = self.edge.saturating_sub(self.queue.nxt()).min(self.mss);
+        (self.probe && room > 0).then(|| self.send_new(now, room))
     }
 }
 

@@ -15,7 +15,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 /// Fits into 80 columns.
-const BAR: &str = "{prefix:16} {bar:24} {binary_bytes:>10} {msg:>14}  {elapsed}";
+const BAR: &str = "{prefix:16} {bar:24} {decimal_bytes:>10} {msg:>14}  {elapsed}";
 /// Every piece that arrives is a point of the figure, and in virtual time megabytes take no longer to tell than gigabytes.
 const LARGEST: u64 = 1_000_000_000;
 const TICK: Duration = Duration::from_millis(200);
@@ -64,17 +64,17 @@ impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log_to_stderr("warn");
         self.check()?;
-        super::prepare_folder(&self.out)?;
         let on = self.world()?;
+        super::prepare_folder(&self.out)?;
         let settings = self.settings();
-        eprintln!(
+        super::tell(format_args!(
             "{} over {} at {} round trip, {}% of packets lost",
             self.size,
             self.rate,
             self.rtt,
             // In single precision, whose digits end before those that come of multiplying.
             (self.per.get() * 100.0) as f32
-        );
+        ));
         let comparison = match on {
             On::Kernel => compare(&settings, |progress| follow(&settings, progress))?,
             On::Sim => in_virtual_time(&settings),
@@ -82,7 +82,7 @@ impl Demo {
         let figure = self.out.join("demo.svg");
         comparison.figure().write(&figure)?;
         self.print(&comparison)?;
-        eprintln!("Bytes over time: {}", figure.display());
+        super::tell(format_args!("Bytes over time: {}", figure.display()));
         Ok(if comparison.runs.iter().all(|run| run.identical) {
             ExitCode::SUCCESS
         } else {
@@ -106,13 +106,12 @@ impl Demo {
         match (self.on, require(NEEDS)) {
             (Some(On::Sim), _) => Ok(On::Sim),
             (_, Ok(())) => Ok(On::Kernel),
-            (Some(On::Kernel), Err(missing)) => {
-                Err(missing).context("the demonstration cannot run on the kernel here")
-            }
+            (Some(On::Kernel), Err(missing)) => Err(missing)
+                .context("the demonstration cannot run on the kernel here; --on sim runs it in virtual time"),
             (None, Err(missing)) => {
-                eprintln!(
+                super::tell(format_args!(
                     "{missing}\nTherefore this runs in virtual time, with bentpipe's own TCP instead of the kernel's."
-                );
+                ));
                 Ok(On::Sim)
             }
         }
@@ -130,19 +129,18 @@ impl Demo {
     }
 
     fn print(&self, comparison: &Comparison) -> anyhow::Result<()> {
-        let text = if self.json {
-            serde_json::to_string_pretty(comparison).context("cannot write the result as JSON")? + "\n"
+        if self.json {
+            super::print_json(comparison)
         } else {
-            format!("\n{}", report::table(comparison))
-        };
-        super::print(&text)
+            super::print(&format!("\n{}", report::table(comparison)))
+        }
     }
 }
 
 fn in_virtual_time(settings: &Settings) -> Comparison {
     let (comparison, left_out) = virtual_time::compare(settings);
     if !left_out.is_empty() {
-        eprintln!("Left out, for only the kernel has it: {}", left_out.join(", "));
+        super::tell(format_args!("Left out, for only the kernel has it: {}", left_out.join(", ")));
     }
     comparison
 }

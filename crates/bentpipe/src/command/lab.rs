@@ -80,7 +80,7 @@ impl Lab {
 
 impl List {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let text = if self.json {
+        if self.json {
             let entry = |experiment: &Experiment| {
                 serde_json::json!({
                     "name": experiment.name,
@@ -90,11 +90,11 @@ impl List {
                 })
             };
             let entries: Vec<_> = experiment::ALL.iter().map(entry).collect();
-            serde_json::to_string_pretty(&serde_json::json!({ "experiments": entries }))? + "\n"
+            super::print_json(&serde_json::json!({ "experiments": entries }))?;
         } else {
-            experiment::ALL.iter().map(|found| format!("{:18} {}\n", found.name, found.title)).collect()
-        };
-        super::print(&text)?;
+            let line = |found: &Experiment| format!("{:18} {}\n", found.name, found.title);
+            super::print(&experiment::ALL.iter().map(line).collect::<String>())?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -122,7 +122,7 @@ impl Run {
                 1 => documents.remove(0),
                 _ => serde_json::json!({ "experiments": documents }),
             };
-            super::print(&(serde_json::to_string_pretty(&document)? + "\n"))?;
+            super::print_json(&document)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -182,6 +182,6 @@ fn conduct(experiment: &Experiment, seeds: Seeds) -> anyhow::Result<Results> {
 
 fn tell_files(written: &Written) {
     if let Some(page) = &written.page {
-        eprintln!("Tables, figures and verdicts: {}", page.display());
+        super::tell(format_args!("Tables, figures and verdicts: {}", page.display()));
     }
 }

@@ -52,7 +52,7 @@ impl Link {
         let behind = BehindLink { config, seed: self.seed, far: self.far, command: self.command };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
-                eprintln!("bentpipe: cannot run {program}: {source}");
+                super::tell(format_args!("bentpipe: cannot run {program}: {source}"));
                 i32::from(as_a_shell_would(source.kind()))
             }
             outcome => outcome?,

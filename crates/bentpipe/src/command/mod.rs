@@ -8,19 +8,40 @@ pub(crate) mod radius;
 pub(crate) mod run;
 pub(crate) mod sim;
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use serde::Serialize;
 
 /// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk is.
 fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    print_with(|out| out.write_all(text.as_bytes()))
+}
+
+/// The same for a JSON document, which need not fit into the memory as a text.
+fn print_json(document: &impl Serialize) -> anyhow::Result<()> {
+    print_with(|out| {
+        serde_json::to_writer_pretty(&mut *out, document)?;
+        out.write_all(b"\n")
+    })
+}
+
+fn print_with(
+    write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write the result"),
         _ => Ok(()),
     }
+}
+
+/// Tells the user something beside the result, on standard error. Who does not listen misses nothing but that.
+pub(crate) fn tell(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Creates the folder of a result and finds out whether it takes files: before the run, so that nobody waits for a result

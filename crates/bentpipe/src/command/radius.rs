@@ -70,12 +70,11 @@ impl Radius {
         let path = self
             .delay
             .map(|delay| Path { delay: delay.get(), outage: self.outage.map(Span::get).unwrap_or_default() });
-        let text = match (self.json, path) {
-            (true, path) => pretty(&Document::new(&catalogue, path))?,
-            (false, Some(path)) => text::path_table(&catalogue, path),
-            (false, None) => text::table(&catalogue),
-        };
-        super::print(&text)?;
+        match (self.json, path) {
+            (true, path) => super::print_json(&Document::new(&catalogue, path))?,
+            (false, Some(path)) => super::print(&text::path_table(&catalogue, path))?,
+            (false, None) => super::print(&text::table(&catalogue))?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 
@@ -85,21 +84,22 @@ impl Radius {
         let linux = catalogue.protocol(KERNEL).context("the data file has no entry for Linux")?;
         let reach = catalogue.reach(linux);
         let found = probe(&delays)?;
-        let text =
-            if self.json { pretty(&as_json(catalogue, &reach, &found)?)? } else { as_text(&reach, &found) };
-        super::print(&text)?;
+        if self.json {
+            super::print_json(&as_json(catalogue, &reach, &found)?)?;
+        } else {
+            super::print(&as_text(&reach, &found))?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn draw(catalogue: &Catalogue, file: &std::path::Path) -> anyhow::Result<()> {
     let svg = figure::svg(catalogue).map_err(anyhow::Error::msg).context("cannot draw the figure")?;
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    }
-    std::fs::write(file, svg)
+    let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+    folder
+        .and_then(|()| std::fs::write(file, svg))
         .with_context(|| format!("cannot write {}: choose another file with --figure", file.display()))?;
-    eprintln!("The radii: {}", file.display());
+    super::tell(format_args!("The radii: {}", file.display()));
     Ok(())
 }
 
@@ -205,10 +205,6 @@ fn as_json(catalogue: &Catalogue, reach: &Reach, found: &Measurement) -> anyhow:
         "probes": found.probes,
     });
     Ok(json)
-}
-
-fn pretty(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value).context("cannot write the result as JSON")? + "\n")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 mod progress;
 mod tables;
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
 use bentpipe_sim::{RunResult, Trace};
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use self::progress::{Meter, Watch};
 
@@ -27,7 +28,7 @@ pub(crate) struct Sim {
     /// The seed, or the first of several.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     seed: u64,
-    /// Run with this many seeds, one after the other.
+    /// Run with this many consecutive seeds, --seed being the first.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
@@ -66,13 +67,13 @@ impl Sim {
         let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
         let runs = self.conduct(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
-        super::print(&if self.json {
-            serde_json::to_string_pretty(&document(&title, &settings, &runs)?)? + "\n"
+        if self.json {
+            super::print_json(&Document::new(&title, &settings, &runs))?;
         } else {
-            tables::text(&plan, &title, &runs)?
-        })?;
+            super::print(&tables::text(&plan, &title, &runs)?)?;
+        }
         if let (Some(directory), false) = (&self.trace, self.json) {
-            eprintln!("Windows, timers, queues and bytes over time: {}", directory.display());
+            super::tell(format_args!("Windows, timers, queues and bytes over time: {}", directory.display()));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -122,36 +123,55 @@ fn refuse_forgotten_pipe(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One run by itself, or all of them in a list; each says which parameters were set.
-fn document(title: &str, settings: &[Setting], runs: &[Run<Outcome>]) -> anyhow::Result<Value> {
-    let entries = runs.iter().map(|run| entry(settings, run)).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut document = match <[Map<String, Value>; 1]>::try_from(entries) {
-        Ok([single]) => single,
-        Err(several) => Map::from_iter([("runs".to_owned(), json!(several))]),
-    };
-    document.insert("title".into(), json!(title));
-    Ok(Value::Object(document))
+/// What `--json` prints: one run by itself, or all of them in a list. It borrows the results, of which there may be a
+/// million.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    title: &'a str,
+    #[serde(flatten)]
+    single: Option<Entry<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Vec<Entry<'a>>>,
 }
 
-fn entry(settings: &[Setting], run: &Run<Outcome>) -> anyhow::Result<Map<String, Value>> {
-    let Value::Object(mut entry) = serde_json::to_value(&run.result.result)? else {
-        anyhow::bail!("a result that is not a JSON object");
-    };
-    let settings = settings.iter().chain(&run.point.settings);
-    let settings: Map<String, Value> =
-        settings.map(|setting| (setting.key.clone(), json!(setting.value))).collect();
-    entry.insert("settings".into(), Value::Object(settings));
-    entry.insert("wall_s".into(), json!(run.result.wall.as_secs_f64()));
-    if let Some(trace) = &run.result.trace {
-        entry.insert("trace".into(), json!(trace.display().to_string()));
+/// A run, and which parameters were set.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    #[serde(flatten)]
+    result: &'a RunResult,
+    settings: BTreeMap<&'a str, &'a str>,
+    wall_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+}
+
+impl<'a> Document<'a> {
+    fn new(title: &'a str, settings: &'a [Setting], runs: &'a [Run<Outcome>]) -> Self {
+        let entry = |run| Entry::new(settings, run);
+        match runs {
+            [run] => Self { title, single: Some(entry(run)), runs: None },
+            runs => Self { title, single: None, runs: Some(runs.iter().map(entry).collect()) },
+        }
     }
-    Ok(entry)
+}
+
+impl<'a> Entry<'a> {
+    fn new(settings: &'a [Setting], run: &'a Run<Outcome>) -> Self {
+        let settings = settings.iter().chain(&run.point.settings);
+        Self {
+            result: &run.result.result,
+            settings: settings.map(|setting| (setting.key.as_str(), setting.value.as_str())).collect(),
+            wall_s: run.result.wall.as_secs_f64(),
+            trace: run.result.trace.as_ref().map(|directory| directory.display().to_string()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+    use serde_json::{Value, json};
 
     #[derive(Parser)]
     struct Arguments {
@@ -168,7 +188,8 @@ mod tests {
         let seeds: Vec<u64> = (sim.seed..sim.seed + sim.seeds).collect();
         let source = Source::load(&sim.scenario).unwrap();
         let plan = Plan::new(&source, &settings, &sweeps, &seeds).unwrap();
-        document("a title", &settings, &sim.conduct(&plan).unwrap()).unwrap()
+        let runs = sim.conduct(&plan).unwrap();
+        serde_json::to_value(Document::new("a title", &settings, &runs)).unwrap()
     }
 
     #[test]

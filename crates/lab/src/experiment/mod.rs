@@ -121,7 +121,7 @@ impl Lab<'_> {
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
         let job = |index: u64| {
             let scenario = &scenarios[(index / seeds) as usize];
-            let result = run(scenario, self.seeds.first + index % seeds, &mut Unobserved);
+            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut Unobserved);
             self.progress.done.fetch_add(1, Ordering::Relaxed);
             result
         };

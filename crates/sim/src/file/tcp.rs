@@ -18,7 +18,7 @@ const MAX_CHAIN: usize = 16;
 /// Timers below this would fill virtual time with their expiries; no TCP has such.
 const SHORTEST_TIMER: Duration = Duration::from_millis(1);
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "base",
     "congestion",
     "hybla",
@@ -32,6 +32,7 @@ const KEYS: [&str; 21] = [
     "sack",
     "delayed_ack",
     "limited_transmit",
+    "proportional_rate_reduction",
     "nagle",
     "restart_after_idle",
     "byte_counting_limit",
@@ -144,6 +145,7 @@ fn apply(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
         ("timestamps", &mut config.timestamps),
         ("sack", &mut config.sack),
         ("limited_transmit", &mut config.limited_transmit),
+        ("proportional_rate_reduction", &mut config.proportional_rate_reduction),
         ("nagle", &mut config.nagle),
         ("restart_after_idle", &mut config.restart_after_idle),
     ] {

@@ -56,6 +56,7 @@ timestamps = false
 sack = false
 delayed_ack = "off"
 limited_transmit = false
+proportional_rate_reduction = false
 nagle = false
 restart_after_idle = false
 byte_counting_limit = "off"
@@ -138,8 +139,14 @@ fn every_key_of_tcp_is_read_over_its_base() {
     assert_eq!(sender.congestion, Algorithm::Hybla(components));
     assert_eq!((sender.recovery, sender.mss), (Recovery::NewRenoImpatient, 1000));
     assert_eq!((sender.send_buffer, sender.receive_buffer), (4_000_000, 2 << 20));
-    let switches = [sender.window_scaling, sender.timestamps, sender.sack, sender.limited_transmit];
-    assert_eq!(switches, [true, false, false, false]);
+    let switches = [
+        sender.window_scaling,
+        sender.timestamps,
+        sender.sack,
+        sender.limited_transmit,
+        sender.proportional_rate_reduction,
+    ];
+    assert_eq!(switches, [true, false, false, false, false]);
     assert_eq!([sender.nagle, sender.restart_after_idle], [false, false]);
     assert_eq!((sender.delayed_ack, sender.byte_counting_limit, sender.retries), (None, None, None));
     assert_eq!((sender.rto.initial, sender.rto.min), (Duration::from_secs(3), Duration::from_secs(1)));
@@ -324,7 +331,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "count",
         "count = 1000000000",
-        "flow.download.count: 1000000000 is not a whole number between 1 and 10000",
+        "flow.download.count: 1000000000 is not a whole number between 0 and 10000",
     ),
     ("count", "count = 0", "flow.download.count: 0 is not a whole number"),
     (

@@ -144,7 +144,11 @@ mod tests {
             assert_eq!(fold(sum_of(&packet[..IPV4_HEADER])), 0xffff);
             let tcp_length = packet.len() as u32 - IPV4_HEADER as u32 + len;
             let pseudo = sum_of(&packet[12..20]) + u32::from(TCP) + tcp_length;
-            assert_eq!(fold(pseudo + sum_of(&packet[IPV4_HEADER..])), 0xffff, "{len} bytes of zeros behind it");
+            assert_eq!(
+                fold(pseudo + sum_of(&packet[IPV4_HEADER..])),
+                0xffff,
+                "{len} bytes of zeros behind it"
+            );
         }
     }
 

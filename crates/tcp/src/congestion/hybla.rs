@@ -204,7 +204,10 @@ impl Hybla {
         if self.capacity_known {
             // Not below it where a queue stands: others may keep it standing, and would get what we leave.
             let probing = if self.queue() == Queue::Empty { PROBE } else { 1.0 };
-            return queue.then_some(probing * self.delivery.highest);
+            // Two segments in a round trip at the least, as with the window. What a delayed acknowledgement adds to the
+            // round trip of a lone segment looks like a queue, and each round would be slower than the one before.
+            let least = (MIN_SSTHRESH_SEGMENTS * self.mss) as f64 / self.round_trip.min;
+            return queue.then_some((probing * self.delivery.highest).max(least));
         }
         if !(hoe || queue) || self.round_trip.min == 0.0 {
             return None;

@@ -42,8 +42,9 @@ impl DuplicateAcks {
         congestion: &mut dyn CongestionControl,
     ) -> Action {
         self.duplicates += 1;
-        // What was sent before a timeout comes back as duplicates when it is sent again (RFC 6582 §3.2 step 1).
-        let trusted = queue.una() >= self.recover;
+        // What was sent before a timeout comes back as duplicates when it is sent again. The last of them repeat the
+        // acknowledgement of `recover` itself: more than that must be acknowledged (RFC 6582 §3.2 step 2).
+        let trusted = queue.una() > self.recover;
         if self.active {
             self.credit += self.mss;
         } else if self.duplicates == DUP_THRESH && trusted {

@@ -5,6 +5,7 @@
 //! sends it again before anything new, as the window allows.
 
 mod dup_acks;
+mod reduction;
 mod selective;
 
 use std::fmt;
@@ -35,9 +36,10 @@ impl Recovery {
     pub const ALL: [Recovery; 4] =
         [Recovery::Reno, Recovery::NewRenoImpatient, Recovery::NewRenoSlowButSteady, Recovery::Sack];
 
-    pub(crate) fn build(self, mss: u64, limited_transmit: bool) -> Box<dyn LossRecovery> {
+    /// `limited_transmit` is of the variants that count duplicates, `prr` of SACK recovery.
+    pub(crate) fn build(self, mss: u64, limited_transmit: bool, prr: bool) -> Box<dyn LossRecovery> {
         match self {
-            Recovery::Sack => Box::new(selective::Selective::new(mss)),
+            Recovery::Sack => Box::new(selective::Selective::new(mss, prr)),
             variant => Box::new(dup_acks::DuplicateAcks::new(variant, mss, limited_transmit)),
         }
     }
@@ -106,6 +108,16 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// Bytes that have left the network beyond what the queue knows: one segment for each duplicate acknowledgement.
     fn credit(&self) -> u64 {
         0
+    }
+
+    /// Bytes that may be sent before the next acknowledgement, whatever the window says; `None` leaves it to the window.
+    fn allowance(&self) -> Option<u64> {
+        None
+    }
+
+    /// Bytes were sent, for the first time or again.
+    fn on_sent(&mut self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// Something to send again though it is not known to be lost, when there is nothing new to send.

@@ -1,6 +1,7 @@
 //! SACK-based recovery (RFC 6675).
 
 use crate::congestion::CongestionControl;
+use crate::recovery::reduction::Reduction;
 use crate::recovery::{Acknowledgement, Action, LossRecovery};
 use crate::send_queue::{DUP_THRESH, Piece, SendQueue};
 
@@ -8,6 +9,9 @@ use crate::send_queue::{DUP_THRESH, Piece, SendQueue};
 #[derive(Debug, Clone)]
 pub(crate) struct Selective {
     mss: u64,
+    prr: bool,
+    /// The reduction of the window under way, with proportional rate reduction.
+    reduction: Option<Reduction>,
     duplicates: u64,
     /// The next offset to be sent when the last repair began, or the last timeout came; losses below it are of the same
     /// window (RFC 6675 §5, RecoveryPoint, and §5.1).
@@ -18,39 +22,23 @@ pub(crate) struct Selective {
 }
 
 impl Selective {
-    pub(crate) fn new(mss: u64) -> Self {
-        Self { mss, duplicates: 0, recovery_point: 0, active: false, rescued: false }
+    pub(crate) fn new(mss: u64, prr: bool) -> Self {
+        let (duplicates, recovery_point) = (0, 0);
+        Self { mss, prr, reduction: None, duplicates, recovery_point, active: false, rescued: false }
     }
 
-    fn begin(
+    /// Whether a repair ends or begins with this acknowledgement.
+    fn judge(
         &mut self,
         ack: &Acknowledgement,
         queue: &mut SendQueue,
         congestion: &mut dyn CongestionControl,
     ) -> Action {
-        self.active = true;
-        self.rescued = false;
-        self.recovery_point = queue.nxt();
-        congestion.on_loss(ack.now, queue.outstanding());
-        queue.lose_head();
-        Action { retransmit_now: true, leave_timer: false }
-    }
-}
-
-impl LossRecovery for Selective {
-    fn on_ack(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
-        if ack.progress.sacked {
-            queue.judge_by_sack(self.mss);
-        }
         if ack.progress.advanced > 0 {
             self.duplicates = 0;
             if self.active && queue.una() >= self.recovery_point {
                 self.active = false;
+                self.reduction = None;
                 congestion.on_recovery_end(ack.now);
             }
         } else if ack.progress.sacked {
@@ -63,8 +51,44 @@ impl LossRecovery for Selective {
         Action::default()
     }
 
+    fn begin(
+        &mut self,
+        ack: &Acknowledgement,
+        queue: &mut SendQueue,
+        congestion: &mut dyn CongestionControl,
+    ) -> Action {
+        self.active = true;
+        self.rescued = false;
+        self.recovery_point = queue.nxt();
+        congestion.on_loss(ack.now, queue.outstanding());
+        self.reduction = self.prr.then(|| Reduction::new(self.mss, queue.outstanding()));
+        queue.lose_head();
+        Action { retransmit_now: true, leave_timer: false }
+    }
+}
+
+impl LossRecovery for Selective {
+    fn on_ack(
+        &mut self,
+        ack: &Acknowledgement,
+        queue: &mut SendQueue,
+        congestion: &mut dyn CongestionControl,
+    ) -> Action {
+        let lost_before = queue.lost_bytes();
+        if ack.progress.sacked {
+            queue.judge_by_sack(self.mss);
+        }
+        let action = self.judge(ack, queue, congestion);
+        if let Some(reduction) = &mut self.reduction {
+            let safe = ack.progress.advanced > 0 && queue.lost_bytes() <= lost_before;
+            reduction.on_ack(ack.progress.delivered, queue.in_flight(), congestion.cwnd(), safe);
+        }
+        action
+    }
+
     fn on_timeout(&mut self, queue: &SendQueue) {
         self.active = false;
+        self.reduction = None;
         self.duplicates = 0;
         self.recovery_point = queue.nxt();
     }
@@ -78,6 +102,16 @@ impl LossRecovery for Selective {
             self.rescued |= last.is_some();
             last
         })
+    }
+
+    fn allowance(&self) -> Option<u64> {
+        self.reduction.as_ref().map(Reduction::allowance)
+    }
+
+    fn on_sent(&mut self, bytes: u64) {
+        if let Some(reduction) = &mut self.reduction {
+            reduction.on_sent(bytes);
+        }
     }
 
     fn is_active(&self) -> bool {
