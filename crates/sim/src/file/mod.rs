@@ -194,10 +194,13 @@ fn read_flows(
         budget.add(&group.flow, group.len()).map_err(|message| group.section.fault(message))?;
         groups.push(group);
     }
-    if groups.is_empty() {
-        return Err(missing());
+    match groups.first() {
+        None => Err(missing()),
+        Some(first) if total == 0 => {
+            Err(first.section.fault("there is no flow: the count of at least one must be 1 or more"))
+        }
+        Some(_) => expand(&groups, total),
     }
-    expand(&groups, total)
 }
 
 fn expand(groups: &[FlowGroup<'_>], total: usize) -> Result<Vec<FlowSpec>, Fault> {

@@ -333,7 +333,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "count = 1000000000",
         "flow.download.count: 1000000000 is not a whole number between 0 and 10000",
     ),
-    ("count", "count = 0", "flow.download.count: 0 is not a whole number"),
+    ("count", "count = -1", "flow.download.count: -1 is not a whole number"),
     (
         "tcp = \"linux\"",
         "tcp = \"bsd\"",
@@ -353,6 +353,13 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("split", "split = { at = \"gw\" }", "flow.download.split: a table is not a list"),
     ("link.sat.per", "link.sat.per = 3", "sweep.link.sat.per: 3 is not a list of values"),
 ];
+
+/// A kind of flow may be switched off, as by a setting, but not all of them.
+#[test]
+fn flows_may_be_none_of_a_kind_but_not_none_at_all() {
+    let error = read(&FULL.replace("count = 2", "count = 0")).expect_err("no flow");
+    assert!(error.contains("the count of at least one must be 1 or more"), "{error}");
+}
 
 #[test]
 fn what_no_run_can_have_is_named_with_file_line_key_and_what_would_do() {
