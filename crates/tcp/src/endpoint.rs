@@ -544,8 +544,9 @@ impl Endpoint {
     /// counts too, for a FIN needs no window.
     fn is_acceptable(&self, segment: &Segment, start: u64) -> bool {
         let nxt = self.receiver.nxt();
-        let end = start + u64::from(segment.sequence_length());
-        (start >= nxt || end > nxt) && start <= nxt + self.receiver.window() + 1
+        let begins_after = start > nxt && start > nxt + self.receiver.window() + 1;
+        let ends_before = start < nxt && start + u64::from(segment.sequence_length()) <= nxt;
+        !begins_after && !ends_before
     }
 
     /// RFC 7323 §4.3: the timestamp of the segment that the next acknowledgement answers.
@@ -648,8 +649,7 @@ impl Endpoint {
             true => self.receiver.sack_blocks(self.initial_receive, self.timestamps),
             false => SackBlocks::default(),
         };
-        let window = self.receiver.header_window();
-        self.receiver.ack_sent();
+        let window = self.receiver.acknowledge();
         Segment {
             seq: sequence_of(self.initial_send, outgoing.start),
             ack: self.acknowledgement(),

@@ -106,12 +106,14 @@ impl Receiver {
         self.due = Due::Now;
     }
 
-    /// An acknowledgement has been sent, with data or without.
-    pub(crate) fn ack_sent(&mut self) {
+    /// An acknowledgement is sent, with data or without; returns the window for its header.
+    pub(crate) fn acknowledge(&mut self) -> u16 {
         self.due = Due::Never;
         self.unacknowledged = 0;
-        self.edge = self.edge.max(self.nxt + self.window());
-        self.announced = self.header_window();
+        let window = self.window();
+        self.edge = self.edge.max(self.nxt + window);
+        self.announced = self.in_header(window);
+        self.announced
     }
 
     /// Bytes that the other side may send beyond what it is acknowledged. The right edge never goes back (RFC 9293
@@ -121,9 +123,9 @@ impl Receiver {
         room.max(self.edge.saturating_sub(self.nxt))
     }
 
-    /// The window as the header says it, rounded down.
-    pub(crate) fn header_window(&self) -> u16 {
-        (self.window() >> self.shift).min(65_535) as u16
+    /// A window as the header says it, rounded down.
+    fn in_header(&self, window: u64) -> u16 {
+        (window >> self.shift).min(65_535) as u16
     }
 
     /// Takes payload from `start`, `len` bytes long, and a FIN behind it.
@@ -228,7 +230,7 @@ impl Receiver {
         if bytes > 0
             && opened >= (SEGMENTS_PER_ACK * self.mss).min(self.buffer / 2)
             && announced < self.buffer / 2
-            && self.header_window() > self.announced
+            && self.in_header(self.window()) > self.announced
         {
             self.due = Due::Now;
         }
@@ -255,7 +257,7 @@ mod tests {
     fn due(receiver: &mut Receiver) -> bool {
         let due = receiver.ack_due_at() == Time::ZERO;
         if due {
-            receiver.ack_sent();
+            receiver.acknowledge();
         }
         due
     }
@@ -302,7 +304,7 @@ mod tests {
     fn the_window_closes_as_the_buffer_fills_and_reading_announces_it_again() {
         let mut receiver = receiver(400);
         (0..4).for_each(|n| segment(&mut receiver, n));
-        receiver.ack_sent();
+        receiver.acknowledge();
         assert_eq!((receiver.window(), receiver.readable()), (0, 400));
         assert_eq!(receiver.read(100), 100);
         assert_eq!(receiver.ack_due_at(), Time::MAX, "a segment's room is not worth telling");

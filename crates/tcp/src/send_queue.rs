@@ -68,8 +68,11 @@ impl Progress {
     }
 
     fn note(&mut self, at: Time, repeated: bool) {
-        let newest = if repeated { &mut self.repeated_at } else { &mut self.sent_once_at };
-        *newest = (*newest).max(Some(at));
+        if repeated {
+            self.repeated_at = self.repeated_at.max(Some(at));
+        } else {
+            self.sent_once_at = self.sent_once_at.max(Some(at));
+        }
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) const PAIRS: &[Pair] = &[
     },
     Pair {
         name: "CUBIC, RFC 6675 recovery, RTO at least 3 s",
-        change: |config| long_floor(cubic(config)),
+        change: |config| Config { proportional_rate_reduction: false, ..long_floor(cubic(config)) },
         ns3: &["--congestion=cubic", "--rto-min=3s", "--recovery=classic"],
     },
 ];

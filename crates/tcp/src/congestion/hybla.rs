@@ -204,8 +204,8 @@ impl Hybla {
         if self.capacity_known {
             // Not below it where a queue stands: others may keep it standing, and would get what we leave.
             let probing = if self.queue() == Queue::Empty { PROBE } else { 1.0 };
-            // Two segments in a round trip at the least, as with the window. What a delayed acknowledgement adds to the
-            // round trip of a lone segment looks like a queue, and each round would be slower than the one before.
+            // Two segments in a round trip at the least, as with the window. A round trip that varies, by
+            // delayed acknowledgements say, looks like a queue, and each round would be slower than the one before.
             let least = (MIN_SSTHRESH_SEGMENTS * self.mss) as f64 / self.round_trip.min;
             return queue.then_some((probing * self.delivery.highest).max(least));
         }

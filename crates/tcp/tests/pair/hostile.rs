@@ -101,7 +101,7 @@ fn survive(peer: &mut Peer, config: &Config, events: Vec<Event>) {
 }
 
 proptest! {
-    #![proptest_config(cases(3000))]
+    #![proptest_config(cases(4000))]
 
     /// In every state, whatever arrives, nothing panics and nothing is acknowledged that was not sent.
     #[test]
