@@ -188,6 +188,12 @@ static bool pace(struct sock *sk, struct tcp_sock *tp, struct hybla *h)
 	/* W doubles within a round of slow start: segments of the second half must not wait for the first. */
 	if (window < tp->snd_ssthresh / 2)
 		rate *= 2;
+	/*
+	 * Where the round trip varies for other reasons than a queue, a queue seems to stand, what one round has delivered
+	 * bounds the next, and so on down to nothing: two segments in each round trip stay.
+	 */
+	if (bound && h->min_rtt_us)
+		bound = max_u64(bound, ((2ULL * USEC_PER_SEC) << RATE_SHIFT) / h->min_rtt_us);
 	if (bound && rate > bound) {
 		rate = bound;
 		bounded = true;
