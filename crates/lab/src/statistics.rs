@@ -184,7 +184,7 @@ mod tests {
             Summary::of(&[10.0, 12.0, 14.0]).unwrap().ratio_to(&Summary::of(&[3.0, 4.0, 5.0]).unwrap());
         assert_eq!(ratio.value, 3.0);
         // t(2) · 1/√3 / 4 and t(2) · 2/√3 / 12, in quadrature.
-        let expected = 3.0 * 4.302_653 / 3f64.sqrt() * (1.0 / 16.0 + 1.0 / 36.0f64).sqrt();
+        let expected = 3.0 * 4.303 / 3f64.sqrt() * (1.0 / 16.0 + 1.0 / 36.0f64).sqrt();
         assert!((ratio.half_width.unwrap() - expected).abs() < 1e-4, "{ratio:?}");
         assert!(ratio.may_be_at_most(1.0) && ratio.may_be_at_least(5.0) && !ratio.may_be_at_least(6.0));
     }
