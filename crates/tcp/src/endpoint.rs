@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::handshake::Handshake;
 use crate::receiver::Receiver;
 use crate::segment::{Flags, SackBlocks, Segment, SynOptions, Timestamps, offset_of, sequence_of};
 use crate::sender::{Agreement, Outgoing, Sender};
+use crate::state::{End, State, Statistics, Variables};
 use crate::{Config, SynSchedule};
 
 /// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
@@ -15,84 +17,6 @@ const TIMESTAMPS_LENGTH: u64 = 12;
 const MAX_WINDOW_SHIFT: u8 = 14;
 /// What a host that announces no mss must accept (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
-
-/// Where the connection stands. An established one that has ended in order stays so, to answer a repeated FIN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Waiting for a SYN.
-    Listen,
-    /// A SYN is out.
-    SynSent,
-    /// A SYN has arrived and is answered.
-    SynReceived,
-    /// Data may flow.
-    Established,
-    /// It has ended, in the way that [`Endpoint::end`] says.
-    Closed,
-}
-
-/// How a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// In order: both sides have sent everything and have it acknowledged.
-    Finished,
-    /// No answer to any SYN.
-    ConnectTimedOut,
-    /// The other side answered the SYN with a reset.
-    Refused,
-    /// Retransmissions, or window probes, were not answered for too long.
-    TimedOut,
-    /// The other side reset the connection.
-    Reset,
-    /// This side's application reset it.
-    Aborted,
-}
-
-/// What an endpoint has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// SYNs sent, answers to SYNs included.
-    pub syns: u64,
-    /// Segments with data or FIN sent, retransmissions included.
-    pub segments: u64,
-    /// Payload bytes sent, retransmissions included.
-    pub bytes_sent: u64,
-    /// Payload bytes acknowledged by the other side.
-    pub bytes_acknowledged: u64,
-    /// Segments sent again.
-    pub retransmissions: u64,
-    /// Expiries of the retransmission timer with data outstanding.
-    pub timeouts: u64,
-    /// Fast recoveries.
-    pub recoveries: u64,
-    /// Payload bytes that the application has read.
-    pub bytes_read: u64,
-    /// Payload bytes that arrived more than once.
-    pub duplicate_bytes: u64,
-    /// When the handshake was over.
-    pub established_at: Option<Time>,
-    /// When the connection ended.
-    pub ended_at: Option<Time>,
-}
-
-/// TCP's inner variables (PSATS09 §4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Variables {
-    /// The congestion window, bytes.
-    pub cwnd: u64,
-    /// The slow-start threshold, bytes; [`NO_SSTHRESH`](crate::congestion::NO_SSTHRESH) before there is one.
-    pub ssthresh: u64,
-    /// The smoothed round-trip time; zero before the first measurement.
-    pub srtt: Duration,
-    /// The retransmission timeout, backoff included.
-    pub rto: Duration,
-    /// Expiries since the last measurement of the round trip.
-    pub backoff: u32,
-    /// Bytes believed to be in the network.
-    pub in_flight: u64,
-    /// Losses are being repaired.
-    pub recovering: bool,
-}
 
 /// One side of a TCP connection.
 #[derive(Debug)]
@@ -116,56 +40,6 @@ pub struct Endpoint {
     ended_at: Option<Time>,
     /// A reset to be sent.
     reset: Option<Segment>,
-}
-
-/// The SYN, or the answer to one, and its timer.
-#[derive(Debug, Clone, Copy)]
-struct Handshake {
-    /// SYNs sent because their time had come.
-    sent: u32,
-    /// SYNs sent for whatever reason: with more than one, who knows which has been answered.
-    transmissions: u32,
-    /// The same, of earlier calls too.
-    all: u64,
-    began_at: Time,
-    timer: Time,
-    due: bool,
-    peer: SynOptions,
-}
-
-impl Handshake {
-    const IDLE: Handshake = Handshake {
-        sent: 0,
-        transmissions: 0,
-        all: 0,
-        began_at: Time::ZERO,
-        timer: Time::MAX,
-        due: false,
-        peer: SynOptions { mss: None, window_scale: None, sack_permitted: false },
-    };
-
-    fn begin(&mut self, now: Time) {
-        *self = Self { sent: 1, all: self.all, began_at: now, due: true, ..Self::IDLE };
-    }
-
-    /// The SYN's time has come again; false when it is to be given up.
-    fn expire(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) -> bool {
-        let late = user_timeout.is_some_and(|limit| now >= self.began_at + limit);
-        self.due = !late && schedule.wait(self.sent).is_some();
-        self.sent += 1;
-        self.due
-    }
-
-    /// A SYN is sent. An answer to a repeated SYN is none of the schedule's, but the wait that is running begins anew, as in
-    /// Linux. With a user timeout the last wait ends with it.
-    fn sent_at(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) {
-        self.all += 1;
-        self.transmissions += 1;
-        self.due = false;
-        let timer = schedule.wait(self.sent - 1).map_or(Time::MAX, |wait| now + wait);
-        let deadline = user_timeout.map_or(Time::MAX, |limit| self.began_at + limit);
-        self.timer = timer.min(deadline.max(now));
-    }
 }
 
 impl Endpoint {

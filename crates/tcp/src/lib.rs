@@ -6,7 +6,7 @@
 //!
 //! | part | file | what it decides |
 //! |---|---|---|
-//! | connection | `endpoint.rs` | handshake, closing, giving up, which segment goes out next |
+//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, which segment goes out next |
 //! | sender | `sender.rs`, `send_queue.rs` | what is outstanding, lost, selectively acknowledged |
 //! | receiver | `receiver.rs` | what may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
@@ -18,6 +18,7 @@
 mod config;
 pub mod congestion;
 mod endpoint;
+mod handshake;
 mod ranges;
 mod receiver;
 pub mod recovery;
@@ -25,13 +26,15 @@ mod rto;
 mod segment;
 mod send_queue;
 mod sender;
+mod state;
 mod syn;
 mod wire;
 
 pub use config::{Config, ConfigError, MAX_RECEIVE_BUFFER};
-pub use endpoint::{End, Endpoint, State, Statistics, Variables};
+pub use endpoint::Endpoint;
 pub use recovery::Recovery;
 pub use rto::{Rto, RtoLimits};
 pub use segment::{Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
+pub use state::{End, State, Statistics, Variables};
 pub use syn::SynSchedule;
 pub use wire::WireError;

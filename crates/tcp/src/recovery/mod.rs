@@ -1,7 +1,7 @@
 //! Loss recovery: when a segment counts as lost, and when the repair is over.
 //!
-//! Reno and the two NewRenos judge by duplicate acknowledgements ([`DuplicateAcks`](dup_acks::DuplicateAcks)), SACK
-//! recovery by the scoreboard ([`Selective`](selective::Selective)). What is lost is marked in the send queue; the sender
+//! Reno and the two NewRenos judge by duplicate acknowledgements (`dup_acks.rs`), SACK
+//! recovery by the scoreboard (`selective.rs`). What is lost is marked in the send queue; the sender
 //! sends it again before anything new, as the window allows.
 
 mod dup_acks;

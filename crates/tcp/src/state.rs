@@ -1,0 +1,83 @@
+//! What an endpoint shows of itself: where it stands, how it ended, what it has done, its inner variables.
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+/// Where the connection stands. An established one that has ended in order stays so, to answer a repeated FIN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for a SYN.
+    Listen,
+    /// A SYN is out.
+    SynSent,
+    /// A SYN has arrived and is answered.
+    SynReceived,
+    /// Data may flow.
+    Established,
+    /// It has ended, in the way that [`Endpoint::end`](crate::Endpoint::end) says.
+    Closed,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// In order: both sides have sent everything and have it acknowledged.
+    Finished,
+    /// No answer to any SYN.
+    ConnectTimedOut,
+    /// The other side answered the SYN with a reset.
+    Refused,
+    /// Retransmissions, or window probes, were not answered for too long.
+    TimedOut,
+    /// The other side reset the connection.
+    Reset,
+    /// This side's application reset it.
+    Aborted,
+}
+
+/// What an endpoint has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// SYNs sent, answers to SYNs included.
+    pub syns: u64,
+    /// Segments with data or FIN sent, retransmissions included.
+    pub segments: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Payload bytes acknowledged by the other side.
+    pub bytes_acknowledged: u64,
+    /// Segments sent again.
+    pub retransmissions: u64,
+    /// Expiries of the retransmission timer with data outstanding.
+    pub timeouts: u64,
+    /// Fast recoveries.
+    pub recoveries: u64,
+    /// Payload bytes that the application has read.
+    pub bytes_read: u64,
+    /// Payload bytes that arrived more than once.
+    pub duplicate_bytes: u64,
+    /// When the handshake was over.
+    pub established_at: Option<Time>,
+    /// When the connection ended.
+    pub ended_at: Option<Time>,
+}
+
+/// TCP's inner variables (PSATS09 §4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variables {
+    /// The congestion window, bytes.
+    pub cwnd: u64,
+    /// The slow-start threshold, bytes; [`NO_SSTHRESH`](crate::congestion::NO_SSTHRESH) before there is one.
+    pub ssthresh: u64,
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub srtt: Duration,
+    /// The retransmission timeout, backoff included.
+    pub rto: Duration,
+    /// Expiries since the last measurement of the round trip.
+    pub backoff: u32,
+    /// Bytes believed to be in the network.
+    pub in_flight: u64,
+    /// Losses are being repaired.
+    pub recovering: bool,
+}
