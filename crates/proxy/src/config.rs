@@ -8,9 +8,11 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+mod limits;
 mod values;
 
-pub use values::{Congestion, Interface, Port, Workers};
+pub use limits::{AtLimit, Limits};
+pub use values::{Congestion, Count, Interface, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
@@ -30,6 +32,9 @@ pub struct Config {
     /// Every interface that is not a satellite leg's.
     #[serde(default)]
     pub terrestrial: TerrestrialLeg,
+    /// What the daemon may use.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// `[proxy]`: how the splitter runs.
@@ -42,6 +47,19 @@ pub struct ProxySettings {
     pub workers: Workers,
     /// How bytes move from one socket to the other.
     pub relay: RelayKind,
+    /// When the client's handshake completes.
+    pub handshake: Handshake,
+}
+
+/// When the client's handshake completes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Handshake {
+    /// At once, while the server is asked: a round trip is saved, and a refused connection looks like one that is reset.
+    #[default]
+    Early,
+    /// When the server's has: a refused connection looks refused, a silent server silent.
+    Faithful,
 }
 
 /// How bytes move from one socket to the other.
@@ -174,7 +192,14 @@ impl Config {
                 usize::from(u16::MAX) - ports + 1
             ));
         }
-        None
+        self.limits.contradiction(self.longest_outage())
+    }
+
+    /// The longest outage that some leg is to survive.
+    pub(crate) fn longest_outage(&self) -> Duration {
+        let satellites = self.legs.values().map(|leg| leg.survive_outage);
+        let legs = satellites.chain([self.terrestrial.survive_outage]);
+        legs.flatten().map(Span::get).max().unwrap_or_default()
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::config::{Config, RelayKind};
 use crate::error::Error;
 use crate::host;
-use crate::intercept::{Family, Interception, Names};
+use crate::intercept::{Family, Interception, Names, Plan};
 use crate::listener;
 use crate::path::{self, Legs, Path};
 use crate::stats::{Counters, Stats};
@@ -62,7 +62,13 @@ impl Daemon {
             daemon.workers.push(Handle::spawn(index, listeners, config.proxy.relay, &daemon.shared)?);
         }
         let interfaces = path::interfaces(config);
-        daemon.interception = Some(Interception::install(names, &interfaces, &paths, families)?);
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths,
+            handshake: config.proxy.handshake,
+            at_limit: config.limits.at_limit,
+        };
+        daemon.interception = Some(Interception::install(names, &plan, families)?);
         tracing::info!(workers = daemon.workers.len(), relay = ?config.proxy.relay, "splitting connections");
         Ok(daemon)
     }

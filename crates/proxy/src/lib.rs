@@ -16,6 +16,7 @@ mod connect;
 mod daemon;
 mod error;
 mod flow;
+mod gate;
 mod host;
 pub mod intercept;
 mod listener;

@@ -63,6 +63,31 @@ impl TryFrom<i64> for Workers {
     }
 }
 
+/// A number of things, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Count(usize);
+
+impl Count {
+    /// The number.
+    pub const fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Count {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        match usize::try_from(number) {
+            Ok(count @ 1..=1_000_000_000) => Ok(Self(count)),
+            _ => Err(format!(
+                "{number} is not a limit; write 1 to 1000000000, or leave the key out for the default"
+            )),
+        }
+    }
+}
+
 /// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

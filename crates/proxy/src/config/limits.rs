@@ -1,0 +1,94 @@
+//! `[limits]`: what the daemon may use, and what becomes of connections beyond it.
+
+use std::time::Duration;
+
+use bentpipe_units::{ByteCount, Span};
+use serde::Deserialize;
+
+use super::values::Count;
+
+/// An idle connection is not to be forgotten sooner than after 2 h 4 min (RFC 5382 §5, REQ-5: what a NAT owes to TCP).
+const IDLE: Duration = Duration::from_secs(124 * 60);
+/// Half-closed connections that move nothing; a leg's outage may take longer and then counts.
+const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
+/// Connections that wait for their server. Each holds two descriptors for as long as connecting is tried.
+const CONNECTING: usize = 4096;
+
+/// `[limits]`: all keys have defaults that suit a host which does little else.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Connections at the same time; by default as many as the descriptors of the process allow.
+    pub connections: Option<Count>,
+    /// Connections of one client at the same time: of an IPv4 address, or of an IPv6 network of 64 bits. No limit by
+    /// default.
+    pub connections_per_client: Option<Count>,
+    /// Connections whose server has not answered yet.
+    pub connecting: Option<Count>,
+    /// Memory that all connections together may take in the daemon's and the kernel's buffers; by default a quarter of
+    /// the machine's.
+    pub buffered: Option<ByteCount>,
+    /// Memory that one connection may take, at least [`Limits::LEAST_BUFFERED`]; by default what the kernel's autotuning
+    /// allows (`net.ipv4.tcp_rmem`, `net.ipv4.tcp_wmem`).
+    pub buffered_per_connection: Option<ByteCount>,
+    /// A connection on which nothing moves is reset after this time; 124 minutes by default.
+    pub idle: Option<Span>,
+    /// The same where one end has said that it has finished; 10 minutes by default.
+    pub half_closed: Option<Span>,
+    /// What becomes of new connections at a limit.
+    pub at_limit: AtLimit,
+}
+
+/// What becomes of new connections while a limit is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtLimit {
+    /// They are forwarded as if there were no proxy.
+    #[default]
+    Pass,
+    /// They are reset at once.
+    Refuse,
+}
+
+impl Limits {
+    /// The least that one connection needs: six shares of 32 KiB, for the two buffers of each socket and for what is in
+    /// flight between them each way.
+    pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
+    /// The parts that a connection's memory is divided into.
+    pub(crate) const SHARES: u64 = 6;
+
+    /// Connections that may wait for their servers.
+    pub(crate) fn connecting(&self) -> usize {
+        self.connecting.map_or(CONNECTING, Count::get)
+    }
+
+    /// How long a connection may be idle; never less than `longest_outage`, in which it cannot but be idle.
+    pub(crate) fn idle(&self, longest_outage: Duration) -> Duration {
+        self.idle.map_or(IDLE.max(longest_outage), Span::get)
+    }
+
+    /// How long a half-closed connection may be idle.
+    pub(crate) fn half_closed(&self, longest_outage: Duration) -> Duration {
+        self.half_closed.map_or(HALF_CLOSED.max(longest_outage), Span::get)
+    }
+
+    /// What is wrong with these limits where some leg promises to survive `longest_outage`.
+    pub(super) fn contradiction(&self, longest_outage: Duration) -> Option<String> {
+        if let Some(least) = self.buffered_per_connection.filter(|&bytes| bytes < Self::LEAST_BUFFERED) {
+            let needed = Self::LEAST_BUFFERED;
+            return Some(format!(
+                "limits.buffered_per_connection = \"{least}\" is too little to relay; write at least \"{needed}\""
+            ));
+        }
+        for (key, span) in [("idle", self.idle), ("half_closed", self.half_closed)] {
+            if let Some(span) = span.filter(|span| span.get() < longest_outage) {
+                let (span, outage) = (span.get(), longest_outage);
+                return Some(format!(
+                    "limits.{key} = {span:?} would end connections in an outage that a leg is to survive ({outage:?}); \
+                     write at least that or leave it out"
+                ));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,425 @@
+//! The gate: how many connections there are, whose they are, and whether another one may come in.
+//!
+//! All workers share it. A connection holds a [`Ticket`] from its first moment to its last, so the gate's numbers are
+//! those of living connections however they end. Whether new connections are diverted *before* they are answered is the
+//! business of the rules, which the watch keeps up to date from [`Gate::diversion`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::config::AtLimit;
+
+/// The bits of an IPv6 address that tell one client from another: a host chooses the rest at will (RFC 7421).
+const NETWORK_OF_64_BITS: u128 = !0 << 64;
+
+/// The numbers that the gate compares with; they change when the configuration is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ceilings {
+    /// Connections at the same time.
+    pub(crate) connections: usize,
+    /// Connections of one client.
+    pub(crate) per_client: Option<usize>,
+    /// Connections that wait for their server.
+    pub(crate) connecting: usize,
+    /// Bytes in buffers, the kernel's included.
+    pub(crate) buffered: u64,
+    /// Connections for which there are descriptors: never exceeded.
+    pub(crate) descriptors: usize,
+    pub(crate) at_limit: AtLimit,
+}
+
+/// One source of connections: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Client {
+    V4(Ipv4Addr),
+    V6([u8; 8]),
+}
+
+/// Counts connections and lets them in.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    connecting: AtomicUsize,
+    /// Descriptors have run out somewhere; nobody new until one is free again.
+    short_of_descriptors: AtomicBool,
+    /// Buffers hold more than they should.
+    memory_full: AtomicBool,
+    /// What was last signalled, so that only changes are.
+    full: AtomicBool,
+    changed: OwnedFd,
+}
+
+#[derive(Debug)]
+struct State {
+    ceilings: Ceilings,
+    open: usize,
+    clients: HashMap<Client, usize>,
+}
+
+/// A connection's place in the gate's count, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    gate: Arc<Gate>,
+    client: Client,
+    connecting: bool,
+}
+
+/// Which new connections are not to be answered now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Diversion {
+    pub(crate) everybody: bool,
+    pub(crate) clients: Vec<Client>,
+}
+
+/// The limit that a connection came up against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Connections,
+    PerClient,
+    Connecting,
+    Buffered,
+    Descriptors,
+}
+
+impl Gate {
+    pub(crate) fn new(ceilings: Ceilings) -> rustix::io::Result<Self> {
+        Ok(Self {
+            state: Mutex::new(State { ceilings, open: 0, clients: HashMap::new() }),
+            connecting: AtomicUsize::new(0),
+            short_of_descriptors: AtomicBool::new(false),
+            memory_full: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Lets a connection of `client` in, as one that waits for its server, or says which limit stands against it.
+    ///
+    /// Where connections beyond a limit are to pass, those that the kernel had already answered are let in all the same,
+    /// up to [`with_latecomers`]: they cannot pass any more.
+    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Result<Ticket, Limit> {
+        let client = Client::from(client);
+        let mut state = self.state();
+        state.check(client, self.connecting.load(Ordering::Relaxed))?;
+        if self.memory_full.load(Ordering::Relaxed) && state.ceilings.at_limit == AtLimit::Refuse {
+            return Err(Limit::Buffered);
+        }
+        state.open += 1;
+        let count = state.clients.entry(client).or_insert(0);
+        *count += 1;
+        let of_client = *count;
+        let client_is_full = state.ceilings.per_client == Some(of_client);
+        self.connecting.fetch_add(1, Ordering::Relaxed);
+        self.settle(&state, client_is_full);
+        drop(state);
+        Ok(Ticket { gate: self.clone(), client, connecting: true })
+    }
+
+    /// Descriptors have run out, or are there again.
+    pub(crate) fn set_short_of_descriptors(&self, short: bool) {
+        self.short_of_descriptors.store(short, Ordering::Relaxed);
+        self.settle(&self.state(), false);
+    }
+
+    /// Takes note of the bytes in buffers.
+    pub(crate) fn set_buffered(&self, bytes: u64) {
+        let state = self.state();
+        self.memory_full.store(bytes >= state.ceilings.buffered, Ordering::Relaxed);
+        self.settle(&state, false);
+    }
+
+    /// Compares with other numbers from now on.
+    pub(crate) fn set_ceilings(&self, ceilings: Ceilings) {
+        let mut state = self.state();
+        state.ceilings = ceilings;
+        self.settle(&state, true);
+    }
+
+    /// Which new connections are to be diverted as things stand.
+    pub(crate) fn diversion(&self) -> Diversion {
+        let state = self.state();
+        let clients = match state.ceilings.per_client {
+            None => Vec::new(),
+            Some(most) => {
+                let mut full: Vec<_> = state
+                    .clients
+                    .iter()
+                    .filter(|&(_, &open)| open >= most)
+                    .map(|(&client, _)| client)
+                    .collect();
+                full.sort_unstable();
+                full
+            }
+        };
+        Diversion { everybody: self.is_full(&state), clients }
+    }
+
+    /// Becomes readable when the diversion may have changed.
+    pub(crate) fn changed(&self) -> &OwnedFd {
+        &self.changed
+    }
+
+    /// Connections now: all of them, and those that wait for their server.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.state().open, self.connecting.load(Ordering::Relaxed))
+    }
+
+    /// Signals where the gate has become full or free, or where a client has.
+    fn settle(&self, state: &State, client_changed: bool) {
+        let full = self.is_full(state);
+        if self.full.swap(full, Ordering::Relaxed) != full || client_changed {
+            // An eventfd can refuse only where it is signalled already.
+            let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn is_full(&self, state: &State) -> bool {
+        state.open >= state.ceilings.connections.min(state.ceilings.descriptors)
+            || self.connecting.load(Ordering::Relaxed) >= state.ceilings.connecting
+            || self.short_of_descriptors.load(Ordering::Relaxed)
+            || self.memory_full.load(Ordering::Relaxed)
+    }
+
+    fn leave(&self, client: Client) {
+        let mut state = self.state();
+        let per_client = state.ceilings.per_client;
+        state.open -= 1;
+        let mut client_is_free = false;
+        if let Some(open) = state.clients.get_mut(&client) {
+            client_is_free = per_client == Some(*open);
+            *open -= 1;
+            if *open == 0 {
+                state.clients.remove(&client);
+            }
+        }
+        self.settle(&state, client_is_free);
+    }
+
+    /// The numbers are consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check(&self, client: Client, connecting: usize) -> Result<(), Limit> {
+        let Ceilings { connections, per_client, connecting: most_connecting, descriptors, at_limit, .. } =
+            self.ceilings;
+        let most = |limit: usize| match at_limit {
+            AtLimit::Pass => with_latecomers(limit),
+            AtLimit::Refuse => limit,
+        };
+        let of_client = self.clients.get(&client).copied().unwrap_or(0);
+        if self.open >= descriptors {
+            Err(Limit::Descriptors)
+        } else if self.open >= most(connections) {
+            Err(Limit::Connections)
+        } else if per_client.is_some_and(|limit| of_client >= most(limit)) {
+            Err(Limit::PerClient)
+        } else if connecting >= most(most_connecting) {
+            Err(Limit::Connecting)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A limit with room for the connections that were answered before the rules knew that it was reached.
+fn with_latecomers(limit: usize) -> usize {
+    limit + limit / 4 + 16
+}
+
+impl Ticket {
+    /// The server has answered: the connection does not wait any more.
+    pub(crate) fn connected(&mut self) {
+        if std::mem::take(&mut self.connecting) {
+            self.gate.connecting.fetch_sub(1, Ordering::Relaxed);
+            if self.gate.full.load(Ordering::Relaxed) {
+                self.gate.settle(&self.gate.state(), false);
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.connected();
+        self.gate.leave(self.client);
+    }
+}
+
+impl From<IpAddr> for Client {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Client::V4(address),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & NETWORK_OF_64_BITS;
+                let [bytes @ .., _, _, _, _, _, _, _, _] = network.to_be_bytes();
+                Client::V6(bytes)
+            }
+        }
+    }
+}
+
+impl Client {
+    /// The address itself, or the network's first.
+    pub(crate) fn address(self) -> IpAddr {
+        match self {
+            Client::V4(address) => address.into(),
+            Client::V6(network) => {
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&network);
+                Ipv6Addr::from(bytes).into()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Connections => "limits.connections",
+            Limit::PerClient => "limits.connections_per_client",
+            Limit::Connecting => "limits.connecting",
+            Limit::Buffered => "limits.buffered",
+            Limit::Descriptors => "the process's descriptors (LimitNOFILE, ulimit -n)",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const BOB: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+    fn ceilings() -> Ceilings {
+        Ceilings {
+            connections: 4,
+            per_client: Some(2),
+            connecting: 3,
+            buffered: 1000,
+            descriptors: 100,
+            at_limit: AtLimit::Refuse,
+        }
+    }
+
+    fn gate(ceilings: Ceilings) -> Arc<Gate> {
+        Arc::new(Gate::new(ceilings).unwrap())
+    }
+
+    /// Takes the signal, if there was one.
+    fn was_signalled(gate: &Gate) -> bool {
+        rustix::io::read(gate.changed(), &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn a_client_at_its_limit_is_diverted_and_others_are_not() {
+        let gate = gate(ceilings());
+        let tickets = [gate.admit(ALICE).unwrap(), gate.admit(ALICE).unwrap()];
+        assert_eq!(gate.admit(ALICE).unwrap_err(), Limit::PerClient);
+        assert_eq!(gate.diversion(), Diversion { everybody: false, clients: vec![ALICE.into()] });
+        assert!(was_signalled(&gate));
+        let _bob = gate.admit(BOB).unwrap();
+        drop(tickets);
+        assert!(was_signalled(&gate));
+        assert_eq!(gate.diversion(), Diversion::default());
+    }
+
+    #[test]
+    fn connections_that_wait_for_their_server_are_limited_until_it_answers() {
+        let gate = gate(ceilings());
+        let mut tickets: Vec<_> = [ALICE, ALICE, BOB].map(|client| gate.admit(client).unwrap()).into();
+        assert_eq!(gate.admit(BOB).unwrap_err(), Limit::Connecting);
+        assert!(was_signalled(&gate) && gate.diversion().everybody);
+        tickets[0].connected();
+        assert!(was_signalled(&gate) && !gate.diversion().everybody);
+        tickets[0].connected();
+        assert_eq!(gate.counts(), (3, 2));
+        drop(tickets);
+        assert_eq!(gate.counts(), (0, 0));
+    }
+
+    #[test]
+    fn where_others_pass_those_already_answered_are_still_let_in_but_never_beyond_the_descriptors() {
+        let lenient = Ceilings { at_limit: AtLimit::Pass, per_client: None, connecting: 1000, ..ceilings() };
+        let roomy = gate(lenient);
+        let tickets: Vec<_> = std::iter::from_fn(|| roomy.admit(ALICE).ok()).collect();
+        assert_eq!(tickets.len(), with_latecomers(4));
+        let tight = gate(Ceilings { descriptors: 6, ..lenient });
+        let tickets: Vec<_> = std::iter::from_fn(|| tight.admit(ALICE).ok()).collect();
+        assert_eq!((tickets.len(), tight.admit(BOB).unwrap_err()), (6, Limit::Descriptors));
+    }
+
+    #[test]
+    fn full_buffers_and_missing_descriptors_divert_everybody_until_they_are_over() {
+        let gate = gate(ceilings());
+        for (begin, end) in [
+            (
+                Box::new(|gate: &Gate| gate.set_buffered(1000)) as Box<dyn Fn(&Gate)>,
+                Box::new(|gate: &Gate| gate.set_buffered(999)) as Box<dyn Fn(&Gate)>,
+            ),
+            (
+                Box::new(|gate: &Gate| gate.set_short_of_descriptors(true)),
+                Box::new(|gate: &Gate| gate.set_short_of_descriptors(false)),
+            ),
+        ] {
+            begin(&gate);
+            assert!(was_signalled(&gate) && gate.diversion().everybody);
+            end(&gate);
+            assert!(was_signalled(&gate) && !gate.diversion().everybody);
+        }
+    }
+
+    #[test]
+    fn a_host_cannot_be_many_clients_by_choosing_among_its_ipv6_addresses() {
+        let client = |text: &str| Client::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(client("2001:db8:1:2::1"), client("2001:db8:1:2:ffff::9"));
+        assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
+        assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
+        assert_eq!(client("2001:db8:1:2::1").address().to_string(), "2001:db8:1:2::");
+    }
+
+    proptest! {
+        /// Whatever comes and goes: no number is exceeded, none is lost, and at the end nothing is left.
+        #[test]
+        fn numbers_are_those_of_living_connections(steps in proptest::collection::vec((0u8..6, any::<bool>()), 0..200)) {
+            let gate = gate(ceilings());
+            let mut tickets: Vec<(u8, Ticket)> = Vec::new();
+            for (number, come) in steps {
+                if come {
+                    let outcome = gate.admit(Ipv4Addr::new(10, 0, 0, number).into());
+                    tickets.extend(outcome.ok().map(|ticket| (number, ticket)));
+                } else if !tickets.is_empty() {
+                    let (_, mut ticket) = tickets.swap_remove(usize::from(number) % tickets.len());
+                    if number % 2 == 0 {
+                        ticket.connected();
+                    }
+                }
+                prop_assert_eq!(gate.counts().0, tickets.len());
+                prop_assert!(tickets.len() <= 4 && gate.counts().1 <= 3);
+                for client in 0..6 {
+                    prop_assert!(tickets.iter().filter(|(of, _)| *of == client).count() <= 2);
+                }
+                prop_assert_eq!(gate.diversion().everybody, tickets.len() == 4 || gate.counts().1 == 3);
+            }
+            drop(tickets);
+            prop_assert_eq!(gate.counts(), (0, 0));
+            prop_assert!(gate.state().clients.is_empty());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Interception: the nftables rules that hand connections to the listeners, and the policy routing behind them.
+//!
+//! A SYN that crosses a satellite leg is given to its path's listener by `tproxy`; the later packets of both sockets
+//! belong to a transparent socket, which `socket transparent` finds. Both kinds are marked, and marked packets are
+//! routed to this host. So are the ICMP errors that quote a packet of such a socket, an unreachable server or a smaller
+//! path MTU: they are addressed to the client or the server in whose name it was sent.
+//!
+//! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
+//! dead is forwarded, unsplit, by the rules that the daemon left.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use crate::error::Error;
+
+mod ruleset;
+
+pub use ruleset::{Plan, ruleset};
+
+/// The names under which the daemon's rules and routes are found, and removed, again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// The nftables table, in the family `inet`.
+    pub table: String,
+    /// The mark of intercepted packets.
+    pub mark: u32,
+    /// The routing table that brings marked packets to this host.
+    pub route_table: u32,
+    /// The preference of the policy rule that leads there; the main table has 32766.
+    pub preference: u32,
+    /// The mark of SYNs that are held until the server has answered.
+    pub held_mark: u32,
+    /// The device through which the daemon takes them and gives them back.
+    pub held: String,
+    /// The device through which it gives back those that shall pass unsplit.
+    pub passed: String,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            table: "bentpipe".into(),
+            mark: 0x6270,
+            route_table: 25200,
+            preference: 7600,
+            held_mark: 0x6271,
+            held: "bentpipe0".into(),
+            passed: "bentpipe1".into(),
+        }
+    }
+}
+
+/// The rules and routes of a running daemon; they are removed with it.
+#[derive(Debug)]
+pub(crate) struct Interception {
+    names: Names,
+    families: Vec<Family>,
+}
+
+/// An address family as `ip` calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Interception {
+    /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
+    pub(crate) fn install(names: Names, plan: &Plan<'_>, families: Vec<Family>) -> Result<Self, Error> {
+        if clear(&names) {
+            tracing::warn!(
+                table = names.table,
+                "cleared the rules and routes of a run that did not end in order"
+            );
+        }
+        let interception = Self { names, families };
+        for &family in &interception.families {
+            interception.add_routes(family)?;
+        }
+        interception.replace_rules(plan)?;
+        Ok(interception)
+    }
+
+    /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
+    pub(crate) fn replace_rules(&self, plan: &Plan<'_>) -> Result<(), Error> {
+        load_rules(&ruleset(&self.names, plan))
+    }
+
+    fn add_routes(&self, family: Family) -> Result<(), Error> {
+        let Names { mark, route_table, preference, .. } = &self.names;
+        let family = family.flag();
+        ip(&format!("{family} route add local default dev lo table {route_table}"))?;
+        ip(&format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    }
+}
+
+impl Drop for Interception {
+    fn drop(&mut self) {
+        clear(&self.names);
+    }
+}
+
+impl Family {
+    fn flag(self) -> &'static str {
+        match self {
+            Family::V4 => "-4",
+            Family::V6 => "-6",
+        }
+    }
+}
+
+/// Removes everything that goes by these names; true if there was anything. The rules go first, so that no connection
+/// is taken that could not be routed to this host any more.
+fn clear(names: &Names) -> bool {
+    let Names { table, mark, route_table, preference, .. } = names;
+    let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));
+    for family in ["-4", "-6"] {
+        let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {route_table}");
+        while succeeds(&mut arguments("ip", &rule)) {
+            found = true;
+        }
+        let route = format!("{family} route del local default dev lo table {route_table}");
+        found |= succeeds(&mut arguments("ip", &route));
+    }
+    found
+}
+
+fn load_rules(text: &str) -> Result<(), Error> {
+    let action = "load the interception rules";
+    let mut command = arguments("nft", "-f -");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let output = command.spawn().and_then(|mut child| {
+        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()))?;
+        child.wait_with_output()
+    });
+    check(action, "nft -f -", "install the package nftables", output)
+}
+
+fn ip(line: &str) -> Result<(), Error> {
+    let output = arguments("ip", line).stdin(Stdio::null()).output();
+    check(
+        "route intercepted packets to this host",
+        &format!("ip {line}"),
+        "install the package iproute2",
+        output,
+    )
+}
+
+fn check(
+    action: &'static str,
+    command: &str,
+    package: &str,
+    output: std::io::Result<Output>,
+) -> Result<(), Error> {
+    let reason = match output {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a word").to_owned()
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("{error}; {package}"),
+        Err(error) => error.to_string(),
+    };
+    Err(Error::Tool { action, command: command.to_owned(), reason })
+}
+
+fn arguments(program: &str, line: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(line.split(' '));
+    command
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}

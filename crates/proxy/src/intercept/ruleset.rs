@@ -1,0 +1,273 @@
+//! The nftables rules as text.
+
+use std::fmt::Write as _;
+
+use crate::config::{AtLimit, Handshake, Interface};
+use crate::listener::TTL;
+use crate::path::{LegId, Path};
+
+use super::Names;
+
+/// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
+/// daemon renews them.
+pub(crate) const ALIVE: &str = "alive";
+/// The set of protocols for which no new connection is let in.
+pub(crate) const FULL: &str = "full";
+/// The sets of clients from which no new connection is let in; those of IPv6 are networks of 64 bits.
+pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
+/// How long the rules stay in force without a sign of life.
+pub(crate) const PATIENCE_MS: u64 = 3_600_000;
+
+/// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the client in
+/// whose name we connect. It is ours if the packet that it quotes has never been forwarded: its time to live is still
+/// [`TTL`], as one number with the protocol beside it, TCP (RFC 791 §3.1, RFC 8200 §3). The packet of a client next door
+/// that this host refuses before it forwards it, without a route or by a rule, is quoted alike; but then the code is not
+/// that of an address which does not answer, and the error is the client's.
+const QUOTED_IPV4: u32 = TTL << 8 | 6;
+const QUOTED_IPV6: u32 = 6 << 8 | TTL;
+
+/// What is to be done with which packets.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`].
+    pub interfaces: &'a [Interface],
+    /// The paths with their listeners' ports.
+    pub paths: &'a [Path],
+    /// What becomes of connections that no rule speaks of.
+    pub handshake: Handshake,
+    /// What becomes of new connections at a limit.
+    pub at_limit: AtLimit,
+}
+
+/// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
+pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
+    let table = &names.table;
+    let body = [sets(), prerouting(names), output(names), policy(plan), limits(plan.at_limit)];
+    let paths = paths(names, plan);
+    format!(
+        "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
+        body.concat()
+    )
+}
+
+fn sets() -> String {
+    let [clients4, clients6] = FULL_CLIENTS;
+    let patience = format!("{PATIENCE_MS}ms");
+    format!(
+        "\tset {ALIVE} {{\n\
+         \t\ttype inet_proto; flags timeout;\n\
+         \t\telements = {{ tcp timeout {patience}, udp timeout {patience} }}\n\
+         \t}}\n\
+         \tset {FULL} {{ type inet_proto; flags timeout; }}\n\
+         \tset {clients4} {{ type ipv4_addr; flags timeout; }}\n\
+         \tset {clients6} {{ type ipv6_addr; flags timeout; }}\n"
+    )
+}
+
+fn prerouting(names: &Names) -> String {
+    let Names { mark, held, passed, .. } = names;
+    format!(
+        "\tchain prerouting {{\n\
+         \t\ttype filter hook prerouting priority mangle; policy accept;\n\
+         \t\tiifname {{ \"lo\", \"{passed}\" }} return\n\
+         \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
+         \t\tiifname \"{held}\" goto answered\n\
+         \t\ttcp flags & (fin | syn | rst | ack) == syn jump policy\n\
+         \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
+         \t}}\n"
+    )
+}
+
+fn output(names: &Names) -> String {
+    let mark = names.mark;
+    format!(
+        "\tchain output {{\n\
+         \t\ttype route hook output priority mangle; policy accept;\n\
+         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {mark:#x}\n\
+         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {mark:#x}\n\
+         \t}}\n"
+    )
+}
+
+/// What becomes of a connection is decided at its SYN.
+fn policy(plan: &Plan<'_>) -> String {
+    let otherwise = match plan.handshake {
+        Handshake::Early => "early",
+        Handshake::Faithful => "faithful",
+    };
+    format!(
+        "\tchain policy {{\n\
+         \t\tmeta l4proto != @{ALIVE} return\n\
+         \t\tfib daddr type != unicast return\n\
+         \t\tfib daddr oif missing return\n\
+         \t\tgoto {otherwise}\n\
+         \t}}\n"
+    )
+}
+
+/// A SYN that is repeated belongs to the connection that its first copy has begun, full or not.
+fn limits(at_limit: AtLimit) -> String {
+    let verdict = match at_limit {
+        AtLimit::Pass => "accept",
+        AtLimit::Refuse => "reject with tcp reset",
+    };
+    let [clients4, clients6] = FULL_CLIENTS;
+    format!(
+        "\tchain limits {{\n\
+         \t\tsocket transparent 1 return\n\
+         \t\tmeta l4proto @{FULL} {verdict}\n\
+         \t\tip saddr @{clients4} {verdict}\n\
+         \t\tip6 saddr and ffff:ffff:ffff:ffff:: @{clients6} {verdict}\n\
+         \t}}\n"
+    )
+}
+
+/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that were held in
+/// the meantime, and finds it by the interface that leads back to the client.
+fn paths(names: &Names, plan: &Plan<'_>) -> String {
+    let Names { mark, held_mark, .. } = names;
+    let (mut early, mut faithful, mut answered, mut chains) =
+        (String::new(), String::new(), String::new(), String::new());
+    for path in plan.paths {
+        let port = path.port;
+        let from = interface_match(path.client, plan.interfaces);
+        let to = format!("fib daddr oifname {}", interface_match(path.server, plan.interfaces));
+        let _ = writeln!(early, "\t\tiifname {from} {to} goto path_{port}");
+        let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold");
+        let _ = writeln!(answered, "\t\tfib saddr oifname {from} {to} goto split_{port}");
+        let _ = writeln!(chains, "\tchain split_{port} {{");
+        for (family, protocol, host) in [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")] {
+            let _ = writeln!(
+                chains,
+                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {mark:#x} accept"
+            );
+        }
+        let _ =
+            writeln!(chains, "\t}}\n\tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}");
+    }
+    format!(
+        "{chains}\
+         \tchain hold {{\n\
+         \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
+         \t\tjump limits\n\
+         \t\tmeta mark set {held_mark:#x} accept\n\
+         \t}}\n\
+         \tchain early {{\n{early}\t}}\n\
+         \tchain faithful {{\n{faithful}\t}}\n\
+         \tchain answered {{\n{answered}\t}}\n"
+    )
+}
+
+fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
+    match leg {
+        LegId::Satellite(index) => format!("\"{}\"", interfaces[index]),
+        LegId::Terrestrial => {
+            let names: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
+            format!("!= {{ {} }}", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::paths;
+
+    fn text(interfaces: &[&str], handshake: Handshake, at_limit: AtLimit) -> String {
+        let interfaces: Vec<Interface> =
+            interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
+        let paths = paths(interfaces.len(), 7600);
+        ruleset(&Names::default(), &Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit })
+    }
+
+    fn early(interfaces: &[&str]) -> String {
+        text(interfaces, Handshake::Early, AtLimit::Pass)
+    }
+
+    #[test]
+    fn a_syn_towards_the_satellite_goes_to_its_paths_listener_in_both_families() {
+        let rules = early(&["sat0"]);
+        for rule in [
+            "iifname != { \"sat0\" } fib daddr oifname \"sat0\" goto path_7602",
+            "chain path_7602 {\n\t\tjump limits\n\t\tgoto split_7602",
+            "meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:7602 meta mark set 0x6270 accept",
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:7602 meta mark set 0x6270 accept",
+        ] {
+            assert!(rules.contains(rule), "{rule}\n{rules}");
+        }
+    }
+
+    #[test]
+    fn ground_to_ground_is_left_alone() {
+        let ground = "!= { \"sat0\", \"sat1\" }";
+        let rules = early(&["sat0", "sat1"]);
+        assert!(rules.contains(ground) && !rules.contains(&format!("{ground} fib daddr oifname {ground}")));
+    }
+
+    #[test]
+    fn each_path_has_one_rule_for_each_family() {
+        for interfaces in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
+            let count = early(interfaces).matches("tproxy").count();
+            assert_eq!(count, 2 * crate::path::path_count(interfaces.len()));
+        }
+    }
+
+    #[test]
+    fn loopback_and_this_hosts_own_addresses_are_passed_before_a_path_is_looked_for() {
+        let rules = early(&["sat0"]);
+        let first = rules.find("\t\tgoto early").unwrap();
+        for guard in [
+            "iifname { \"lo\", \"bentpipe1\" } return",
+            "fib daddr type != unicast return",
+            "fib daddr oif missing return",
+        ] {
+            assert!(rules.find(guard).unwrap() < first, "{guard}");
+        }
+    }
+
+    #[test]
+    fn without_a_sign_of_life_nothing_is_taken() {
+        assert!(early(&["sat0"]).contains("chain policy {\n\t\tmeta l4proto != @alive return\n"));
+    }
+
+    #[test]
+    fn at_a_limit_a_connection_passes_or_is_refused_as_configured() {
+        for (at_limit, verdict) in [(AtLimit::Pass, "accept"), (AtLimit::Refuse, "reject with tcp reset")] {
+            let rules = text(&["sat0"], Handshake::Early, at_limit);
+            assert!(rules.contains(&format!("meta l4proto @full {verdict}\n")), "{rules}");
+            assert!(rules.contains(&format!("ip saddr @full_clients4 {verdict}\n")), "{rules}");
+        }
+    }
+
+    #[test]
+    fn with_a_faithful_handshake_a_syn_is_held_first() {
+        let rules = text(&["sat0"], Handshake::Faithful, AtLimit::Pass);
+        assert!(
+            rules.contains("\t\tgoto faithful\n")
+                && rules.contains("jump limits\n\t\tmeta mark set 0x6271 accept")
+        );
+    }
+
+    #[test]
+    fn this_hosts_own_verdict_of_unreachable_comes_back_to_it() {
+        let rules = early(&["sat0"]);
+        assert!(
+            rules.contains("icmp type destination-unreachable icmp code host-unreachable @th,128,16 0x4006 meta mark set 0x6270"),
+            "{rules}"
+        );
+        assert!(
+            rules.contains("icmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 0x0640 meta mark set 0x6270"),
+            "{rules}"
+        );
+    }
+
+    #[test]
+    fn the_table_is_replaced_as_a_whole() {
+        let rules = early(&["sat0"]);
+        assert!(
+            rules.starts_with("table inet bentpipe\ndelete table inet bentpipe\ntable inet bentpipe {\n"),
+            "{rules}"
+        );
+        assert_eq!(rules.matches('{').count(), rules.matches('}').count());
+    }
+}
