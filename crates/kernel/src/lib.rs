@@ -4,12 +4,17 @@
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
+//! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
+//! - [`route`]: the interface by which this host reaches an address.
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
 
 pub mod congestion;
 pub mod host;
 pub mod hybla;
 pub mod leg;
+mod netlink;
+pub mod nftables;
+pub mod route;
 pub mod sockopt;
 pub mod tcp_info;
 pub mod timers;

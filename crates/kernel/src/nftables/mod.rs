@@ -1,0 +1,336 @@
+//! Elements of nftables sets, changed through netlink: without starting `nft`, and in tens of microseconds.
+//!
+//! Tables, sets and rules are the business of `nft`; this module puts elements into sets that are there and takes them
+//! out. That is enough for a rule set whose rules match only while a process keeps renewing the elements of a set.
+
+mod message;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use rustix::net::netlink;
+
+use self::message::Transaction;
+use crate::netlink::{Message, Socket};
+
+/// How often a transaction is tried that failed for a reason which passes.
+const ATTEMPTS: u32 = 5;
+/// `ERESTART` of linux/errno.h: the rule set has changed meanwhile. libc has no name for it.
+const ERESTART: i32 = 85;
+/// `NFT_NAME_MAXLEN` of linux/netfilter/nf_tables.h, the zero at the end included.
+const NAME_MAX: usize = 256;
+
+/// A connection to nftables in the network namespace of the thread that opened it.
+///
+/// Every transaction needs `CAP_NET_ADMIN` of the thread that applies it and of the one that opened this.
+#[derive(Debug)]
+pub struct NfTables {
+    socket: Socket,
+}
+
+/// A change to a set of a table of the family `inet`. It says how an element shall be, whatever it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Adds the element or, where it is there, begins its time-out anew.
+    Put {
+        /// The set's name; it has the flag `timeout`, and not `interval`.
+        set: &'a str,
+        /// The element.
+        key: Key,
+        /// The element goes by itself after this time, which is rounded down to milliseconds, but is one at the least.
+        timeout: Duration,
+    },
+    /// Removes the element; where it is not there, nothing happens.
+    Remove {
+        /// The set's name.
+        set: &'a str,
+        /// The element.
+        key: Key,
+    },
+}
+
+/// An element of a set, by the set's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// `inet_proto`: a transport protocol's number, such as 6 for TCP.
+    Protocol(u8),
+    /// `ipv4_addr`.
+    Ipv4(Ipv4Addr),
+    /// `ipv6_addr`.
+    Ipv6(Ipv6Addr),
+}
+
+impl From<Ipv4Addr> for Key {
+    fn from(address: Ipv4Addr) -> Self {
+        Self::Ipv4(address)
+    }
+}
+
+impl From<Ipv6Addr> for Key {
+    fn from(address: Ipv6Addr) -> Self {
+        Self::Ipv6(address)
+    }
+}
+
+impl From<IpAddr> for Key {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => address.into(),
+        }
+    }
+}
+
+/// Why a transaction has changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum NfTablesError {
+    /// The table or the set is not there (any more).
+    #[error(
+        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. nft \
+         flush ruleset: install the rules again"
+    )]
+    Missing {
+        /// The table that was to be changed.
+        table: String,
+        /// The first set that was not found.
+        set: String,
+    },
+    /// The kernel does not let this thread change the table.
+    #[error(
+        "cannot change table inet {table}: not permitted; it needs CAP_NET_ADMIN, and a table that no other process owns"
+    )]
+    NotPermitted {
+        /// The table that was to be changed.
+        table: String,
+    },
+    /// The kernel has refused an element.
+    #[error("cannot change set {set} of table inet {table}: {source}; {}", remedy(source))]
+    Refused {
+        /// The table that was to be changed.
+        table: String,
+        /// The set of the element that was refused.
+        set: String,
+        /// What the kernel said: `EINVAL`, for example, for a key of another type than the set's.
+        source: io::Error,
+    },
+    /// The transaction is too large for one message to the kernel.
+    #[error(
+        "cannot change table inet {table}: {changes} changes are too many at once; make several transactions"
+    )]
+    TooLarge {
+        /// The table that was to be changed.
+        table: String,
+        /// The number of changes asked for.
+        changes: usize,
+    },
+    /// No table and no set can have this name.
+    #[error("cannot change an nftables set: {name:?} is no name; use 1 to 255 bytes without a zero")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The kernel could not be asked, or has not answered.
+    #[error("cannot change table inet {table}: {source}; try again")]
+    Io {
+        /// The table that was to be changed.
+        table: String,
+        /// What went wrong; of the kind `TimedOut` where the kernel has said nothing for a second.
+        source: io::Error,
+    },
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EINVAL) => "its type must be that of the key, and it needs flags timeout",
+        Some(libc::ENFILE) => "it is full: give it a larger size",
+        Some(libc::EBUSY) => "it must not be constant",
+        _ => "look at it with nft list ruleset",
+    }
+}
+
+impl NfTables {
+    /// Opens the connection, which survives a later change of the thread's namespace.
+    ///
+    /// # Errors
+    /// What socket(2) says: `EPROTONOSUPPORT` where this kernel lacks nfnetlink, `EMFILE` without a descriptor left.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(Some(netlink::NETFILTER))? })
+    }
+
+    /// Makes all changes to sets of the table `inet TABLE` at once, or none. No packet sees a state between: one that
+    /// looks up an element which is being renewed finds it.
+    ///
+    /// Of several changes to one element the last counts. No changes are none, whatever the table.
+    ///
+    /// It returns when the kernel has done it, within a second of the last it has heard. It waits without limit only while
+    /// others change the rule set.
+    ///
+    /// # Errors
+    /// See [`NfTablesError`]; in each case nothing has changed, but after [`NfTablesError::Io`] that is not certain.
+    pub fn apply(&mut self, table: &str, changes: &[Change<'_>]) -> Result<(), NfTablesError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        check_names(table, changes)?;
+        let transaction = Transaction::new(table, changes);
+        let mut attempt = 1;
+        loop {
+            // It says how elements shall be, not what to do to them: whatever became of it, it may be made again.
+            match self.commit(&transaction) {
+                Err(failure) if failure.passes() && attempt < ATTEMPTS => attempt += 1,
+                outcome => {
+                    return outcome.map_err(|failure| failure.explain(&transaction, table, changes.len()));
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, transaction: &Transaction<'_>) -> Result<(), Failure> {
+        let first = self.socket.take_sequence(transaction.messages());
+        self.socket.send(transaction.encode(first).as_bytes())?;
+        let last = transaction.last_command();
+        self.socket.receive_until(|message| verdict(message, first, last))?
+    }
+}
+
+fn check_names(table: &str, changes: &[Change<'_>]) -> Result<(), NfTablesError> {
+    let sets = changes.iter().map(|change| match *change {
+        Change::Put { set, .. } | Change::Remove { set, .. } => set,
+    });
+    let bad = |name: &&str| name.is_empty() || name.len() >= NAME_MAX || name.contains('\0');
+    match std::iter::once(table).chain(sets).find(bad) {
+        Some(name) => Err(NfTablesError::Name { name: name.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// What a message says of the batch whose sequence numbers begin at `first` and whose last command is at place `last`.
+///
+/// The kernel tries all commands and reports in their order, the beginning of the batch standing for the whole. So the
+/// first error fails it, and the last command's acknowledgement means success only where no error came before it.
+fn verdict(message: Message<'_>, first: u32, last: u32) -> Option<Result<(), Failure>> {
+    let place = message.sequence.wrapping_sub(first);
+    let code = message.error_number().filter(|_| place <= last)?;
+    match code {
+        0 if place == last => Some(Ok(())),
+        0 => None,
+        code => Some(Err(Failure { place, source: io::Error::from_raw_os_error(code) })),
+    }
+}
+
+/// Why a batch has failed, and at which message, counted from its beginning.
+#[derive(Debug)]
+struct Failure {
+    place: u32,
+    source: io::Error,
+}
+
+impl From<io::Error> for Failure {
+    fn from(source: io::Error) -> Self {
+        Self { place: 0, source }
+    }
+}
+
+impl Failure {
+    /// True for a signal, a race with another change, and answers that were lost.
+    fn passes(&self) -> bool {
+        matches!(self.source.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | ERESTART))
+    }
+
+    fn explain(self, transaction: &Transaction<'_>, table: &str, changes: usize) -> NfTablesError {
+        let table = table.to_owned();
+        match (self.source.raw_os_error(), transaction.set_of(self.place)) {
+            (Some(libc::EPERM | libc::EACCES), _) => NfTablesError::NotPermitted { table },
+            (Some(libc::EMSGSIZE), None) => NfTablesError::TooLarge { table, changes },
+            (Some(libc::ENOENT), Some(set)) => NfTablesError::Missing { table, set: set.to_owned() },
+            (_, Some(set)) => NfTablesError::Refused { table, set: set.to_owned(), source: self.source },
+            (_, None) => NfTablesError::Io { table, source: self.source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::{Writer, messages};
+
+    const TCP: Key = Key::Protocol(6);
+
+    /// What is concluded from answers with these sequence numbers and codes to a batch of two commands from 10 on.
+    fn judge(answers: &[(u32, i32)]) -> Option<Result<(), (u32, Option<i32>)>> {
+        let mut writer = Writer::default();
+        for (sequence, code) in answers {
+            writer.message(libc::NLMSG_ERROR as u16, 0, *sequence, &(-code).to_ne_bytes(), |_| {});
+        }
+        let verdict = messages(writer.as_bytes()).find_map(|message| verdict(message, 10, 2));
+        verdict.map(|result| result.map_err(|failure| (failure.place, failure.source.raw_os_error())))
+    }
+
+    #[test]
+    fn the_last_commands_acknowledgement_means_success() {
+        assert_eq!(judge(&[(12, 0)]), Some(Ok(())));
+        assert_eq!(judge(&[(10, 0), (11, 0)]), None);
+    }
+
+    #[test]
+    fn an_error_before_it_means_failure() {
+        let missing = Some(Err((1, Some(libc::ENOENT))));
+        assert_eq!(judge(&[(11, libc::ENOENT), (12, 0)]), missing);
+        let interrupted = Some(Err((0, Some(libc::EINTR))));
+        assert_eq!(judge(&[(10, libc::EINTR), (12, 0)]), interrupted);
+    }
+
+    #[test]
+    fn answers_to_other_transactions_mean_nothing() {
+        assert_eq!(judge(&[(9, libc::ENOENT), (9, 0), (13, libc::EPERM), (14, 0)]), None);
+        assert_eq!(judge(&[(9, libc::ENOENT), (12, 0)]), Some(Ok(())));
+    }
+
+    #[test]
+    fn sequence_numbers_may_wrap_within_a_batch() {
+        let mut writer = Writer::default();
+        writer.message(libc::NLMSG_ERROR as u16, 0, 1, &[0; 4], |_| {});
+        let message = messages(writer.as_bytes()).next().unwrap();
+        assert!(matches!(verdict(message, u32::MAX, 2), Some(Ok(()))));
+    }
+
+    fn explain(place: u32, code: i32) -> NfTablesError {
+        let change = Change::Remove { set: "alive", key: TCP };
+        let failure = Failure { place, source: io::Error::from_raw_os_error(code) };
+        failure.explain(&Transaction::new("pep", &[change]), "pep", 1)
+    }
+
+    #[test]
+    fn an_error_says_what_to_do() {
+        let missing = explain(1, libc::ENOENT);
+        assert!(
+            matches!(&missing, NfTablesError::Missing { table, set } if table == "pep" && set == "alive")
+        );
+        assert!(missing.to_string().contains("install the rules again"), "{missing}");
+        assert!(matches!(explain(0, libc::EPERM), NfTablesError::NotPermitted { .. }));
+        assert!(matches!(explain(1, libc::EPERM), NfTablesError::NotPermitted { .. }));
+        assert!(matches!(explain(0, libc::EMSGSIZE), NfTablesError::TooLarge { changes: 1, .. }));
+        assert!(explain(1, libc::EINVAL).to_string().contains("flags timeout"));
+        assert!(matches!(explain(0, libc::EOPNOTSUPP), NfTablesError::Io { .. }));
+    }
+
+    #[test]
+    fn what_passes_is_tried_again_and_what_stays_is_not() {
+        let passes = |code| Failure { place: 0, source: io::Error::from_raw_os_error(code) }.passes();
+        assert!([libc::EINTR, libc::EAGAIN, libc::ENOBUFS, ERESTART].into_iter().all(passes));
+        assert!(![libc::ENOENT, libc::EPERM, libc::EINVAL, libc::ENFILE].into_iter().any(passes));
+    }
+
+    #[test]
+    fn a_name_that_is_none_never_reaches_the_kernel() {
+        let mut nftables = NfTables::open().unwrap();
+        let long = "x".repeat(NAME_MAX);
+        for name in ["", "a\0b", &long] {
+            let change = Change::Remove { set: name, key: TCP };
+            assert!(matches!(nftables.apply("pep", &[change]), Err(NfTablesError::Name { .. })), "{name:?}");
+            let change = Change::Remove { set: "alive", key: TCP };
+            assert!(matches!(nftables.apply(name, &[change]), Err(NfTablesError::Name { .. })), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Questions to the kernel's routing (rtnetlink(7)).
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::netlink::{Message, Socket, Writer, attributes};
+
+/// Size of `struct rtmsg` of linux/rtnetlink.h.
+const ROUTE_HEADER: usize = 12;
+
+/// A connection to the routing of the network namespace of the thread that opened it. It needs no privileges.
+#[derive(Debug)]
+pub struct RouteSocket {
+    socket: Socket,
+}
+
+impl RouteSocket {
+    /// Opens the connection, which survives a later change of the thread's namespace.
+    ///
+    /// # Errors
+    /// What socket(2) says: `EMFILE` without a descriptor left.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(None)? })
+    }
+
+    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address of its own.
+    /// `None` where they leave by none: no route, or one that says unreachable, prohibit or blackhole.
+    ///
+    /// With `from` the answer is for packets with this source address, as rules of policy routing may tell them apart.
+    /// It need not be an address of this host: then the answer is how a packet is forwarded that comes from there,
+    /// and `None` for IPv4 if this host forwards none.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel has said nothing for a second, and
+    /// what else it says.
+    pub fn interface_towards(&mut self, from: Option<IpAddr>, to: IpAddr) -> io::Result<Option<u32>> {
+        let (from, to) = (from.map(|from| from.to_canonical()), to.to_canonical());
+        if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
+            let text = "the source and the destination of a packet are of one address family";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        match (self.ask(from, to, None)?, from) {
+            // IPv4 sends nothing from an address that is not its own. As for what is only passing through:
+            (None, Some(foreign @ IpAddr::V4(_))) => match self.ask(None, foreign, None)? {
+                Some(arrival) => self.ask(from, to, Some(arrival)),
+                None => Ok(None),
+            },
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// One `RTM_GETROUTE`: for a packet of this host's own, or for one that arrives by the interface `arrival`.
+    fn ask(&mut self, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32>) -> io::Result<Option<u32>> {
+        let sequence = self.socket.take_sequence(1);
+        self.socket.send(question(sequence, from, to, arrival).as_bytes())?;
+        self.socket.receive_until(|message| (message.sequence == sequence).then(|| answer(message)))?
+    }
+}
+
+fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32>) -> Writer {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut header = [0; ROUTE_HEADER];
+    header[0] = family as u8;
+    header[1] = address_bits(to);
+    header[2] = from.map_or(0, address_bits);
+    let mut writer = Writer::default();
+    writer.message(libc::RTM_GETROUTE, libc::NLM_F_REQUEST, sequence, &header, |route| {
+        write_address(route, libc::RTA_DST, to);
+        if let Some(from) = from {
+            write_address(route, libc::RTA_SRC, from);
+        }
+        if let Some(index) = arrival {
+            route.attribute(libc::RTA_IIF, &index.to_ne_bytes());
+        }
+    });
+    writer
+}
+
+/// The prefix that is one address, in bits.
+fn address_bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => writer.attribute(kind, &address.octets()),
+        IpAddr::V6(address) => writer.attribute(kind, &address.octets()),
+    }
+}
+
+fn answer(message: Message<'_>) -> io::Result<Option<u32>> {
+    match message.error_number() {
+        Some(code) if is_no_way(code) => return Ok(None),
+        Some(code) => return Err(io::Error::from_raw_os_error(code)),
+        None => {}
+    }
+    let route = message.payload.get(ROUTE_HEADER..).unwrap_or_default();
+    let interface = attributes(route).find(|(kind, _)| *kind == libc::RTA_OIF);
+    interface
+        .and_then(|(_, index)| Some(u32::from_ne_bytes(*index.first_chunk()?)))
+        .map(Some)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a route without an interface"))
+}
+
+/// The errors by which a route, or the lack of one, says that packets go nowhere (ip-route(8)): none or `throw`,
+/// `unreachable`, `prohibit`, `blackhole`, and `EXDEV` for a source that the reverse path filter does not believe.
+fn is_no_way(code: i32) -> bool {
+    matches!(code, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EXDEV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::messages;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_question_is_these_bytes() {
+        #[rustfmt::skip]
+        let expected: &[u8] = &[
+            // Length, RTM_GETROUTE, NLM_F_REQUEST, sequence, port.
+            52, 0, 0, 0, 26, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0,
+            // AF_INET, destination's and source's bits.
+            2, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            8, 0, 1, 0, 192, 0, 2, 1,
+            8, 0, 2, 0, 10, 0, 0, 1,
+            8, 0, 3, 0, 4, 0, 0, 0,
+        ];
+        let question = question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), Some(4));
+        assert_eq!(question.as_bytes(), expected);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn an_answer_is_an_interface_or_none_or_an_error() {
+        let reply = |kind: u16, fixed: &[u8], interface: Option<&[u8]>| {
+            let mut writer = Writer::default();
+            writer.message(kind, 0, 1, fixed, |route| {
+                route.attribute(libc::RTA_TABLE, &[0; 4]);
+                interface.map(|index| route.attribute(libc::RTA_OIF, index)).unwrap_or_default();
+            });
+            answer(messages(writer.as_bytes()).next().unwrap())
+        };
+        let error = |code: i32| reply(libc::NLMSG_ERROR as u16, &(-code).to_ne_bytes(), None);
+        let route =
+            |interface: Option<&'static [u8]>| reply(libc::RTM_NEWROUTE, &[0; ROUTE_HEADER], interface);
+        assert_eq!(route(Some(&[7, 0, 0, 0])).unwrap(), Some(7));
+        assert_eq!(route(Some(&[7])).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(route(None).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(error(libc::ENETUNREACH).unwrap(), None);
+        assert_eq!(error(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    }
+
+    #[test]
+    fn this_hosts_own_address_is_reached_by_its_loopback() {
+        let mut socket = RouteSocket::open().unwrap();
+        let local = [127, 0, 0, 1].into();
+        assert_eq!(socket.interface_towards(None, local).unwrap(), Some(1));
+        let mapped = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().into();
+        assert_eq!(socket.interface_towards(Some(mapped), local).unwrap(), Some(1));
+    }
+
+    #[test]
+    fn a_packet_has_one_address_family() {
+        let mut socket = RouteSocket::open().unwrap();
+        let mixed =
+            socket.interface_towards(Some([127, 0, 0, 1].into()), std::net::Ipv6Addr::LOCALHOST.into());
+        assert_eq!(mixed.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
