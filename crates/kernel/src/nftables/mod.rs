@@ -1,4 +1,4 @@
-//! Elements of nftables sets, changed through netlink: without starting `nft`, and in tens of microseconds.
+//! Elements of nftables sets, changed through netlink: without starting `nft`, and in microseconds.
 //!
 //! Tables, sets and rules are the business of `nft`; this module puts elements into sets that are there and takes them
 //! out. That is enough for a rule set whose rules match only while a process keeps renewing the elements of a set.
@@ -163,11 +163,11 @@ impl NfTables {
     ///
     /// Of several changes to one element the last counts. No changes are none, whatever the table.
     ///
-    /// It returns when the kernel has done it, within a second of the last it has heard. It waits without limit only while
-    /// others change the rule set.
+    /// It returns when the kernel has done it: at once, or when others, who change the rule set just then, have finished. A
+    /// kernel that takes the changes and then says nothing is given a second.
     ///
     /// # Errors
-    /// See [`NfTablesError`]; in each case nothing has changed, but after [`NfTablesError::Io`] that is not certain.
+    /// See [`NfTablesError`]. Nothing has changed then; only after [`NfTablesError::Io`] is that not certain.
     pub fn apply(&mut self, table: &str, changes: &[Change<'_>]) -> Result<(), NfTablesError> {
         if changes.is_empty() {
             return Ok(());

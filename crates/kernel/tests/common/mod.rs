@@ -27,7 +27,7 @@ pub(crate) fn in_namespace(programs: &[&str], test: impl FnOnce() + Send) {
 }
 
 fn missing(programs: &[&str]) -> Option<String> {
-    if !rustix_is_root() {
+    if !is_root() {
         return Some("network namespaces can be made by root only".to_owned());
     }
     let is_there = |program: &&&str| Command::new(program).arg("--version").output().is_ok();
@@ -35,7 +35,7 @@ fn missing(programs: &[&str]) -> Option<String> {
     (!lacking.is_empty()).then(|| format!("these programs are not installed: {lacking:?}"))
 }
 
-fn rustix_is_root() -> bool {
+fn is_root() -> bool {
     // SAFETY: geteuid only returns a number.
     unsafe { libc::geteuid() == 0 }
 }
