@@ -18,6 +18,12 @@ pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(120);
 /// `IPV6_2292PKTOPTIONS` of linux/in6.h.
 const IPV6_2292PKTOPTIONS: libc::c_int = 6;
+/// `SO_MEMINFO` of asm-generic/socket.h, since Linux 4.12: an array of [`MEMINFO_WORDS`] words.
+const SO_MEMINFO: libc::c_int = 55;
+const MEMINFO_WORDS: usize = 9;
+/// What is received and not read, what is reserved, what is written and not acknowledged: `SK_MEMINFO_RMEM_ALLOC`,
+/// `SK_MEMINFO_FWD_ALLOC` and `SK_MEMINFO_WMEM_QUEUED`.
+const MEMINFO_HELD: [usize; 3] = [0, 4, 5];
 /// The lower two bits of the traffic class belong to ECN (RFC 3168 §5).
 const ECN_BITS: u8 = 0b11;
 
@@ -116,6 +122,28 @@ pub fn dscp_of_syn(fd: impl AsFd, family: &SocketAddr) -> io::Result<u8> {
     let mut control = [0u8; 256];
     let len = get_bytes(fd, level, option, &mut control)?;
     Ok(find_control_int(&control[..len], level, cmsg_type).map_or(0, |class| (class as u8 & !ECN_BITS) >> 2))
+}
+
+/// Bytes that were written and that the peer has not acknowledged yet (tcp(7), `SIOCOUTQ`); the end of the stream counts
+/// as one until it is.
+pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int to where the pointer leads.
+    let result =
+        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes)) };
+    if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Bytes of kernel memory that the socket's buffers take, both ways, the bookkeeping included (linux/sock_diag.h,
+/// `SO_MEMINFO`).
+pub fn buffered(fd: impl AsFd) -> io::Result<usize> {
+    let mut words = [0u8; 4 * MEMINFO_WORDS];
+    get_bytes(fd, libc::SOL_SOCKET, SO_MEMINFO, &mut words)?;
+    let word = |index: usize| {
+        let bytes = words[4 * index..].first_chunk().copied().unwrap_or_default();
+        u32::from_ne_bytes(bytes) as usize
+    };
+    Ok(MEMINFO_HELD.into_iter().map(word).sum())
 }
 
 /// Takes the error that the socket has met, as a poll would report it (socket(7), `SO_ERROR`).
@@ -242,6 +270,25 @@ mod tests {
         set_congestion(&client, "reno").unwrap();
         assert_eq!(congestion(&client).unwrap(), "reno");
         assert!(set_congestion(&client, "no_such_thing").is_err());
+    }
+
+    #[test]
+    fn what_nobody_has_read_is_counted_at_the_reader_and_what_nobody_has_acknowledged_at_the_writer() {
+        use std::io::{Read, Write};
+        let (mut client, mut server) = pair();
+        let empty = buffered(&server).unwrap();
+        client.write_all(&[7; 10_000]).unwrap();
+        server.peek(&mut [0]).unwrap();
+        while unacknowledged(&client).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(buffered(&server).unwrap() >= empty + 10_000);
+        server.read_exact(&mut [0; 10_000]).unwrap();
+        assert!(buffered(&server).unwrap() < empty + 10_000);
+
+        client.set_nonblocking(true).unwrap();
+        while client.write(&[7; 65536]).is_ok() {}
+        assert!(unacknowledged(&client).unwrap() > 0 && buffered(&client).unwrap() > 65536);
     }
 
     #[test]

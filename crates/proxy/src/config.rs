@@ -184,12 +184,11 @@ impl Config {
                 ));
             }
         }
-        let ports = crate::path::path_count(self.legs.len());
-        if usize::from(self.proxy.port.get()) + ports - 1 > usize::from(u16::MAX) {
+        let (port, highest) = (self.proxy.port.get(), u16::MAX - crate::ports::PORTS + 1);
+        if port > highest {
+            let ports = crate::ports::PORTS;
             return Some(format!(
-                "proxy.port = {} leaves no room for the {ports} ports that these legs need; choose at most {}",
-                self.proxy.port.get(),
-                usize::from(u16::MAX) - ports + 1
+                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
             ));
         }
         self.limits.contradiction(self.longest_outage())
@@ -345,7 +344,7 @@ congestion = "cubic"
     #[test]
     fn a_port_without_room_for_its_successors_is_refused() {
         let error = message("[proxy]\nport = 65534\n[legs.a]\ninterface = \"sat0\"\n");
-        assert!(error.contains("choose at most 65533"), "{error}");
+        assert!(error.contains("choose at most 65216"), "{error}");
     }
 
     #[test]

@@ -1,39 +1,58 @@
 //! The daemon: checks, listeners, workers, and the rules last; all of it undone in the opposite order.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::config::{Config, RelayKind};
+use crate::budget;
+use crate::config::{Config, Interface};
 use crate::error::Error;
+use crate::gate::Gate;
 use crate::host;
 use crate::intercept::{Family, Interception, Names, Plan};
 use crate::listener;
 use crate::path::{self, Legs, Path};
+use crate::ports::PortRanges;
+use crate::pulse::{Mailbox, Pulse};
 use crate::stats::{Counters, Stats};
-use crate::worker::{Listener, Shared, Worker};
+use crate::watch::{Watch, Watched};
+use crate::worker::{Listener, Order, Shared, Worker};
 
 /// A running splitter. It works until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Daemon {
+    /// Dropped first: it would install the rules again that are about to be removed.
+    watch: Option<Watch>,
     /// Dropped before the workers stop, so that no connection is taken that nobody serves.
-    interception: Option<Interception>,
+    interception: Option<Arc<Mutex<Interception>>>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
+    config: Config,
+    ports: PortRanges,
+    paths: Vec<Path>,
+    families: Vec<Family>,
     /// The name that keeps a second daemon out; the kernel frees it with the process.
     _only_one: UnixListener,
+}
+
+/// A daemon that has everything for which it needs special rights, and takes no connection yet. It has no thread, so
+/// that the process can give up its rights before it starts.
+#[derive(Debug)]
+pub struct Prepared {
+    config: Config,
+    names: Names,
+    legs: Arc<Legs>,
+    families: Vec<Family>,
+    only_one: UnixListener,
 }
 
 /// A worker as its daemon sees it.
 #[derive(Debug)]
 struct Handle {
     thread: Option<JoinHandle<()>>,
-    wake: OwnedFd,
+    mailbox: Arc<Mailbox<Order>>,
     counters: Arc<Counters>,
 }
 
@@ -41,51 +60,147 @@ impl Daemon {
     /// Starts to split the connections that cross the configured legs, in the calling thread's network namespace. When
     /// it returns, every new connection is split. On failure whatever it did is undone.
     pub fn start(config: &Config) -> Result<Self, Error> {
-        Self::start_as(config, Names::default())
+        Self::prepare(config)?.start()
     }
 
-    /// [`Daemon::start`] with names of its own for the rules and routes.
-    pub fn start_as(config: &Config, names: Names) -> Result<Self, Error> {
+    /// Does what needs the rights of root: `CAP_BPF` and `CAP_PERFMON` to load eBPF. [`Prepared::start`] and the daemon then
+    /// need `CAP_NET_ADMIN` and, for clients' ports below 1024, `CAP_NET_BIND_SERVICE`.
+    pub fn prepare(config: &Config) -> Result<Prepared, Error> {
+        Self::prepare_as(config, Names::default())
+    }
+
+    /// [`Daemon::prepare`] with names of its own for the rules and routes.
+    pub fn prepare_as(config: &Config, names: Names) -> Result<Prepared, Error> {
         host::check_interfaces(config)?;
         listener::check_privileges()?;
         let only_one = claim(&names)?;
-        let paths = path::paths(config.legs.len(), config.proxy.port.get());
-        let families = listener::families();
-        check_ports(&paths, &families)?;
         for warning in host::warnings() {
             tracing::warn!("{warning}");
         }
-        let shared = Arc::new(Shared { legs: Legs::prepare(config), stop: AtomicBool::new(false) });
-        let mut daemon = Self { interception: None, shared, workers: Vec::new(), _only_one: only_one };
-        for index in 0..config.proxy.workers.get() {
-            let listeners = open_listeners(&paths, &families, &daemon.shared.legs)?;
-            daemon.workers.push(Handle::spawn(index, listeners, config.proxy.relay, &daemon.shared)?);
-        }
+        let legs = Arc::new(Legs::prepare(config));
+        Ok(Prepared { config: config.clone(), names, legs, families: listener::families(), only_one })
+    }
+
+    /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
+    /// there go on as they are, under the new limits. On failure everything is as before.
+    ///
+    /// The number of workers and the kind of relay stay as they are until the daemon is started anew.
+    pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
+        host::check_interfaces(config)?;
+        let listeners =
+            if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
+        let paths = listeners.as_ref().map_or(&self.paths, |(paths, _)| paths);
         let interfaces = path::interfaces(config);
-        let plan = Plan {
-            interfaces: &interfaces,
-            paths: &paths,
-            handshake: config.proxy.handshake,
-            at_limit: config.limits.at_limit,
-        };
-        daemon.interception = Some(Interception::install(names, &plan, families)?);
-        tracing::info!(workers = daemon.workers.len(), relay = ?config.proxy.relay, "splitting connections");
-        Ok(daemon)
+        if let Some(interception) = &self.interception {
+            let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
+            interception.replace_rules(&plan(config, &interfaces, paths))?;
+        }
+        if let Some((paths, listeners)) = listeners {
+            self.paths = paths;
+            self.ports.take(&self.paths);
+            for (worker, listeners) in self.workers.iter().zip(listeners) {
+                worker.mailbox.send(Order::Listen(listeners));
+            }
+        }
+        for worker in &self.workers {
+            worker.mailbox.send(Order::BePatient(budget::patience(config)));
+        }
+        self.shared.gate.set_ceilings(budget::ceilings(config));
+        if (config.proxy.workers, config.proxy.relay) != (self.config.proxy.workers, self.config.proxy.relay)
+        {
+            tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");
+        }
+        self.config = config.clone();
+        tracing::info!("the configuration has been read again");
+        Ok(())
     }
 
     /// What the daemon has done so far.
     pub fn stats(&self) -> Stats {
-        Stats::sum(self.workers.iter().map(|worker| &*worker.counters))
+        let stats = Stats::sum(self.workers.iter().map(|worker| &*worker.counters));
+        Stats { connecting: self.shared.gate.connecting() as u64, ..stats }
     }
 
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()
     }
+
+    /// Whether accepted sockets would be other than they are.
+    fn needs_other_listeners(&self, config: &Config) -> bool {
+        let of = |config: &Config| {
+            (config.legs.clone(), config.terrestrial.clone(), config.proxy.port, config.limits.share())
+        };
+        of(config) != of(&self.config)
+    }
+
+    /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
+    fn open_listeners(&self, config: &Config) -> Result<(Vec<Path>, Vec<Vec<Listener>>), Error> {
+        let paths = path::paths(config.legs.len(), self.ports.free(config.proxy.port)?);
+        check_ports(&paths, &self.families)?;
+        let legs = Arc::new(Legs::prepare(config));
+        let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
+        let listeners = listeners.collect::<Result<_, _>>()?;
+        Ok((paths, listeners))
+    }
+}
+
+impl Prepared {
+    /// Starts to split connections. When it returns, every new connection is split.
+    pub fn start(self) -> Result<Daemon, Error> {
+        let Self { config, names, legs, families, only_one } = self;
+        let mut ports = PortRanges::default();
+        let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
+        ports.take(&paths);
+        check_ports(&paths, &families)?;
+        let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
+        let shared = Arc::new(Shared { gate: Arc::new(gate), stop: AtomicBool::new(false) });
+        let mut daemon = Daemon {
+            watch: None,
+            interception: None,
+            shared,
+            workers: Vec::new(),
+            config,
+            ports,
+            paths,
+            families,
+            _only_one: only_one,
+        };
+        for index in 0..daemon.config.proxy.workers.get() {
+            let listeners = open_listeners(&daemon.paths, &daemon.families, &legs)?;
+            daemon.workers.push(Handle::spawn(index, listeners, &daemon.config, &daemon.shared)?);
+        }
+        daemon.intercept(names)?;
+        tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
+        Ok(daemon)
+    }
+}
+
+impl Daemon {
+    fn intercept(&mut self, names: Names) -> Result<(), Error> {
+        let interfaces = path::interfaces(&self.config);
+        let table = names.table.clone();
+        let plan = plan(&self.config, &interfaces, &self.paths);
+        let interception = Interception::install(names, &plan, self.families.clone())?;
+        let interception = Arc::new(Mutex::new(interception));
+        self.interception = Some(interception.clone());
+        let pulses =
+            self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>).collect();
+        let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
+        let watched = Watched {
+            gate: self.shared.gate.clone(),
+            interception,
+            pulses,
+            buffered: Box::new(move || counters.iter().map(|counters| counters.buffered.get()).sum()),
+        };
+        self.watch = Some(Watch::start(watched, &table)?);
+        Ok(())
+    }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        drop(self.watch.take());
         drop(self.interception.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
@@ -98,14 +213,17 @@ impl Handle {
     fn spawn(
         index: usize,
         listeners: Vec<Listener>,
-        relay: RelayKind,
+        config: &Config,
         shared: &Arc<Shared>,
     ) -> Result<Self, Error> {
         let action = || format!("start worker {index}");
         let counters = Arc::new(Counters::default());
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = eventfd(0, flags).map_err(Error::system(action()))?;
-        let worker = Worker::new(listeners, relay, shared.clone(), counters.clone(), &wake)
+        let mailbox = Mailbox::new(format!("worker {index}")).map_err(Error::system(action()))?;
+        let mailbox = Arc::new(mailbox);
+        mailbox.send(Order::Listen(listeners));
+        let patience = budget::patience(config);
+        let (shared, relay) = (shared.clone(), config.proxy.relay);
+        let worker = Worker::new(relay, patience, shared, mailbox.clone(), counters.clone())
             .map_err(Error::system(action()))?;
         let thread = std::thread::Builder::new()
             .name(format!("bentpipe-{index}"))
@@ -115,13 +233,11 @@ impl Handle {
                 }
             })
             .map_err(Error::system(action()))?;
-        Ok(Self { thread: Some(thread), wake, counters })
+        Ok(Self { thread: Some(thread), mailbox, counters })
     }
 
     fn join(&mut self) {
-        if let Err(error) = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes()) {
-            tracing::error!(%error, "cannot wake a worker to stop it");
-        }
+        self.mailbox.wake();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("a worker had panicked");
         }
@@ -140,6 +256,10 @@ fn claim(names: &Names) -> Result<UnixListener, Error> {
     })
 }
 
+fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) -> Plan<'a> {
+    Plan { interfaces, paths, handshake: config.proxy.handshake, at_limit: config.limits.at_limit }
+}
+
 fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {
     for path in paths {
         for &family in families {
@@ -149,11 +269,11 @@ fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {
     Ok(())
 }
 
-fn open_listeners(paths: &[Path], families: &[Family], legs: &Legs) -> Result<Vec<Listener>, Error> {
+fn open_listeners(paths: &[Path], families: &[Family], legs: &Arc<Legs>) -> Result<Vec<Listener>, Error> {
     let each = paths.iter().flat_map(|path| families.iter().map(move |&family| (*path, family)));
     each.map(|(path, family)| {
         let address = listener::address(family, path.port);
-        Ok(Listener { socket: listener::open(address, legs.get(path.client))?, path })
+        Ok(Listener::new(listener::open(address, legs.get(path.client))?, path, legs.clone()))
     })
     .collect()
 }

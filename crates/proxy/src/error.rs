@@ -32,6 +32,12 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// The listeners of earlier configurations are still there for handshakes that are under way.
+    #[error("the legs have been changed several times within a minute; try again in {seconds} s")]
+    TooManyReloads {
+        /// When the next one is possible.
+        seconds: u64,
+    },
     /// Another daemon splits connections in this network namespace.
     #[error(
         "another bentpipe with the nftables table \"{table}\" runs in this network namespace; stop it first"

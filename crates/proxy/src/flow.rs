@@ -11,12 +11,14 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
-use bentpipe_kernel::sockopt::take_error;
+use bentpipe_kernel::sockopt::{buffered, take_error, unacknowledged};
 use bentpipe_kernel::tcp_info::{State, tcp_info};
 use rustix::event::epoll::EventFlags;
 
 use crate::connect::Ends;
+use crate::gate::Ticket;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
 
@@ -38,6 +40,8 @@ pub(crate) struct Flow {
     /// From the server to the client.
     down: Channel,
     phase: Phase,
+    ticket: Ticket,
+    watched_over: Inspected,
     /// On the worker's list of flows that have more to do.
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
@@ -50,6 +54,35 @@ enum Phase {
     Connecting,
     Relaying,
     Draining,
+}
+
+/// Whole seconds on the worker's clock, from 1 upwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Seconds(pub(crate) u32);
+
+/// How long a flow may be idle.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) idle: Duration,
+    pub(crate) half_closed: Duration,
+}
+
+/// What an inspection found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inspection {
+    pub(crate) memory_before: usize,
+    pub(crate) memory: usize,
+    pub(crate) expired: bool,
+}
+
+/// What the last inspection saw.
+#[derive(Debug, Clone, Copy, Default)]
+struct Inspected {
+    bytes: u64,
+    /// Written and not acknowledged when the flow's time was last up.
+    unacknowledged: usize,
+    memory: usize,
+    idle_since: Seconds,
 }
 
 /// What the worker has to do with a flow after its turn.
@@ -74,7 +107,7 @@ pub(crate) struct Broken {
 }
 
 impl Flow {
-    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint) -> Self {
+    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint, ticket: Ticket) -> Self {
         Self {
             ends,
             client,
@@ -82,6 +115,8 @@ impl Flow {
             up: Channel::default(),
             down: Channel::default(),
             phase: Phase::Connecting,
+            ticket,
+            watched_over: Inspected::default(),
             queued: false,
             watched: false,
         }
@@ -109,6 +144,7 @@ impl Flow {
         if self.phase == Phase::Connecting && self.server.writable {
             self.check_error(Side::Server)?;
             self.phase = Phase::Relaying;
+            self.ticket.connected();
         }
         match self.phase {
             Phase::Connecting => Ok(Verdict::Waiting),
@@ -127,6 +163,54 @@ impl Flow {
     /// Bytes written so far: to the server, to the client.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.up.bytes(), self.down.bytes())
+    }
+
+    /// Looks after the flow from time to time: how much memory it takes, and whether it has been idle for too long.
+    pub(crate) fn inspect(&mut self, now: Seconds, patience: Patience) -> Inspection {
+        let seen = &mut self.watched_over;
+        let bytes = self.up.bytes() + self.down.bytes();
+        let has_moved = bytes != seen.bytes || seen.idle_since == Seconds::default();
+        if has_moved {
+            (seen.bytes, seen.idle_since, seen.unacknowledged) = (bytes, now, 0);
+        }
+        let before = seen.memory;
+        if has_moved || before > 0 {
+            let held = self.up.held() + self.down.held();
+            let sockets = [&self.client, &self.server].map(|end| buffered(&end.socket).unwrap_or(0));
+            self.watched_over.memory = held + sockets.into_iter().sum::<usize>();
+        }
+        Inspection {
+            memory_before: before,
+            memory: self.watched_over.memory,
+            expired: self.has_expired(now, patience),
+        }
+    }
+
+    /// What the last inspection found the flow's buffers to take.
+    pub(crate) fn memory(&self) -> usize {
+        self.watched_over.memory
+    }
+
+    /// Idle for too long: nothing has passed through us, and nothing that we had written has been acknowledged.
+    fn has_expired(&mut self, now: Seconds, patience: Patience) -> bool {
+        let limit = match self.phase {
+            // The kernel's own patience ends it.
+            Phase::Connecting => return false,
+            Phase::Relaying if self.up.is_shut() == self.down.is_shut() => patience.idle,
+            Phase::Relaying | Phase::Draining => patience.half_closed,
+        };
+        if now.since(self.watched_over.idle_since) < limit {
+            return false;
+        }
+        let unacknowledged: usize =
+            [&self.client, &self.server].iter().map(|end| unacknowledged(&end.socket).unwrap_or(0)).sum();
+        let seen = &mut self.watched_over;
+        let is_moving =
+            unacknowledged > 0 && (seen.unacknowledged == 0 || unacknowledged < seen.unacknowledged);
+        if is_moving {
+            (seen.idle_since, seen.unacknowledged) = (now, unacknowledged);
+        }
+        !is_moving
     }
 
     /// Returns what the flow still holds of the pool's.
@@ -168,7 +252,22 @@ impl Flow {
     }
 }
 
+impl Seconds {
+    fn since(self, earlier: Seconds) -> Duration {
+        Duration::from_secs(u64::from(self.0.saturating_sub(earlier.0)))
+    }
+}
+
 impl Broken {
+    /// For a flow that is ended because nothing moves on it.
+    pub(crate) fn idle() -> Self {
+        let error = io::Error::new(
+            io::ErrorKind::TimedOut,
+            "nothing moved for too long (limits.idle, limits.half_closed)",
+        );
+        Self { side: Side::Client, doing: "waiting", error }
+    }
+
     fn relaying(from: Side, to: Side, failure: Failure) -> Self {
         match failure {
             Failure::Reading(error) => Self { side: from, doing: "reading", error },

@@ -73,7 +73,9 @@ pub(crate) struct Ticket {
 /// Which new connections are not to be answered now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Diversion {
-    pub(crate) everybody: bool,
+    /// Nobody is let in, because of this limit.
+    pub(crate) everybody: Option<Limit>,
+    /// These are not, in order.
     pub(crate) clients: Vec<Client>,
 }
 
@@ -157,7 +159,7 @@ impl Gate {
                 full
             }
         };
-        Diversion { everybody: self.is_full(&state), clients }
+        Diversion { everybody: self.reached(&state), clients }
     }
 
     /// Becomes readable when the diversion may have changed.
@@ -165,25 +167,37 @@ impl Gate {
         &self.changed
     }
 
-    /// Connections now: all of them, and those that wait for their server.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.state().open, self.connecting.load(Ordering::Relaxed))
+    /// Signals, as if the diversion had changed.
+    pub(crate) fn wake(&self) {
+        // An eventfd can refuse only where it is signalled already.
+        let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+    }
+
+    /// Connections that wait for their server now.
+    pub(crate) fn connecting(&self) -> usize {
+        self.connecting.load(Ordering::Relaxed)
     }
 
     /// Signals where the gate has become full or free, or where a client has.
     fn settle(&self, state: &State, client_changed: bool) {
-        let full = self.is_full(state);
+        let full = self.reached(state).is_some();
         if self.full.swap(full, Ordering::Relaxed) != full || client_changed {
-            // An eventfd can refuse only where it is signalled already.
-            let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+            self.wake();
         }
     }
 
-    fn is_full(&self, state: &State) -> bool {
-        state.open >= state.ceilings.connections.min(state.ceilings.descriptors)
-            || self.connecting.load(Ordering::Relaxed) >= state.ceilings.connecting
-            || self.short_of_descriptors.load(Ordering::Relaxed)
-            || self.memory_full.load(Ordering::Relaxed)
+    /// The limit that keeps everybody out.
+    fn reached(&self, state: &State) -> Option<Limit> {
+        let Ceilings { connections, descriptors, connecting, .. } = state.ceilings;
+        [
+            (state.open >= connections, Limit::Connections),
+            (state.open >= descriptors, Limit::Descriptors),
+            (self.connecting.load(Ordering::Relaxed) >= connecting, Limit::Connecting),
+            (self.short_of_descriptors.load(Ordering::Relaxed), Limit::Descriptors),
+            (self.memory_full.load(Ordering::Relaxed), Limit::Buffered),
+        ]
+        .into_iter()
+        .find_map(|(reached, limit)| reached.then_some(limit))
     }
 
     fn leave(&self, client: Client) {
@@ -322,6 +336,11 @@ mod tests {
         Arc::new(Gate::new(ceilings).unwrap())
     }
 
+    /// Connections: all of them, and those that wait for their server.
+    fn counts(gate: &Gate) -> (usize, usize) {
+        (gate.state().open, gate.connecting())
+    }
+
     /// Takes the signal, if there was one.
     fn was_signalled(gate: &Gate) -> bool {
         rustix::io::read(gate.changed(), &mut [0; 8]).is_ok()
@@ -332,7 +351,7 @@ mod tests {
         let gate = gate(ceilings());
         let tickets = [gate.admit(ALICE).unwrap(), gate.admit(ALICE).unwrap()];
         assert_eq!(gate.admit(ALICE).unwrap_err(), Limit::PerClient);
-        assert_eq!(gate.diversion(), Diversion { everybody: false, clients: vec![ALICE.into()] });
+        assert_eq!(gate.diversion(), Diversion { everybody: None, clients: vec![ALICE.into()] });
         assert!(was_signalled(&gate));
         let _bob = gate.admit(BOB).unwrap();
         drop(tickets);
@@ -345,13 +364,13 @@ mod tests {
         let gate = gate(ceilings());
         let mut tickets: Vec<_> = [ALICE, ALICE, BOB].map(|client| gate.admit(client).unwrap()).into();
         assert_eq!(gate.admit(BOB).unwrap_err(), Limit::Connecting);
-        assert!(was_signalled(&gate) && gate.diversion().everybody);
+        assert!(was_signalled(&gate) && gate.diversion().everybody.is_some());
         tickets[0].connected();
-        assert!(was_signalled(&gate) && !gate.diversion().everybody);
+        assert!(was_signalled(&gate) && gate.diversion().everybody.is_none());
         tickets[0].connected();
-        assert_eq!(gate.counts(), (3, 2));
+        assert_eq!(counts(&gate), (3, 2));
         drop(tickets);
-        assert_eq!(gate.counts(), (0, 0));
+        assert_eq!(counts(&gate), (0, 0));
     }
 
     #[test]
@@ -379,9 +398,9 @@ mod tests {
             ),
         ] {
             begin(&gate);
-            assert!(was_signalled(&gate) && gate.diversion().everybody);
+            assert!(was_signalled(&gate) && gate.diversion().everybody.is_some());
             end(&gate);
-            assert!(was_signalled(&gate) && !gate.diversion().everybody);
+            assert!(was_signalled(&gate) && gate.diversion().everybody.is_none());
         }
     }
 
@@ -410,15 +429,15 @@ mod tests {
                         ticket.connected();
                     }
                 }
-                prop_assert_eq!(gate.counts().0, tickets.len());
-                prop_assert!(tickets.len() <= 4 && gate.counts().1 <= 3);
+                prop_assert_eq!(counts(&gate).0, tickets.len());
+                prop_assert!(tickets.len() <= 4 && counts(&gate).1 <= 3);
                 for client in 0..6 {
                     prop_assert!(tickets.iter().filter(|(of, _)| *of == client).count() <= 2);
                 }
-                prop_assert_eq!(gate.diversion().everybody, tickets.len() == 4 || gate.counts().1 == 3);
+                prop_assert_eq!(gate.diversion().everybody.is_some(), tickets.len() == 4 || counts(&gate).1 == 3);
             }
             drop(tickets);
-            prop_assert_eq!(gate.counts(), (0, 0));
+            prop_assert_eq!(counts(&gate), (0, 0));
             prop_assert!(gate.state().clients.is_empty());
         }
     }

@@ -11,6 +11,7 @@
 //! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a reset at
 //! both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
+mod budget;
 pub mod config;
 mod connect;
 mod daemon;
@@ -22,12 +23,15 @@ pub mod intercept;
 mod listener;
 pub mod path;
 mod pool;
+mod ports;
+mod pulse;
 mod relay;
 mod slab;
 mod stats;
+mod watch;
 mod worker;
 
 pub use config::{Config, ConfigError};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, Prepared};
 pub use error::Error;
 pub use stats::Stats;

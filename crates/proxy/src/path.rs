@@ -1,6 +1,6 @@
 //! Legs and the paths between them: which settings face the client, which face the server.
 
-use bentpipe_kernel::leg::Leg;
+use bentpipe_kernel::leg::{Leg, LegSettings};
 
 use crate::config::{Config, Interface};
 
@@ -50,9 +50,10 @@ pub(crate) struct Legs {
 
 impl Legs {
     pub(crate) fn prepare(config: &Config) -> Self {
+        let prepare = |name: &str, settings: LegSettings| Leg::prepare(name, &config.limits.bound(settings));
         Self {
-            satellites: config.legs.iter().map(|(name, leg)| Leg::prepare(name, &leg.settings())).collect(),
-            terrestrial: Leg::prepare("terrestrial", &config.terrestrial.settings()),
+            satellites: config.legs.iter().map(|(name, leg)| prepare(name, leg.settings())).collect(),
+            terrestrial: prepare("terrestrial", config.terrestrial.settings()),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::config::RelayKind;
 use crate::relay::{Buffer, Pipe, Vessel};
 
 /// Empty vessels that are kept for the next flow; those beyond this number go back to the system.
-const KEPT: usize = 64;
+pub(crate) const KEPT: usize = 64;
 
 /// A worker's empty vessels. The last one returned is lent first: its memory is still in the processor's cache.
 #[derive(Debug)]

@@ -57,6 +57,19 @@ impl<T> Slab<T> {
         if place.generation == key.generation { place.value.as_mut() } else { None }
     }
 
+    /// The keys in the next `count` places from the place `from`.
+    pub(crate) fn keys(&self, from: usize, count: usize) -> Vec<Key> {
+        let living = |(index, place): (usize, &Place<T>)| {
+            place.value.as_ref().map(|_| Key { index: index as u32, generation: place.generation })
+        };
+        self.places.iter().enumerate().skip(from).take(count).filter_map(living).collect()
+    }
+
+    /// Places, with a value or without.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let place =
             self.places.get_mut(key.index as usize).filter(|place| place.generation == key.generation)?;
@@ -107,6 +120,16 @@ mod tests {
         assert_eq!(slab.get_mut(first), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get_mut(second), Some(&mut "second"));
+    }
+
+    #[test]
+    fn a_walk_in_steps_meets_every_living_value_once() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10).map(|number| slab.insert(number)).collect();
+        slab.remove(keys[3]);
+        let met: Vec<Key> = (0..slab.places()).step_by(4).flat_map(|from| slab.keys(from, 4)).collect();
+        let living: Vec<Key> = keys.iter().copied().filter(|key| *key != keys[3]).collect();
+        assert_eq!(met, living);
     }
 
     proptest! {

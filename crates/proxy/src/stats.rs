@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct Stats {
     /// Flows that live now, draining ones included.
     pub flows_open: u64,
+    /// Connections that wait for their server now.
+    pub connecting: u64,
     /// Flows that were ever accepted.
     pub flows_total: u64,
     /// Flows that ended in order at both ends.
@@ -17,6 +19,10 @@ pub struct Stats {
     pub flows_reset: u64,
     /// Flows whose server refused or could not be reached: reset to the client.
     pub connects_failed: u64,
+    /// Flows that were reset because nothing moved on them for too long; they are among `flows_reset`.
+    pub flows_expired: u64,
+    /// Connections beyond a limit that had been answered before the rules kept them out: reset, and no flows.
+    pub flows_refused: u64,
     /// Upstream connections whose port is not the client's because that one was taken.
     pub other_port: u64,
     /// Connections to the proxy's own port, reset at once.
@@ -29,6 +35,9 @@ pub struct Stats {
     pub bytes_down: u64,
     /// Buffers and pipes that hold data in flight now.
     pub vessels_lent: u64,
+    /// Memory that all flows take in the daemon's and the kernel's buffers, bytes, as they were looked at within the last
+    /// second or so.
+    pub buffered: u64,
 }
 
 /// One worker's counters, on cache lines of their own.
@@ -39,12 +48,15 @@ pub(crate) struct Counters {
     pub(crate) flows_finished: Counter,
     pub(crate) flows_reset: Counter,
     pub(crate) connects_failed: Counter,
+    pub(crate) flows_expired: Counter,
+    pub(crate) flows_refused: Counter,
     pub(crate) other_port: Counter,
     pub(crate) own_port: Counter,
     pub(crate) accept_pauses: Counter,
     pub(crate) bytes_up: Counter,
     pub(crate) bytes_down: Counter,
     pub(crate) vessels_lent: Counter,
+    pub(crate) buffered: Counter,
 }
 
 /// A number that one worker writes and others read.
@@ -61,7 +73,7 @@ impl Counter {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -74,16 +86,20 @@ impl Stats {
             let total = worker.flows_total.get();
             Self {
                 flows_open: sum.flows_open + total.saturating_sub(ended),
+                connecting: sum.connecting,
                 flows_total: sum.flows_total + total,
                 flows_finished: sum.flows_finished + worker.flows_finished.get(),
                 flows_reset: sum.flows_reset + worker.flows_reset.get(),
                 connects_failed: sum.connects_failed + worker.connects_failed.get(),
+                flows_expired: sum.flows_expired + worker.flows_expired.get(),
+                flows_refused: sum.flows_refused + worker.flows_refused.get(),
                 other_port: sum.other_port + worker.other_port.get(),
                 own_port: sum.own_port + worker.own_port.get(),
                 accept_pauses: sum.accept_pauses + worker.accept_pauses.get(),
                 bytes_up: sum.bytes_up + worker.bytes_up.get(),
                 bytes_down: sum.bytes_down + worker.bytes_down.get(),
                 vessels_lent: sum.vessels_lent + worker.vessels_lent.get(),
+                buffered: sum.buffered + worker.buffered.get(),
             }
         })
     }

@@ -1,6 +1,6 @@
 //! A worker: one thread, one edge-triggered epoll, its own listeners, and flows that stay with it all their life.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,9 +16,11 @@ use socket2::SockRef;
 
 use crate::config::RelayKind;
 use crate::connect::{self, Ends};
-use crate::flow::{Broken, Flow, Side, Verdict};
+use crate::flow::{Broken, Flow, Patience, Seconds, Side, Verdict};
+use crate::gate::{Gate, Limit, Ticket};
 use crate::path::{Legs, Path};
 use crate::pool::Pool;
+use crate::pulse::Mailbox;
 use crate::relay::Endpoint;
 use crate::slab::{Key, Slab, Token};
 use crate::stats::Counters;
@@ -32,25 +34,49 @@ const SWEEP: Duration = Duration::from_secs(5);
 /// How long accepting pauses when descriptors have run out and no flow ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often every flow is looked at, for the memory that it takes and for the time that it has been idle.
+const ROUND: Duration = Duration::from_secs(1);
+/// The parts of a round, so that many flows are not looked at all at once.
+const ROUND_PARTS: u32 = 8;
+/// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
+/// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to this listener.
+pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
+
 /// A path's listener, and what its connections are to be given.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     pub(crate) path: Path,
+    pub(crate) legs: Arc<Legs>,
+    /// When it is closed, if it gets no more connections.
+    retires: Option<Instant>,
 }
 
-/// What a worker shares with the daemon.
+/// What a worker shares with the daemon and the other workers.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) legs: Legs,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) stop: AtomicBool,
+}
+
+/// What the daemon tells a worker.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Serve these listeners; those that are there get no more connections.
+    Listen(Vec<Listener>),
+    /// End flows that are idle for longer.
+    BePatient(Patience),
 }
 
 pub(crate) struct Worker {
     epoll: OwnedFd,
-    listeners: Vec<Listener>,
+    /// By the number that epoll knows them by; numbers are not used again.
+    listeners: BTreeMap<usize, Listener>,
+    next_listener: usize,
     shared: Arc<Shared>,
+    mailbox: Arc<Mailbox<Order>>,
     counters: Arc<Counters>,
+    patience: Patience,
     flows: Slab<Flow>,
     pool: Pool,
     /// Flows that have more to do without waiting for epoll.
@@ -58,33 +84,45 @@ pub(crate) struct Worker {
     /// Flows that were draining when they were last swept; those that have ended since are still among them.
     draining: Vec<Key>,
     next_sweep: Instant,
+    /// When the next part of the round is due, and the place that it begins at.
+    next_inspection: Instant,
+    next_place: usize,
+    /// Memory that flows were last seen to take.
+    buffered: u64,
+    /// The beginning of the worker's clock.
+    epoch: Instant,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
 }
 
 impl Worker {
     pub(crate) fn new(
-        listeners: Vec<Listener>,
         relay: RelayKind,
+        patience: Patience,
         shared: Arc<Shared>,
+        mailbox: Arc<Mailbox<Order>>,
         counters: Arc<Counters>,
-        wake: &OwnedFd,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, wake, EventData::new_u64(Token::Wake.encode()), EventFlags::IN)?;
-        for (index, listener) in listeners.iter().enumerate() {
-            epoll::add(&epoll, &listener.socket, listener_data(index), EventFlags::IN)?;
-        }
+        epoll::add(&epoll, &*mailbox, EventData::new_u64(Token::Wake.encode()), EventFlags::IN)?;
+        let now = Instant::now();
         Ok(Self {
             epoll,
-            listeners,
+            listeners: BTreeMap::new(),
+            next_listener: 0,
             shared,
+            mailbox,
             counters,
+            patience,
             flows: Slab::new(),
             pool: Pool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),
-            next_sweep: Instant::now(),
+            next_sweep: now,
+            next_inspection: now,
+            next_place: 0,
+            buffered: 0,
+            epoch: now,
             resume_accepting: None,
         })
     }
@@ -118,8 +156,32 @@ impl Worker {
             Token::Flow(key, side) => self.wake_flow(key, side, flags),
             Token::Listener(index) => self.accept_from(index),
             // The stop flag is looked at before each wait.
-            Token::Wake => {}
+            Token::Wake => self.mailbox.take().into_iter().for_each(|order| self.obey(order)),
         }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::BePatient(patience) => self.patience = patience,
+            Order::Listen(listeners) => {
+                let at = Instant::now() + RETIREMENT;
+                for old in self.listeners.values_mut() {
+                    old.retires.get_or_insert(at);
+                }
+                listeners.into_iter().for_each(|listener| self.listen(listener));
+            }
+        }
+    }
+
+    fn listen(&mut self, listener: Listener) {
+        let number = self.next_listener;
+        self.next_listener += 1;
+        let flags = if self.resume_accepting.is_some() { EventFlags::empty() } else { EventFlags::IN };
+        if let Err(error) = epoll::add(&self.epoll, &listener.socket, listener_data(number), flags) {
+            tracing::error!(%error, port = listener.path.port, "cannot serve a listener: its connections are reset");
+            return;
+        }
+        self.listeners.insert(number, listener);
     }
 
     fn wake_flow(&mut self, key: Key, side: Side, flags: EventFlags) {
@@ -162,13 +224,13 @@ impl Worker {
         }
     }
 
-    fn accept_from(&mut self, index: usize) {
+    fn accept_from(&mut self, number: usize) {
         for _ in 0..ACCEPT_BATCH {
-            let listener = &self.listeners[index];
+            let Some(listener) = self.listeners.get(&number) else { return };
             match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => {
-                    let path = listener.path;
-                    self.begin(socket, path);
+                    let (path, legs) = (listener.path, listener.legs.clone());
+                    self.begin(socket, path, &legs);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -183,15 +245,19 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, client: OwnedFd, path: Path) {
+    fn begin(&mut self, client: OwnedFd, path: Path, legs: &Legs) {
         // Without its addresses the connection is already gone.
         let Ok(ends) = ends_of(&client) else { return };
         if ends.server.ip().is_loopback() {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);
         }
+        let ticket = match self.shared.gate.admit(ends.client.ip()) {
+            Ok(ticket) => ticket,
+            Err(limit) => return self.refuse(&ends, limit),
+        };
         self.counters.flows_total.add(1);
-        if let Err(error) = self.connect(client, ends, path) {
+        if let Err(error) = self.connect(client, ends, path, legs, ticket) {
             self.counters.connects_failed.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
             if let Some(error @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) {
@@ -200,16 +266,29 @@ impl Worker {
         }
     }
 
-    fn connect(&mut self, client: OwnedFd, ends: Ends, path: Path) -> io::Result<()> {
+    /// The connection was answered before the rules knew that there is no room for it.
+    fn refuse(&self, ends: &Ends, limit: Limit) {
+        self.counters.flows_refused.add(1);
+        tracing::debug!(client = %ends.client, server = %ends.server, %limit, "reset a connection beyond a limit");
+    }
+
+    fn connect(
+        &mut self,
+        client: OwnedFd,
+        ends: Ends,
+        path: Path,
+        legs: &Legs,
+        ticket: Ticket,
+    ) -> io::Result<()> {
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = connect::start(&ends, self.shared.legs.get(path.server))?;
+        let upstream = connect::start(&ends, legs.get(path.server))?;
         if upstream.other_port {
             self.counters.other_port.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
         }
-        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(upstream.socket));
+        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(upstream.socket), ticket);
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
     }
@@ -264,6 +343,7 @@ impl Worker {
     fn remove(&mut self, key: Key) -> Option<Flow> {
         let mut flow = self.flows.remove(key)?;
         flow.release(&mut self.pool);
+        self.account(flow.memory(), 0);
         if self.resume_accepting.is_some() {
             self.resume_accepting = Some(Instant::now());
         }
@@ -275,14 +355,15 @@ impl Worker {
         if self.resume_accepting.is_none() {
             tracing::warn!(%error, "accepting pauses; where descriptors are short, raise the limit (LimitNOFILE, ulimit -n)");
             self.counters.accept_pauses.add(1);
+            self.shared.gate.set_short_of_descriptors(true);
             self.listen_for(EventFlags::empty());
         }
         self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
     }
 
     fn listen_for(&self, flags: EventFlags) {
-        for (index, listener) in self.listeners.iter().enumerate() {
-            if let Err(error) = epoll::modify(&self.epoll, &listener.socket, listener_data(index), flags) {
+        for (&number, listener) in &self.listeners {
+            if let Err(error) = epoll::modify(&self.epoll, &listener.socket, listener_data(number), flags) {
                 tracing::error!(%error, "cannot change what a listener waits for");
             }
         }
@@ -290,18 +371,61 @@ impl Worker {
 
     /// The things that are due by the clock.
     fn keep_house(&mut self) {
-        if self.resume_accepting.is_none() && self.draining.is_empty() {
-            return;
-        }
         let now = Instant::now();
         if self.resume_accepting.is_some_and(|at| at <= now) {
             self.resume_accepting = None;
+            self.shared.gate.set_short_of_descriptors(false);
             self.listen_for(EventFlags::IN);
         }
         if !self.draining.is_empty() && self.next_sweep <= now {
             self.next_sweep = now + SWEEP;
             self.sweep_draining();
         }
+        if self.flows.places() > 0 && self.next_inspection <= now {
+            self.next_inspection = now + ROUND / ROUND_PARTS;
+            self.inspect_some(now);
+        }
+        while let Some(number) = self.retired(now) {
+            self.retire(number);
+        }
+    }
+
+    /// One part of the round.
+    fn inspect_some(&mut self, now: Instant) {
+        let seconds = Seconds(
+            now.duration_since(self.epoch).as_secs().try_into().unwrap_or(u32::MAX).saturating_add(1),
+        );
+        let count = self.flows.places().div_ceil(ROUND_PARTS as usize);
+        for key in self.flows.keys(self.next_place, count) {
+            let Some(flow) = self.flows.get_mut(key) else { continue };
+            let found = flow.inspect(seconds, self.patience);
+            self.account(found.memory_before, found.memory);
+            if found.expired {
+                self.counters.flows_expired.add(1);
+                self.reset(key, &Broken::idle());
+            }
+        }
+        self.next_place =
+            if self.next_place + count < self.flows.places() { self.next_place + count } else { 0 };
+    }
+
+    /// A flow's buffers take `after` bytes where they took `before`.
+    fn account(&mut self, before: usize, after: usize) {
+        self.buffered = self.buffered.saturating_sub(before as u64) + after as u64;
+        self.counters.buffered.set(self.buffered);
+    }
+
+    fn retired(&self, now: Instant) -> Option<usize> {
+        let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
+        self.listeners.iter().find(|(_, listener)| due(listener)).map(|(&number, _)| number)
+    }
+
+    /// Accepts what is left and closes the listener.
+    fn retire(&mut self, number: usize) {
+        for _ in 0..ACCEPT_BATCH {
+            self.accept_from(number);
+        }
+        self.listeners.remove(&number);
     }
 
     fn sweep_draining(&mut self) {
@@ -317,8 +441,16 @@ impl Worker {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
-        let due = [sweep, self.resume_accepting].into_iter().flatten().min()?;
+        let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
+        let retirement = self.listeners.values().filter_map(|listener| listener.retires).min();
+        let due = [sweep, inspection, retirement, self.resume_accepting].into_iter().flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
+    }
+}
+
+impl Listener {
+    pub(crate) fn new(socket: OwnedFd, path: Path, legs: Arc<Legs>) -> Self {
+        Self { socket, path, legs, retires: None }
     }
 }
 
@@ -331,6 +463,6 @@ fn ends_of(client: &OwnedFd) -> io::Result<Ends> {
     Ok(Ends { client, server, dscp })
 }
 
-fn listener_data(index: usize) -> EventData {
-    EventData::new_u64(Token::Listener(index).encode())
+fn listener_data(number: usize) -> EventData {
+    EventData::new_u64(Token::Listener(number).encode())
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
@@ -55,7 +56,7 @@ impl Limits {
     /// flight between them each way.
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
-    pub(crate) const SHARES: u64 = 6;
+    const SHARES: u64 = 6;
 
     /// Connections that may wait for their servers.
     pub(crate) fn connecting(&self) -> usize {
@@ -70,6 +71,23 @@ impl Limits {
     /// How long a half-closed connection may be idle.
     pub(crate) fn half_closed(&self, longest_outage: Duration) -> Duration {
         self.half_closed.map_or(HALF_CLOSED.max(longest_outage), Span::get)
+    }
+
+    /// A leg whose sockets' buffers take no more than their shares of a connection's memory.
+    pub(crate) fn bound(&self, leg: LegSettings) -> LegSettings {
+        let Some(share) = self.share() else { return leg };
+        let at_most = |wanted: Option<ByteCount>| Some(wanted.map_or(share, |wanted| wanted.min(share)));
+        LegSettings {
+            send_buffer: at_most(leg.send_buffer),
+            receive_buffer: at_most(leg.receive_buffer),
+            ..leg
+        }
+    }
+
+    /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between them is one
+    /// each way.
+    pub(crate) fn share(&self) -> Option<ByteCount> {
+        self.buffered_per_connection.map(|bytes| ByteCount::new(bytes.get() / Self::SHARES))
     }
 
     /// What is wrong with these limits where some leg promises to survive `longest_outage`.

@@ -15,6 +15,7 @@ use crate::error::Error;
 
 mod ruleset;
 
+pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
 pub use ruleset::{Plan, ruleset};
 
 /// The names under which the daemon's rules and routes are found, and removed, again.
@@ -55,6 +56,8 @@ impl Default for Names {
 pub(crate) struct Interception {
     names: Names,
     families: Vec<Family>,
+    /// The rules that are in force, unless somebody else has removed them.
+    rules: String,
 }
 
 /// An address family as `ip` calls it.
@@ -73,7 +76,7 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let interception = Self { names, families };
+        let mut interception = Self { names, families, rules: String::new() };
         for &family in &interception.families {
             interception.add_routes(family)?;
         }
@@ -82,8 +85,16 @@ impl Interception {
     }
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
-    pub(crate) fn replace_rules(&self, plan: &Plan<'_>) -> Result<(), Error> {
-        load_rules(&ruleset(&self.names, plan))
+    pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
+        let rules = ruleset(&self.names, plan);
+        load_rules(&rules)?;
+        self.rules = rules;
+        Ok(())
+    }
+
+    /// Installs the rules again that somebody else has removed.
+    pub(crate) fn restore(&self) -> Result<(), Error> {
+        load_rules(&self.rules)
     }
 
     fn add_routes(&self, family: Family) -> Result<(), Error> {

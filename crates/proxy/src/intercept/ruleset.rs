@@ -1,6 +1,7 @@
 //! The nftables rules as text.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::config::{AtLimit, Handshake, Interface};
 use crate::listener::TTL;
@@ -16,7 +17,7 @@ pub(crate) const FULL: &str = "full";
 /// The sets of clients from which no new connection is let in; those of IPv6 are networks of 64 bits.
 pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
 /// How long the rules stay in force without a sign of life.
-pub(crate) const PATIENCE_MS: u64 = 3_600_000;
+pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
 
 /// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the client in
 /// whose name we connect. It is ours if the packet that it quotes has never been forwarded: its time to live is still
@@ -52,7 +53,7 @@ pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
 
 fn sets() -> String {
     let [clients4, clients6] = FULL_CLIENTS;
-    let patience = format!("{PATIENCE_MS}ms");
+    let patience = format!("{}ms", PATIENCE.as_millis());
     format!(
         "\tset {ALIVE} {{\n\
          \t\ttype inet_proto; flags timeout;\n\
@@ -72,7 +73,7 @@ fn prerouting(names: &Names) -> String {
          \t\tiifname {{ \"lo\", \"{passed}\" }} return\n\
          \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
          \t\tiifname \"{held}\" goto answered\n\
-         \t\ttcp flags & (fin | syn | rst | ack) == syn jump policy\n\
+         \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
          \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
          \t}}\n"
     )
@@ -96,7 +97,7 @@ fn policy(plan: &Plan<'_>) -> String {
         Handshake::Faithful => "faithful",
     };
     format!(
-        "\tchain policy {{\n\
+        "\tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
          \t\tfib daddr type != unicast return\n\
          \t\tfib daddr oif missing return\n\
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn without_a_sign_of_life_nothing_is_taken() {
-        assert!(early(&["sat0"]).contains("chain policy {\n\t\tmeta l4proto != @alive return\n"));
+        assert!(early(&["sat0"]).contains("chain decide {\n\t\tmeta l4proto != @alive return\n"));
     }
 
     #[test]

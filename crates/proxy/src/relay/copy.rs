@@ -35,6 +35,10 @@ impl Buffer {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.held() == 0
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.end - self.start
     }
 }

@@ -120,6 +120,11 @@ impl Channel {
         self.bytes
     }
 
+    /// Bytes that are between the two sockets.
+    pub(crate) fn held(&self) -> usize {
+        self.held.as_ref().map_or(0, Vessel::held)
+    }
+
     /// Returns what is held to the pool: empty, or with the data of a broken flow.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         if let Some(vessel) = self.held.take() {
@@ -175,9 +180,13 @@ impl Vessel {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
+        self.held() == 0
+    }
+
+    fn held(&self) -> usize {
         match self {
-            Vessel::Buffer(buffer) => buffer.is_empty(),
-            Vessel::Pipe(pipe) => pipe.is_empty(),
+            Vessel::Buffer(buffer) => buffer.held(),
+            Vessel::Pipe(pipe) => pipe.held(),
         }
     }
 }

@@ -42,6 +42,10 @@ impl Pipe {
     pub(crate) fn is_empty(&self) -> bool {
         self.held == 0
     }
+
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
 }
 
 /// Never `SPLICE_F_MORE`: nobody knows whether more follows, and a small message would wait for it.

@@ -1,0 +1,213 @@
+//! The watch: keeps the rules in force for as long as every worker lives, and keeps out whom a limit keeps out.
+//!
+//! The rules take connections only while the protocol is an element of the set `alive`, and its elements expire. At each
+//! [`BEAT`] the watch asks every worker for a sign of life and, if all have answered the last time, renews them. So new
+//! connections pass unsplit within two seconds of whatever stops the daemon, a worker or the watch itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::nftables::{Change, Key, NfTables, NfTablesError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::Error;
+use crate::gate::{Client, Diversion, Gate};
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE};
+use crate::pulse::Pulse;
+
+/// Between two renewals. Rules without a sign of life end at most this and [`PATIENCE`] after the last one.
+const BEAT: Duration = Duration::from_millis(400);
+/// The least time between two changes of the rules, so that a number that hovers at its limit costs little.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often a failure of the same kind is told.
+const TELL: Duration = Duration::from_secs(60);
+/// Clients that are kept out at a time; they must fit a transaction. Those beyond are reset when they are accepted.
+const MOST_CLIENTS: usize = 1000;
+
+const TCP: Key = Key::Protocol(6);
+const UDP: Key = Key::Protocol(17);
+
+/// What the watch watches over.
+pub(crate) struct Watched {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) interception: Arc<Mutex<Interception>>,
+    /// The workers and whoever else must be alive for a connection to be served.
+    pub(crate) pulses: Vec<Box<dyn Pulse>>,
+    /// Bytes in all buffers.
+    pub(crate) buffered: Box<dyn Fn() -> u64 + Send>,
+}
+
+/// The running watch; it ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Watcher {
+    watched: Watched,
+    tables: NfTables,
+    table: String,
+    /// What every worker had answered when it was asked last.
+    heard: Vec<u64>,
+    /// What the rules say now.
+    known: Diversion,
+    silent: bool,
+    told: Option<Instant>,
+}
+
+impl Watch {
+    /// Starts to keep the rules in force, in the network namespace of the calling thread.
+    pub(crate) fn start(watched: Watched, table: &str) -> Result<Self, Error> {
+        let tables = NfTables::open().map_err(Error::system("speak to nftables"))?;
+        let (stop, gate) = (Arc::new(AtomicBool::new(false)), watched.gate.clone());
+        let heard = watched.pulses.iter().map(|pulse| pulse.heard().wrapping_sub(1)).collect();
+        let watcher = Watcher {
+            watched,
+            tables,
+            table: table.to_owned(),
+            heard,
+            known: Diversion::default(),
+            silent: false,
+            told: None,
+        };
+        let until = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("bentpipe-watch".into())
+            .spawn(move || watcher.run(&until))
+            .map_err(Error::system("start the watch"))?;
+        Ok(Self { stop, gate, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.gate.wake();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the watch had panicked");
+        }
+    }
+}
+
+impl Watcher {
+    fn run(mut self, stop: &AtomicBool) {
+        let mut next_beat = Instant::now();
+        while !stop.load(Ordering::Acquire) {
+            let beat = Instant::now() >= next_beat;
+            if beat {
+                next_beat = Instant::now() + BEAT;
+                self.watched.gate.set_buffered((self.watched.buffered)());
+            }
+            let signs_of_life = beat && self.ask();
+            self.update(beat, signs_of_life);
+            std::thread::sleep(PAUSE);
+            self.wait_until(next_beat);
+        }
+    }
+
+    /// Whether everybody has answered since the last time; asks again.
+    fn ask(&mut self) -> bool {
+        let mut silent = None;
+        for (pulse, heard) in self.watched.pulses.iter().zip(&mut self.heard) {
+            let now = pulse.heard();
+            if now == *heard {
+                silent = Some(pulse.name());
+            }
+            *heard = now;
+            pulse.ring();
+        }
+        if let Some(name) = silent.filter(|_| !self.silent) {
+            tracing::error!("{name} gives no sign of life: new connections pass unsplit until it does");
+        } else if silent.is_none() && self.silent {
+            tracing::info!("every worker is alive again: new connections are split");
+        }
+        self.silent = silent.is_some();
+        !self.silent
+    }
+
+    /// Brings the sets up to date. At a beat everything is said again, since the elements expire.
+    fn update(&mut self, beat: bool, signs_of_life: bool) {
+        let mut wanted = self.watched.gate.diversion();
+        wanted.clients.truncate(MOST_CLIENTS);
+        if !beat && wanted == self.known {
+            return;
+        }
+        let mut changes = Vec::new();
+        if signs_of_life {
+            changes.extend([TCP, UDP].map(|key| put(ALIVE, key)));
+        }
+        if wanted.everybody.is_some() {
+            changes.push(put(FULL, TCP));
+        } else if self.known.everybody.is_some() {
+            changes.push(Change::Remove { set: FULL, key: TCP });
+        }
+        let gone = self.known.clients.iter().filter(|client| wanted.clients.binary_search(client).is_err());
+        changes
+            .extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.address().into() }));
+        changes.extend(wanted.clients.iter().map(|&client| put(set_of(client), client.address().into())));
+        if changes.is_empty() {
+            return;
+        }
+        match self.tables.apply(&self.table, &changes) {
+            Ok(()) => self.adopt(wanted),
+            Err(error) => self.mend(&error),
+        }
+    }
+
+    fn adopt(&mut self, diversion: Diversion) {
+        if diversion.everybody.is_some() != self.known.everybody.is_some() {
+            match diversion.everybody {
+                Some(limit) => {
+                    tracing::warn!("{limit} reached: new connections are not split until it is not")
+                }
+                None => tracing::info!("below the limits again: new connections are split"),
+            }
+        }
+        self.known = diversion;
+    }
+
+    /// Rules that somebody else has removed are installed again; what else goes wrong passes or is told.
+    fn mend(&mut self, error: &NfTablesError) {
+        let restored = match error {
+            NfTablesError::Missing { .. } => {
+                self.known = Diversion::default();
+                let interception = self.watched.interception.lock().unwrap_or_else(PoisonError::into_inner);
+                interception.restore().map_err(|error| error.to_string())
+            }
+            _ => Err(error.to_string()),
+        };
+        match restored {
+            Ok(()) => tracing::warn!("somebody had removed the interception rules: installed again"),
+            Err(reason) => {
+                if self.told.is_none_or(|told| told.elapsed() > TELL) {
+                    self.told = Some(Instant::now());
+                    tracing::error!("cannot keep the rules in force: {reason}");
+                }
+            }
+        }
+    }
+
+    fn wait_until(&self, next_beat: Instant) {
+        let left = next_beat.saturating_duration_since(Instant::now());
+        let changed = self.watched.gate.changed();
+        let mut fds = [PollFd::new(changed, PollFlags::IN)];
+        if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0) {
+            let _ = rustix::io::read(changed, &mut [0; 8]);
+        }
+    }
+}
+
+fn put(set: &'static str, key: Key) -> Change<'static> {
+    Change::Put { set, key, timeout: PATIENCE }
+}
+
+fn set_of(client: Client) -> &'static str {
+    match client {
+        Client::V4(_) => FULL_CLIENTS[0],
+        Client::V6(_) => FULL_CLIENTS[1],
+    }
+}
