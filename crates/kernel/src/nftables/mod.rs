@@ -114,7 +114,8 @@ pub enum NfTablesError {
         /// What the kernel said: `EINVAL`, for example, for a key of another type than the set's.
         source: io::Error,
     },
-    /// The transaction is too large for one message to the kernel.
+    /// The transaction does not fit one message to the kernel, which holds some 30,000 changes; a fifth of that where
+    /// [`NfTables`] was opened without `CAP_NET_ADMIN`.
     #[error(
         "cannot change table inet {table}: {changes} changes are too many at once; make several transactions"
     )]
