@@ -200,8 +200,8 @@ impl Socket {
     /// Shows `judge` the messages that arrive until it has come to a result.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel says nothing for a second, `ENOBUFS` if what it said did not fit the receive buffer and the
-    /// rest gave no result, `InvalidData` for a message that is too long to be an answer.
+    /// `TimedOut` if the kernel says nothing for a second, `ENOBUFS` if what it said did not fit the receive buffer and
+    /// the rest gave no result, `InvalidData` for a message that is too long to be an answer.
     pub(crate) fn receive_until<T>(
         &mut self,
         mut judge: impl FnMut(Message<'_>) -> Option<T>,

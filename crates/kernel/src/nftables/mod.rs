@@ -87,8 +87,8 @@ impl From<IpAddr> for Key {
 pub enum NfTablesError {
     /// The table or the set is not there (any more).
     #[error(
-        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. nft \
-         flush ruleset: install the rules again"
+        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. \
+         nft flush ruleset: install the rules again"
     )]
     Missing {
         /// The table that was to be changed.
@@ -98,7 +98,8 @@ pub enum NfTablesError {
     },
     /// The kernel does not let this thread change the table.
     #[error(
-        "cannot change table inet {table}: not permitted; it needs CAP_NET_ADMIN, and a table that no other process owns"
+        "cannot change table inet {table}: not permitted; it needs CAP_NET_ADMIN, and a table that no other \
+         process owns"
     )]
     NotPermitted {
         /// The table that was to be changed.
@@ -164,8 +165,8 @@ impl NfTables {
     ///
     /// Of several changes to one element the last counts. No changes are none, whatever the table.
     ///
-    /// It returns when the kernel has done it: at once, or when others, who change the rule set just then, have finished. A
-    /// kernel that takes the changes and then says nothing is given a second.
+    /// It returns when the kernel has done it: at once, or when others who change the rule set just then are done.
+    /// A kernel that takes the changes and then says nothing is given a second.
     ///
     /// # Errors
     /// See [`NfTablesError`]. Nothing has changed then; only after [`NfTablesError::Io`] is that not certain.
