@@ -27,7 +27,7 @@ const TYPE_MASK: u16 = libc::NLA_TYPE_MASK as u16;
 
 /// The kernel answers at once, from within `send(2)`; one that is silent for so long will not answer at all.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// What one `send(2)` may hold, in bytes. A limit, not an allocation.
+/// Half of what one `send(2)` may hold, in bytes: the kernel doubles it (socket(7)). A limit, not an allocation.
 const SEND_BUFFER: usize = 1 << 20;
 /// Longer than any answer to what this crate asks: an error without the request, or one route.
 const RECEIVE_BUFFER: usize = 8 << 10;
@@ -184,7 +184,8 @@ impl Socket {
     /// Sends messages to the kernel, which acts on them before this returns.
     ///
     /// # Errors
-    /// `EMSGSIZE` for more than about 1 MiB, and what else send(2) says.
+    /// `EMSGSIZE` for more than 2 MiB, or twice `net.core.wmem_max` if that is less and this socket was opened without
+    /// `CAP_NET_ADMIN`; and what else send(2) says.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.discard_leftovers();
         loop {
@@ -199,8 +200,8 @@ impl Socket {
     /// Shows `judge` the messages that arrive until it has come to a result.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel says nothing for a second, `ENOBUFS` if what it said did not fit the receive buffer and the
-    /// rest gave no result, `InvalidData` for a message that is too long to be an answer.
+    /// `TimedOut` if the kernel says nothing for a second, `ENOBUFS` if what it said did not fit the receive buffer and
+    /// the rest gave no result, `InvalidData` for a message that is too long to be an answer.
     pub(crate) fn receive_until<T>(
         &mut self,
         mut judge: impl FnMut(Message<'_>) -> Option<T>,

@@ -23,8 +23,8 @@ impl RouteSocket {
         Ok(Self { socket: Socket::open(None)? })
     }
 
-    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address of its own.
-    /// `None` where they leave by none: no route, or one that says unreachable, prohibit or blackhole.
+    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address of its
+    /// own. `None` where they leave by none: no route, or one that says unreachable, prohibit or blackhole.
     ///
     /// With `from` the answer is for packets with this source address, as rules of policy routing may tell them apart.
     /// It need not be an address of this host: then the answer is how a packet is forwarded that comes from there,

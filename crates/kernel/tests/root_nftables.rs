@@ -29,6 +29,15 @@ fn put(set: &str, key: impl Into<Key>, timeout: Duration) -> Change<'_> {
     Change::Put { set, key: key.into(), timeout }
 }
 
+/// Says at its end, a panic's included, that threads which wait for it may end.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs the test with the table installed.
 fn with_table(test: impl FnOnce(&mut NfTables) + Send) {
     in_namespace(&["nft"], || {
@@ -223,6 +232,7 @@ fn others_may_change_the_rule_set_meanwhile() {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let busy = scope.spawn(|| {
+                let _done = Done(&done);
                 for n in 0..40 {
                     let table = format!("add table inet other{n}; add element inet pep plain {{ {n} }}");
                     run("nft", "-f -", &table);
@@ -235,10 +245,9 @@ fn others_may_change_the_rule_set_meanwhile() {
                     second.apply("pep", &[put("alive", UDP, HOUR)]).unwrap();
                 }
             });
-            while !busy.is_finished() {
+            while !done.load(Ordering::Relaxed) {
                 nftables.apply("pep", &[put("alive", TCP, HOUR)]).unwrap();
             }
-            done.store(true, Ordering::Relaxed);
             busy.join().unwrap();
             other.join().unwrap();
         });
@@ -260,7 +269,8 @@ fn no_packet_misses_an_element_that_is_being_renewed() {
         let packets = AtomicU64::new(0);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| {
+            let _done = Done(&done);
+            let sender = scope.spawn(|| {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
                 let own = socket.local_addr().unwrap();
                 while !done.load(Ordering::Relaxed) {
@@ -270,10 +280,10 @@ fn no_packet_misses_an_element_that_is_being_renewed() {
             });
             let mut renewals = 0;
             while renewals < 2000 || packets.load(Ordering::Relaxed) < 20_000 {
+                assert!(!sender.is_finished(), "no packets any more");
                 nftables.apply("pep", &[put("alive", UDP, HOUR)]).unwrap();
                 renewals += 1;
             }
-            done.store(true, Ordering::Relaxed);
         });
         let listing = run("nft", "list chain inet pep input", "");
         assert!(listing.contains("counter packets 0 "), "{listing}");

@@ -50,8 +50,8 @@ struct Command<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Sorts the changes by set. Each says how its element shall be, whatever it was before, so the last one of a key is
-    /// all that matters.
+    /// Sorts the changes by set. Each says how its element shall be, whatever it was before, so the last one of a key
+    /// is all that matters.
     pub(super) fn new(table: &'a str, changes: &[Change<'a>]) -> Self {
         let mut sets: BTreeMap<&str, Elements> = BTreeMap::new();
         for change in changes {
@@ -165,7 +165,7 @@ mod tests {
         Change::Put { set, key: key.into(), timeout: Duration::from_millis(millis) }
     }
 
-    /// The commands of a batch as their type, set and elements: keys as they are on the wire, time-outs in milliseconds.
+    /// The commands of a batch as their type, set and elements: keys as they are on the wire, time-outs in ms.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Seen {
         destroys: bool,

@@ -87,8 +87,8 @@ impl From<IpAddr> for Key {
 pub enum NfTablesError {
     /// The table or the set is not there (any more).
     #[error(
-        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. nft \
-         flush ruleset: install the rules again"
+        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. \
+         nft flush ruleset: install the rules again"
     )]
     Missing {
         /// The table that was to be changed.
@@ -98,7 +98,8 @@ pub enum NfTablesError {
     },
     /// The kernel does not let this thread change the table.
     #[error(
-        "cannot change table inet {table}: not permitted; it needs CAP_NET_ADMIN, and a table that no other process owns"
+        "cannot change table inet {table}: not permitted; it needs CAP_NET_ADMIN, and a table that no other \
+         process owns"
     )]
     NotPermitted {
         /// The table that was to be changed.
@@ -114,7 +115,8 @@ pub enum NfTablesError {
         /// What the kernel said: `EINVAL`, for example, for a key of another type than the set's.
         source: io::Error,
     },
-    /// The transaction is too large for one message to the kernel.
+    /// The transaction does not fit one message to the kernel, which holds some 30,000 changes; a fifth of that where
+    /// [`NfTables`] was opened without `CAP_NET_ADMIN`.
     #[error(
         "cannot change table inet {table}: {changes} changes are too many at once; make several transactions"
     )]
@@ -163,8 +165,8 @@ impl NfTables {
     ///
     /// Of several changes to one element the last counts. No changes are none, whatever the table.
     ///
-    /// It returns when the kernel has done it: at once, or when others, who change the rule set just then, have finished. A
-    /// kernel that takes the changes and then says nothing is given a second.
+    /// It returns when the kernel has done it: at once, or when others who change the rule set just then are done.
+    /// A kernel that takes the changes and then says nothing is given a second.
     ///
     /// # Errors
     /// See [`NfTablesError`]. Nothing has changed then; only after [`NfTablesError::Io`] is that not certain.
