@@ -8,6 +8,7 @@ use crate::config::{Config, Count, Limits};
 use crate::flow::Patience;
 use crate::gate::Ceilings;
 use crate::pool;
+use crate::worker::Allowance;
 
 /// A connection's descriptors: one for each side.
 const DESCRIPTORS_EACH: usize = 2;
@@ -31,10 +32,13 @@ pub(crate) fn ceilings(config: &Config) -> Ceilings {
     }
 }
 
-/// How long flows may be idle under this configuration.
-pub(crate) fn patience(config: &Config) -> Patience {
-    let outage = config.longest_outage();
-    Patience { idle: config.limits.idle(outage), half_closed: config.limits.half_closed(outage) }
+/// What a flow may take under this configuration.
+pub(crate) fn allowance(config: &Config) -> Allowance {
+    let (limits, outage) = (&config.limits, config.longest_outage());
+    Allowance {
+        patience: Patience { idle: limits.idle(outage), half_closed: limits.half_closed(outage) },
+        held: limits.share().map_or(usize::MAX, |share| usize::try_from(share.get()).unwrap_or(usize::MAX)),
+    }
 }
 
 /// Connections that a process with this many descriptors can hold; the workers' idle pipes need some as well, and where

@@ -103,7 +103,7 @@ impl Daemon {
             }
         }
         for worker in &self.workers {
-            worker.mailbox.send(Order::BePatient(budget::patience(config)));
+            worker.mailbox.send(Order::Allow(budget::allowance(config)));
         }
         self.shared.gate.set_ceilings(budget::ceilings(config));
         if (config.proxy.workers, config.proxy.relay) != (self.config.proxy.workers, self.config.proxy.relay)
@@ -220,11 +220,11 @@ impl Handle {
         let counters = Arc::new(Counters::default());
         let mailbox = Mailbox::new(format!("worker {index}")).map_err(Error::system(action()))?;
         let mailbox = Arc::new(mailbox);
+        mailbox.send(Order::Allow(budget::allowance(config)));
         mailbox.send(Order::Listen(listeners));
-        let patience = budget::patience(config);
         let (shared, relay) = (shared.clone(), config.proxy.relay);
-        let worker = Worker::new(relay, patience, shared, mailbox.clone(), counters.clone())
-            .map_err(Error::system(action()))?;
+        let worker =
+            Worker::new(relay, shared, mailbox.clone(), counters.clone()).map_err(Error::system(action()))?;
         let thread = std::thread::Builder::new()
             .name(format!("bentpipe-{index}"))
             .spawn(move || {

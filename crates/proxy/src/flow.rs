@@ -252,6 +252,12 @@ impl Flow {
     }
 }
 
+impl Default for Patience {
+    fn default() -> Self {
+        Self { idle: Duration::MAX, half_closed: Duration::MAX }
+    }
+}
+
 impl Seconds {
     fn since(self, earlier: Seconds) -> Duration {
         Duration::from_secs(u64::from(self.0.saturating_sub(earlier.0)))

@@ -14,11 +14,23 @@ pub(crate) struct Pool {
     pipes: Vec<Pipe>,
     /// Vessels that are out with flows.
     lent: usize,
+    /// Bytes that a vessel is filled with at most.
+    most: usize,
 }
 
 impl Pool {
     pub(crate) fn new(kind: RelayKind) -> Self {
-        Self { kind, buffers: Vec::new(), pipes: Vec::new(), lent: 0 }
+        Self { kind, buffers: Vec::new(), pipes: Vec::new(), lent: 0, most: usize::MAX }
+    }
+
+    /// Fills vessels with no more than this from now on, whatever they could hold.
+    pub(crate) fn fill_at_most(&mut self, bytes: usize) {
+        self.most = bytes;
+    }
+
+    /// Bytes that a vessel may be filled with.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// Lends an empty vessel of the configured kind.

@@ -59,13 +59,21 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
 }
 
+/// What a flow may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowance {
+    pub(crate) patience: Patience,
+    /// Bytes between its sockets each way.
+    pub(crate) held: usize,
+}
+
 /// What the daemon tells a worker.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// Serve these listeners; those that are there get no more connections.
     Listen(Vec<Listener>),
-    /// End flows that are idle for longer.
-    BePatient(Patience),
+    /// Allow each flow this much.
+    Allow(Allowance),
 }
 
 pub(crate) struct Worker {
@@ -98,7 +106,6 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         relay: RelayKind,
-        patience: Patience,
         shared: Arc<Shared>,
         mailbox: Arc<Mailbox<Order>>,
         counters: Arc<Counters>,
@@ -113,7 +120,7 @@ impl Worker {
             shared,
             mailbox,
             counters,
-            patience,
+            patience: Patience::default(),
             flows: Slab::new(),
             pool: Pool::new(relay),
             ready: VecDeque::new(),
@@ -162,7 +169,7 @@ impl Worker {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::BePatient(patience) => self.patience = patience,
+            Order::Allow(allowance) => self.allow(allowance),
             Order::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {
@@ -171,6 +178,11 @@ impl Worker {
                 listeners.into_iter().for_each(|listener| self.listen(listener));
             }
         }
+    }
+
+    fn allow(&mut self, Allowance { patience, held }: Allowance) {
+        self.patience = patience;
+        self.pool.fill_at_most(held);
     }
 
     fn listen(&mut self, listener: Listener) {

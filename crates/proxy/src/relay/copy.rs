@@ -20,10 +20,11 @@ impl Buffer {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    pub(super) fn fill(&mut self, from: &mut Endpoint) -> rustix::io::Result<usize> {
-        let (_, count) = recv(&from.socket, &mut *self.bytes, RecvFlags::empty())?;
+    pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
+        let size = self.bytes.len().min(most);
+        let (_, count) = recv(&from.socket, &mut self.bytes[..size], RecvFlags::empty())?;
         // A short read leaves nothing behind (epoll(7)), which saves a system call for each small message.
-        from.readable = count == SIZE || from.read_to_the_end;
+        from.readable = count == size || from.read_to_the_end;
         (self.start, self.end) = (0, count);
         Ok(count)
     }

@@ -134,7 +134,7 @@ impl Channel {
 
     fn read_some(&mut self, from: &mut Endpoint, pool: &mut Pool) -> io::Result<()> {
         let mut vessel = if from.has_urgent_data { pool.lend_buffer() } else { pool.lend() };
-        let result = vessel.fill(from);
+        let result = vessel.fill(from, pool.most());
         if matches!(result, Ok(Some(0))) {
             // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
             self.ended = matches!(vessel, Vessel::Buffer(_));
@@ -151,10 +151,10 @@ impl Channel {
 
 impl Vessel {
     /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for.
-    fn fill(&mut self, from: &mut Endpoint) -> io::Result<Option<usize>> {
+    fn fill(&mut self, from: &mut Endpoint, most: usize) -> io::Result<Option<usize>> {
         let result = match self {
-            Vessel::Buffer(buffer) => buffer.fill(from),
-            Vessel::Pipe(pipe) => pipe.fill(from),
+            Vessel::Buffer(buffer) => buffer.fill(from, most),
+            Vessel::Pipe(pipe) => pipe.fill(from, most),
         };
         let count = unless_it_would_block(result)?;
         if count.is_none() {

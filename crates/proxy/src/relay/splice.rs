@@ -28,8 +28,8 @@ impl Pipe {
     }
 
     /// The pipe is empty, so that only the socket can be what would block.
-    pub(super) fn fill(&mut self, from: &mut Endpoint) -> rustix::io::Result<usize> {
-        self.held = splice(&from.socket, None, &self.write, None, self.capacity, flags())?;
+    pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
+        self.held = splice(&from.socket, None, &self.write, None, self.capacity.min(most), flags())?;
         Ok(self.held)
     }
 

@@ -36,7 +36,7 @@ pub struct Running {
     pub child: Child,
     stdin: Option<ChildStdin>,
     lines: BufReader<std::process::ChildStdout>,
-    _config: tempfile::NamedTempFile,
+    config: tempfile::NamedTempFile,
 }
 
 /// The network, or nothing and the reason on standard output.
@@ -100,7 +100,7 @@ impl Net {
             .unwrap();
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut running = Running { child, stdin, lines, _config: config };
+        let mut running = Running { child, stdin, lines, config };
         loop {
             let line = running.line().expect("the daemon says ready or error");
             if line == "ready" {
@@ -204,6 +204,31 @@ impl Running {
         }
     }
 
+    /// Lets it read another configuration; what it says against it.
+    pub fn reload(&mut self, text: &str) -> Result<(), String> {
+        std::fs::write(self.config.path(), text).unwrap();
+        writeln!(self.stdin.as_mut().unwrap(), "reload").unwrap();
+        match self.line().expect("the daemon answers").strip_prefix("error: ") {
+            None => Ok(()),
+            Some(error) => Err(error.to_owned()),
+        }
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        succeed(Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]));
+    }
+
+    /// Processor time that it has used, seconds.
+    pub fn processor_time(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let ticks: Vec<f64> =
+            fields.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
+        // USER_HZ has been 100 on x86 and arm for ever (time(7)).
+        ticks.iter().sum::<f64>() / 100.0
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -286,14 +311,22 @@ fn succeed(command: &mut Command) {
 fn daemon_process() {
     use bentpipe_proxy::{Config, Daemon};
     let Ok(path) = std::env::var(CONFIG_VARIABLE) else { return };
-    let config = Config::load(path).map_err(|error| error.to_string());
-    let daemon = match config.and_then(|config| Daemon::start(&config).map_err(|error| error.to_string())) {
+    let load = || Config::load(&path).map_err(|error| error.to_string());
+    let start = |config: Config| Daemon::start(&config).map_err(|error| error.to_string());
+    let mut daemon = match load().and_then(start) {
         Ok(daemon) => daemon,
         Err(error) => return println!("error: {error}"),
     };
     println!("ready");
-    for _request in std::io::stdin().lines() {
-        println!("{:?}", daemon.stats());
+    for request in std::io::stdin().lines() {
+        if request.unwrap() == "reload" {
+            match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
+                Ok(()) => println!("ready"),
+                Err(error) => println!("error: {error}"),
+            }
+        } else {
+            println!("{:?}", daemon.stats());
+        }
     }
     daemon.stop();
 }
