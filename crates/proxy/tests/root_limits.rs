@@ -95,7 +95,8 @@ fn one_client_at_its_limit_does_not_keep_others_out() {
     let Some(net) = network() else { return };
     let mut daemon = net.try_daemon(&with_limits("connections_per_client = 2")).unwrap();
     net.client.run("ip addr add 10.77.1.3/24 dev up0");
-    net.client.run("ip addr add fd77:1:0:1::3/64 dev up0 nodad");
+    // Not one that the kernel would choose by itself.
+    net.client.run("ip addr add fd77:1:0:1::3/64 dev up0 nodad preferred_lft 0");
     net.gateway.run("ip route add fd77:1:0:1::/64 dev ground0");
     for (address, other) in SERVER.into_iter().zip(["10.77.1.3", "fd77:1:0:1::3"]) {
         let listener = net.listen(address);
