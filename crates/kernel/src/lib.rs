@@ -4,12 +4,15 @@
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
+//! - [`privileges`], [`limits`]: what the process gives up after set-up, and how many descriptors it may have.
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
 
 pub mod congestion;
 pub mod host;
 pub mod hybla;
 pub mod leg;
+pub mod limits;
+pub mod privileges;
 pub mod sockopt;
 pub mod tcp_info;
 pub mod timers;
