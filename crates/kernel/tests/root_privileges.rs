@@ -27,6 +27,7 @@ use rustix::thread::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 type Outcome = Result<(), Box<dyn Error>>;
+type Test = (&'static str, fn() -> Outcome);
 
 /// Numbers that no machine has an account for.
 const ACCOUNT: &str = "54321:54322";
@@ -35,7 +36,7 @@ const KEPT: &str = "0000000000001400";
 /// Which test this process is.
 const VARIABLE: &str = "BENTPIPE_TEST_PRIVILEGES";
 
-const TESTS: [(&str, fn() -> Outcome); 11] = [
+const TESTS: [Test; 11] = [
     ("root_becomes_the_account_with_two_capabilities_and_no_more", becomes_the_account),
     ("threads_started_later_and_programs_have_the_same", threads_and_programs_have_the_same),
     ("there_is_no_way_back_to_root", no_way_back),
