@@ -171,6 +171,7 @@ fn what_is_kept_works() -> Outcome {
     if let Some(hybla) = hybla {
         sockopt::set_congestion(TcpListener::bind("127.0.0.1:0")?, hybla.name())?;
         let name = hybla.name().to_owned();
+        assert!(bentpipe_kernel::congestion::available().contains(&name), "it is held");
         drop(hybla);
         assert!(
             !bentpipe_kernel::congestion::available().contains(&name),
