@@ -6,14 +6,17 @@
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
+//! - [`privileges`], [`limits`]: what the process gives up after set-up, and how many descriptors it may have.
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
 
 pub mod congestion;
 pub mod host;
 pub mod hybla;
 pub mod leg;
+pub mod limits;
 mod netlink;
 pub mod nftables;
+pub mod privileges;
 pub mod route;
 pub mod sockopt;
 pub mod tcp_info;

@@ -49,6 +49,9 @@ pub struct ProxySettings {
     pub relay: RelayKind,
     /// When the client's handshake completes.
     pub handshake: Handshake,
+    /// The account, `USER` or `USER:GROUP`, that a daemon started by root goes on as; by default `bentpipe` if there is one,
+    /// and otherwise `nobody`.
+    pub user: Option<String>,
 }
 
 /// When the client's handshake completes.

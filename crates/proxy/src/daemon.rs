@@ -1,10 +1,13 @@
 //! The daemon: checks, listeners, workers, and the rules last; all of it undone in the opposite order.
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+use bentpipe_kernel::hybla::Hybla;
+use socket2::{Domain, Socket, Type};
 
 use crate::budget;
 use crate::config::{Config, Interface};
@@ -20,6 +23,10 @@ use crate::stats::{Counters, Stats};
 use crate::watch::{Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
+/// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
+const CLAIM_NETWORK: u8 = 98;
+const CLAIM_PORT: u16 = 1;
+
 /// A running splitter. It works until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Daemon {
@@ -33,8 +40,10 @@ pub struct Daemon {
     ports: PortRanges,
     paths: Vec<Path>,
     families: Vec<Family>,
-    /// The name that keeps a second daemon out; the kernel frees it with the process.
-    _only_one: UnixListener,
+    /// Kept for a reload that asks for it when the rights to load it are gone.
+    _hybla: Option<Hybla>,
+    /// What keeps a second daemon out; the kernel frees it with the process.
+    _only_one: Socket,
 }
 
 /// A daemon that has everything for which it needs special rights, and takes no connection yet. It has no thread, so
@@ -45,7 +54,8 @@ pub struct Prepared {
     names: Names,
     legs: Arc<Legs>,
     families: Vec<Family>,
-    only_one: UnixListener,
+    hybla: Option<Hybla>,
+    only_one: Socket,
 }
 
 /// A worker as its daemon sees it.
@@ -78,7 +88,10 @@ impl Daemon {
             tracing::warn!("{warning}");
         }
         let legs = Arc::new(Legs::prepare(config));
-        Ok(Prepared { config: config.clone(), names, legs, families: listener::families(), only_one })
+        let families = listener::families();
+        // Where it cannot be had, a leg that asks for it has said so.
+        let hybla = Hybla::acquire().ok();
+        Ok(Prepared { config: config.clone(), names, legs, families, hybla, only_one })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -148,7 +161,7 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, legs, families, only_one } = self;
+        let Self { config, names, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
         let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
         ports.take(&paths);
@@ -164,6 +177,7 @@ impl Prepared {
             ports,
             paths,
             families,
+            _hybla: hybla,
             _only_one: only_one,
         };
         for index in 0..daemon.config.proxy.workers.get() {
@@ -244,16 +258,29 @@ impl Handle {
     }
 }
 
-/// Keeps a second daemon, whose start would clear our rules as a dead run's, out of this network namespace: abstract
-/// socket names belong to a namespace and to a living process (unix(7)).
-fn claim(names: &Names) -> Result<UnixListener, Error> {
+/// Keeps a second daemon, whose start would clear our rules as a dead run's, out of this network namespace: a loopback
+/// address that belongs to the namespace and to a living process, with a port that an ordinary user cannot take. Nobody
+/// listens there.
+fn claim(names: &Names) -> Result<Socket, Error> {
     let action = "claim this network namespace";
-    let name = UnixAddress::from_abstract_name(format!("bentpipe/{}", names.table));
-    let name = name.map_err(Error::system(action))?;
-    UnixListener::bind_addr(&name).map_err(|source| match source.kind() {
-        std::io::ErrorKind::AddrInUse => Error::AlreadyRunning { table: names.table.clone() },
-        _ => Error::system(action)(source),
-    })
+    let [high, low] = fnv16(&names.table).to_be_bytes();
+    let address = SocketAddr::from(([127, CLAIM_NETWORK, high, low], CLAIM_PORT));
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).map_err(Error::system(action))?;
+    match socket.bind(&address.into()) {
+        Ok(()) => Ok(socket),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            Err(Error::AlreadyRunning { table: names.table.clone() })
+        }
+        Err(source) if source.kind() == ErrorKind::PermissionDenied => Err(Error::Privileges { source }),
+        Err(error) => Err(Error::system(action)(error)),
+    }
+}
+
+/// Fowler, Noll and Vo's hash (1a, 32 bits), folded: different tables may run side by side.
+fn fnv16(text: &str) -> u16 {
+    let hash =
+        text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16) as u16 ^ hash as u16
 }
 
 fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) -> Plan<'a> {

@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// The process may not use foreign addresses.
     #[error(
-        "cannot make a transparent socket: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_RAW"
+        "cannot speak in the name of other hosts: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
     )]
     Privileges {
         /// What the system said.
