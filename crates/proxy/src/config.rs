@@ -8,10 +8,20 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+mod dscp;
 mod limits;
+mod list;
+mod network;
+mod ports;
+mod rule;
 mod values;
 
+pub use dscp::Dscp;
 pub use limits::{AtLimit, Limits};
+pub use list::List;
+pub use network::Network;
+pub use ports::Ports;
+pub use rule::{Action, Comment, Rule};
 pub use values::{Congestion, Count, Interface, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
@@ -35,6 +45,9 @@ pub struct Config {
     /// What the daemon may use.
     #[serde(default)]
     pub limits: Limits,
+    /// Which connections are split; the first rule that matches decides, and without one they are.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
 }
 
 /// `[proxy]`: how the splitter runs.
@@ -192,7 +205,7 @@ impl Config {
                 usize::from(u16::MAX) - ports + 1
             ));
         }
-        self.limits.contradiction(self.longest_outage())
+        rule::contradiction(&self.rules).or_else(|| self.limits.contradiction(self.longest_outage()))
     }
 
     /// The longest outage that some leg is to survive.

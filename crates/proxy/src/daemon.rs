@@ -67,6 +67,7 @@ impl Daemon {
             paths: &paths,
             handshake: config.proxy.handshake,
             at_limit: config.limits.at_limit,
+            rules: &config.rules,
         };
         daemon.interception = Some(Interception::install(names, &plan, families)?);
         tracing::info!(workers = daemon.workers.len(), relay = ?config.proxy.relay, "splitting connections");

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::config::{AtLimit, Handshake, Interface};
+use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::listener::TTL;
 use crate::path::{LegId, Path};
 
-use super::Names;
+use super::{Names, policy};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
 /// daemon renews them.
@@ -37,12 +37,14 @@ pub struct Plan<'a> {
     pub handshake: Handshake,
     /// What becomes of new connections at a limit.
     pub at_limit: AtLimit,
+    /// The operator's rules; the first that matches decides.
+    pub rules: &'a [Rule],
 }
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
 pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
     let table = &names.table;
-    let body = [sets(), prerouting(names), output(names), policy(plan), limits(plan.at_limit)];
+    let body = [sets(), prerouting(names), output(names), connections(plan), datagrams(plan), limits(plan.at_limit)];
     let paths = paths(names, plan);
     format!(
         "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
@@ -90,17 +92,34 @@ fn output(names: &Names) -> String {
 }
 
 /// What becomes of a connection is decided at its SYN.
-fn policy(plan: &Plan<'_>) -> String {
-    let otherwise = match plan.handshake {
-        Handshake::Early => "early",
-        Handshake::Faithful => "faithful",
-    };
+fn connections(plan: &Plan<'_>) -> String {
+    let rules = policy::connections(plan.rules, plan.handshake);
+    let otherwise = policy::chain(plan.handshake);
     format!(
         "\tchain policy {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
          \t\tfib daddr type != unicast return\n\
          \t\tfib daddr oif missing return\n\
+         {rules}\
          \t\tgoto {otherwise}\n\
+         \t}}\n"
+    )
+}
+
+/// UDP is not looked at unless the operator wants some of it rejected, and then only where it crosses a satellite leg.
+fn datagrams(plan: &Plan<'_>) -> String {
+    let rules = policy::datagrams(plan.rules);
+    if rules.is_empty() {
+        return String::new();
+    }
+    let ground = interface_match(LegId::Terrestrial, plan.interfaces);
+    format!(
+        "\tchain datagrams {{\n\
+         \t\ttype filter hook forward priority filter; policy accept;\n\
+         \t\tmeta l4proto != udp return\n\
+         \t\tmeta l4proto != @{ALIVE} return\n\
+         \t\tiifname {ground} oifname {ground} return\n\
+         {rules}\
          \t}}\n"
     )
 }
@@ -177,7 +196,8 @@ mod tests {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let paths = paths(interfaces.len(), 7600);
-        ruleset(&Names::default(), &Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit })
+        let plan = Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[] };
+        ruleset(&Names::default(), &plan)
     }
 
     fn early(interfaces: &[&str]) -> String {
