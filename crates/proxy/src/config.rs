@@ -259,13 +259,31 @@ fn line_error(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Line { file: file.to_owned(), line: before + 1, key: key_on_line(text, before), message }
 }
 
-/// The key that line `index` (from zero) gives a value to, with the table it stands in.
+/// The key that line `index` (from zero) gives a value to, or a list that it is in the middle of; with the table it
+/// stands in.
 fn key_on_line(text: &str, index: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let (key, _) = lines.get(index)?.split_once('=')?;
-    let header = lines[..index].iter().rev().find_map(|line| line.trim().strip_prefix('['));
-    let table = header.and_then(|rest| rest.split(']').next());
-    Some(table.map_or_else(|| key.trim().to_owned(), |table| format!("{}.{}", table.trim(), key.trim())))
+    let lines: Vec<&str> = text.lines().take(index + 1).collect();
+    let begin = lines.iter().rposition(|line| key_of(line).is_some())?;
+    if begin < index && !is_open_list(&lines[begin..index]) {
+        return None;
+    }
+    let key = key_of(lines[begin])?;
+    let header = lines[..begin].iter().rev().find_map(|line| line.trim_start().strip_prefix('['));
+    let table = header.and_then(|rest| rest.trim_start_matches('[').split(']').next());
+    Some(table.map_or_else(|| key.to_owned(), |table| format!("{}.{key}", table.trim())))
+}
+
+/// The bare key in front of an equals sign.
+fn key_of(line: &str) -> Option<&str> {
+    let key = line.split_once('=')?.0.trim();
+    let bare = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    (!key.is_empty() && key.chars().all(bare)).then_some(key)
+}
+
+/// Whether these lines open more brackets than they close.
+fn is_open_list(lines: &[&str]) -> bool {
+    let count = |bracket| lines.iter().flat_map(|line| line.chars()).filter(|&c| c == bracket).count();
+    count('[') > count(']')
 }
 
 #[cfg(test)]
@@ -291,6 +309,24 @@ receive_buffer = "2MiB"
 
 [terrestrial]
 congestion = "cubic"
+
+[[rules]]
+action = "pass"
+client = ["10.0.0.0/8", "2001:db8::/32"]
+server = "192.0.2.1"
+client_interface = "lan0"
+server_interface = ["sat0", "wan0"]
+port = [22, "6000-6010"]
+dscp = ["ef", 46, "cs1"]
+comment = "by hand"
+
+[[rules]]
+action = "split"
+port = 80
+handshake = "faithful"
+
+[[rules]]
+action = "reject"
 "#;
 
     fn message(text: &str) -> String {
@@ -309,6 +345,24 @@ congestion = "cubic"
         assert_eq!(settings.survive_outage, Some(Duration::from_secs(1500)));
         assert_eq!(settings.receive_buffer, Some(ByteCount::new(2 << 20)));
         assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));
+        assert_eq!(config.rules[0].client.as_ref().map(|networks| networks.len()), Some(2));
+        assert_eq!(config.rules[0].comment.as_ref().map(Comment::as_str), Some("by hand"));
+        assert_eq!(config.rules[1].action, Action::Split { handshake: Some(Handshake::Faithful) });
+        assert_eq!(config.rules[2].action, Action::Reject);
+    }
+
+    #[test]
+    fn an_error_in_a_list_or_in_a_table_of_many_names_its_key() {
+        let error =
+            message("[[rules]]\naction = \"pass\"\n[[rules]]\naction = \"pass\"\nport = [22, \"x\"]\n");
+        assert!(error.starts_with("bentpipe.toml, line 5, key rules.port: \"x\" is not a port"), "{error}");
+
+        let error =
+            message("[[rules]]\naction = \"pass\"\nclient = [\n  \"10.0.0.0/8\",\n  \"10.1.2.3/16\",\n]\n");
+        assert!(error.contains("key rules.client: \"10.1.2.3/16\" has bits set"), "{error}");
+
+        let error = message("[legs.a]\ninterface = \"sat0\"\nthis is not TOML\n");
+        assert!(error.starts_with("bentpipe.toml, line 3: "), "{error}");
     }
 
     #[test]

@@ -53,7 +53,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
             values.push(value);
         }
         if values.is_empty() {
-            return Err(A::Error::custom("an empty list matches nothing; leave the key out to match everything"));
+            return Err(A::Error::custom(
+                "an empty list matches nothing; leave the key out to match everything",
+            ));
         }
         Ok(List(values))
     }

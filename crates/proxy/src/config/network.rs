@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_network_is_refused() {
-        for text in ["", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10/8", "fe80::1%eth0", "example.org"] {
+        for text in
+            ["", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10/8", "fe80::1%eth0", "example.org"]
+        {
             assert!(error(text).contains("is not a network"), "{text}");
         }
     }

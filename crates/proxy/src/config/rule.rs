@@ -87,7 +87,8 @@ impl Rule {
 
     /// Whether it matches whatever comes.
     fn is_unconditional(&self) -> bool {
-        let Self { action: _, client, server, client_interface, server_interface, port, dscp, comment: _ } = self;
+        let Self { action: _, client, server, client_interface, server_interface, port, dscp, comment: _ } =
+            self;
         client.is_none()
             && server.is_none()
             && client_interface.is_none()
@@ -173,4 +174,102 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    fn parse(rules: &str) -> Result<Vec<Rule>, String> {
+        let text = format!("[legs.a]\ninterface = \"sat0\"\n{rules}");
+        Config::parse("x", &text).map(|config| config.rules).map_err(|error| error.to_string())
+    }
+
+    fn error(rules: &str) -> String {
+        let error = parse(rules).unwrap_err();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    }
+
+    #[test]
+    fn a_rule_needs_an_action_only() {
+        let rules = parse("[[rules]]\naction = \"pass\"").unwrap();
+        assert!(rules[0].is_unconditional());
+        let error = error("[[rules]]\nport = 22\n");
+        assert!(error.contains("line 3") && error.contains("missing field `action`"), "{error}");
+    }
+
+    #[test]
+    fn to_reject_means_the_port_of_quic_unless_it_says_another() {
+        let port = |text| parse(text).unwrap()[0].port.clone();
+        assert_eq!(port("[[rules]]\naction = \"reject\""), Some(Ports::one(443).into()));
+        assert_eq!(port("[[rules]]\naction = \"reject\"\nport = 8443"), Some(Ports::one(8443).into()));
+    }
+
+    #[test]
+    fn a_value_may_stand_alone_or_in_a_list_that_is_not_empty() {
+        for (key, value) in
+            [("client", "\"::1\""), ("port", "22"), ("dscp", "\"ef\""), ("server_interface", "\"a\"")]
+        {
+            let rule = |value: &str| parse(&format!("[[rules]]\naction = \"pass\"\n{key} = {value}"));
+            assert_eq!(rule(value), rule(&format!("[{value}]")));
+            let error = rule("[]").unwrap_err();
+            assert!(error.contains(&format!("line 5, key rules.{key}: an empty list")), "{error}");
+            let error = rule("true").unwrap_err();
+            assert!(error.contains("expected a value or a list of values"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_handshake_without_a_split_is_refused() {
+        for action in ["pass", "reject"] {
+            let error = error(&format!("[[rules]]\naction = \"{action}\"\nhandshake = \"early\""));
+            assert!(
+                error.contains("line 3") && error.contains("handshake goes with action = \"split\""),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn networks_of_different_families_are_refused() {
+        let rule = "[[rules]]\naction = \"pass\"\nclient = \"10.0.0.0/8\"\n";
+        let error = error(&format!("{rule}server = [\"::1\", \"2001:db8::/32\"]"));
+        assert!(error.contains("line 3") && error.contains("can never match"), "{error}");
+        assert!(parse(&format!("{rule}server = [\"::1\", \"192.0.2.1\"]")).is_ok());
+    }
+
+    #[test]
+    fn a_rule_behind_one_that_decides_everything_is_refused() {
+        let rules = |actions: &[&str]| {
+            parse(&actions.iter().map(|action| format!("[[rules]]\naction = {action}\n")).collect::<String>())
+        };
+        const SPLIT: &str = "\"split\"";
+        const PASS: &str = "\"pass\"";
+        const REJECT: &str = "\"reject\"";
+        const PASS_SSH: &str = "\"pass\"\nport = 22";
+        for never in
+            [&[SPLIT, PASS_SSH][..], &[PASS, REJECT], &[PASS_SSH, PASS, SPLIT], &[SPLIT, REJECT, PASS]]
+        {
+            let number = never.len();
+            let error = rules(never).unwrap_err();
+            assert!(error.contains(&format!("number {number} can never match")), "{error}");
+        }
+        // To split is nothing to UDP, so that a rule behind it can still be one for datagrams.
+        for well in [&[PASS_SSH, SPLIT][..], &[SPLIT, REJECT], &[SPLIT, PASS_SSH, REJECT], &[REJECT, PASS]] {
+            assert!(rules(well).is_ok(), "{well:?}");
+        }
+    }
+
+    #[test]
+    fn a_comment_that_could_end_its_rule_is_refused() {
+        for comment in ["'\"'", "'a\\b'", "\"a\\nb\"", "''", "\"\\u0000\""] {
+            let error = error(&format!("[[rules]]\naction = \"pass\"\ncomment = {comment}"));
+            assert!(error.contains("key rules.comment: this comment cannot stand"), "{error}");
+        }
+        let long = "ä".repeat(LONGEST_COMMENT / 2);
+        assert!(parse(&format!("[[rules]]\naction = \"pass\"\ncomment = \"{long}\"")).is_ok());
+        assert!(parse(&format!("[[rules]]\naction = \"pass\"\ncomment = \"{long}a\"")).is_err());
+    }
 }

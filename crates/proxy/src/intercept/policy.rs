@@ -136,8 +136,7 @@ fn port_elements(ports: &List<Ports>) -> Vec<String> {
             _ => merged.push((first, last)),
         }
     }
-    let text =
-        |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+    let text = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
     merged.into_iter().map(text).collect()
 }
 
@@ -195,7 +194,9 @@ mod tests {
     #[test]
     fn a_rule_behind_the_last_that_rejects_is_not_needed_for_udp() {
         let rules = rules("[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 7\n");
-        assert!(!datagrams(&rules).contains("return") && connections(&rules, Handshake::Early).contains("return"));
+        assert!(
+            !datagrams(&rules).contains("return") && connections(&rules, Handshake::Early).contains("return")
+        );
     }
 
     #[test]
@@ -245,14 +246,20 @@ mod tests {
 
     #[test]
     fn the_comment_stands_at_the_end() {
-        assert_eq!(one("port = 22\ncomment = \"ssh; } accept\""), "\t\ttcp dport 22 return comment \"ssh; } accept\"\n");
+        assert_eq!(
+            one("port = 22\ncomment = \"ssh; } accept\""),
+            "\t\ttcp dport 22 return comment \"ssh; } accept\"\n"
+        );
     }
 
     proptest! {
         #[test]
-        fn no_text_leaves_its_quotation_marks(comment in "\\PC*|[\"\\\\\\n;{}a-z* ]{1,30}", name in "[\"\\\\\\n;{}a-z*$@ ]{1,15}") {
+        fn no_text_leaves_its_quotation_marks(
+            comment in "fine|\\PC{0,130}|[\"\\\\\n;{}a-z* ]{1,30}", name in "sat0|[\"\\\\\n;{}a-z*$@ ]{1,15}"
+        ) {
             let text = format!(
-                "[legs.a]\ninterface = \"sat0\"\n[[rules]]\naction = \"pass\"\nclient_interface = {name:?}\ncomment = {comment:?}\n"
+                "[legs.a]\ninterface = \"sat0\"\n[[rules]]\naction = \"pass\"\n\
+                 client_interface = {name:?}\ncomment = {comment:?}\n"
             );
             // Strings that TOML writes otherwise than Rust are refused as well, by TOML.
             if let Ok(config) = Config::parse("x", &text) {

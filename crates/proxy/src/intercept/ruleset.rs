@@ -44,7 +44,8 @@ pub struct Plan<'a> {
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
 pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
     let table = &names.table;
-    let body = [sets(), prerouting(names), output(names), connections(plan), datagrams(plan), limits(plan.at_limit)];
+    let body =
+        [sets(), prerouting(names), output(names), connections(plan), datagrams(plan), limits(plan.at_limit)];
     let paths = paths(names, plan);
     format!(
         "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
@@ -74,7 +75,7 @@ fn prerouting(names: &Names) -> String {
          \t\tiifname {{ \"lo\", \"{passed}\" }} return\n\
          \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
          \t\tiifname \"{held}\" goto answered\n\
-         \t\ttcp flags & (fin | syn | rst | ack) == syn jump policy\n\
+         \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
          \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
          \t}}\n"
     )
@@ -96,7 +97,7 @@ fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake);
     format!(
-        "\tchain policy {{\n\
+        "\tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
          \t\tfib daddr type != unicast return\n\
          \t\tfib daddr oif missing return\n\
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn without_a_sign_of_life_nothing_is_taken() {
-        assert!(early(&["sat0"]).contains("chain policy {\n\t\tmeta l4proto != @alive return\n"));
+        assert!(early(&["sat0"]).contains("chain decide {\n\t\tmeta l4proto != @alive return\n"));
     }
 
     #[test]
