@@ -133,7 +133,7 @@ impl Net {
     /// Everything that the daemon may leave on the gateway.
     pub fn traces(&self) -> String {
         [
-            "nft list ruleset",
+            "nft -s list ruleset",
             "ip -4 rule",
             "ip -6 rule",
             "ip -4 route show table 25200",
