@@ -13,8 +13,8 @@ const QUIC: u16 = 443;
 /// The kernel keeps 128 bytes of comment with a rule (libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN`), a final zero among them.
 const LONGEST_COMMENT: usize = 120;
 
-/// One of `[[rules]]`: conditions that must all hold, and what is done with the connections for which they do. A condition
-/// that is left out holds always, one that lists several values holds for each of them.
+/// One of `[[rules]]`: conditions that must all hold, and what is done with the connections for which they do. A
+/// condition that is left out holds always, one that lists several values holds for each of them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Rule {
@@ -119,8 +119,8 @@ impl TryFrom<Written> for Rule {
         if rule.concerns_family(true) || rule.concerns_family(false) {
             Ok(rule)
         } else {
-            Err("client and server have no address family in common, so that this rule can never match; write networks \
-                 of the same family, or two rules"
+            Err("client and server have no address family in common, so that this rule can never match; write \
+                 networks of the same family, or two rules"
                 .into())
         }
     }
@@ -140,8 +140,8 @@ impl TryFrom<String> for Comment {
         let unfit = |c: char| c.is_control() || c == '"' || c == '\\';
         if text.is_empty() || text.len() > LONGEST_COMMENT || text.contains(unfit) {
             return Err(format!(
-                "this comment cannot stand in the kernel's rules; write one line of 1 to {LONGEST_COMMENT} bytes without \
-                 quotation marks and backslashes"
+                "this comment cannot stand in the kernel's rules; write one line of 1 to {LONGEST_COMMENT} bytes \
+                 without quotation marks and backslashes"
             ));
         }
         Ok(Self(text))
@@ -164,8 +164,8 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
         if let Some(earlier) = decided_by {
             let (earlier, later) = (earlier + 1, index + 1);
             return Some(format!(
-                "rules: number {later} can never match, because number {earlier} has no conditions and decides everything; \
-                 write number {later} before it, or leave it out"
+                "rules: number {later} can never match, because number {earlier} has no conditions and decides \
+                 everything; write number {later} before it, or leave it out"
             ));
         }
         if rule.is_unconditional() {
@@ -190,6 +190,24 @@ mod tests {
         let error = parse(rules).unwrap_err();
         assert!(!error.contains('\n'), "{error}");
         error
+    }
+
+    #[test]
+    fn the_documentations_examples_are_read() {
+        let page = include_str!("../../../../docs/policy.md");
+        let examples: Vec<&str> =
+            page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert_eq!(examples.len(), 3);
+        for example in examples {
+            parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+        }
+        let file = include_str!("../../../../dist/bentpipe.toml");
+        let (_, rules) = file.split_once("docs/policy.md says more").unwrap();
+        let code = |line: &&str| line.contains(" = ") || line.contains("[[");
+        let lines: Vec<&str> =
+            rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
+        assert_eq!(parse(&lines.join("\n")).map(|rules| rules.len()), Ok(3));
+        assert_eq!(Config::parse("x", file).unwrap().rules, []);
     }
 
     #[test]
