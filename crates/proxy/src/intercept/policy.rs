@@ -192,6 +192,12 @@ mod tests {
     }
 
     #[test]
+    fn every_rule_that_rejects_counts_for_udp() {
+        let rules = rules("[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"reject\"\nport = 8443\n");
+        assert_eq!(datagrams(&rules).matches("port-unreachable").count(), 2);
+    }
+
+    #[test]
     fn a_rule_behind_the_last_that_rejects_is_not_needed_for_udp() {
         let rules = rules("[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 7\n");
         assert!(

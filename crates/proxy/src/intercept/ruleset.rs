@@ -191,6 +191,7 @@ fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::path::paths;
 
     fn text(interfaces: &[&str], handshake: Handshake, at_limit: AtLimit) -> String {
@@ -267,6 +268,28 @@ mod tests {
             rules.contains("\t\tgoto faithful\n")
                 && rules.contains("jump limits\n\t\tmeta mark set 0x6271 accept")
         );
+    }
+
+    #[test]
+    fn rules_stand_behind_the_guards_and_udp_is_guarded_alike() {
+        let text = "[legs.a]\ninterface = \"sat0\"\n\
+                    [[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 22\n";
+        let config = Config::parse("x", text).unwrap();
+        let interfaces = [config.legs["a"].interface.clone()];
+        let (handshake, at_limit) = (Handshake::Early, AtLimit::Pass);
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths(1, 7600),
+            handshake,
+            at_limit,
+            rules: &config.rules,
+        };
+        let rules = ruleset(&Names::default(), &plan);
+        assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
+        let guards =
+            "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
+        assert!(rules.contains(&format!("{guards}\t\tudp dport 443 reject")), "{rules}");
+        assert!(!early(&["sat0"]).contains("hook forward"));
     }
 
     #[test]
