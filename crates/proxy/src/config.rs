@@ -8,10 +8,21 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+mod dscp;
 mod limits;
+mod list;
+mod network;
+mod ports;
+mod position;
+mod rule;
 mod values;
 
+pub use dscp::Dscp;
 pub use limits::{AtLimit, Limits};
+pub use list::List;
+pub use network::Network;
+pub use ports::Ports;
+pub use rule::{Action, Comment, Rule};
 pub use values::{Congestion, Count, Interface, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
@@ -35,6 +46,9 @@ pub struct Config {
     /// What the daemon may use.
     #[serde(default)]
     pub limits: Limits,
+    /// Which connections are split; the first rule that matches decides, and without one they are.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
 }
 
 /// `[proxy]`: how the splitter runs.
@@ -161,7 +175,7 @@ impl Config {
 
     /// Reads and checks a configuration; `file` is the name that errors give it.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| line_error(file, text, &error))?;
+        let config: Self = toml::from_str(text).map_err(|error| position::line_error(file, text, &error))?;
         match config.contradiction() {
             Some(message) => Err(ConfigError::Whole { file: file.to_owned(), message }),
             None => Ok(config),
@@ -194,7 +208,7 @@ impl Config {
                 "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
             ));
         }
-        self.limits.contradiction(self.longest_outage())
+        rule::contradiction(&self.rules).or_else(|| self.limits.contradiction(self.longest_outage()))
     }
 
     /// The longest outage that some leg is to survive.
@@ -239,24 +253,6 @@ fn geostationary() -> Span {
     Span(Duration::from_millis(600))
 }
 
-fn line_error(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
-    let message = error.message().replace('\n', ", ");
-    let Some(start) = error.span().map(|span| span.start.min(text.len())) else {
-        return ConfigError::Whole { file: file.to_owned(), message };
-    };
-    let before = text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count();
-    ConfigError::Line { file: file.to_owned(), line: before + 1, key: key_on_line(text, before), message }
-}
-
-/// The key that line `index` (from zero) gives a value to, with the table it stands in.
-fn key_on_line(text: &str, index: usize) -> Option<String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let (key, _) = lines.get(index)?.split_once('=')?;
-    let header = lines[..index].iter().rev().find_map(|line| line.trim().strip_prefix('['));
-    let table = header.and_then(|rest| rest.split(']').next());
-    Some(table.map_or_else(|| key.trim().to_owned(), |table| format!("{}.{}", table.trim(), key.trim())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,6 +276,24 @@ receive_buffer = "2MiB"
 
 [terrestrial]
 congestion = "cubic"
+
+[[rules]]
+action = "pass"
+client = ["10.0.0.0/8", "2001:db8::/32"]
+server = "192.0.2.1"
+client_interface = "lan0"
+server_interface = ["sat0", "wan0"]
+port = [22, "6000-6010"]
+dscp = ["ef", 46, "cs1"]
+comment = "by hand"
+
+[[rules]]
+action = "split"
+port = 80
+handshake = "faithful"
+
+[[rules]]
+action = "reject"
 "#;
 
     fn message(text: &str) -> String {
@@ -298,6 +312,10 @@ congestion = "cubic"
         assert_eq!(settings.survive_outage, Some(Duration::from_secs(1500)));
         assert_eq!(settings.receive_buffer, Some(ByteCount::new(2 << 20)));
         assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));
+        assert_eq!(config.rules[0].client.as_ref().map(|networks| networks.len()), Some(2));
+        assert_eq!(config.rules[0].comment.as_ref().map(Comment::as_str), Some("by hand"));
+        assert_eq!(config.rules[1].action, Action::Split { handshake: Some(Handshake::Faithful) });
+        assert_eq!(config.rules[2].action, Action::Reject);
     }
 
     #[test]

@@ -284,7 +284,13 @@ fn fnv16(text: &str) -> u16 {
 }
 
 fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) -> Plan<'a> {
-    Plan { interfaces, paths, handshake: config.proxy.handshake, at_limit: config.limits.at_limit }
+    Plan {
+        interfaces,
+        paths,
+        rules: &config.rules,
+        handshake: config.proxy.handshake,
+        at_limit: config.limits.at_limit,
+    }
 }
 
 fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {

@@ -150,11 +150,22 @@ struct HungThread {
 
 impl HungThread {
     fn of(daemon: &Running, name: &str) -> Self {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
         let named = |task: &std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
         };
-        let task = tasks.map(Result::unwrap).find(named).unwrap_or_else(|| panic!("a thread {name}"));
+        let find = || {
+            let mut tasks =
+                std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().map(Result::unwrap);
+            tasks.find(named)
+        };
+        let start = Instant::now();
+        // A thread takes its name when it begins to run.
+        let task = loop {
+            if let Some(task) = find() {
+                break task;
+            }
+            assert!(start.elapsed() < PATIENCE, "no thread is called {name}");
+        };
         let thread = task.file_name().to_str().unwrap().parse().unwrap();
         ptrace(libc::PTRACE_SEIZE, thread);
         ptrace(libc::PTRACE_INTERRUPT, thread);

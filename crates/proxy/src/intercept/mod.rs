@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::error::Error;
 
+mod policy;
 mod ruleset;
 
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::config::{AtLimit, Handshake, Interface};
+use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::listener::TTL;
 use crate::path::{LegId, Path};
 
-use super::Names;
+use super::{Names, policy};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
 /// daemon renews them.
@@ -38,12 +38,15 @@ pub struct Plan<'a> {
     pub handshake: Handshake,
     /// What becomes of new connections at a limit.
     pub at_limit: AtLimit,
+    /// The operator's rules; the first that matches decides.
+    pub rules: &'a [Rule],
 }
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
 pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
     let table = &names.table;
-    let body = [sets(), prerouting(names), output(names), policy(plan), limits(plan.at_limit)];
+    let body =
+        [sets(), prerouting(names), output(names), connections(plan), datagrams(plan), limits(plan.at_limit)];
     let paths = paths(names, plan);
     format!(
         "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
@@ -91,17 +94,34 @@ fn output(names: &Names) -> String {
 }
 
 /// What becomes of a connection is decided at its SYN.
-fn policy(plan: &Plan<'_>) -> String {
-    let otherwise = match plan.handshake {
-        Handshake::Early => "early",
-        Handshake::Faithful => "faithful",
-    };
+fn connections(plan: &Plan<'_>) -> String {
+    let rules = policy::connections(plan.rules, plan.handshake);
+    let otherwise = policy::chain(plan.handshake);
     format!(
         "\tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
          \t\tfib daddr type != unicast return\n\
          \t\tfib daddr oif missing return\n\
+         {rules}\
          \t\tgoto {otherwise}\n\
+         \t}}\n"
+    )
+}
+
+/// UDP is not looked at unless the operator wants some of it rejected, and then only where it crosses a satellite leg.
+fn datagrams(plan: &Plan<'_>) -> String {
+    let rules = policy::datagrams(plan.rules);
+    if rules.is_empty() {
+        return String::new();
+    }
+    let ground = interface_match(LegId::Terrestrial, plan.interfaces);
+    format!(
+        "\tchain datagrams {{\n\
+         \t\ttype filter hook forward priority filter; policy accept;\n\
+         \t\tmeta l4proto != udp return\n\
+         \t\tmeta l4proto != @{ALIVE} return\n\
+         \t\tiifname {ground} oifname {ground} return\n\
+         {rules}\
          \t}}\n"
     )
 }
@@ -172,13 +192,15 @@ fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::path::paths;
 
     fn text(interfaces: &[&str], handshake: Handshake, at_limit: AtLimit) -> String {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let paths = paths(interfaces.len(), 7600);
-        ruleset(&Names::default(), &Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit })
+        let plan = Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[] };
+        ruleset(&Names::default(), &plan)
     }
 
     fn early(interfaces: &[&str]) -> String {
@@ -247,6 +269,28 @@ mod tests {
             rules.contains("\t\tgoto faithful\n")
                 && rules.contains("jump limits\n\t\tmeta mark set 0x6271 accept")
         );
+    }
+
+    #[test]
+    fn rules_stand_behind_the_guards_and_udp_is_guarded_alike() {
+        let text = "[legs.a]\ninterface = \"sat0\"\n\
+                    [[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 22\n";
+        let config = Config::parse("x", text).unwrap();
+        let interfaces = [config.legs["a"].interface.clone()];
+        let (handshake, at_limit) = (Handshake::Early, AtLimit::Pass);
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths(1, 7600),
+            handshake,
+            at_limit,
+            rules: &config.rules,
+        };
+        let rules = ruleset(&Names::default(), &plan);
+        assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
+        let guards =
+            "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
+        assert!(rules.contains(&format!("{guards}\t\tudp dport 443 reject")), "{rules}");
+        assert!(!early(&["sat0"]).contains("hook forward"));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a name outside.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod probe;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -61,7 +63,7 @@ impl Net {
     }
 
     /// Joins a host to the gateway by a veth pair in network `number`.
-    fn wire(&self, host: &Host, interface: &str, at_gateway: &str, number: u8) {
+    pub fn wire(&self, host: &Host, interface: &str, at_gateway: &str, number: u8) {
         let gateway = &self.gateway;
         veth(&gateway.namespace, at_gateway, &host.namespace, interface).unwrap();
         for (host, interface, last) in [(gateway, at_gateway, 1), (host, interface, 2)] {
@@ -148,7 +150,7 @@ pub fn configuration(extra: &str) -> String {
 }
 
 impl Host {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self { namespace: Namespace::new(name).unwrap() }
     }
 

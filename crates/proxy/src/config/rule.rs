@@ -1,0 +1,293 @@
+//! `[[rules]]`: which connections are split; the first rule that matches decides.
+
+use serde::Deserialize;
+
+use super::dscp::Dscp;
+use super::list::List;
+use super::network::Network;
+use super::ports::Ports;
+use super::{Handshake, Interface};
+
+/// The port of HTTP/3, and so of nearly all QUIC (RFC 9114 §3.1).
+const QUIC: u16 = 443;
+/// The kernel keeps 128 bytes of comment with a rule (libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN`), a final zero among them.
+const LONGEST_COMMENT: usize = 120;
+
+/// One of `[[rules]]`: conditions that must all hold, and what is done with the connections for which they do. A
+/// condition that is left out holds always, one that lists several values holds for each of them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Rule {
+    /// What is done.
+    pub action: Action,
+    /// Networks of the client, which sends the SYN or the datagram.
+    pub client: Option<List<Network>>,
+    /// Networks of the server, which it is sent to.
+    pub server: Option<List<Network>>,
+    /// Interfaces that it comes in by.
+    pub client_interface: Option<List<Interface>>,
+    /// Interfaces that lead to the server.
+    pub server_interface: Option<List<Interface>>,
+    /// The server's ports.
+    pub port: Option<List<Ports>>,
+    /// Its code points.
+    pub dscp: Option<List<Dscp>>,
+    /// What the operator says of the rule; it stands in the kernel's rules too.
+    pub comment: Option<Comment>,
+}
+
+/// What a rule does with what it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// TCP connections are split.
+    Split {
+        /// When the client's handshake completes; as `[proxy]` says where it is left out.
+        handshake: Option<Handshake>,
+    },
+    /// Connections and datagrams are forwarded as if there were no proxy.
+    Pass,
+    /// UDP datagrams are answered with "port unreachable", so that their sender turns to TCP.
+    Reject,
+}
+
+/// One line of text, at most 120 bytes, without quotation marks and backslashes, so that it can stand in a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Comment(String);
+
+/// A rule as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    action: ActionName,
+    client: Option<List<Network>>,
+    server: Option<List<Network>>,
+    client_interface: Option<List<Interface>>,
+    server_interface: Option<List<Interface>>,
+    port: Option<List<Ports>>,
+    dscp: Option<List<Dscp>>,
+    handshake: Option<Handshake>,
+    comment: Option<Comment>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ActionName {
+    Split,
+    Pass,
+    Reject,
+}
+
+impl Rule {
+    /// Whether the rule's networks leave room for packets of IPv4, or of IPv6.
+    pub fn concerns_family(&self, ipv4: bool) -> bool {
+        let networks = [&self.client, &self.server].into_iter().flatten();
+        networks.into_iter().all(|list| list.iter().any(|network| network.is_ipv4() == ipv4))
+    }
+
+    /// Whether it matches whatever comes.
+    fn is_unconditional(&self) -> bool {
+        let Self { action: _, client, server, client_interface, server_interface, port, dscp, comment: _ } =
+            self;
+        client.is_none()
+            && server.is_none()
+            && client_interface.is_none()
+            && server_interface.is_none()
+            && port.is_none()
+            && dscp.is_none()
+    }
+}
+
+impl TryFrom<Written> for Rule {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let action = match (written.action, written.handshake) {
+            (ActionName::Split, handshake) => Action::Split { handshake },
+            (ActionName::Pass, None) => Action::Pass,
+            (ActionName::Reject, None) => Action::Reject,
+            (ActionName::Pass | ActionName::Reject, Some(_)) => {
+                return Err("handshake goes with action = \"split\" only; leave it out of this rule".into());
+            }
+        };
+        let port = match action {
+            Action::Reject => written.port.or_else(|| Some(Ports::one(QUIC).into())),
+            Action::Split { .. } | Action::Pass => written.port,
+        };
+        let Written { client, server, client_interface, server_interface, dscp, comment, .. } = written;
+        let rule = Self { action, client, server, client_interface, server_interface, port, dscp, comment };
+        if rule.concerns_family(true) || rule.concerns_family(false) {
+            Ok(rule)
+        } else {
+            Err("client and server have no address family in common, so that this rule can never match; write \
+                 networks of the same family, or two rules"
+                .into())
+        }
+    }
+}
+
+impl Comment {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Comment {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let unfit = |c: char| c.is_control() || c == '"' || c == '\\';
+        if text.is_empty() || text.len() > LONGEST_COMMENT || text.contains(unfit) {
+            return Err(format!(
+                "this comment cannot stand in the kernel's rules; write one line of 1 to {LONGEST_COMMENT} bytes \
+                 without quotation marks and backslashes"
+            ));
+        }
+        Ok(Self(text))
+    }
+}
+
+/// Says which rule can never match because one before it matches everything, if there is such a pair.
+pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
+    let (mut tcp, mut udp) = (None, None);
+    let last_reject = rules.iter().rposition(|rule| rule.action == Action::Reject);
+    for (index, rule) in rules.iter().enumerate() {
+        // UDP is looked at for the sake of the rules that reject, and as far as the last of them.
+        let for_udp = Some(index) < last_reject;
+        let decided_by = match rule.action {
+            Action::Split { .. } => tcp,
+            Action::Reject => udp,
+            Action::Pass if for_udp => tcp.and(udp),
+            Action::Pass => tcp,
+        };
+        if let Some(earlier) = decided_by {
+            let (earlier, later) = (earlier + 1, index + 1);
+            return Some(format!(
+                "rules: number {later} can never match, because number {earlier} has no conditions and decides \
+                 everything; write number {later} before it, or leave it out"
+            ));
+        }
+        if rule.is_unconditional() {
+            tcp = tcp.or(Some(index));
+            udp = udp.or((rule.action == Action::Pass).then_some(index));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    fn parse(rules: &str) -> Result<Vec<Rule>, String> {
+        let text = format!("[legs.a]\ninterface = \"sat0\"\n{rules}");
+        Config::parse("x", &text).map(|config| config.rules).map_err(|error| error.to_string())
+    }
+
+    fn error(rules: &str) -> String {
+        let error = parse(rules).unwrap_err();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    }
+
+    #[test]
+    fn the_documentations_examples_are_read() {
+        let page = include_str!("../../../../docs/policy.md");
+        let examples: Vec<&str> =
+            page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert_eq!(examples.len(), 3);
+        for example in examples {
+            parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+        }
+        let file = include_str!("../../../../dist/bentpipe.toml");
+        let (_, rules) = file.split_once("docs/policy.md says more").unwrap();
+        let code = |line: &&str| line.contains(" = ") || line.contains("[[");
+        let lines: Vec<&str> =
+            rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
+        assert_eq!(parse(&lines.join("\n")).map(|rules| rules.len()), Ok(3));
+        assert_eq!(Config::parse("x", file).unwrap().rules, []);
+    }
+
+    #[test]
+    fn a_rule_needs_an_action_only() {
+        let rules = parse("[[rules]]\naction = \"pass\"").unwrap();
+        assert!(rules[0].is_unconditional());
+        let error = error("[[rules]]\nport = 22\n");
+        assert!(error.contains("line 3") && error.contains("missing field `action`"), "{error}");
+    }
+
+    #[test]
+    fn to_reject_means_the_port_of_quic_unless_it_says_another() {
+        let port = |text| parse(text).unwrap()[0].port.clone();
+        assert_eq!(port("[[rules]]\naction = \"reject\""), Some(Ports::one(443).into()));
+        assert_eq!(port("[[rules]]\naction = \"reject\"\nport = 8443"), Some(Ports::one(8443).into()));
+    }
+
+    #[test]
+    fn a_value_may_stand_alone_or_in_a_list_that_is_not_empty() {
+        for (key, value) in
+            [("client", "\"::1\""), ("port", "22"), ("dscp", "\"ef\""), ("server_interface", "\"a\"")]
+        {
+            let rule = |value: &str| parse(&format!("[[rules]]\naction = \"pass\"\n{key} = {value}"));
+            assert_eq!(rule(value), rule(&format!("[{value}]")));
+            let error = rule("[]").unwrap_err();
+            assert!(error.contains(&format!("line 5, key rules.{key}: an empty list")), "{error}");
+            let error = rule("true").unwrap_err();
+            assert!(error.contains("expected a value or a list of values"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_handshake_without_a_split_is_refused() {
+        for action in ["pass", "reject"] {
+            let error = error(&format!("[[rules]]\naction = \"{action}\"\nhandshake = \"early\""));
+            assert!(
+                error.contains("line 3") && error.contains("handshake goes with action = \"split\""),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn networks_of_different_families_are_refused() {
+        let rule = "[[rules]]\naction = \"pass\"\nclient = \"10.0.0.0/8\"\n";
+        let error = error(&format!("{rule}server = [\"::1\", \"2001:db8::/32\"]"));
+        assert!(error.contains("line 3") && error.contains("can never match"), "{error}");
+        assert!(parse(&format!("{rule}server = [\"::1\", \"192.0.2.1\"]")).is_ok());
+    }
+
+    #[test]
+    fn a_rule_behind_one_that_decides_everything_is_refused() {
+        let rules = |actions: &[&str]| {
+            parse(&actions.iter().map(|action| format!("[[rules]]\naction = {action}\n")).collect::<String>())
+        };
+        const SPLIT: &str = "\"split\"";
+        const PASS: &str = "\"pass\"";
+        const REJECT: &str = "\"reject\"";
+        const PASS_SSH: &str = "\"pass\"\nport = 22";
+        for never in
+            [&[SPLIT, PASS_SSH][..], &[PASS, REJECT], &[PASS_SSH, PASS, SPLIT], &[SPLIT, REJECT, PASS]]
+        {
+            let number = never.len();
+            let error = rules(never).unwrap_err();
+            assert!(error.contains(&format!("number {number} can never match")), "{error}");
+        }
+        // To split is nothing to UDP, so that a rule behind it can still be one for datagrams.
+        for well in [&[PASS_SSH, SPLIT][..], &[SPLIT, REJECT], &[SPLIT, PASS_SSH, REJECT], &[REJECT, PASS]] {
+            assert!(rules(well).is_ok(), "{well:?}");
+        }
+    }
+
+    #[test]
+    fn a_comment_that_could_end_its_rule_is_refused() {
+        for comment in ["'\"'", "'a\\b'", "\"a\\nb\"", "''", "\"\\u0000\""] {
+            let error = error(&format!("[[rules]]\naction = \"pass\"\ncomment = {comment}"));
+            assert!(error.contains("key rules.comment: this comment cannot stand"), "{error}");
+        }
+        let long = "ä".repeat(LONGEST_COMMENT / 2);
+        assert!(parse(&format!("[[rules]]\naction = \"pass\"\ncomment = \"{long}\"")).is_ok());
+        assert!(parse(&format!("[[rules]]\naction = \"pass\"\ncomment = \"{long}a\"")).is_err());
+    }
+}
