@@ -204,6 +204,28 @@ fn buffer(direction: &str, key: &str, link: &LinkNeeds) -> Check {
     }
 }
 
+/// Bits 1, to open with data, and 2, to take data with a SYN, of `net.ipv4.tcp_fastopen` (ip-sysctl).
+const FAST_OPEN: u32 = 0b11;
+
+/// Whether this network namespace lets TCP Fast Open do both of its roles; of the legs that ask for it.
+pub fn fast_open() -> Check {
+    let name = "TCP Fast Open";
+    let value = read("/proc/sys/net/ipv4/tcp_fastopen");
+    match value.parse::<u32>() {
+        Ok(bits) if bits & FAST_OPEN == FAST_OPEN => pass(name, "opens with data and takes data with a SYN"),
+        Ok(bits) => {
+            let lacks = match bits & FAST_OPEN {
+                0 => "neither opens with data nor takes any with a SYN",
+                1 => "takes no data with a SYN",
+                _ => "does not open with data",
+            };
+            let fix = format!("sysctl -w net.ipv4.tcp_fastopen={}", bits | FAST_OPEN);
+            fail(name, format!("net.ipv4.tcp_fastopen = {bits}: this host {lacks}"), fix)
+        }
+        Err(_) => fail(name, "this kernel has no net.ipv4.tcp_fastopen", "leave fast_open out"),
+    }
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -52,7 +52,7 @@ impl Daemon {
         let paths = path::paths(config.legs.len(), config.proxy.port.get());
         let families = listener::families();
         check_ports(&paths, &families)?;
-        for warning in host::warnings() {
+        for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
         let shared = Arc::new(Shared { legs: Legs::prepare(config), stop: AtomicBool::new(false) });
