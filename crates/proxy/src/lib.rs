@@ -15,6 +15,7 @@ pub mod config;
 mod connect;
 mod daemon;
 mod error;
+mod fast_open;
 mod flow;
 mod host;
 pub mod intercept;

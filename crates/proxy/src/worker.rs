@@ -16,6 +16,7 @@ use socket2::SockRef;
 
 use crate::config::RelayKind;
 use crate::connect::{self, Ends};
+use crate::fast_open::{FirstWord, Listening, Opening};
 use crate::flow::{Broken, Flow, Side, Verdict};
 use crate::path::{Legs, Path};
 use crate::pool::Pool;
@@ -52,6 +53,8 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     flows: Slab<Flow>,
+    /// Connections towards legs with Fast Open whose clients have not said anything yet.
+    listening: Listening,
     pool: Pool,
     /// Flows that have more to do without waiting for epoll.
     ready: VecDeque<Key>,
@@ -81,6 +84,7 @@ impl Worker {
             shared,
             counters,
             flows: Slab::new(),
+            listening: Listening::new(),
             pool: Pool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),
@@ -117,6 +121,11 @@ impl Worker {
         match Token::decode(data.u64()) {
             Token::Flow(key, side) => self.wake_flow(key, side, flags),
             Token::Listener(index) => self.accept_from(index),
+            Token::Opening(key) => {
+                if let Some(opening) = self.listening.take(&self.epoll, key) {
+                    self.open(opening);
+                }
+            }
             // The stop flag is looked at before each wait.
             Token::Wake => {}
         }
@@ -191,7 +200,25 @@ impl Worker {
             return self.counters.own_port.add(1);
         }
         self.counters.flows_total.add(1);
-        if let Err(error) = self.connect(client, ends, path) {
+        let opening = Opening { client, ends, path };
+        if !self.shared.legs.get(path.server).fast_open() {
+            self.open(opening);
+        } else if let Some(opening) = self.listening.keep(&self.epoll, opening, Instant::now()) {
+            self.open(opening);
+        }
+    }
+
+    fn open(&mut self, opening: Opening) {
+        let ends = opening.ends;
+        let fast_open = self.shared.legs.get(opening.path.server).fast_open();
+        let first_word = match fast_open.then(|| FirstWord::peek(&opening.client)).transpose() {
+            Ok(first_word) => first_word,
+            Err(error) => {
+                tracing::debug!(client = %ends.client, server = %ends.server, %error, "the client is gone");
+                return self.counters.flows_reset.add(1);
+            }
+        };
+        if let Err(error) = self.connect(opening, first_word) {
             self.counters.connects_failed.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
             if let Some(error @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) {
@@ -200,16 +227,22 @@ impl Worker {
         }
     }
 
-    fn connect(&mut self, client: OwnedFd, ends: Ends, path: Path) -> io::Result<()> {
+    fn connect(&mut self, opening: Opening, first_word: Option<FirstWord>) -> io::Result<()> {
+        let Opening { client, ends, path } = opening;
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = connect::start(&ends, self.shared.legs.get(path.server))?;
+        let upstream = connect::start(&ends, self.shared.legs.get(path.server), first_word.as_ref())?;
+        if let Some(word) = first_word {
+            word.consume(&client, upstream.sent)?;
+            self.counters.bytes_up.add(upstream.sent as u64);
+        }
         if upstream.other_port {
             self.counters.other_port.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
         }
-        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(upstream.socket));
+        let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
+        let flow = Flow::new(ends, client, server, upstream.sent as u64);
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
     }
@@ -290,10 +323,13 @@ impl Worker {
 
     /// The things that are due by the clock.
     fn keep_house(&mut self) {
-        if self.resume_accepting.is_none() && self.draining.is_empty() {
+        if self.resume_accepting.is_none() && self.draining.is_empty() && self.listening.due().is_none() {
             return;
         }
         let now = Instant::now();
+        while let Some(opening) = self.listening.take_overdue(&self.epoll, now) {
+            self.open(opening);
+        }
         if self.resume_accepting.is_some_and(|at| at <= now) {
             self.resume_accepting = None;
             self.listen_for(EventFlags::IN);
@@ -317,7 +353,7 @@ impl Worker {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
-        let due = [sweep, self.resume_accepting].into_iter().flatten().min()?;
+        let due = [sweep, self.resume_accepting, self.listening.due()].into_iter().flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
 }

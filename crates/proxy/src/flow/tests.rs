@@ -18,7 +18,7 @@ impl Rig {
         let (server, upstream) = connection();
         let address = client.local_addr().unwrap();
         let ends = Ends { client: address, server: address, dscp: 0 };
-        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()));
+        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()), 0);
         Self { client, server, flow, pool: Pool::new(RelayKind::Copy) }
     }
 
