@@ -3,6 +3,8 @@
 //! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a name outside.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod symmetric;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
