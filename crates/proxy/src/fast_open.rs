@@ -148,3 +148,73 @@ impl Listening {
         self.deadlines.front().map(|&(deadline, _)| deadline)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::path::LegId;
+
+    /// The client's end, and ours.
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    fn opening(ours: TcpStream) -> Opening {
+        let address = ours.local_addr().unwrap();
+        let path = Path { client: LegId::Terrestrial, server: LegId::Satellite(0), port: 1 };
+        Opening { client: ours.into(), ends: Ends { client: address, server: address, dscp: 0 }, path }
+    }
+
+    #[test]
+    fn what_the_syn_does_not_take_stays_where_it_was() {
+        let (mut client, mut ours) = connection();
+        client.write_all(b"first and second").unwrap();
+        drop(client);
+        ours.peek(&mut [0]).unwrap();
+        let word = FirstWord::peek(&ours).unwrap();
+        assert_eq!(&word.bytes[..word.length], b"first and second");
+        word.consume(&ours, 5).unwrap();
+        let mut rest = String::new();
+        ours.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, " and second");
+    }
+
+    #[test]
+    fn a_silent_client_has_said_nothing_and_a_reset_one_is_an_error() {
+        let (client, ours) = connection();
+        assert_eq!(FirstWord::peek(&ours).unwrap().length, 0);
+        bentpipe_kernel::sockopt::set_linger_reset(&client).unwrap();
+        drop(client);
+        while FirstWord::peek(&ours).is_ok() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn each_is_given_back_once_when_it_is_overdue_and_not_before() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (mut listening, now) = (Listening::new(), Instant::now());
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                let (client, ours) = connection();
+                assert!(listening.keep(&epoll, opening(ours), now).is_none());
+                client
+            })
+            .collect();
+        let (_, spoken) = listening.deadlines[1];
+        assert!(listening.take(&epoll, spoken).is_some());
+        assert!(listening.take(&epoll, spoken).is_none(), "an event that was already on its way");
+        let almost = now + PATIENCE - Duration::from_millis(1);
+        assert!(listening.take_overdue(&epoll, almost).is_none());
+        assert_eq!(listening.due(), Some(now + PATIENCE));
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_some());
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_some());
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_none());
+        assert_eq!((listening.due(), clients.len()), (None, 3));
+    }
+}
