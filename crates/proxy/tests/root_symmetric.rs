@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 
 use bentpipe_kernel::sockopt;
@@ -85,11 +86,15 @@ fn a_reset_in_the_middle_crosses_both_boxes_each_way() {
         let listener = listen(scene.server(), SERVER[0]);
         let (ours, theirs) = scene.connection(scene.client(), &listener);
         let (mut culprit, mut victim) = if opener_resets { (ours, theirs) } else { (theirs, ours) };
+        let (arrived, go_on) = mpsc::channel();
         let sender = thread::spawn(move || {
             culprit.write_all(&pattern(3, 2_000_000)).unwrap();
+            // A reset overtakes what is on its way: not before some of it has arrived.
+            go_on.recv().unwrap();
             sockopt::set_linger_reset(&culprit).unwrap();
         });
         victim.read_exact(&mut [0; 100_000]).unwrap();
+        arrived.send(()).unwrap();
         assert_eq!(read_all(&mut victim).unwrap_err().kind(), ErrorKind::ConnectionReset);
         sender.join().unwrap();
     }
