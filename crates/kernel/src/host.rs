@@ -33,6 +33,10 @@ pub struct LinkNeeds {
     pub rate: Rate,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
+    /// The leg's fixed send buffer; `None` leaves the kernel's autotuning on.
+    pub send_buffer: Option<ByteCount>,
+    /// The leg's fixed receive buffer; `None` leaves the kernel's autotuning on.
+    pub receive_buffer: Option<ByteCount>,
 }
 
 /// Looks at everything that the daemon relies on.
@@ -50,8 +54,8 @@ pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
         tcp_options(),
     ];
     for link in links {
-        checks.push(buffer("send", "tcp_wmem", link));
-        checks.push(buffer("receive", "tcp_rmem", link));
+        checks.push(buffer("send", "tcp_wmem", link.send_buffer, link));
+        checks.push(buffer("receive", "tcp_rmem", link.receive_buffer, link));
     }
     checks
 }
@@ -186,10 +190,14 @@ fn tcp_options() -> Check {
 }
 
 /// A buffer holds a window on its way and one that waits behind a hole; the kernel counts about as much again for its
-/// own bookkeeping. So four bandwidth-delay products.
-fn buffer(direction: &str, key: &str, link: &LinkNeeds) -> Check {
+/// own bookkeeping. So four bandwidth-delay products; of a fixed buffer, whose size privileges allow whatever the kernel's
+/// limits are, and of the kernel's limits where it tunes the buffer.
+fn buffer(direction: &str, key: &str, fixed: Option<ByteCount>, link: &LinkNeeds) -> Check {
     let name = format!("{direction} buffer, leg {}", link.name);
-    let needed = 4 * link.rate.bytes_in(link.rtt);
+    let needed = link.rate.bytes_in(link.rtt).saturating_mul(4);
+    if let Some(size) = fixed {
+        return fixed_buffer(name, direction, size, ByteCount::new(needed), link);
+    }
     let path = format!("/proc/sys/net/ipv4/{key}");
     let values: Vec<u64> = read(&path).split_whitespace().filter_map(|n| n.parse().ok()).collect();
     let [least, initial, most] = values.as_slice() else {
@@ -204,6 +212,43 @@ fn buffer(direction: &str, key: &str, link: &LinkNeeds) -> Check {
     }
 }
 
+fn fixed_buffer(
+    name: String,
+    direction: &str,
+    size: ByteCount,
+    needed: ByteCount,
+    link: &LinkNeeds,
+) -> Check {
+    let found = format!("fixed at {size}; {} at {} round trip takes {needed}", link.rate, Span(link.rtt));
+    if size >= needed {
+        pass(name, found)
+    } else {
+        fail(name, found, format!("{direction}_buffer = \"{needed}\", or leave it out"))
+    }
+}
+
+/// Bits 1, to open with data, and 2, to take data with a SYN, of `net.ipv4.tcp_fastopen` (ip-sysctl).
+const FAST_OPEN: u32 = 0b11;
+
+/// Whether this network namespace lets TCP Fast Open do both of its roles; of the legs that ask for it.
+pub fn fast_open() -> Check {
+    let name = "TCP Fast Open";
+    let value = read("/proc/sys/net/ipv4/tcp_fastopen");
+    match value.parse::<u32>() {
+        Ok(bits) if bits & FAST_OPEN == FAST_OPEN => pass(name, "opens with data and takes data with a SYN"),
+        Ok(bits) => {
+            let lacks = match bits & FAST_OPEN {
+                0 => "neither opens with data nor takes any with a SYN",
+                1 => "takes no data with a SYN",
+                _ => "does not open with data",
+            };
+            let fix = format!("sysctl -w net.ipv4.tcp_fastopen={}", bits | FAST_OPEN);
+            fail(name, format!("net.ipv4.tcp_fastopen = {bits}: this host {lacks}"), fix)
+        }
+        Err(_) => fail(name, "this kernel has no net.ipv4.tcp_fastopen", "leave fast_open out"),
+    }
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -213,19 +258,34 @@ mod tests {
     use super::*;
 
     fn link(rate: &str) -> LinkNeeds {
-        LinkNeeds { name: "satellite".into(), rate: rate.parse().unwrap(), rtt: Duration::from_millis(600) }
+        LinkNeeds {
+            name: "satellite".into(),
+            rate: rate.parse().unwrap(),
+            rtt: Duration::from_millis(600),
+            send_buffer: None,
+            receive_buffer: None,
+        }
     }
 
     #[test]
     fn a_buffer_too_small_for_the_link_comes_with_the_line_that_mends_it() {
-        let check = buffer("send", "tcp_wmem", &link("100G"));
+        let check = buffer("send", "tcp_wmem", None, &link("100G"));
         assert!(!check.ok);
         assert!(check.fix.unwrap().starts_with("sysctl -w net.ipv4.tcp_wmem="));
     }
 
     #[test]
     fn a_slow_link_fits_any_buffer() {
-        assert!(buffer("receive", "tcp_rmem", &link("1M")).ok);
+        assert!(buffer("receive", "tcp_rmem", None, &link("1M")).ok);
+    }
+
+    #[test]
+    fn a_fixed_buffer_is_judged_by_its_own_size() {
+        let fixed = |bytes| buffer("send", "tcp_wmem", Some(ByteCount::new(bytes)), &link("10M"));
+        assert!(fixed(3_000_000).ok);
+        assert_eq!(fixed(2_999_999).fix.unwrap(), "send_buffer = \"3MB\", or leave it out");
+        let huge = buffer("send", "tcp_wmem", Some(ByteCount::new(u64::MAX)), &link("100G"));
+        assert!(huge.ok, "whatever the kernel's limits for autotuning are");
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub struct LegSettings {
     pub rate: Option<Rate>,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
+    /// What each connection may send at the most, without headers; `None` is no ceiling.
+    pub pacing_cap: Option<Rate>,
+    /// Data may come and go with the SYN (RFC 7413).
+    pub fast_open: bool,
     /// After an outage the sender tries again within this time.
     pub restart_within: Option<Duration>,
     /// Connections live through an outage of this length.
@@ -37,6 +41,8 @@ pub struct Leg {
     name: String,
     congestion: Option<Arc<Provided>>,
     timers: Timers,
+    pacing_cap: Option<Rate>,
+    fast_open: bool,
     send_buffer: Option<ByteCount>,
     receive_buffer: Option<ByteCount>,
     rto_max_refused: Arc<AtomicBool>,
@@ -65,6 +71,8 @@ impl Leg {
             name: name.to_owned(),
             congestion,
             timers,
+            pacing_cap: settings.pacing_cap,
+            fast_open: settings.fast_open,
             send_buffer: settings.send_buffer,
             receive_buffer: settings.receive_buffer,
             rto_max_refused: Arc::default(),
@@ -86,6 +94,11 @@ impl Leg {
         self.timers
     }
 
+    /// Whether data may come and go with the SYN. It is up to listeners and to who connects: `connect(2)` takes no data.
+    pub fn fast_open(&self) -> bool {
+        self.fast_open
+    }
+
     /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or before
     /// `connect(2)`.
     ///
@@ -99,6 +112,9 @@ impl Leg {
         }
         if let Some(limit) = self.timers.user_timeout {
             sockopt::set_user_timeout(socket, limit)?;
+        }
+        if let Some(cap) = self.pacing_cap {
+            sockopt::set_max_pacing_rate(socket, cap)?;
         }
         if let Some(size) = self.send_buffer {
             sockopt::set_send_buffer(socket, size)?;
@@ -160,10 +176,12 @@ mod tests {
             rtt: Duration::from_millis(600),
             survive_outage: Some(Duration::from_secs(1500)),
             send_buffer: Some(ByteCount::new(1 << 20)),
+            pacing_cap: Some(Rate::mbps(8)),
             ..LegSettings::default()
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Leg::prepare("satellite", &settings).apply(listener.as_fd()).unwrap();
         assert_eq!(sockopt::congestion(&listener).unwrap(), "reno");
+        assert_eq!(sockopt::max_pacing_rate(&listener).unwrap(), Some(1_000_000));
     }
 }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use bentpipe_units::ByteCount;
+use bentpipe_units::{ByteCount, Rate};
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -94,6 +94,29 @@ pub fn set_send_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
 /// autotuning, and must come before the connection: the window scale is settled in the handshake (RFC 7323 §2).
 pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
+}
+
+/// Paces what the socket sends at `cap` at the most, whatever its congestion control asks for (socket(7),
+/// `SO_MAX_PACING_RATE`). It turns pacing on where the congestion control has none. The kernel counts TCP's payload:
+/// headers come on top.
+pub fn set_max_pacing_rate(fd: impl AsFd, cap: Rate) -> io::Result<()> {
+    // The long form of the option, in bytes per second: the short one ends at 34 Gbit/s.
+    let bytes_per_second: u64 = (cap.bps() / 8).max(1);
+    set(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_second)
+}
+
+/// The ceiling of the socket's pacing, bytes of payload per second; `None` is no ceiling.
+pub fn max_pacing_rate(fd: impl AsFd) -> io::Result<Option<u64>> {
+    let mut bytes_per_second: u64 = 0;
+    get(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &mut bytes_per_second)?;
+    Ok((bytes_per_second != u64::MAX).then_some(bytes_per_second))
+}
+
+/// Lets a listening socket take data with a SYN (tcp(7), `TCP_FASTOPEN`; RFC 7413): at most `pending` such connections
+/// whose handshake is not complete, further ones by the usual handshake. It works where bit 2 of
+/// `net.ipv4.tcp_fastopen` is set.
+pub fn set_fast_open_queue(fd: impl AsFd, pending: u16) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, pending.into())
 }
 
 /// Marks the packets of this socket with a differentiated services code point, 0–63 (RFC 2474).
@@ -320,6 +343,21 @@ mod tests {
         let mut size: libc::c_int = 0;
         get(&client, libc::SOL_SOCKET, libc::SO_SNDBUF, &mut size).unwrap();
         assert_eq!(size, 256 * 1024);
+    }
+
+    #[test]
+    fn a_pacing_cap_is_inherited_by_accepted_sockets_and_has_64_bits() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(max_pacing_rate(&listener).unwrap(), None);
+        set_max_pacing_rate(&listener, Rate::mbps(80_000)).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(max_pacing_rate(&accepted).unwrap(), Some(10_000_000_000));
+    }
+
+    #[test]
+    fn a_listener_takes_a_queue_for_fast_open() {
+        set_fast_open_queue(TcpListener::bind("127.0.0.1:0").unwrap(), 16).unwrap();
     }
 
     #[test]

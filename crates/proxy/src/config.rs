@@ -104,6 +104,11 @@ pub struct SatelliteLeg {
     /// The round-trip time of the empty link.
     #[serde(default = "geostationary")]
     pub rtt: Span,
+    /// What each connection may send at the most, without headers.
+    pub pacing_cap: Option<Rate>,
+    /// Data may come and go with the SYN (RFC 7413).
+    #[serde(default)]
+    pub fast_open: bool,
     /// After an outage, data is tried again within this time.
     pub restart_within: Option<Span>,
     /// Connections live through an outage of this length.
@@ -120,6 +125,8 @@ pub struct SatelliteLeg {
 pub struct TerrestrialLeg {
     /// The congestion control; the kernel's default by default.
     pub congestion: Option<Congestion>,
+    /// What each connection may send at the most, without headers.
+    pub pacing_cap: Option<Rate>,
     /// After an outage, data is tried again within this time.
     pub restart_within: Option<Span>,
     /// Connections live through an outage of this length.
@@ -226,6 +233,8 @@ impl SatelliteLeg {
             congestion: Some(self.congestion.as_str().to_owned()),
             rate: self.rate,
             rtt: self.rtt.get(),
+            pacing_cap: self.pacing_cap,
+            fast_open: self.fast_open,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
             send_buffer: self.send_buffer,
@@ -241,6 +250,8 @@ impl TerrestrialLeg {
             congestion: self.congestion.as_ref().map(|congestion| congestion.as_str().to_owned()),
             rate: None,
             rtt: TERRESTRIAL_RTT,
+            pacing_cap: self.pacing_cap,
+            fast_open: false,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
             send_buffer: self.send_buffer,
@@ -269,6 +280,8 @@ interface = "sat0"
 congestion = "bbr"
 rate = "10Mbit/s"
 rtt = "540ms"
+pacing_cap = "8Mbit/s"
+fast_open = true
 restart_within = "1s"
 survive_outage = "25m"
 send_buffer = "4MiB"
@@ -276,6 +289,7 @@ receive_buffer = "2MiB"
 
 [terrestrial]
 congestion = "cubic"
+pacing_cap = "100Mbit/s"
 
 [[rules]]
 action = "pass"
@@ -309,6 +323,7 @@ action = "reject"
         assert_eq!(settings.congestion.as_deref(), Some("bbr"));
         assert_eq!(settings.rate, Some(Rate::mbps(10)));
         assert_eq!(settings.rtt, Duration::from_millis(540));
+        assert_eq!((settings.pacing_cap, settings.fast_open), (Some(Rate::mbps(8)), true));
         assert_eq!(settings.survive_outage, Some(Duration::from_secs(1500)));
         assert_eq!(settings.receive_buffer, Some(ByteCount::new(2 << 20)));
         assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));
@@ -316,6 +331,7 @@ action = "reject"
         assert_eq!(config.rules[0].comment.as_ref().map(Comment::as_str), Some("by hand"));
         assert_eq!(config.rules[1].action, Action::Split { handshake: Some(Handshake::Faithful) });
         assert_eq!(config.rules[2].action, Action::Reject);
+        assert_eq!(config.terrestrial.settings().pacing_cap, Some(Rate::mbps(100)));
     }
 
     #[test]
@@ -324,6 +340,7 @@ action = "reject"
         let settings = config.legs["geo"].settings();
         assert_eq!(settings.congestion.as_deref(), Some("hybla"));
         assert_eq!(settings.rtt, Duration::from_millis(600));
+        assert_eq!((settings.pacing_cap, settings.fast_open), (None, false));
         assert_eq!(config.terrestrial.settings().congestion, None);
         assert_eq!(config.proxy.port.get(), 7600);
     }

@@ -9,6 +9,7 @@ use bentpipe_kernel::sockopt;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
+use crate::fast_open::FirstWord;
 use crate::listener::set_relay_options;
 
 /// Who speaks to whom, as both ends see it.
@@ -25,23 +26,29 @@ pub(crate) struct Upstream {
     pub(crate) socket: OwnedFd,
     /// The client's port was taken on this host: the server sees the client's address with another one.
     pub(crate) other_port: bool,
+    /// Bytes of the client's first word that the SYN has taken.
+    pub(crate) sent: usize,
 }
 
 /// Begins to connect to the server from the client's own address and port. Where the port is taken, any port of the
-/// client's address is used instead.
-pub(crate) fn start(ends: &Ends, leg: &Leg) -> io::Result<Upstream> {
-    match connect_from(ends.client, ends, leg) {
-        Ok(socket) => Ok(Upstream { socket, other_port: false }),
+/// client's address is used instead. With a `first_word` the connection is opened fast.
+pub(crate) fn start(ends: &Ends, leg: &Leg, first_word: Option<&FirstWord>) -> io::Result<Upstream> {
+    match connect_from(ends.client, ends, leg, first_word) {
         Err(error) if is_taken(&error) => {
             let any_port = SocketAddr::new(ends.client.ip(), 0);
-            let socket = connect_from(any_port, ends, leg)?;
-            Ok(Upstream { socket, other_port: true })
+            let upstream = connect_from(any_port, ends, leg, first_word)?;
+            Ok(Upstream { other_port: true, ..upstream })
         }
-        Err(error) => Err(error),
+        outcome => outcome,
     }
 }
 
-fn connect_from(source: SocketAddr, ends: &Ends, leg: &Leg) -> io::Result<OwnedFd> {
+fn connect_from(
+    source: SocketAddr,
+    ends: &Ends,
+    leg: &Leg,
+    first_word: Option<&FirstWord>,
+) -> io::Result<Upstream> {
     let socket = Socket::new(Domain::for_address(ends.server), Type::STREAM.nonblocking(), None)?;
     sockopt::set_transparent(&socket, &source)?;
     socket.set_reuse_address(true)?;
@@ -54,9 +61,18 @@ fn connect_from(source: SocketAddr, ends: &Ends, leg: &Leg) -> io::Result<OwnedF
         sockopt::set_bind_address_no_port(&socket)?;
     }
     socket.bind(&source.into())?;
-    match socket.connect(&ends.server.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
-        _ => Ok(socket.into()),
+    let sent = match first_word {
+        Some(word) => word.connect(&socket, &ends.server)?,
+        None => connect(&socket, &ends.server).map(|()| 0)?,
+    };
+    Ok(Upstream { socket: socket.into(), other_port: false, sent })
+}
+
+/// Begins to connect a non-blocking socket.
+pub(crate) fn connect(socket: impl AsFd, server: &SocketAddr) -> io::Result<()> {
+    match rustix::net::connect(socket, server) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

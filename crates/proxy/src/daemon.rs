@@ -84,7 +84,7 @@ impl Daemon {
         host::check_interfaces(config)?;
         listener::check_privileges()?;
         let only_one = claim(&names)?;
-        for warning in host::warnings() {
+        for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
         let legs = Arc::new(Legs::prepare(config));

@@ -107,12 +107,13 @@ pub(crate) struct Broken {
 }
 
 impl Flow {
-    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint, ticket: Ticket) -> Self {
+    /// A flow whose server has been asked, with the first `sent` bytes of the client's in the SYN.
+    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint, sent: u64, ticket: Ticket) -> Self {
         Self {
             ends,
             client,
             server,
-            up: Channel::default(),
+            up: Channel::after(sent),
             down: Channel::default(),
             phase: Phase::Connecting,
             ticket,

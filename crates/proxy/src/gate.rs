@@ -314,7 +314,7 @@ impl fmt::Display for Limit {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -330,6 +330,11 @@ mod tests {
             descriptors: 100,
             at_limit: AtLimit::Refuse,
         }
+    }
+
+    /// A ticket of a gate of its own.
+    pub(crate) fn ticket() -> Ticket {
+        gate(Ceilings { per_client: None, ..ceilings() }).admit(ALICE).unwrap()
     }
 
     fn gate(ceilings: Ceilings) -> Arc<Gate> {

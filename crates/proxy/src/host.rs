@@ -59,8 +59,16 @@ pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
 }
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
-pub(crate) fn warnings() -> Vec<String> {
-    TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning).collect()
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let traps = TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning);
+    traps.chain(fast_open_warning(config)).collect()
+}
+
+/// A leg with Fast Open needs both of its roles.
+fn fast_open_warning(config: &Config) -> Option<String> {
+    let (name, _) = config.legs.iter().find(|(_, leg)| leg.fast_open)?;
+    let check = bentpipe_kernel::host::fast_open();
+    check.fix.map(|fix| format!("{}, but leg {name} has fast_open; set it with: {fix}", check.found))
 }
 
 impl Trap {

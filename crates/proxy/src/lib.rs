@@ -16,6 +16,7 @@ pub mod config;
 mod connect;
 mod daemon;
 mod error;
+mod fast_open;
 mod flow;
 mod gate;
 mod host;

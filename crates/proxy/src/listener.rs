@@ -14,6 +14,10 @@ use crate::intercept::Family;
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to the usual
+/// handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
+const FAST_OPEN_QUEUE: u16 = 1024;
+
 /// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl` says,
 /// because the interception tells their ICMP errors by it.
 pub(crate) const TTL: u32 = 64;
@@ -35,6 +39,9 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
         socket.set_reuse_port(true)?;
         sockopt::remember_dscp(&socket, &address)?;
         set_relay_options(&socket, &address)?;
+        if leg.fast_open() {
+            sockopt::set_fast_open_queue(&socket, FAST_OPEN_QUEUE)?;
+        }
         leg.apply(socket.as_fd())
     };
     prepare().map_err(Error::system(format!("prepare the listener on {address} for leg {}", leg.name())))?;

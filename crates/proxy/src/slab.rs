@@ -22,6 +22,8 @@ pub(crate) enum Token {
     Flow(Key, Side),
     Listener(usize),
     Wake,
+    /// A connection whose server has not been asked yet.
+    Opening(Key),
 }
 
 /// Flows by key, in places that are used again.
@@ -88,6 +90,7 @@ impl Token {
             }
             Token::Listener(index) => 1 << 62 | index as u64,
             Token::Wake => 2 << 62,
+            Token::Opening(key) => 3 << 62 | u64::from(key.generation) << INDEX_BITS | u64::from(key.index),
         }
     }
 
@@ -100,7 +103,12 @@ impl Token {
                 Token::Flow(Key { index, generation }, side)
             }
             1 => Token::Listener((bits & INDEX_MASK) as usize),
-            _ => Token::Wake,
+            2 => Token::Wake,
+            _ => {
+                let index = (bits & INDEX_MASK) as u32;
+                let generation = (bits >> INDEX_BITS & GENERATION_MASK) as u32;
+                Token::Opening(Key { index, generation })
+            }
         }
     }
 }
@@ -137,7 +145,7 @@ mod tests {
         fn tokens_read_back(index in 0..=INDEX_MASK as u32, generation in 0..=GENERATION_MASK as u32) {
             let key = Key { index, generation };
             for token in [Token::Flow(key, Side::Client), Token::Flow(key, Side::Server),
-                          Token::Listener(index as usize), Token::Wake] {
+                          Token::Listener(index as usize), Token::Wake, Token::Opening(key)] {
                 prop_assert_eq!(Token::decode(token.encode()), token);
             }
         }

@@ -16,8 +16,9 @@ use socket2::SockRef;
 
 use crate::config::RelayKind;
 use crate::connect::{self, Ends};
+use crate::fast_open::{FirstWord, Listening, Opening};
 use crate::flow::{Broken, Flow, Patience, Seconds, Side, Verdict};
-use crate::gate::{Gate, Limit, Ticket};
+use crate::gate::{Gate, Limit};
 use crate::path::{Legs, Path};
 use crate::pool::Pool;
 use crate::pulse::Mailbox;
@@ -86,6 +87,8 @@ pub(crate) struct Worker {
     counters: Arc<Counters>,
     patience: Patience,
     flows: Slab<Flow>,
+    /// Connections towards legs with Fast Open whose clients have not said anything yet.
+    listening: Listening,
     pool: Pool,
     /// Flows that have more to do without waiting for epoll.
     ready: VecDeque<Key>,
@@ -122,6 +125,7 @@ impl Worker {
             counters,
             patience: Patience::default(),
             flows: Slab::new(),
+            listening: Listening::new(),
             pool: Pool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),
@@ -162,6 +166,11 @@ impl Worker {
         match Token::decode(data.u64()) {
             Token::Flow(key, side) => self.wake_flow(key, side, flags),
             Token::Listener(index) => self.accept_from(index),
+            Token::Opening(key) => {
+                if let Some(opening) = self.listening.take(&self.epoll, key) {
+                    self.open(opening);
+                }
+            }
             // The stop flag is looked at before each wait.
             Token::Wake => self.mailbox.take().into_iter().for_each(|order| self.obey(order)),
         }
@@ -257,7 +266,7 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, client: OwnedFd, path: Path, legs: &Legs) {
+    fn begin(&mut self, client: OwnedFd, path: Path, legs: &Arc<Legs>) {
         // Without its addresses the connection is already gone.
         let Ok(ends) = ends_of(&client) else { return };
         if ends.server.ip().is_loopback() {
@@ -269,7 +278,25 @@ impl Worker {
             Err(limit) => return self.refuse(&ends, limit),
         };
         self.counters.flows_total.add(1);
-        if let Err(error) = self.connect(client, ends, path, legs, ticket) {
+        let opening = Opening { client, ends, path, legs: legs.clone(), ticket };
+        if !legs.get(path.server).fast_open() {
+            self.open(opening);
+        } else if let Some(opening) = self.listening.keep(&self.epoll, opening, Instant::now()) {
+            self.open(opening);
+        }
+    }
+
+    fn open(&mut self, opening: Opening) {
+        let ends = opening.ends;
+        let fast_open = opening.legs.get(opening.path.server).fast_open();
+        let first_word = match fast_open.then(|| FirstWord::peek(&opening.client)).transpose() {
+            Ok(first_word) => first_word,
+            Err(error) => {
+                tracing::debug!(client = %ends.client, server = %ends.server, %error, "the client is gone");
+                return self.counters.flows_reset.add(1);
+            }
+        };
+        if let Err(error) = self.connect(opening, first_word) {
             self.counters.connects_failed.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
             if let Some(error @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) {
@@ -284,23 +311,22 @@ impl Worker {
         tracing::debug!(client = %ends.client, server = %ends.server, %limit, "reset a connection beyond a limit");
     }
 
-    fn connect(
-        &mut self,
-        client: OwnedFd,
-        ends: Ends,
-        path: Path,
-        legs: &Legs,
-        ticket: Ticket,
-    ) -> io::Result<()> {
+    fn connect(&mut self, opening: Opening, first_word: Option<FirstWord>) -> io::Result<()> {
+        let Opening { client, ends, path, legs, ticket } = opening;
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = connect::start(&ends, legs.get(path.server))?;
+        let upstream = connect::start(&ends, legs.get(path.server), first_word.as_ref())?;
+        if let Some(word) = first_word {
+            word.consume(&client, upstream.sent)?;
+            self.counters.bytes_up.add(upstream.sent as u64);
+        }
         if upstream.other_port {
             self.counters.other_port.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
         }
-        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(upstream.socket), ticket);
+        let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
+        let flow = Flow::new(ends, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
     }
@@ -384,6 +410,9 @@ impl Worker {
     /// The things that are due by the clock.
     fn keep_house(&mut self) {
         let now = Instant::now();
+        while let Some(opening) = self.listening.take_overdue(&self.epoll, now) {
+            self.open(opening);
+        }
         if self.resume_accepting.is_some_and(|at| at <= now) {
             self.resume_accepting = None;
             self.shared.gate.set_short_of_descriptors(false);
@@ -455,7 +484,10 @@ impl Worker {
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
         let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
         let retirement = self.listeners.values().filter_map(|listener| listener.retires).min();
-        let due = [sweep, inspection, retirement, self.resume_accepting].into_iter().flatten().min()?;
+        let due = [sweep, inspection, retirement, self.resume_accepting, self.listening.due()]
+            .into_iter()
+            .flatten()
+            .min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
 }

@@ -9,6 +9,7 @@
 //! ends after 63 s). Client and server count in the same seconds, so that a SYN and an expiry often fall on the same
 //! instant, and the noise of both clocks decides which comes first. The reach therefore has two bounds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The one-way delays that a handshake bridges.
@@ -54,45 +55,51 @@ struct Lifetime {
 }
 
 fn lifetime(syns: &[Duration], waits: &[Duration]) -> Lifetime {
-    let expires = waits[0];
-    HalfOpen { waits, expired: 0, expires }.end(&syns[1..])
+    let mut ends = Vec::new();
+    // Each coincidence doubles the courses that it may take, but they soon meet again: the states stay few.
+    let mut states = BTreeSet::from([HalfOpen { expired: 0, expires: waits[0] }]);
+    for &syn in &syns[1..] {
+        states = states.into_iter().flat_map(|state| state.after(syn, waits, &mut ends)).collect();
+    }
+    ends.extend(
+        states.into_iter().map(|state| state.expires + waits[state.expired + 1..].iter().sum::<Duration>()),
+    );
+    let shortest = ends.iter().min().copied().unwrap_or_default();
+    Lifetime { shortest, longest: ends.into_iter().max().unwrap_or_default() }
 }
 
 /// A half-open connection: how many of its waits have expired, and when the running one will.
-#[derive(Debug, Clone, Copy)]
-struct HalfOpen<'a> {
-    waits: &'a [Duration],
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct HalfOpen {
     expired: usize,
     expires: Duration,
 }
 
-impl HalfOpen<'_> {
-    /// When it is forgotten if `syns` are still to arrive.
-    fn end(self, syns: &[Duration]) -> Lifetime {
-        match syns.split_first() {
-            Some((&syn, later)) if syn < self.expires => self.restarted(syn).end(later),
-            Some((&syn, later)) if syn == self.expires => {
-                let (one, other) = (self.restarted(syn).end(later), self.expiry(syns));
-                Lifetime {
-                    shortest: one.shortest.min(other.shortest),
-                    longest: one.longest.max(other.longest),
+impl HalfOpen {
+    /// What it may be after a SYN has arrived: two states if that is the moment of an expiry, for either may come first. Where
+    /// it has been forgotten by then, the moment joins the `ends`.
+    fn after(mut self, syn: Duration, waits: &[Duration], ends: &mut Vec<Duration>) -> Vec<Self> {
+        let mut states = Vec::new();
+        while self.expires <= syn {
+            if self.expires == syn {
+                states.push(self.restarted(syn, waits));
+            }
+            match waits.get(self.expired + 1) {
+                Some(&wait) => self = Self { expired: self.expired + 1, expires: self.expires + wait },
+                None => {
+                    // A SYN that comes when the connection is forgotten begins a new one, whose sequence numbers differ:
+                    // the answer to the old one does not complete it.
+                    ends.push(self.expires);
+                    return states;
                 }
             }
-            _ => self.expiry(syns),
         }
+        states.push(self.restarted(syn, waits));
+        states
     }
 
-    fn restarted(self, syn: Duration) -> Self {
-        Self { expires: syn + self.waits[self.expired], ..self }
-    }
-
-    /// The running wait expires. A SYN that comes when the connection is forgotten begins a new one, whose sequence
-    /// numbers differ: the answer to the old one does not complete it.
-    fn expiry(self, syns: &[Duration]) -> Lifetime {
-        match self.waits.get(self.expired + 1) {
-            Some(&wait) => Self { expired: self.expired + 1, expires: self.expires + wait, ..self }.end(syns),
-            None => Lifetime { shortest: self.expires, longest: self.expires },
-        }
+    fn restarted(self, syn: Duration, waits: &[Duration]) -> Self {
+        Self { expires: syn + waits[self.expired], ..self }
     }
 }
 
@@ -133,6 +140,13 @@ mod tests {
         let syn = seconds(&[1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64]);
         let server = seconds(&[1, 2, 4, 8, 16, 32]);
         assert_eq!(halves(reach(&syn, &server)), (33.5, 49.5));
+    }
+
+    #[test]
+    fn a_schedule_of_hours_whose_every_syn_meets_an_expiry_is_answered_at_once() {
+        let hours = vec![Duration::from_secs(120); 127];
+        let found = reach(&hours, &hours);
+        assert!(found.sure <= found.perhaps && found.perhaps >= Duration::from_secs(127 * 60), "{found:?}");
     }
 
     #[test]

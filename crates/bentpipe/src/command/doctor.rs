@@ -1,3 +1,5 @@
+mod legs;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use clap::Args;
 /// The exit code is 0 when nothing is lacking.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Check the buffers for the legs of this configuration instead of for a GEO link of 10 Mbit/s.
+    /// Check what this configuration says of its legs, and the buffers for them instead of for a GEO link of 10 Mbit/s.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON document.
@@ -24,23 +26,31 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log_to_stderr("error");
-        let links = match &self.config {
-            Some(path) => legs_of(&Config::load(path)?),
-            None => {
-                vec![LinkNeeds { name: "GEO".into(), rate: Rate::mbps(10), rtt: Duration::from_millis(600) }]
-            }
-        };
-        let mut checks = checks(&links);
+        let config = self.config.as_ref().map(Config::load).transpose()?;
+        let mut checks = checks(&config.as_ref().map_or_else(geostationary, legs_of));
+        checks.extend(config.iter().flat_map(legs::checks));
         checks.extend(testbed());
         super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
         Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
+/// A link of 10 Mbit/s over a geostationary satellite.
+fn geostationary() -> Vec<LinkNeeds> {
+    let rtt = Duration::from_millis(600);
+    vec![LinkNeeds { name: "GEO".into(), rate: Rate::mbps(10), rtt, send_buffer: None, receive_buffer: None }]
+}
+
 /// Legs without a rate have no bandwidth-delay product to check.
 fn legs_of(config: &Config) -> Vec<LinkNeeds> {
     let needs = |(name, leg): (&String, &SatelliteLeg)| {
-        Some(LinkNeeds { name: name.clone(), rate: leg.rate?, rtt: leg.rtt.get() })
+        Some(LinkNeeds {
+            name: name.clone(),
+            rate: leg.rate?,
+            rtt: leg.rtt.get(),
+            send_buffer: leg.send_buffer,
+            receive_buffer: leg.receive_buffer,
+        })
     };
     config.legs.iter().filter_map(needs).collect()
 }

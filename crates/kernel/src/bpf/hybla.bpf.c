@@ -175,7 +175,10 @@ static inline bool is_reducing(const struct hybla *h)
 	return h->state == TCP_CA_Recovery || h->state == TCP_CA_CWR;
 }
 
-/* A segment every RTT / W, no faster than the link. Returns whether the link, not the window, set the pace. */
+/*
+ * A segment every RTT / W, no faster than the link and the socket's own ceiling (SO_MAX_PACING_RATE, which the kernel leaves
+ * to whoever sets the pace). Returns whether one of these, not the window, set the pace.
+ */
 static bool pace(struct sock *sk, struct tcp_sock *tp, struct hybla *h)
 {
 	u64 rtt_us = round_trip_us(tp, h);
@@ -198,7 +201,12 @@ static bool pace(struct sock *sk, struct tcp_sock *tp, struct hybla *h)
 		rate = bound;
 		bounded = true;
 	}
-	sk->sk_pacing_rate = max_u64((rate * tp->mss_cache) >> RATE_SHIFT, 1);
+	u64 bytes = (rate * tp->mss_cache) >> RATE_SHIFT;
+	if (bytes > sk->sk_max_pacing_rate) {
+		bytes = sk->sk_max_pacing_rate;
+		bounded = true;
+	}
+	sk->sk_pacing_rate = max_u64(bytes, 1);
 	return bounded;
 }
 

@@ -32,6 +32,7 @@ typedef __u64 u64;
 
 struct sock {
 	unsigned long sk_pacing_rate; /* bytes per second */
+	unsigned long sk_max_pacing_rate;
 	u32 sk_pacing_status;
 };
 

@@ -1,10 +1,9 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 
 use super::*;
-use crate::config::{AtLimit, RelayKind};
-use crate::gate::{Ceilings, Gate};
+use crate::config::RelayKind;
+use crate::gate::tests::ticket;
 
 /// A flow between two peers on loopback, its pool, and the turns that a worker would give it.
 struct Rig {
@@ -20,7 +19,7 @@ impl Rig {
         let (server, upstream) = connection();
         let address = client.local_addr().unwrap();
         let ends = Ends { client: address, server: address, dscp: 0 };
-        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()), ticket());
+        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()), 0, ticket());
         Self { client, server, flow, pool: Pool::new(RelayKind::Copy) }
     }
 
@@ -45,18 +44,6 @@ impl Rig {
             std::thread::yield_now();
         }
     }
-}
-
-fn ticket() -> Ticket {
-    let ceilings = Ceilings {
-        connections: 1,
-        per_client: None,
-        connecting: 1,
-        buffered: u64::MAX,
-        descriptors: 1,
-        at_limit: AtLimit::Refuse,
-    };
-    Arc::new(Gate::new(ceilings).unwrap()).admit([127, 0, 0, 1].into()).unwrap()
 }
 
 fn connection() -> (TcpStream, TcpStream) {

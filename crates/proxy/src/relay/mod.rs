@@ -79,6 +79,11 @@ impl Endpoint {
 }
 
 impl Channel {
+    /// A direction of which `bytes` have gone another way, ahead of the relay.
+    pub(crate) fn after(bytes: u64) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
     /// Moves what can be moved, at most about [`TURN`] bytes. What a vessel holds leaves before more is read, so that a
     /// slow destination costs one vessel, and the source's own TCP is told to wait.
     pub(crate) fn pump(

@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod probe;
+pub mod symmetric;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
