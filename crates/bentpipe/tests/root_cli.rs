@@ -140,6 +140,93 @@ fn a_daemon_that_is_told_to_end_leaves_the_host_as_it_was() {
     assert_eq!(traces_of_a_daemon(&gateway), before);
 }
 
+/// A daemon of the program with what it logs.
+struct Running {
+    child: Child,
+    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Running {
+    fn start(host: &Namespace, file: &tempfile::NamedTempFile) -> Self {
+        // The account that the daemon goes on as must be able to read it again.
+        std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        let mut command = run_in(host, file);
+        command.stderr(Stdio::piped());
+        let mut child = Child::spawn(command).unwrap();
+        let log = BufReader::new(child.stderr().unwrap()).lines();
+        let mut running = Self { child, log };
+        running.wait_for("ready");
+        running
+    }
+
+    fn wait_for(&mut self, what: &str) -> String {
+        let mut lines = self.log.by_ref().map_while(Result::ok);
+        lines
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("the daemon ended without saying {what}"))
+    }
+
+    /// The value of a line of /proc/PID/status.
+    fn status(&self, key: &str) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}:")));
+        line.unwrap_or_else(|| panic!("{key} in {text}")).trim().to_owned()
+    }
+}
+
+#[test]
+fn started_by_root_the_daemon_goes_on_as_an_ordinary_account_with_two_capabilities() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let before = traces_of_a_daemon(&gateway);
+    let text = "[proxy]\nuser = \"54321:54322\"\n[legs.satellite]\ninterface = \"sat0\"\n";
+    let file = configuration(text);
+    let mut daemon = Running::start(&gateway, &file);
+    assert_eq!(daemon.status("Uid"), ["54321"; 4].join("\t"));
+    assert_eq!(daemon.status("Gid"), ["54322"; 4].join("\t"));
+    assert_eq!(daemon.status("Groups"), "");
+    // CAP_NET_BIND_SERVICE is 10 and CAP_NET_ADMIN is 12 (linux/capability.h).
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(daemon.status(set), "0000000000001400", "{set}");
+    }
+    assert_eq!(daemon.status("NoNewPrivs"), "1");
+
+    // Another congestion control was not needed before, and loading it would need what is gone.
+    std::fs::write(file.path(), format!("{text}congestion = \"reno\"\n")).unwrap();
+    daemon.child.signal(rustix::process::Signal::HUP).unwrap();
+    daemon.wait_for("read again");
+    std::fs::write(file.path(), format!("{text}congestion = \"hybla\"\n")).unwrap();
+    daemon.child.signal(rustix::process::Signal::HUP).unwrap();
+    daemon.wait_for("read again");
+    let listeners =
+        String::from_utf8(gateway.command("ss").args(["-ltni"]).output().unwrap().stdout).unwrap();
+    assert!(listeners.contains("bp_hybla"), "{listeners}");
+
+    std::fs::write(file.path(), "[legs.satellite]\ninterface = \"sat7\"\n").unwrap();
+    daemon.child.signal(rustix::process::Signal::HUP).unwrap();
+    let line = daemon.wait_for("stays as it was");
+    assert!(line.contains("no network interface \"sat7\""), "{line}");
+
+    daemon.child.signal(rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
+#[test]
+fn an_account_that_does_not_exist_is_named_and_nothing_is_left() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let before = traces_of_a_daemon(&gateway);
+    let file = configuration("[proxy]\nuser = \"nosuchuser\"\n[legs.satellite]\ninterface = \"sat0\"\n");
+    let text = complaint(&run_in(&gateway, &file).output().unwrap());
+    assert!(text.contains("proxy.user") && text.contains("nosuchuser"), "{text}");
+    assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
 #[test]
 fn the_demonstration_prints_one_document_and_leaves_the_machine_as_it_was() {
     if missing() {

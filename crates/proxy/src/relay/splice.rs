@@ -11,6 +11,10 @@ use super::Endpoint;
 /// `/proc/sys/fs/pipe-max-size`).
 const SIZE: usize = 512 * 1024;
 
+/// The least that is of use: an ordinary user who has many pipes gets them with 8 KiB (pipe(7),
+/// `/proc/sys/fs/pipe-user-pages-soft`), and a buffer moves more than that at a time.
+const LEAST: usize = 64 * 1024;
+
 /// A pipe and the number of bytes in it.
 #[derive(Debug)]
 pub(crate) struct Pipe {
@@ -24,6 +28,9 @@ impl Pipe {
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let capacity = fcntl_setpipe_size(&write, SIZE).or_else(|_| fcntl_getpipe_size(&write))?;
+        if capacity < LEAST {
+            return Err(rustix::io::Errno::NOBUFS.into());
+        }
         Ok(Self { read, write, capacity, held: 0 })
     }
 

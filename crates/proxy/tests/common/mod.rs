@@ -60,6 +60,9 @@ impl Net {
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             net.gateway.sysctl(key, "1");
         }
+        for (host, network) in [(&net.client, 1), (&net.server, 2)] {
+            host.wait_for_gateway(network);
+        }
         net
     }
 
@@ -153,6 +156,19 @@ pub fn configuration(extra: &str) -> String {
 impl Host {
     pub fn new(name: &str) -> Self {
         Self { namespace: Namespace::new(name).unwrap() }
+    }
+
+    /// Waits until the gateway answers: a new link takes a moment until its neighbours find each other.
+    pub fn wait_for_gateway(&self, network: u8) {
+        let start = Instant::now();
+        for address in [format!("10.77.{network}.1"), format!("fd77:{network}::1")] {
+            let to = socket_address(&address, 9);
+            let answer = || self.enter(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap_err();
+            while answer().kind() != std::io::ErrorKind::ConnectionRefused {
+                assert!(start.elapsed() < PATIENCE, "the gateway does not answer at {address}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
     }
 
     /// Does `work` on a thread that lives in this namespace; sockets made there stay in it.
