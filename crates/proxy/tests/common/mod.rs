@@ -18,13 +18,16 @@ use bentpipe_kernel::sockopt;
 use bentpipe_link::LinkConfig;
 use bentpipe_testbed::{Namespace, SatelliteLink, veth};
 use rustix::process::{Pid, Signal, kill_process};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 pub const CLIENT: [&str; 2] = ["10.77.1.2", "fd77:1::2"];
 pub const SERVER: [&str; 2] = ["10.77.2.2", "fd77:2::2"];
 pub const RELAYS: [&str; 2] = ["copy", "splice"];
 /// Long enough for anything that works, on a machine that does other things as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Connections that may wait to be accepted by a listener of the server.
+const BACKLOG: i32 = 4096;
 
 const CONFIG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_CONFIG";
 
@@ -136,9 +139,13 @@ impl Net {
         }
     }
 
-    /// A listener on the server.
+    /// A listener on the server, which nobody waits for longer than [`PATIENCE`].
     pub fn listen(&self, address: &str) -> TcpListener {
-        self.server.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap())
+        let listener = self.server.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap());
+        // With the usual 128 the kernel falls back on SYN cookies in a burst and forgets connections that say nothing.
+        rustix::net::listen(&listener, BACKLOG).unwrap();
+        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
+        listener
     }
 
     /// A connection from the client through the gateway, both ends of it.
