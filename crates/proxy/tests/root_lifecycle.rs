@@ -5,10 +5,9 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bentpipe_kernel::sockopt;
-use common::{PATIENCE, SERVER, configuration, network};
+use common::{PATIENCE, SERVER, abort, configuration, network};
 
 #[test]
 fn rules_and_routes_are_gone_after_the_end() {
@@ -35,7 +34,7 @@ fn what_a_killed_run_left_is_replaced_by_the_next_and_removed_with_it() {
     let listener = net.listen(SERVER[0]);
     net.connection(&listener);
     assert_eq!(next.counter("flows_total"), 1);
-    next.stop();
+    next.settle();
     assert_eq!(net.traces(), before);
 }
 
@@ -92,13 +91,19 @@ fn short_of_descriptors_the_daemon_pauses_and_then_goes_on() {
     let to = listener.local_addr().unwrap();
     let limit = daemon.descriptors() + 10;
     net.gateway.run(&format!("prlimit --pid {} --nofile={limit}:{limit}", daemon.pid()));
-    let clients: Vec<_> = net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
+    let mut clients: Vec<_> = net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
     let start = Instant::now();
     while daemon.counter("accept_pauses") == 0 {
         assert!(start.elapsed() < PATIENCE);
     }
-    clients.iter().for_each(|client| sockopt::set_linger_reset(client).unwrap());
-    drop(clients);
+    // Those that it cannot take wait; it does not spin meanwhile.
+    let waiting = daemon.counter("flows_open");
+    daemon.expect_idle(Duration::from_secs(2));
+    assert_eq!(daemon.counter("flows_open"), waiting);
+    // A descriptor pair that becomes free goes to the next that waits.
+    clients.drain(..2).for_each(abort);
+    daemon.wait_for("flows_open", waiting);
+    clients.into_iter().for_each(abort);
     daemon.wait_for("flows_open", 0);
     // Those that were connected in between are of no interest.
     listener.set_nonblocking(true).unwrap();
@@ -107,4 +112,6 @@ fn short_of_descriptors_the_daemon_pauses_and_then_goes_on() {
     let (mut client, mut server) = net.connection(&listener);
     client.write_all(b"x").unwrap();
     server.read_exact(&mut [0]).unwrap();
+    drop((client, server));
+    daemon.settle();
 }

@@ -12,12 +12,26 @@ use super::pattern;
 /// Longer than the timers of two hosts that have backed off together.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The two directions, as numbers.
+const UP: usize = 0;
+const DOWN: usize = 1;
+
 /// Both directions of a connection, on threads of their own.
 pub struct Exchange {
-    readers: Vec<JoinHandle<io::Result<bool>>>,
-    writers: Vec<JoinHandle<io::Result<()>>>,
+    /// Of what goes up to the server, and down to the client.
+    readers: [JoinHandle<io::Result<Ending>>; 2],
+    writers: [JoinHandle<io::Result<()>>; 2],
     progress: Arc<Progress>,
     bytes: usize,
+}
+
+/// What a reader had got at the end of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Identical,
+    Truncated,
+    /// Something else than was sent.
+    Different,
 }
 
 struct Progress {
@@ -39,14 +53,14 @@ impl Exchange {
 
     fn begin((client, server): (TcpStream, TcpStream), bytes: usize, go_on: bool) -> Self {
         let progress = Arc::new(Progress { received: Default::default(), go_on: AtomicBool::new(go_on) });
-        let (mut readers, mut writers) = (Vec::new(), Vec::new());
-        for (way, (from, to)) in [(&client, &server), (&server, &client)].into_iter().enumerate() {
-            let (from, to) = (patient(from), patient(to));
-            writers.push(std::thread::spawn(move || send(from, &pattern(way as u64, bytes))));
-            let progress = progress.clone();
-            readers
-                .push(std::thread::spawn(move || receive(to, &pattern(way as u64, bytes), way, &progress)));
-        }
+        let readers = [(UP, &server), (DOWN, &client)].map(|(way, end)| {
+            let (end, expected, progress) = (patient(end), pattern(way as u64, bytes), progress.clone());
+            std::thread::spawn(move || receive(end, &expected, &progress.received[way], &progress.go_on))
+        });
+        let writers = [(UP, &client), (DOWN, &server)].map(|(way, end)| {
+            let (end, sent) = (patient(end), pattern(way as u64, bytes));
+            std::thread::spawn(move || send(end, &sent))
+        });
         Self { readers, writers, progress, bytes }
     }
 
@@ -79,18 +93,20 @@ impl Exchange {
             writer.join().unwrap().unwrap();
         }
         for reader in self.readers {
-            assert!(reader.join().unwrap().unwrap(), "the bytes that arrived are not those that were sent");
+            assert_eq!(reader.join().unwrap().unwrap(), Ending::Identical);
         }
     }
 
-    /// What arrived is the beginning of what was sent, and both ends were told that it is not all.
+    /// Nothing wrong has arrived, not all of it has, and both ends were told so. The kernel tells of a reset once: to the
+    /// thread that reads or to the one that writes, whichever comes first, and the other sees a closed connection.
     pub fn expect_resets(self) {
-        for reader in self.readers {
-            let error = reader.join().unwrap().expect_err("an error, not an end of file");
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
-        }
-        for writer in self.writers {
-            let _ = writer.join().unwrap();
+        let [to_server, to_client] = self.readers.map(|reader| reader.join().unwrap());
+        let [from_client, from_server] = self.writers.map(|writer| writer.join().unwrap());
+        for (end, read, written) in [("client", to_client, from_client), ("server", to_server, from_server)] {
+            let told = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+            let was_told = read.as_ref().is_err_and(told) || written.as_ref().is_err_and(told);
+            assert!(was_told, "the {end} was told nothing: {read:?}, {written:?}");
+            assert!(matches!(read, Err(_) | Ok(Ending::Truncated)), "the {end} read: {read:?}");
         }
     }
 }
@@ -106,18 +122,25 @@ fn send(mut to: TcpStream, bytes: &[u8]) -> io::Result<()> {
     to.shutdown(Shutdown::Write)
 }
 
-/// Reads up to the end; whether it was what was expected. A difference ends it at once.
-fn receive(mut from: TcpStream, expected: &[u8], way: usize, progress: &Progress) -> io::Result<bool> {
+/// Reads up to the end of file, or to the first byte that is wrong.
+fn receive(
+    mut from: TcpStream,
+    expected: &[u8],
+    received: &AtomicU64,
+    go_on: &AtomicBool,
+) -> io::Result<Ending> {
     let (mut chunk, mut done) = (vec![0; 65536], 0);
     loop {
-        while done >= expected.len() / 2 && !progress.go_on.load(Ordering::Relaxed) {
+        while done >= expected.len() / 2 && !go_on.load(Ordering::Relaxed) {
             sleep(Duration::from_millis(2));
         }
         let count = from.read(&mut chunk)?;
-        if count == 0 || !expected[done..].starts_with(&chunk[..count]) {
-            return Ok(count == 0 && done == expected.len());
+        if !expected[done..].starts_with(&chunk[..count]) {
+            return Ok(Ending::Different);
+        } else if count == 0 {
+            return Ok(if done == expected.len() { Ending::Identical } else { Ending::Truncated });
         }
         done += count;
-        progress.received[way].store(done as u64, Ordering::Relaxed);
+        received.store(done as u64, Ordering::Relaxed);
     }
 }
