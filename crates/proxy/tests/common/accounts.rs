@@ -52,7 +52,7 @@ impl Accounts {
             now = Self::take(pid);
         }
         let kept: Vec<&PathBuf> = now.pipes.iter().filter(|pipe| !self.pipes.contains(pipe)).collect();
-        assert!(kept.len() % 2 == 0, "half a pipe is left: {kept:?}");
+        assert!(kept.len().is_multiple_of(2), "half a pipe is left: {kept:?}");
         assert!(kept.len() <= 2 * KEPT_PIPES * self.threads, "{} descriptors of pipes are left", kept.len());
         assert_eq!(bytes_in(kept), 0, "a pipe that is kept holds data of a flow that has ended");
     }

@@ -59,7 +59,7 @@ impl Forger {
         segment.extend(self.destination.port().to_be_bytes());
         segment.extend(sequence.to_be_bytes());
         segment.extend(acknowledgement.to_be_bytes());
-        segment.extend([(HEADER / 4 << 4) as u8, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        segment.extend([((HEADER / 4) << 4) as u8, flags, 0xff, 0xff, 0, 0, 0, 0]);
         segment.extend(payload);
         let checksum = self.checksum(&segment);
         segment[16..18].copy_from_slice(&checksum.to_be_bytes());
@@ -81,7 +81,7 @@ impl Forger {
         bytes.extend([0, 6]);
         bytes.extend((segment.len() as u16).to_be_bytes());
         bytes.extend(segment);
-        let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+        let pair = |pair: &[u8]| (u32::from(pair[0]) << 8) | u32::from(pair.get(1).copied().unwrap_or(0));
         let mut sum: u32 = bytes.chunks(2).map(pair).sum();
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
