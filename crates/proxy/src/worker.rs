@@ -15,7 +15,7 @@ use rustix::net::{SocketFlags, accept_with};
 use socket2::SockRef;
 
 use crate::config::RelayKind;
-use crate::connect::{self, Ends};
+use crate::connect::{self, Ends, Upstream};
 use crate::flow::{Broken, Flow, Side, Verdict};
 use crate::path::{Legs, Path};
 use crate::pool::Pool;
@@ -60,6 +60,9 @@ pub(crate) struct Worker {
     next_sweep: Instant,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
+    /// Given up for the upstream half of a connection that has taken the last descriptor. Without it nothing is accepted:
+    /// what cannot be connected on is to wait in the kernel, not to be accepted and reset.
+    spare: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -76,6 +79,7 @@ impl Worker {
             epoll::add(&epoll, &listener.socket, listener_data(index), EventFlags::IN)?;
         }
         Ok(Self {
+            spare: Some(epoll.try_clone()?),
             epoll,
             listeners,
             shared,
@@ -164,6 +168,9 @@ impl Worker {
 
     fn accept_from(&mut self, index: usize) {
         for _ in 0..ACCEPT_BATCH {
+            if let Err(error) = self.keep_spare() {
+                return self.pause_accepting(error);
+            }
             let listener = &self.listeners[index];
             match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => {
@@ -194,7 +201,7 @@ impl Worker {
         if let Err(error) = self.connect(client, ends, path) {
             self.counters.connects_failed.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
-            if let Some(error @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) {
+            if let Some(error) = out_of_descriptors(&error) {
                 self.pause_accepting(error);
             }
         }
@@ -204,7 +211,7 @@ impl Worker {
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = connect::start(&ends, self.shared.legs.get(path.server))?;
+        let upstream = self.start_upstream(&ends, path)?;
         if upstream.other_port {
             self.counters.other_port.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
@@ -212,6 +219,24 @@ impl Worker {
         let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(upstream.socket));
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
+    }
+
+    fn start_upstream(&mut self, ends: &Ends, path: Path) -> io::Result<Upstream> {
+        let leg = self.shared.legs.get(path.server);
+        match connect::start(ends, leg) {
+            Err(error) if out_of_descriptors(&error).is_some() && self.spare.take().is_some() => {
+                connect::start(ends, leg)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Makes sure of the spare descriptor; any descriptor will do.
+    fn keep_spare(&mut self) -> rustix::io::Result<()> {
+        if self.spare.is_none() {
+            self.spare = Some(rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)?);
+        }
+        Ok(())
     }
 
     /// Both sockets are registered once, for everything, and stay so until they are closed.
@@ -329,6 +354,11 @@ fn ends_of(client: &OwnedFd) -> io::Result<Ends> {
     let (Some(client), Some(server)) = (peer, local) else { return Err(Errno::AFNOSUPPORT.into()) };
     let dscp = sockopt::dscp_of_syn(&*socket, &server)?;
     Ok(Ends { client, server, dscp })
+}
+
+/// The error if it says that this process, or the system, has no descriptor left.
+fn out_of_descriptors(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE))
 }
 
 fn listener_data(index: usize) -> EventData {
