@@ -325,6 +325,25 @@ fn a_command_behind_the_link_knows_the_far_end_and_has_its_exit_code_passed_on()
 }
 
 #[test]
+fn a_link_that_mangles_says_how_much_it_did() {
+    if missing() {
+        return;
+    }
+    let command = "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n > /dev/udp/$BENTPIPE_FAR/9; done; sleep 0.2";
+    let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
+        .args(["link", "--duplicate", "100%", "--corrupt", "50%", "--reorder", "50%", "--reorder-by", "5ms"])
+        .args(["--", "bash", "-c", command])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line =
+        text.lines().find(|line| line.contains("from the command")).unwrap_or_else(|| panic!("{text}"));
+    for part in ["held back", ", 10 duplicated, ", "corrupted"] {
+        assert!(line.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn a_command_that_does_not_exist_ends_as_in_a_shell() {
     if missing() {
         return;

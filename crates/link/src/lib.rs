@@ -10,6 +10,8 @@
 //!    ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the same.
 //! 5. **Delay**: what survives arrives one propagation time after its last bit has left.
 //!
+//! A direction delivers in order and unharmed. A [`Mangler`] behind it reorders, duplicates and corrupts what it delivers.
+//!
 //! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums.
 //! Nothing here has a clock, a socket or a thread: the caller says what time it is. An emulator that moves
 //! real packets and a simulator in virtual time therefore run this same code, and a seed gives the same fates
@@ -29,6 +31,7 @@ mod csv;
 mod direction;
 mod encapsulation;
 mod loss;
+mod mangling;
 mod outage;
 mod profile;
 mod random;
@@ -41,5 +44,6 @@ pub use direction::{
 };
 pub use encapsulation::{Encapsulation, Frame};
 pub use loss::GilbertElliott;
+pub use mangling::{Arrival, Mangled, MangledCounters, Mangler, Mangling};
 pub use outage::OutageTrace;
 pub use profile::{Profile, UnknownProfile};

@@ -18,6 +18,14 @@ impl Dice {
         self.uniform() < p.get()
     }
 
+    /// Uniform over the integers below `limit`; nothing where there are none. Takes one draw.
+    pub(crate) fn below(&mut self, limit: usize) -> Option<usize> {
+        let last = limit.checked_sub(1);
+        // The product may round up to `limit` itself.
+        let number = (self.uniform() * limit as f64) as usize;
+        last.map(|last| number.min(last))
+    }
+
     /// Uniform over the 2⁵³ equally spaced values in [0, 1): the top 53 bits are what an `f64` holds exactly.
     fn uniform(&mut self) -> f64 {
         const SPACING: f64 = 1.0 / (1u64 << 53) as f64;
@@ -41,6 +49,16 @@ mod tests {
         let one = Probability::new(1.0).unwrap();
         assert!((0..10_000).all(|_| dice.happens(one)));
         assert!((0..10_000).all(|_| !dice.happens(Probability::ZERO)));
+    }
+
+    #[test]
+    fn every_integer_below_the_limit_is_drawn_and_no_other() {
+        let mut dice = Dice::new(1);
+        let mut seen = [0; 12];
+        (0..12_000).for_each(|_| seen[dice.below(12).unwrap()] += 1);
+        // 1000 of each are expected; the standard error is 30.
+        assert!(seen.iter().all(|&times| (850..1150).contains(&times)), "{seen:?}");
+        assert_eq!((dice.below(1), dice.below(0)), (Some(0), None));
     }
 
     #[test]

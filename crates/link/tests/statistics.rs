@@ -2,7 +2,12 @@
 //!
 //! The seeds are fixed, so a result never changes between runs.
 
-use bentpipe_link::{Direction, DirectionConfig, Fate, GilbertElliott, Link, LinkConfig};
+use std::time::Duration;
+
+use bentpipe_link::{
+    Direction, DirectionConfig, Fate, GilbertElliott, Link, LinkConfig, Mangled, MangledCounters, Mangler,
+    Mangling,
+};
 use bentpipe_units::{Probability, Time};
 
 const PACKETS: usize = 1_000_000;
@@ -177,4 +182,67 @@ fn the_two_kinds_of_error_hit_independently() {
             standard_error,
         );
     }
+}
+
+fn mangled(mangling: &Mangling, seed: u64) -> (Vec<Mangled>, MangledCounters) {
+    let mut mangler = Mangler::new(mangling, seed);
+    let arrivals = (0..PACKETS).map(|_| mangler.mangle(Time::ZERO, 1500)).collect();
+    (arrivals, *mangler.counters())
+}
+
+#[test]
+fn the_rates_of_mangling_are_kept() {
+    let mangling = Mangling {
+        reorder: probability(0.02),
+        reorder_by: Duration::from_millis(1),
+        duplicate: probability(0.05),
+        corrupt: probability(0.001),
+    };
+    for seed in SEEDS {
+        let (_, counters) = mangled(&mangling, seed);
+        let MangledCounters { held_back, duplicated, corrupted } = counters;
+        // Copies may be held back and corrupted as well; how many there are is known by then.
+        let copies = (PACKETS as u64 + duplicated) as f64;
+        for (what, observed, p, trials) in [
+            ("held back", held_back, 0.02, copies),
+            ("duplicated", duplicated, 0.05, PACKETS as f64),
+            ("corrupted", corrupted, 0.001, copies),
+        ] {
+            let standard_error = (p * (1.0 - p) / trials).sqrt();
+            let observed = observed as f64 / trials;
+            assert_within_three_standard_errors(&format!("{what}, seed {seed}"), observed, p, standard_error);
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_may_be_any_of_the_packet() {
+    for seed in SEEDS {
+        let (arrivals, _) = mangled(&Mangling { corrupt: probability(1.0), ..Default::default() }, seed);
+        let bits = arrivals.iter().filter_map(|mangled| mangled.packet.flipped_bit);
+        let (mut sum, mut seen) = (0, vec![false; 12_000]);
+        for bit in bits {
+            sum += bit;
+            seen[bit] = true;
+        }
+        // Uniform over n values: mean (n − 1)/2, variance (n² − 1)/12.
+        let n: f64 = 12_000.0;
+        let standard_error = ((n * n - 1.0) / 12.0 / PACKETS as f64).sqrt();
+        let mean = sum as f64 / PACKETS as f64;
+        assert_within_three_standard_errors(
+            &format!("bit, seed {seed}"),
+            mean,
+            (n - 1.0) / 2.0,
+            standard_error,
+        );
+        assert!(seen.iter().all(|&seen| seen));
+    }
+}
+
+#[test]
+fn one_effects_rate_does_not_change_whom_another_hits() {
+    let corrupt = Mangling { corrupt: probability(0.01), ..Default::default() };
+    let all = Mangling { duplicate: probability(0.3), reorder: probability(0.2), ..corrupt };
+    let flips = |mangling| mangled(mangling, 42).0.into_iter().map(|mangled| mangled.packet.flipped_bit);
+    assert!(flips(&corrupt).eq(flips(&all)));
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -15,7 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use socket2::SockRef;
 
 use crate::config::RelayKind;
-use crate::connect::{self, Ends};
+use crate::connect::{self, Ends, Upstream};
 use crate::fast_open::{FirstWord, Listening, Opening};
 use crate::flow::{Broken, Flow, Patience, Seconds, Side, Verdict};
 use crate::gate::{Gate, Limit};
@@ -104,6 +105,9 @@ pub(crate) struct Worker {
     epoch: Instant,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
+    /// Given up for the upstream half of a connection that has taken the last descriptor. Without it nothing is accepted:
+    /// what cannot be connected on is to wait in the kernel, not to be accepted and reset.
+    spare: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -117,6 +121,7 @@ impl Worker {
         epoll::add(&epoll, &*mailbox, EventData::new_u64(Token::Wake.encode()), EventFlags::IN)?;
         let now = Instant::now();
         Ok(Self {
+            spare: Some(epoll.try_clone()?),
             epoll,
             listeners: BTreeMap::new(),
             next_listener: 0,
@@ -247,6 +252,9 @@ impl Worker {
 
     fn accept_from(&mut self, number: usize) {
         for _ in 0..ACCEPT_BATCH {
+            if let Err(error) = self.keep_spare() {
+                return self.pause_accepting(error);
+            }
             let Some(listener) = self.listeners.get(&number) else { return };
             match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) => {
@@ -299,7 +307,7 @@ impl Worker {
         if let Err(error) = self.connect(opening, first_word) {
             self.counters.connects_failed.add(1);
             tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
-            if let Some(error @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) {
+            if let Some(error) = out_of_descriptors(&error) {
                 self.pause_accepting(error);
             }
         }
@@ -316,7 +324,7 @@ impl Worker {
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = connect::start(&ends, legs.get(path.server), first_word.as_ref())?;
+        let upstream = self.start_upstream(&ends, legs.get(path.server), first_word.as_ref())?;
         if let Some(word) = first_word {
             word.consume(&client, upstream.sent)?;
             self.counters.bytes_up.add(upstream.sent as u64);
@@ -329,6 +337,28 @@ impl Worker {
         let flow = Flow::new(ends, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
+    }
+
+    fn start_upstream(
+        &mut self,
+        ends: &Ends,
+        leg: &Leg,
+        first_word: Option<&FirstWord>,
+    ) -> io::Result<Upstream> {
+        match connect::start(ends, leg, first_word) {
+            Err(error) if out_of_descriptors(&error).is_some() && self.spare.take().is_some() => {
+                connect::start(ends, leg, first_word)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Makes sure of the spare descriptor; any descriptor will do.
+    fn keep_spare(&mut self) -> rustix::io::Result<()> {
+        if self.spare.is_none() {
+            self.spare = Some(rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)?);
+        }
+        Ok(())
     }
 
     /// Both sockets are registered once, for everything, and stay so until they are closed.
@@ -505,6 +535,11 @@ fn ends_of(client: &OwnedFd) -> io::Result<Ends> {
     let (Some(client), Some(server)) = (peer, local) else { return Err(Errno::AFNOSUPPORT.into()) };
     let dscp = sockopt::dscp_of_syn(&*socket, &server)?;
     Ok(Ends { client, server, dscp })
+}
+
+/// The error if it says that this process, or the system, has no descriptor left.
+fn out_of_descriptors(error: &io::Error) -> Option<Errno> {
+    Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE))
 }
 
 fn listener_data(number: usize) -> EventData {

@@ -7,6 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{Net, PATIENCE, Running, SERVER, network, pattern, read_all};
+use rustix::process::Signal;
 
 /// What the requirement says, and what a busy machine may add to it: the test's own threads are late as well.
 const TWO_SECONDS: Duration = Duration::from_millis(2000 + 1500);
@@ -49,10 +50,10 @@ fn a_stopped_process_lets_new_connections_pass_within_two_seconds_and_loses_noth
                 writer.shutdown(Shutdown::Write).unwrap();
             });
             client.read_exact(&mut [0; 100_000]).unwrap();
-            daemon.signal("STOP");
+            daemon.signal(Signal::STOP);
             let elapsed = time_until_connections_work(&net, &listener);
             assert!(elapsed < TWO_SECONDS, "{address}: {elapsed:?}");
-            daemon.signal("CONT");
+            daemon.signal(Signal::CONT);
             assert!(read_all(&mut client).unwrap() == sent[100_000..]);
             sender.join().unwrap();
         });

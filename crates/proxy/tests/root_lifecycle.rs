@@ -5,10 +5,9 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bentpipe_kernel::sockopt;
-use common::{PATIENCE, SERVER, configuration, network};
+use common::{PATIENCE, Running, SERVER, abort, configuration, network};
 
 #[test]
 fn rules_and_routes_are_gone_after_the_end() {
@@ -35,7 +34,7 @@ fn what_a_killed_run_left_is_replaced_by_the_next_and_removed_with_it() {
     let listener = net.listen(SERVER[0]);
     net.connection(&listener);
     assert_eq!(next.counter("flows_total"), 1);
-    next.stop();
+    next.settle();
     assert_eq!(net.traces(), before);
 }
 
@@ -85,26 +84,42 @@ fn without_nft_the_start_fails_and_leaves_nothing() {
 }
 
 #[test]
-fn short_of_descriptors_the_daemon_pauses_and_then_goes_on() {
-    let Some(net) = network() else { return };
-    let mut daemon = net.daemon("workers = 1");
-    let listener = net.listen(SERVER[0]);
-    let to = listener.local_addr().unwrap();
-    let limit = daemon.descriptors() + 10;
-    net.gateway.run(&format!("prlimit --pid {} --nofile={limit}:{limit}", daemon.pid()));
-    let clients: Vec<_> = net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
+fn short_of_descriptors_the_daemon_lets_connections_wait_and_then_goes_on() {
+    // Whether one descriptor is left, or none, when there is no room for a whole flow.
+    for free in [10, 11] {
+        let Some(net) = network() else { return };
+        let mut daemon = net.daemon("workers = 1");
+        let listener = net.listen(SERVER[0]);
+        let to = listener.local_addr().unwrap();
+        let limit = daemon.descriptors() + free;
+        net.gateway.run(&format!("prlimit --pid {} --nofile={limit}:{limit}", daemon.pid()));
+        let mut clients: Vec<_> =
+            net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
+        wait_for_pause(&mut daemon);
+        // Those that it has no room for wait in the kernel; nobody is reset, and nothing spins.
+        let served = daemon.counter("flows_total");
+        daemon.expect_idle(Duration::from_secs(2));
+        assert_eq!((daemon.counter("flows_total"), daemon.counter("connects_failed")), (served, 0));
+        // The place of one that ends goes to the next that waits.
+        clients.drain(..2).for_each(abort);
+        daemon.wait_for("flows_total", served + 2);
+        clients.into_iter().for_each(abort);
+        daemon.wait_for("flows_open", 0);
+        // Those that were connected in between are of no interest.
+        listener.set_nonblocking(true).unwrap();
+        while listener.accept().is_ok() {}
+        listener.set_nonblocking(false).unwrap();
+        let (mut client, mut server) = net.connection(&listener);
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        drop((client, server));
+        daemon.settle();
+    }
+}
+
+fn wait_for_pause(daemon: &mut Running) {
     let start = Instant::now();
     while daemon.counter("accept_pauses") == 0 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < PATIENCE, "accepting goes on");
     }
-    clients.iter().for_each(|client| sockopt::set_linger_reset(client).unwrap());
-    drop(clients);
-    daemon.wait_for("flows_open", 0);
-    // Those that were connected in between are of no interest.
-    listener.set_nonblocking(true).unwrap();
-    while listener.accept().is_ok() {}
-    listener.set_nonblocking(false).unwrap();
-    let (mut client, mut server) = net.connection(&listener);
-    client.write_all(b"x").unwrap();
-    server.read_exact(&mut [0]).unwrap();
 }

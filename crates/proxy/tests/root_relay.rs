@@ -35,14 +35,14 @@ fn bytes_are_identical_both_ways_in_both_families() {
         daemon.wait_for("flows_finished", 2);
         assert_eq!(daemon.counter("bytes_up"), 40_000_000);
         assert_eq!(daemon.counter("bytes_down"), 40_000_002);
-        daemon.stop();
+        daemon.settle();
     }
 }
 
 #[test]
 fn both_directions_run_at_once() {
     let Some(net) = network() else { return };
-    let _daemon = net.daemon("");
+    let daemon = net.daemon("");
     let listener = net.listen(SERVER[0]);
     let (mut client, mut server) = net.connection(&listener);
     let (client_out, server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -51,13 +51,15 @@ fn both_directions_run_at_once() {
         let down = carry(server_out, &mut client, pattern(4, 30_000_000));
         assert!(up.join().unwrap() == pattern(3, 30_000_000) && down == pattern(4, 30_000_000));
     });
+    drop((client, server));
+    daemon.settle();
 }
 
 #[test]
 fn a_one_byte_message_is_not_held_back_for_the_next() {
     let Some(net) = network() else { return };
     for relay in RELAYS {
-        let _daemon = net.daemon(&format!("relay = \"{relay}\""));
+        let daemon = net.daemon(&format!("relay = \"{relay}\""));
         let listener = net.listen(SERVER[0]);
         let (mut client, mut server) = net.connection(&listener);
         for value in 0..=255u8 {
@@ -69,6 +71,8 @@ fn a_one_byte_message_is_not_held_back_for_the_next() {
             client.read_exact(&mut byte).unwrap();
             assert_eq!(byte[0], !value);
         }
+        drop((client, server));
+        daemon.settle();
     }
 }
 
@@ -89,13 +93,15 @@ fn data_sent_before_the_server_has_answered_arrives() {
     net.gateway.run("nft delete table inet hold");
     let (mut server, _) = listener.accept().unwrap();
     assert_eq!(read_all(&mut server).unwrap(), b"early");
+    drop((client, server));
+    daemon.settle();
 }
 
 #[test]
 fn urgent_data_keeps_its_place_in_the_stream() {
     let Some(net) = network() else { return };
     for relay in RELAYS {
-        let _daemon = net.daemon(&format!("relay = \"{relay}\""));
+        let daemon = net.daemon(&format!("relay = \"{relay}\""));
         let listener = net.listen(SERVER[0]);
         let (mut client, mut server) = net.connection(&listener);
         for _ in 0..100 {
@@ -106,6 +112,8 @@ fn urgent_data_keeps_its_place_in_the_stream() {
         client.shutdown(Shutdown::Write).unwrap();
         let received = read_all(&mut server).unwrap();
         assert_eq!(String::from_utf8_lossy(&received), "before!after".repeat(100), "{relay}");
+        drop((client, server));
+        daemon.settle();
     }
 }
 
@@ -135,6 +143,8 @@ fn a_slow_reader_loses_nothing_and_costs_the_daemon_little() {
             assert!(daemon.resident() < before + (4 << 20), "{relay}: {} → {}", before, daemon.resident());
             assert!(read_all(&mut server).unwrap() == sent, "{relay}");
         });
+        drop((client, server));
+        daemon.settle();
     }
 }
 
@@ -169,7 +179,7 @@ fn two_hundred_flows_at_once_are_all_identical() {
         });
         daemon.wait_for("flows_finished", 200);
         assert_eq!(daemon.counter("flows_reset"), 0);
-        daemon.wait_for("vessels_lent", 0);
+        daemon.settle();
     }
 }
 
@@ -188,6 +198,7 @@ fn an_idle_flow_holds_two_descriptors_and_no_buffer() {
         daemon.wait_for("flows_open", 51);
         assert_eq!(daemon.descriptors(), kept + 100, "{relay}");
         daemon.wait_for("vessels_lent", 0);
-        drop(flows);
+        drop((flows, client, server));
+        daemon.settle();
     }
 }

@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use bentpipe_kernel::sockopt;
-use common::{CLIENT, Host, Net, PATIENCE, SERVER, network, socket, socket_address};
+use common::{CLIENT, Host, Net, SERVER, network, socket, socket_address};
 
 /// Connects from the client with a port of its own choice and a code point on every packet.
 fn connect_from(net: &Net, source: SocketAddr, to: SocketAddr, dscp: u8) -> TcpStream {
@@ -104,35 +104,6 @@ fn count_marked(host: &Host, hook: &str) {
         "table inet marked {{ chain in {{ type filter hook {hook} priority 0;\n\
          ip dscp ef meta l4proto tcp counter\nip6 dscp ef meta l4proto tcp counter\n}}; }}"
     ));
-}
-
-#[test]
-fn a_connection_to_the_proxys_own_port_is_reset_and_harms_nobody() {
-    let Some(net) = network() else { return };
-    let mut daemon = net.daemon("");
-    for address in ["127.0.0.1:7600", "[::1]:7601"] {
-        let to: SocketAddr = address.parse().unwrap();
-        let outcome = net.gateway.enter(|| {
-            let mut stream = TcpStream::connect(to)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.read(&mut [0])
-        });
-        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionReset, "{to}");
-    }
-    assert_eq!((daemon.counter("own_port"), daemon.counter("flows_total")), (2, 0));
-    let listener = net.listen(SERVER[0]);
-    net.connection(&listener);
-}
-
-#[test]
-fn nobody_outside_can_connect_to_the_proxys_port() {
-    let Some(net) = network() else { return };
-    let mut daemon = net.daemon("");
-    for address in ["10.77.1.1", "fd77:1::1", "10.77.2.1", "fd77:2::1"] {
-        let outcome = net.client.enter(|| TcpStream::connect(socket_address(address, 7602)));
-        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionRefused, "{address}");
-    }
-    assert_eq!((daemon.counter("own_port"), daemon.counter("flows_total")), (0, 0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use bentpipe_link::Profile;
+use bentpipe_link::{Mangling, Profile};
 use bentpipe_testbed::BehindLink;
 
 fn main() -> ExitCode {
@@ -13,7 +13,8 @@ fn main() -> ExitCode {
     } else {
         None
     };
-    match (BehindLink { config: Profile::Geo.config(), seed: 1, far, command }).run() {
+    let (config, mangling) = (Profile::Geo.config(), Mangling::default());
+    match (BehindLink { config, mangling, seed: 1, far, command }).run() {
         Ok(code) => ExitCode::from(code as u8),
         Err(error) => {
             eprintln!("behind_link: {error}");

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use bentpipe_link::{Cause, Counters, LinkConfig};
+use bentpipe_link::{Cause, Counters, LinkConfig, MangledCounters, Mangling};
 use rustix::process::{Signal, getegid};
 
 use crate::signals::{Arrival, HeldSignals};
@@ -34,7 +34,9 @@ const MTU: u32 = 1500;
 pub struct BehindLink {
     /// The link; `forward` leads to the terminal, in which the command runs.
     pub config: LinkConfig,
-    /// The seed of its random losses.
+    /// How it mangles what it delivers.
+    pub mangling: Mangling,
+    /// The seed of its random losses, and of the mangling.
     pub seed: u64,
     /// A shell command line for the far end, for example a server. What it prints goes to standard error.
     pub far: Option<String>,
@@ -62,6 +64,7 @@ impl BehindLink {
         }
         let signals = HeldSignals::hold().map_err(|source| Error::Signals { source })?;
         let place = Place::build(&self.config, self.seed)?;
+        place.link.mangle(&self.mangling, self.seed);
         let far = self.far.as_deref().map(|line| place.start_far(line)).transpose()?;
         let mut command = Child::spawn_in_foreground(place.terminal_command(&self.command)?)?;
         let status = wait_for(&mut command, &signals)?;
@@ -126,7 +129,9 @@ impl Place {
 
     fn summary(&self) -> Result<String> {
         let (forward, reverse) = self.link.counters();
-        let mut text = line("to the command", &forward) + &line("from the command", &reverse);
+        let (forward_mangled, reverse_mangled) = self.link.mangled();
+        let mut text = line("to the command", &forward, &forward_mangled)
+            + &line("from the command", &reverse, &reverse_mangled);
         let unintended = self.link.unintended_drops()?;
         if unintended > 0 {
             let _ =
@@ -193,7 +198,7 @@ fn report_far(far: Option<Child>) -> Result<()> {
     Ok(())
 }
 
-fn line(direction: &str, counters: &Counters) -> String {
+fn line(direction: &str, counters: &Counters, mangled: &MangledCounters) -> String {
     let Counters { offered, delivered, .. } = counters;
     let mut text = format!("link: {direction:<16} {offered} packets sent, {delivered} delivered");
     for cause in Cause::ALL {
@@ -202,6 +207,12 @@ fn line(direction: &str, counters: &Counters) -> String {
             dropped => {
                 let _ = write!(text, ", {dropped} lost: {cause}");
             }
+        }
+    }
+    let MangledCounters { held_back, duplicated, corrupted } = *mangled;
+    for (count, what) in [(held_back, "held back"), (duplicated, "duplicated"), (corrupted, "corrupted")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
         }
     }
     text + "\n"
@@ -225,8 +236,11 @@ mod tests {
     fn the_summary_names_only_the_causes_that_occurred() {
         let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
         counters.dropped.packet_error = 3;
-        let text = line("to the command", &counters);
+        let text = line("to the command", &counters, &MangledCounters::default());
         assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
+        let mangled = MangledCounters { held_back: 2, duplicated: 0, corrupted: 1 };
+        let text = line("to the command", &counters, &mangled);
+        assert!(text.ends_with("3 lost: packet error, 2 held back, 1 corrupted\n"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use bentpipe_link::{Counters, Direction, Fate};
+use bentpipe_link::{Arrival, Counters, Direction, Fate, Mangled, MangledCounters, Mangler, Mangling};
 use bentpipe_units::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ pub(crate) struct Carrier {
     delay: Duration,
     state: Arc<CarrierState>,
     stop: Arc<Stop>,
-    /// Packets in flight in the order of their delivery, which the model keeps monotone.
+    /// Packets in flight in the order of their delivery.
     in_flight: VecDeque<InFlight>,
     /// Buffers that are free; after the first round trip no packet allocates.
     pool: Vec<Box<[u8]>>,
@@ -39,7 +39,7 @@ pub(crate) struct Carrier {
 /// What the thread shares with those who watch it.
 #[derive(Debug)]
 pub(crate) struct CarrierState {
-    direction: Mutex<Direction>,
+    path: Mutex<Path>,
     outages: Arc<CommandedOutages>,
     lateness: Lateness,
     written: AtomicU64,
@@ -57,11 +57,23 @@ pub(crate) struct Stop {
     event: OwnedFd,
 }
 
+/// What decides over packets: the model, and behind it what mangles those that it delivers.
+#[derive(Debug)]
+struct Path {
+    direction: Direction,
+    mangler: Option<Mangler>,
+}
+
 #[derive(Debug)]
 struct InFlight {
     at: Time,
+    /// When its last bit left the transmitter.
+    departure: Time,
     packet: Box<[u8]>,
     len: usize,
+    /// Not what the model delivered but a second one of it.
+    duplicate: bool,
+    corrupt: bool,
 }
 
 impl Carrier {
@@ -104,14 +116,41 @@ impl Carrier {
 
     /// Reads one packet at the near end and lets the model decide its fate; `EAGAIN` if none is there.
     fn receive(&mut self) -> rustix::io::Result<()> {
-        let mut packet = self.pool.pop().unwrap_or_else(|| vec![0; self.buffer_len].into_boxed_slice());
+        let mut packet = self.buffer();
         let outcome = self.from.read(&mut packet);
-        let fate = outcome.map(|len| (self.state.direction().offer(self.clock.now(), len), len));
+        let fate = outcome.map(|len| (self.state.path().offer(self.clock.now(), len), len));
         match fate {
-            Ok((Fate::Deliver { at }, len)) => self.in_flight.push_back(InFlight { at, packet, len }),
+            Ok((Some((arrives, mangled)), len)) => self.send_off(arrives, mangled, packet, len),
             _ => self.pool.push(packet),
         }
         outcome.map(drop)
+    }
+
+    /// Puts a packet, and its duplicate, among those in flight. `arrives` is when the model delivers it.
+    fn send_off(&mut self, arrives: Time, mangled: Mangled, packet: Box<[u8]>, len: usize) {
+        let departure = Time::from_nanos(arrives.as_nanos().saturating_sub(self.delay.as_nanos() as u64));
+        if let Some(arrival) = mangled.duplicate {
+            let mut copy = self.buffer();
+            copy[..len].copy_from_slice(&packet[..len]);
+            self.launch(arrival, InFlight::new(departure, copy, len, true));
+        }
+        self.launch(mangled.packet, InFlight::new(departure, packet, len, false));
+    }
+
+    /// The model delivers in order, so that the place is nearly always the last one.
+    fn launch(&mut self, arrival: Arrival, mut packet: InFlight) {
+        arrival.apply_to(&mut packet.packet[..packet.len]);
+        packet.corrupt = arrival.flipped_bit.is_some();
+        packet.at = arrival.at;
+        if self.in_flight.back().is_none_or(|last| last.at <= packet.at) {
+            return self.in_flight.push_back(packet);
+        }
+        let place = self.in_flight.partition_point(|other| other.at <= packet.at);
+        self.in_flight.insert(place, packet);
+    }
+
+    fn buffer(&mut self) -> Box<[u8]> {
+        self.pool.pop().unwrap_or_else(|| vec![0; self.buffer_len].into_boxed_slice())
     }
 
     /// Writes every packet whose time has come. The clock is asked again for each: writing one takes as long as its way
@@ -130,16 +169,18 @@ impl Carrier {
 
     fn deliver(&self, next: &InFlight) {
         let state = &self.state;
-        let departure = Time::from_nanos(next.at.as_nanos().saturating_sub(self.delay.as_nanos() as u64));
         let bytes = next.len as u64;
-        if state.outages.cover(departure) {
-            state.cut_bytes.fetch_add(bytes, Ordering::Release);
-            state.cut.fetch_add(1, Ordering::Release);
+        if state.outages.cover(next.departure) {
+            if !next.duplicate {
+                state.cut_bytes.fetch_add(bytes, Ordering::Release);
+                state.cut.fetch_add(1, Ordering::Release);
+            }
         } else if self.to.write(&next.packet[..next.len]).is_ok() {
             state.lateness.record(self.clock.now() - next.at);
             state.written.fetch_add(1, Ordering::Relaxed);
             state.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        } else {
+        } else if !next.corrupt {
+            // A packet whose version was corrupted to neither 4 nor 6 is refused as it should be.
             state.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -156,7 +197,7 @@ impl Carrier {
 impl CarrierState {
     pub(crate) fn new(direction: Direction, outages: Arc<CommandedOutages>) -> Self {
         Self {
-            direction: Mutex::new(direction),
+            path: Mutex::new(Path { direction, mangler: None }),
             outages,
             lateness: Lateness::new(),
             written: AtomicU64::new(0),
@@ -172,7 +213,7 @@ impl CarrierState {
     pub(crate) fn counters(&self) -> Counters {
         // Before the model's, so that no packet is counted as cut and not yet as delivered.
         let (cut, cut_bytes) = (self.cut.load(Ordering::Acquire), self.cut_bytes.load(Ordering::Acquire));
-        let mut counters = *self.direction().counters();
+        let mut counters = *self.path().direction.counters();
         counters.delivered -= cut;
         counters.delivered_bytes -= cut_bytes;
         counters.dropped.outage += cut;
@@ -195,8 +236,34 @@ impl CarrierState {
         self.failure.get().map(|&errno| errno.into())
     }
 
-    fn direction(&self) -> std::sync::MutexGuard<'_, Direction> {
-        self.direction.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Begins to mangle what the model delivers; what is in flight already arrives unharmed.
+    pub(crate) fn mangle(&self, mangling: &Mangling, seed: u64) {
+        self.path().mangler = (!mangling.is_nothing()).then(|| Mangler::new(mangling, seed));
+    }
+
+    /// What has been mangled since [`CarrierState::mangle`].
+    pub(crate) fn mangled(&self) -> MangledCounters {
+        self.path().mangler.as_ref().map(|mangler| *mangler.counters()).unwrap_or_default()
+    }
+
+    fn path(&self) -> std::sync::MutexGuard<'_, Path> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Path {
+    /// When the model delivers a packet of `bytes` that is offered `now`, and what arrives of it; nothing if it is lost.
+    fn offer(&mut self, now: Time, bytes: usize) -> Option<(Time, Mangled)> {
+        let Fate::Deliver { at } = self.direction.offer(now, bytes) else { return None };
+        let mangled =
+            self.mangler.as_mut().map_or(Mangled::unharmed(at), |mangler| mangler.mangle(at, bytes));
+        Some((at, mangled))
+    }
+}
+
+impl InFlight {
+    fn new(departure: Time, packet: Box<[u8]>, len: usize, duplicate: bool) -> Self {
+        Self { at: departure, departure, packet, len, duplicate, corrupt: false }
     }
 }
 

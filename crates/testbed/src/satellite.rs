@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use bentpipe_link::{Counters, Direction, Link, LinkConfig};
+use bentpipe_link::{Counters, Direction, Link, LinkConfig, MangledCounters, Mangling};
 use bentpipe_units::Time;
 
 use crate::carrier::{Carrier, CarrierState, Stop};
@@ -30,7 +30,7 @@ pub struct SatelliteLink {
 /// What one direction of the link has really done, as opposed to what the model decided ([`Counters`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Packets that have arrived at the far end.
+    /// Packets that have arrived at the far end, duplicates included.
     pub packets: u64,
     /// IP bytes that have arrived at the far end.
     pub bytes: u64,
@@ -109,6 +109,18 @@ impl SatelliteLink {
     /// outage of the trace; what is beyond it arrives. Outages of the trace go on regardless.
     pub fn set_outage(&self, on: bool) {
         self.outages.set(on, self.clock.now());
+    }
+
+    /// Begins to reorder, duplicate and corrupt what the link delivers, both ways, in place of any mangling before. The
+    /// directions draw their luck apart, each from `seed`.
+    pub fn mangle(&self, mangling: &Mangling, seed: u64) {
+        self.forward.mangle(mangling, seed);
+        self.reverse.mangle(mangling, !seed);
+    }
+
+    /// What has been mangled, forward and reverse, since [`mangle`](Self::mangle).
+    pub fn mangled(&self) -> (MangledCounters, MangledCounters) {
+        (self.forward.mangled(), self.reverse.mangled())
     }
 
     /// The moment that is zero in the link's time, on the clock of [`Instant`], which is CLOCK_MONOTONIC.

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bentpipe_link::{DirectionConfig, OutageTrace};
+use bentpipe_link::{DirectionConfig, Mangling, OutageTrace};
 use bentpipe_units::{Probability, Rate, Time};
 use common::{Bed, can_run, delay, symmetric, wait_until};
 use sha2::{Digest, Sha256};
@@ -165,6 +165,77 @@ fn a_packet_in_flight_when_the_link_is_cut_arrives() {
     wait_until("the packet has left", || bed.link.counters().1.offered == 1);
     bed.link.set_outage(true);
     assert_eq!(sink.recv(&mut [0; 10]).unwrap(), 5);
+}
+
+/// Sends `count` numbered datagrams, few enough for a socket's buffer, and returns the numbers that arrive at the gateway until nothing has come for a while.
+fn numbers_that_arrive(bed: &Bed, count: u32) -> Vec<u32> {
+    let sink = bed.gateway.run(|| std::net::UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let socket = bed.terminal_socket((bed.subnet.left4(), 9));
+    (0..count).for_each(|number| assert_eq!(socket.send(&number.to_be_bytes()).unwrap(), 4));
+    let mut packet = [0; 4];
+    std::iter::from_fn(|| sink.recv(&mut packet).is_ok().then(|| u32::from_be_bytes(packet))).collect()
+}
+
+/// UDP datagrams that were dropped for their checksum, or IPv4 packets for that of their header.
+fn checksum_errors(bed: &Bed) -> u64 {
+    let read = |table: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap();
+    let counter = |text: &str, family: &str, name: &str| -> u64 {
+        let mut lines = text.lines().filter(|line| line.starts_with(family)).map(str::split_whitespace);
+        let column = lines.next().unwrap().position(|word| word == name).unwrap();
+        lines.next().unwrap().nth(column).unwrap().parse().unwrap()
+    };
+    let at_gateway = || {
+        let (snmp, netstat) = (read("snmp"), read("netstat"));
+        counter(&snmp, "Udp:", "InCsumErrors") + counter(&netstat, "IpExt:", "InCsumErrors")
+    };
+    bed.gateway.run(at_gateway).unwrap()
+}
+
+#[test]
+fn packets_held_back_are_overtaken_and_all_arrive() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::new(&delay(1));
+    let reorder_by = Duration::from_millis(20);
+    bed.link.mangle(&Mangling { reorder: "10%".parse().unwrap(), reorder_by, ..Default::default() }, 1);
+    let mut numbers = numbers_that_arrive(&bed, 200);
+    assert!(!numbers.is_sorted());
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..200));
+    let held_back = bed.link.mangled().1.held_back;
+    assert!((5..40).contains(&held_back), "{held_back}");
+}
+
+#[test]
+fn a_duplicated_packet_arrives_twice() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::new(&delay(1));
+    bed.link.mangle(&Mangling { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
+    assert!(numbers_that_arrive(&bed, 100).into_iter().eq((0..200).map(|number| number / 2)));
+    let (delivered, counters) = (bed.link.delivered().1.packets, bed.link.counters().1);
+    assert_eq!((delivered, counters.offered, counters.delivered), (200, 100, 100));
+}
+
+#[test]
+fn the_receiving_kernel_finds_every_corrupted_packet_by_its_checksum() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::new(&delay(1));
+    assert!(numbers_that_arrive(&bed, 200).into_iter().eq(0..200));
+    assert_eq!(checksum_errors(&bed), 0, "packets have no complete checksums before they are corrupted");
+    bed.link.mangle(&Mangling { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
+    let numbers = numbers_that_arrive(&bed, 200);
+    let corrupted = bed.link.mangled().1.corrupted;
+    // Nothing wrong arrives, and nothing right is missing.
+    assert!(numbers.is_sorted() && numbers.iter().all(|&number| number < 200), "{numbers:?}");
+    assert_eq!(numbers.len() as u64, 200 - corrupted);
+    assert!(corrupted > 50 && checksum_errors(&bed) > corrupted / 2, "{corrupted}");
+    assert_eq!(bed.link.unintended_drops().unwrap(), 0);
 }
 
 #[test]

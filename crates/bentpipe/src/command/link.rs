@@ -2,12 +2,16 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use bentpipe_link::{DirectionConfig, LinkConfig, OutageTrace, Profile};
+use bentpipe_link::{DirectionConfig, LinkConfig, Mangling, OutageTrace, Profile};
 use bentpipe_testbed::{BehindLink, Error};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::Args;
+
+/// How long packets are held back that are to be reordered: at 10 Mbit/s eight of full size overtake each.
+const REORDER_BY: Duration = Duration::from_millis(10);
 
 /// Run a command behind an emulated satellite link.
 ///
@@ -35,7 +39,19 @@ pub(crate) struct Link {
     /// Outages from a CSV file: `start_s,duration_s`, or `start_km,length_km` with a speed behind an @: tunnels.csv@120.
     #[arg(long, value_name = "FILE[@KM/H]")]
     outages: Option<String>,
-    /// The seed of the losses.
+    /// Share of packets that are held back, so that later ones overtake them.
+    #[arg(long)]
+    reorder: Option<Probability>,
+    /// How long they are held back; 10 ms by default.
+    #[arg(long, requires = "reorder")]
+    reorder_by: Option<Span>,
+    /// Share of packets that arrive twice.
+    #[arg(long)]
+    duplicate: Option<Probability>,
+    /// Share of packets in which one bit is flipped.
+    #[arg(long)]
+    corrupt: Option<Probability>,
+    /// The seed of the losses and of the mangling.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// A shell command line that runs on the far side for as long as COMMAND does.
@@ -48,8 +64,8 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = self.config()?;
-        let behind = BehindLink { config, seed: self.seed, far: self.far, command: self.command };
+        let (config, mangling) = (self.config()?, self.mangling());
+        let behind = BehindLink { config, mangling, seed: self.seed, far: self.far, command: self.command };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
                 super::tell(format_args!("bentpipe: cannot run {program}: {source}"));
@@ -70,6 +86,15 @@ impl Link {
             }
         }
         Ok(config)
+    }
+
+    fn mangling(&self) -> Mangling {
+        Mangling {
+            reorder: self.reorder.unwrap_or_default(),
+            reorder_by: self.reorder_by.map_or(REORDER_BY, Span::get),
+            duplicate: self.duplicate.unwrap_or_default(),
+            corrupt: self.corrupt.unwrap_or_default(),
+        }
     }
 
     fn adapt(&self, direction: &mut DirectionConfig) {

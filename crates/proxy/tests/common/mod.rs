@@ -3,6 +3,9 @@
 //! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a name outside.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod accounts;
+pub mod exchange;
+pub mod forger;
 pub mod probe;
 pub mod symmetric;
 
@@ -12,8 +15,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bentpipe_testbed::{Namespace, veth};
-use socket2::{Domain, Socket, Type};
+use accounts::Accounts;
+use bentpipe_kernel::sockopt;
+use bentpipe_link::LinkConfig;
+use bentpipe_testbed::{Namespace, SatelliteLink, veth};
+use rustix::process::{Pid, Signal, kill_process};
+use socket2::{Domain, SockRef, Socket, Type};
 
 pub const CLIENT: [&str; 2] = ["10.77.1.2", "fd77:1::2"];
 pub const SERVER: [&str; 2] = ["10.77.2.2", "fd77:2::2"];
@@ -21,9 +28,13 @@ pub const RELAYS: [&str; 2] = ["copy", "splice"];
 /// Long enough for anything that works, on a machine that does other things as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Connections that may wait to be accepted by a listener of the server.
+const BACKLOG: i32 = 4096;
+
 const CONFIG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_CONFIG";
 
 /// A host of the testbed, with the shorthands of these tests.
+#[derive(Clone)]
 pub struct Host {
     namespace: Namespace,
 }
@@ -32,6 +43,10 @@ pub struct Net {
     pub client: Host,
     pub gateway: Host,
     pub server: Host,
+    /// What is between the gateway and the server if it is not a cable.
+    pub link: Option<SatelliteLink>,
+    /// What the gateway had before it had a daemon.
+    traces: String,
 }
 
 /// A daemon in a process of its own on the gateway.
@@ -39,43 +54,64 @@ pub struct Running {
     pub child: Child,
     stdin: Option<ChildStdin>,
     lines: BufReader<std::process::ChildStdout>,
+    gateway: Host,
+    /// The traces that it must not add to.
+    traces: String,
+    accounts: Accounts,
     config: tempfile::NamedTempFile,
 }
 
 /// The network, or nothing and the reason on standard output.
 pub fn network() -> Option<Net> {
-    if !rustix::process::geteuid().is_root() {
+    may_run().then(|| Net::new(None))
+}
+
+/// The same with an emulated satellite link between the gateway and the server; its forward direction leads to the server.
+pub fn network_over(link: &LinkConfig) -> Option<Net> {
+    may_run().then(|| Net::new(Some(link)))
+}
+
+fn may_run() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
         println!("skipped: needs root: network namespaces and transparent sockets");
-        return None;
     }
-    Some(Net::new())
+    root
 }
 
 impl Net {
-    fn new() -> Self {
+    fn new(link: Option<&LinkConfig>) -> Self {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Host::new);
-        let net = Self { client, gateway, server };
-        net.wire(&net.client, "up0", "ground0", 1);
-        net.wire(&net.server, "up0", "sat0", 2);
+        veth(&gateway.namespace, "ground0", &client.namespace, "up0").unwrap();
+        let link = match link {
+            Some(config) => Some(satellite(&gateway, &server, config)),
+            None => {
+                veth(&gateway.namespace, "sat0", &server.namespace, "up0").unwrap();
+                None
+            }
+        };
+        address(&gateway, "ground0", &client, "up0", 1);
+        address(&gateway, "sat0", &server, "up0", 2);
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            net.gateway.sysctl(key, "1");
+            gateway.sysctl(key, "1");
         }
-        for (host, network) in [(&net.client, 1), (&net.server, 2)] {
+        for (host, network) in [(&client, 1), (&server, 2)] {
             host.wait_for_gateway(network);
         }
-        net
+        let traces = traces(&gateway);
+        Self { client, gateway, server, link, traces }
+    }
+
+    /// A gateway between two hosts that are wired already.
+    fn of(client: Host, gateway: Host, server: Host) -> Self {
+        let traces = traces(&gateway);
+        Self { client, gateway, server, link: None, traces }
     }
 
     /// Joins a host to the gateway by a veth pair in network `number`.
     pub fn wire(&self, host: &Host, interface: &str, at_gateway: &str, number: u8) {
-        let gateway = &self.gateway;
-        veth(&gateway.namespace, at_gateway, &host.namespace, interface).unwrap();
-        for (host, interface, last) in [(gateway, at_gateway, 1), (host, interface, 2)] {
-            host.run(&format!("ip addr add 10.77.{number}.{last}/24 dev {interface}"));
-            host.run(&format!("ip addr add fd77:{number}::{last}/64 dev {interface} nodad"));
-        }
-        host.run(&format!("ip route add default via 10.77.{number}.1"));
-        host.run(&format!("ip route add default via fd77:{number}::1"));
+        veth(&self.gateway.namespace, at_gateway, &host.namespace, interface).unwrap();
+        address(&self.gateway, at_gateway, host, interface, number);
     }
 
     /// Starts a daemon with `extra` lines in `[proxy]`.
@@ -106,10 +142,13 @@ impl Net {
             .unwrap();
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let mut running = Running { child, stdin, lines, config };
+        let accounts = Accounts::take(child.id());
+        let (gateway, traces) = (self.gateway.clone(), self.traces.clone());
+        let mut running = Running { child, stdin, lines, gateway, traces, accounts, config };
         loop {
             let line = running.line().expect("the daemon says ready or error");
             if line == "ready" {
+                running.accounts = Accounts::take(running.pid());
                 return Ok(running);
             } else if let Some(error) = line.strip_prefix("error: ") {
                 return Err(error.to_owned());
@@ -117,9 +156,13 @@ impl Net {
         }
     }
 
-    /// A listener on the server.
+    /// A listener on the server, which nobody waits for longer than [`PATIENCE`].
     pub fn listen(&self, address: &str) -> TcpListener {
-        self.server.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap())
+        let listener = self.server.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap());
+        // With the usual 128 the kernel falls back on SYN cookies in a burst and forgets connections that say nothing.
+        rustix::net::listen(&listener, BACKLOG).unwrap();
+        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
+        listener
     }
 
     /// A connection from the client through the gateway, both ends of it.
@@ -134,18 +177,68 @@ impl Net {
         (client, server)
     }
 
+    /// Many connections at once, both ends of each; an end is to be told from the others by the client's port.
+    pub fn connections(&self, listener: &TcpListener, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+        let to = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            let accept = || (0..count).map(|_| listener.accept().unwrap().0).collect();
+            let servers = scope.spawn(accept);
+            let connect = || (0..count).map(|_| TcpStream::connect(to).unwrap()).collect::<Vec<_>>();
+            let clients = self.client.enter(connect);
+            let servers: Vec<TcpStream> = servers.join().unwrap();
+            for stream in clients.iter().chain(&servers) {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            }
+            (clients, servers)
+        })
+    }
+
     /// Everything that the daemon may leave on the gateway.
     pub fn traces(&self) -> String {
-        [
-            "nft -t list ruleset",
-            "ip -4 rule",
-            "ip -6 rule",
-            "ip -4 route show table 25200",
-            "ip -6 route show table 25200",
-        ]
-        .map(|command| self.gateway.output(command))
-        .join("---\n")
+        traces(&self.gateway)
     }
+
+    /// Fails if the gateway is not as it was before it had a daemon.
+    pub fn expect_untouched(&self) {
+        expect_untouched(&self.gateway, &self.traces);
+    }
+}
+
+/// No rule and no route is left, no socket but those that time alone removes, and no process that keeps the namespace.
+fn expect_untouched(gateway: &Host, before: &str) {
+    assert_eq!(traces(gateway), before, "the daemon has left something");
+    let sockets = gateway.output("ss -Htan");
+    assert!(sockets.lines().all(|line| line.starts_with("TIME-WAIT")), "{sockets}");
+    let left = accounts::processes_in(gateway);
+    assert!(left.is_empty(), "{left:?} live in the gateway's namespace");
+}
+
+fn satellite(gateway: &Host, server: &Host, config: &LinkConfig) -> SatelliteLink {
+    SatelliteLink::start(&gateway.namespace, "sat0", &server.namespace, "up0", config, 1, 1500).unwrap()
+}
+
+/// Gives the two ends of network `number` their addresses, and the host its way out.
+fn address(gateway: &Host, at_gateway: &str, host: &Host, interface: &str, number: u8) {
+    for (host, interface, last) in [(gateway, at_gateway, 1), (host, interface, 2)] {
+        host.run(&format!("ip addr add 10.77.{number}.{last}/24 dev {interface}"));
+        host.run(&format!("ip addr add fd77:{number}::{last}/64 dev {interface} nodad"));
+    }
+    host.run(&format!("ip route add default via 10.77.{number}.1"));
+    host.run(&format!("ip route add default via fd77:{number}::1"));
+}
+
+fn traces(gateway: &Host) -> String {
+    [
+        // Without the elements of sets, which come and go.
+        "nft -t list ruleset",
+        "ip -4 rule",
+        "ip -6 rule",
+        "ip -4 route show table 25200",
+        "ip -6 route show table 25200",
+    ]
+    .map(|command| gateway.output(command))
+    .join("---\n")
 }
 
 /// A configuration with `sat0` as the satellite leg and `extra` lines in `[proxy]`.
@@ -233,21 +326,6 @@ impl Running {
         }
     }
 
-    /// Sends it a signal, such as `STOP`.
-    pub fn signal(&self, name: &str) {
-        succeed(Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]));
-    }
-
-    /// Processor time that it has used, seconds.
-    pub fn processor_time(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let ticks: Vec<f64> =
-            fields.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
-        // USER_HZ has been 100 on x86 and arm for ever (time(7)).
-        ticks.iter().sum::<f64>() / 100.0
-    }
-
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -262,6 +340,38 @@ impl Running {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Processor time that it has used, to 10 ms (proc_pid_stat(5): `utime` and `stime` in ticks of 1/100 s).
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, after_name) = stat.rsplit_once(") ").unwrap();
+        let ticks = after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
+        Duration::from_millis(10 * ticks.sum::<u64>())
+    }
+
+    /// Fails if it uses more than a twentieth of a processor for a while in which it has nothing to do.
+    pub fn expect_idle(&self, length: Duration) {
+        let before = self.processor_time();
+        std::thread::sleep(length);
+        let used = self.processor_time() - before;
+        println!("idle for {length:?}: {used:?} of processor time");
+        assert!(used < length / 20, "{used:?} of processor time in {length:?} with nothing to do");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The end of every fault: no flow is left, the daemon holds what it held when it was ready, and once it has stopped
+    /// the gateway is as it was before.
+    pub fn settle(mut self) {
+        self.wait_for("flows_open", 0);
+        self.wait_for("vessels_lent", 0);
+        self.accounts.settle(self.pid());
+        drop(self.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+        expect_untouched(&self.gateway, &self.traces);
     }
 
     /// Ends it in order.
@@ -284,6 +394,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // A test that failed may have left it stopped.
+        if let Ok(None) = self.child.try_wait() {
+            self.signal(Signal::CONT);
+        }
         // In order, so that it removes its rules; a daemon that hangs is what a test's own time limit is for.
         drop(self.stdin.take());
         let _ = self.child.wait();
@@ -311,6 +425,19 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
+}
+
+/// Closes a stream as an abort does.
+pub fn abort(stream: TcpStream) {
+    sockopt::set_linger_reset(&stream).unwrap();
+}
+
+/// What a read ends with that should fail.
+pub fn error_of_reading(stream: &mut TcpStream) -> std::io::Error {
+    match read_all(stream) {
+        Ok(bytes) => panic!("an end of file after {} bytes, not an error", bytes.len()),
+        Err(error) => error,
+    }
 }
 
 /// Everything up to the end of file.

@@ -30,10 +30,7 @@ impl Symmetric {
     fn new() -> Self {
         let [client, near, far, server] = ["client", "near", "far", "server"].map(Host::new);
         let (same_near, same_far) = (again(&near), again(&far));
-        let scene = Self {
-            near: Net { client, gateway: near, server: same_far },
-            far: Net { client: same_near, gateway: far, server },
-        };
+        let scene = Self { near: Net::of(client, near, same_far), far: Net::of(same_near, far, server) };
         scene.near.wire(&scene.near.client, "up0", "ground0", 1);
         scene.far.wire(&scene.far.server, "up0", "ground0", 2);
         scene.join_boxes();

@@ -1,0 +1,146 @@
+//! A transfer in both directions at once, whose readers can be held half-way.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use super::pattern;
+
+/// Longer than the timers of two hosts that have backed off together.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The two directions, as numbers.
+const UP: usize = 0;
+const DOWN: usize = 1;
+
+/// Both directions of a connection, on threads of their own.
+pub struct Exchange {
+    /// Of what goes up to the server, and down to the client.
+    readers: [JoinHandle<io::Result<Ending>>; 2],
+    writers: [JoinHandle<io::Result<()>>; 2],
+    progress: Arc<Progress>,
+    bytes: usize,
+}
+
+/// What a reader had got at the end of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Identical,
+    Truncated,
+    /// Something else than was sent.
+    Different,
+}
+
+struct Progress {
+    received: [AtomicU64; 2],
+    /// Readers stop at half of the bytes until this is set.
+    go_on: AtomicBool,
+}
+
+impl Exchange {
+    /// Sends `bytes` each way and ends each way in order.
+    pub fn start(ends: (TcpStream, TcpStream), bytes: usize) -> Self {
+        Self::begin(ends, bytes, true)
+    }
+
+    /// The same, but nobody reads more than half until [`let_go`](Self::let_go).
+    pub fn start_and_hold(ends: (TcpStream, TcpStream), bytes: usize) -> Self {
+        Self::begin(ends, bytes, false)
+    }
+
+    fn begin((client, server): (TcpStream, TcpStream), bytes: usize, go_on: bool) -> Self {
+        let progress = Arc::new(Progress { received: Default::default(), go_on: AtomicBool::new(go_on) });
+        let readers = [(UP, &server), (DOWN, &client)].map(|(way, end)| {
+            let (end, expected, progress) = (patient(end), pattern(way as u64, bytes), progress.clone());
+            std::thread::spawn(move || receive(end, &expected, &progress.received[way], &progress.go_on))
+        });
+        let writers = [(UP, &client), (DOWN, &server)].map(|(way, end)| {
+            let (end, sent) = (patient(end), pattern(way as u64, bytes));
+            std::thread::spawn(move || send(end, &sent))
+        });
+        Self { readers, writers, progress, bytes }
+    }
+
+    /// Waits until at least this many bytes have arrived each way.
+    pub fn wait_for(&self, bytes: usize) {
+        let start = Instant::now();
+        while self.received() < bytes as u64 {
+            assert!(start.elapsed() < PATIENCE, "{} of {bytes} bytes arrived", self.received());
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Bytes that have arrived in the direction that has got less of them.
+    pub fn received(&self) -> u64 {
+        let received = self.progress.received.iter().map(|way| way.load(Ordering::Relaxed));
+        received.min().unwrap_or_default()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.received() == self.bytes as u64
+    }
+
+    pub fn let_go(&self) {
+        self.progress.go_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything has arrived as it was sent, each way, and then the end of file.
+    pub fn expect_identical(self) {
+        for writer in self.writers {
+            writer.join().unwrap().unwrap();
+        }
+        for reader in self.readers {
+            assert_eq!(reader.join().unwrap().unwrap(), Ending::Identical);
+        }
+    }
+
+    /// Nothing wrong has arrived, not all of it has, and both ends were told so. The kernel tells of a reset once: to the
+    /// thread that reads or to the one that writes, whichever comes first, and the other sees a closed connection.
+    pub fn expect_resets(self) {
+        let [to_server, to_client] = self.readers.map(|reader| reader.join().unwrap());
+        let [from_client, from_server] = self.writers.map(|writer| writer.join().unwrap());
+        for (end, read, written) in [("client", to_client, from_client), ("server", to_server, from_server)] {
+            let told = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+            let was_told = read.as_ref().is_err_and(told) || written.as_ref().is_err_and(told);
+            assert!(was_told, "the {end} was told nothing: {read:?}, {written:?}");
+            assert!(matches!(read, Err(_) | Ok(Ending::Truncated)), "the {end} read: {read:?}");
+        }
+    }
+}
+
+fn patient(stream: &TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.try_clone().unwrap()
+}
+
+fn send(mut to: TcpStream, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.shutdown(Shutdown::Write)
+}
+
+/// Reads up to the end of file, or to the first byte that is wrong.
+fn receive(
+    mut from: TcpStream,
+    expected: &[u8],
+    received: &AtomicU64,
+    go_on: &AtomicBool,
+) -> io::Result<Ending> {
+    let (mut chunk, mut done) = (vec![0; 65536], 0);
+    loop {
+        while done >= expected.len() / 2 && !go_on.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(2));
+        }
+        let count = from.read(&mut chunk)?;
+        if !expected[done..].starts_with(&chunk[..count]) {
+            return Ok(Ending::Different);
+        } else if count == 0 {
+            return Ok(if done == expected.len() { Ending::Identical } else { Ending::Truncated });
+        }
+        done += count;
+        received.store(done as u64, Ordering::Relaxed);
+    }
+}
