@@ -69,6 +69,7 @@ impl Report {
     pub(crate) fn add_short(&mut self, way: usize, concurrency: usize, outcome: &short::Outcome) {
         let name = format!("short connections, {concurrency} at once");
         self.add(way, &name, "1/s", outcome.rate);
+        self.add(way, &format!("{name}, proxy and generators"), "CPU µs each", outcome.own_cost);
         self.add(way, &format!("{name}, failed"), "%", outcome.failed * 100.0);
     }
 

@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use crate::common::SERVER;
+use crate::cpu::Usage;
 use crate::way::Way;
 
 pub(crate) const CONCURRENCIES: [usize; 3] = [1, 64, 256];
@@ -33,6 +34,8 @@ pub(crate) struct Outcome {
     pub(crate) rate: f64,
     /// Connections that ended otherwise, of all.
     pub(crate) failed: f64,
+    /// Processor time of the proxy and the generators for each connection, microseconds.
+    pub(crate) own_cost: f64,
 }
 
 /// What the generators share.
@@ -54,21 +57,27 @@ pub(crate) fn measure(way: &Way, concurrency: usize, time: Duration) -> Result<O
     let listener = way.net.server.enter(|| listen());
     let to = listener.local_addr().unwrap();
     let state = State::default();
-    let (seconds, done, failed) = thread::scope(|scope| {
+    let (seconds, done, failed, usage) = thread::scope(|scope| {
         scope.spawn(|| state.answer(&listener));
         scope.spawn(|| way.net.client.enter(|| state.ask(to, concurrency)));
         thread::sleep(time / 4);
         let (start, before) = (Instant::now(), state.counts());
+        let usage = Usage::now(way.proxy_group());
         thread::sleep(time);
+        let usage = Usage::now(way.proxy_group()).since(usage);
         let after = state.counts();
         let seconds = start.elapsed().as_secs_f64();
         state.stop.store(true, Ordering::Relaxed);
-        (seconds, after.0 - before.0, after.1 - before.1)
+        (seconds, after.0 - before.0, after.1 - before.1, usage)
     });
     if done == 0 {
         return Err(format!("{concurrency} connections at once: none came to its end"));
     }
-    Ok(Outcome { rate: done as f64 / seconds, failed: failed as f64 / (done + failed) as f64 })
+    Ok(Outcome {
+        rate: done as f64 / seconds,
+        failed: failed as f64 / (done + failed) as f64,
+        own_cost: (usage.proxy + usage.traffic) * 1e6 / done as f64,
+    })
 }
 
 /// A listener with a backlog that no burst of ours fills.
