@@ -37,12 +37,12 @@ pub(crate) enum Direction {
 pub(crate) struct Outcome {
     /// Gbit/s that arrived.
     pub(crate) rate: f64,
-    /// Processor seconds per 10⁹ bytes that arrived: the whole machine's, without what it does when we do nothing.
+    /// Processor seconds per 10⁹ bytes that arrived: the whole machine's, other programs' excepted.
     pub(crate) machine_per_gb: f64,
-    /// The same of the proxy and the generators, which other work on the machine does not change.
-    pub(crate) own_per_gb: f64,
     /// The same of the proxy alone.
     pub(crate) proxy_per_gb: f64,
+    /// How many processors other programs kept busy.
+    pub(crate) others: f64,
 }
 
 /// What the generators share.
@@ -52,13 +52,11 @@ struct State {
     arrived: AtomicU64,
 }
 
-/// `idle` is the number of processors that are busy without us.
 pub(crate) fn measure(
     way: &Way,
     direction: Direction,
     flows: usize,
     time: Duration,
-    idle: f64,
 ) -> Result<Outcome, String> {
     let listener = way.net.listen(SERVER[0]);
     let (clients, servers): (Vec<_>, Vec<_>) = (0..flows).map(|_| way.net.connection(&listener)).unzip();
@@ -88,9 +86,9 @@ pub(crate) fn measure(
     let gigabytes = bytes as f64 / 1e9;
     Ok(Outcome {
         rate: gigabytes * 8.0 / seconds,
-        machine_per_gb: (usage.machine - idle * seconds) / gigabytes,
-        own_per_gb: (usage.proxy + usage.traffic) / gigabytes,
+        machine_per_gb: usage.machine / gigabytes,
         proxy_per_gb: usage.proxy / gigabytes,
+        others: usage.others / seconds,
     })
 }
 

@@ -1,70 +1,65 @@
-//! Processor time: the machine's, a process group's, our own. All in seconds.
+//! Processor time: what our traffic costs the whole machine, and the proxy's part of it. All in seconds.
+//!
+//! Other programs may run at the same time. What they use is counted process by process and left out, so that it need not
+//! be guessed from what they did before.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// Ticks of the counters in /proc per second (proc(5), `sysconf(_SC_CLK_TCK)`): 100 on every Linux that runs Rust.
+/// Ticks of the counters in /proc per second: `USER_HZ` of proc(5), 100 on all architectures that matter here.
 const TICKS: f64 = 100.0;
+/// `PF_KTHREAD` of linux/sched.h: a thread of the kernel's own, which may be at work for our packets.
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// The counters at one moment, or what was added between two.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// What all processors did, idling and waiting for discs excepted.
+    /// What all processors did but for other programs: idling and waiting for discs is not work.
     pub(crate) machine: f64,
     /// The proxy's processes.
     pub(crate) proxy: f64,
-    /// This process, which makes the traffic, and the kernel's threads for packets.
-    pub(crate) traffic: f64,
+    /// Other programs.
+    pub(crate) others: f64,
 }
 
 impl Usage {
+    /// `group` is the proxy's process group.
     pub(crate) fn now(group: Option<u32>) -> Self {
-        let stats = fs::read_to_string("/proc/stat").unwrap_or_default();
         let us = std::process::id();
-        let processes = processes();
-        let sum = |wanted: &dyn Fn(&Process) -> bool| {
-            processes.iter().filter(|process| wanted(process)).map(|process| process.seconds).sum()
-        };
-        Self {
-            machine: busy(&stats),
-            proxy: sum(&|process| Some(process.group) == group),
-            traffic: sum(&|process| process.id == us || process.name.starts_with("ksoftirqd/")),
+        let (mut proxy, mut others) = (0.0, 0.0);
+        let busy = busy(&fs::read_to_string("/proc/stat").unwrap_or_default());
+        for process in processes() {
+            if Some(process.group) == group {
+                proxy += process.own;
+            } else if process.id != us && !process.is_kernels {
+                others += process.own + process.of_ended_children;
+            }
         }
+        Self { machine: busy - others, proxy, others }
     }
 
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             machine: self.machine - earlier.machine,
             proxy: self.proxy - earlier.proxy,
-            traffic: self.traffic - earlier.traffic,
+            others: self.others - earlier.others,
         }
     }
-}
-
-/// How many processors are busy, on average, while we do nothing.
-pub(crate) fn idle_baseline(time: Duration) -> f64 {
-    let (start, before) = (Instant::now(), Usage::now(None));
-    thread::sleep(time);
-    Usage::now(None).since(before).machine / start.elapsed().as_secs_f64()
 }
 
 struct Process {
     id: u32,
     group: u32,
-    name: String,
-    seconds: f64,
+    is_kernels: bool,
+    /// User and system time.
+    own: f64,
+    /// That of children which have ended: it was counted as theirs before, so that the sum of both goes on.
+    of_ended_children: f64,
 }
 
 /// user + nice + system + irq + softirq of the line for all processors (proc(5), /proc/stat).
 fn busy(stats: &str) -> f64 {
-    let numbers: Vec<f64> = stats
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter_map(|word| word.parse().ok())
-        .collect();
+    let line = stats.lines().next().unwrap_or_default();
+    let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     [0, 1, 2, 5, 6].iter().filter_map(|&index| numbers.get(index)).sum::<f64>() / TICKS
 }
 
@@ -76,10 +71,15 @@ fn processes() -> Vec<Process> {
 /// A line of /proc/PID/stat (proc(5)): the name stands in parentheses and may hold anything, parentheses too.
 fn process(line: &str) -> Option<Process> {
     let (head, tail) = line.rsplit_once(')')?;
-    let (id, name) = head.split_once(" (")?;
+    let (id, _name) = head.split_once(" (")?;
     let fields: Vec<&str> = tail.split_whitespace().collect();
+    // Numbered as in proc(5), where the first field behind the name is the third.
     let number = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<f64>().ok());
-    // Fields 14 and 15: in user mode and in the kernel.
-    let seconds = (number(14)? + number(15)?) / TICKS;
-    Some(Process { id: id.parse().ok()?, group: number(5)? as u32, name: name.to_owned(), seconds })
+    Some(Process {
+        id: id.parse().ok()?,
+        group: number(5)? as u32,
+        is_kernels: number(9)? as u64 & KERNEL_THREAD != 0,
+        own: (number(14)? + number(15)?) / TICKS,
+        of_ended_children: (number(16)? + number(17)?) / TICKS,
+    })
 }

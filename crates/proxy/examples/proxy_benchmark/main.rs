@@ -61,10 +61,8 @@ fn measure(ways: &[Way], order: &[usize], options: &Options, report: &mut Report
     let time = options.time;
     for flows in bulk::FLOWS.into_iter().filter(|_| options.measures("bulk")) {
         for direction in bulk::DIRECTIONS {
-            let idle = cpu::idle_baseline(time);
-            report.note_idle(idle);
             for &index in order {
-                let outcome = bulk::measure(&ways[index], direction, flows, time, idle)?;
+                let outcome = bulk::measure(&ways[index], direction, flows, time)?;
                 report.add_bulk(index, direction, flows, &outcome);
             }
         }

@@ -16,8 +16,8 @@ pub(crate) struct Report {
     reference: Option<usize>,
     seconds: f64,
     figures: Vec<Figure>,
-    /// Processors that were busy without us.
-    idle: Vec<f64>,
+    /// How many processors other programs kept busy, in each of the bulk measurements.
+    others: Vec<f64>,
 }
 
 /// One quantity, by way and round.
@@ -43,11 +43,7 @@ impl Report {
             .collect();
         let reference = ways.iter().position(|name| *name == options.reference);
         let seconds = options.time.as_secs_f64();
-        Self { ways, reference, seconds, figures: Vec::new(), idle: Vec::new() }
-    }
-
-    pub(crate) fn note_idle(&mut self, processors: f64) {
-        self.idle.push(processors);
+        Self { ways, reference, seconds, figures: Vec::new(), others: Vec::new() }
     }
 
     pub(crate) fn add_bulk(
@@ -62,14 +58,14 @@ impl Report {
         let name = format!("{flows} {noun} {direction}");
         self.add(way, &name, "Gbit/s", outcome.rate);
         self.add(way, &format!("{name}, whole machine"), "CPU s/GB", outcome.machine_per_gb);
-        self.add(way, &format!("{name}, proxy and generators"), "CPU s/GB", outcome.own_per_gb);
         self.add(way, &format!("{name}, proxy"), "CPU s/GB", outcome.proxy_per_gb);
+        self.others.push(outcome.others);
     }
 
     pub(crate) fn add_short(&mut self, way: usize, concurrency: usize, outcome: &short::Outcome) {
         let name = format!("short connections, {concurrency} at once");
         self.add(way, &name, "1/s", outcome.rate);
-        self.add(way, &format!("{name}, proxy and generators"), "CPU µs each", outcome.own_cost);
+        self.add(way, &format!("{name}, whole machine"), "CPU µs each", outcome.cost);
         self.add(way, &format!("{name}, failed"), "%", outcome.failed * 100.0);
     }
 
@@ -94,13 +90,16 @@ impl Report {
         for figure in self.figures.iter().filter(failures) {
             self.line(figure, &mut text);
         }
-        let idle = Spread::of(&self.idle).map_or(String::new(), |idle| {
-            format!("; busy without us: {:.2} processors ({:.2}–{:.2})", idle.median, idle.least, idle.most)
+        let others = Spread::of(&self.others).map_or(String::new(), |others| {
+            format!(
+                " Other programs kept {:.1} processors busy ({:.1}–{:.1}).",
+                others.median, others.least, others.most
+            )
         });
         let rounds = self.figures.first().map_or(0, |figure| figure.samples[0].len());
         writeln!(
             text,
-            "\nMedians of {rounds} rounds of {} s; ratios with their extremes{idle}.",
+            "\nMedians of {rounds} rounds of {} s; ratios with their extremes.{others}",
             self.seconds
         )
         .unwrap();
@@ -115,7 +114,7 @@ impl Report {
             "seconds": self.seconds,
             "ways": self.ways,
             "reference": self.reference.map(|index| &self.ways[index]),
-            "busy_without_us": self.idle,
+            "processors_busy_with_others": self.others,
             "figures": figures,
         })
     }
