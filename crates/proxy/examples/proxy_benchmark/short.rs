@@ -54,7 +54,7 @@ struct Client {
 }
 
 pub(crate) fn measure(way: &Way, concurrency: usize, time: Duration) -> Result<Outcome, String> {
-    let listener = way.net.server.enter(|| listen());
+    let listener = way.net.server.enter(listen);
     let to = listener.local_addr().unwrap();
     let state = State::default();
     let (seconds, done, failed, usage) = thread::scope(|scope| {
