@@ -121,7 +121,7 @@ fn an_end_that_is_known_early_comes_after_the_last_byte() {
             let (mut source, mut from) = connection();
             let (mut sink, mut to) = connection();
             let mut pool = Pool::new(kind);
-            let data: Vec<u8> = (0..size).map(|i| (i * 7 >> 3) as u8).collect();
+            let data: Vec<u8> = (0..size).map(|i| ((i * 7) >> 3) as u8).collect();
             let sent = data.clone();
             let sender = std::thread::spawn(move || {
                 source.write_all(&sent).unwrap();
