@@ -11,7 +11,7 @@ Transparent proxies side by side, on network namespaces of this machine. Needs r
 usage: proxy_benchmark [OPTIONS]
 
   --proxy NAME=FILE   measure the proxy that FILE describes; may be given several times
-                      (default: bentpipe and haproxy, of the folder peers/)
+                      (default: bentpipe, haproxy and haproxy-tuned, of the folder peers/)
   --reference NAME    the proxy that the others are compared with (default: haproxy)
   --only WHAT         bulk, short or latency; may be given several times (default: all)
   --rounds N          how often everything is measured (default: 5)
@@ -30,6 +30,11 @@ FILE is TOML. Its commands run on the gateway, whose interface ground0 faces the
 
 /// The folder of the proxies that come with bentpipe.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../peers");
+const DEFAULTS: [(&str, &str); 3] = [
+    ("bentpipe", "bentpipe/proxy.toml"),
+    ("haproxy", "haproxy/proxy.toml"),
+    ("haproxy-tuned", "haproxy/tuned.toml"),
+];
 const MEASUREMENTS: [&str; 3] = ["bulk", "short", "latency"];
 
 pub(crate) struct Options {
@@ -69,8 +74,8 @@ impl Options {
             }
         }
         if options.ways.len() == 1 {
-            for name in ["bentpipe", "haproxy"] {
-                options.ways.push(Some(Peer::load(name, &Path::new(PEERS).join(name).join("proxy.toml"))?));
+            for (name, file) in DEFAULTS {
+                options.ways.push(Some(Peer::load(name, &Path::new(PEERS).join(file))?));
             }
         }
         Ok(Some(options))
