@@ -4,10 +4,10 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench figures peers setup deny clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies figures peers setup deny clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a download over a GEO satellite, with and without bentpipe
 	$(CARGO) build --release --locked -p bentpipe
@@ -28,14 +28,19 @@ lint: setup ## formatting and clippy, warnings are errors
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-bench: setup ## what a packet and a relayed byte cost, how precise the link is, how flows restart and share
+bench: setup ## what a packet costs, how precise the link is, how flows restart and share
 	$(CARGO) bench --workspace --locked
 	$(CARGO) build --release --locked --workspace --examples
 	$(AS_ROOT) target/release/examples/link_precision
-	$(AS_ROOT) target/release/examples/relay_performance
 	$(AS_ROOT) target/release/examples/restart
 	$(AS_ROOT) target/release/examples/fairness 0
 	$(AS_ROOT) target/release/examples/fairness 1%
+
+bench-proxies: setup ## bentpipe beside plain forwarding and HAProxy: throughput, processor time, connections, latency
+	scripts/setup-peers haproxy
+	$(CARGO) build --release --locked -p bentpipe
+	$(CARGO) build --release --locked -p bentpipe-proxy --example proxy_benchmark
+	$(AS_ROOT) target/release/examples/proxy_benchmark $(OPTIONS)
 
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples
@@ -46,7 +51,7 @@ figures: setup ## the figures of the documentation, drawn anew
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
 peers: setup ## the simulator beside ns-3: single flows, handshakes, speed
-	scripts/setup-peers
+	scripts/setup-peers ns3
 	peers/ns3/build
 	$(CARGO) build --release --locked -p bentpipe-lab --examples
 	target/release/examples/against_ns3

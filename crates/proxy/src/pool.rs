@@ -33,8 +33,8 @@ impl Pool {
         self.most
     }
 
-    /// Lends an empty vessel of the configured kind.
-    pub(crate) fn lend(&mut self) -> Vessel {
+    /// Lends an empty vessel of the kind that is configured for bulk.
+    pub(crate) fn lend_for_bulk(&mut self) -> Vessel {
         match self.kind {
             RelayKind::Copy => self.lend_buffer(),
             RelayKind::Splice => self.lend_pipe(),
@@ -90,19 +90,19 @@ mod tests {
     #[test]
     fn a_returned_vessel_is_lent_again() {
         let mut pool = Pool::new(RelayKind::Copy);
-        let (first, second) = (pool.lend(), pool.lend());
+        let (first, second) = (pool.lend_for_bulk(), pool.lend_for_bulk());
         assert_eq!(pool.lent(), 2);
         pool.give_back(first);
         pool.give_back(second);
         assert_eq!((pool.lent(), pool.buffers.len()), (0, 2));
-        let _again = pool.lend();
+        let _again = pool.lend_for_bulk();
         assert_eq!((pool.lent(), pool.buffers.len()), (1, 1));
     }
 
     #[test]
     fn a_burst_of_flows_does_not_keep_its_memory() {
         let mut pool = Pool::new(RelayKind::Copy);
-        let burst: Vec<Vessel> = (0..KEPT + 10).map(|_| pool.lend()).collect();
+        let burst: Vec<Vessel> = (0..KEPT + 10).map(|_| pool.lend_for_bulk()).collect();
         burst.into_iter().for_each(|vessel| pool.give_back(vessel));
         assert_eq!((pool.lent(), pool.buffers.len()), (0, KEPT));
     }

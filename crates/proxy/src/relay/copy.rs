@@ -5,7 +5,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::Endpoint;
 
 /// Bytes that one read takes at most. 256 KiB measured slower with ten flows.
-const SIZE: usize = 64 * 1024;
+const SIZE: usize = super::BULK;
 
 /// Memory for one read, written from `start` as the destination accepts it.
 #[derive(Debug)]
@@ -20,19 +20,32 @@ impl Buffer {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
     }
 
+    /// Reads behind what the buffer already holds, which nothing was written of, until it holds `most`.
     pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
-        let size = self.bytes.len().min(most);
-        let (_, count) = recv(&from.socket, &mut self.bytes[..size], RecvFlags::empty())?;
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        }
+        let space = &mut self.bytes[self.end..SIZE.min(most)];
+        let wanted = space.len();
+        let (_, count) = recv(&from.socket, space, RecvFlags::empty())?;
         // A short read leaves nothing behind (epoll(7)), which saves a system call for each small message.
-        from.readable = count == size || from.read_to_the_end;
-        (self.start, self.end) = (0, count);
+        from.readable = count == wanted || from.read_to_the_end;
+        self.end += count;
         Ok(count)
     }
 
-    pub(super) fn flush(&mut self, to: &mut Endpoint) -> rustix::io::Result<usize> {
-        let count = send(&to.socket, &self.bytes[self.start..self.end], SendFlags::NOSIGNAL)?;
+    /// Writes what is held. The last segment waits for the end of file that follows if this `is_last` (send(2),
+    /// `MSG_MORE`).
+    pub(super) fn flush(&mut self, to: &mut Endpoint, is_last: bool) -> rustix::io::Result<usize> {
+        let more = if is_last { SendFlags::MORE } else { SendFlags::empty() };
+        let count = send(&to.socket, &self.bytes[self.start..self.end], SendFlags::NOSIGNAL | more)?;
         self.start += count;
         Ok(count)
+    }
+
+    /// A read of as much as makes `most` would find no room.
+    pub(super) fn is_full(&self, most: usize) -> bool {
+        self.end >= SIZE.min(most)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -14,6 +14,11 @@ use crate::pool::Pool;
 pub(crate) use copy::Buffer;
 pub(crate) use splice::Pipe;
 
+/// A read of so many bytes makes the next one bulk. It is what a full buffer holds.
+const BULK: usize = 64 * 1024;
+/// A read of fewer bytes ends bulk.
+const NOT_BULK: usize = 16 * 1024;
+
 /// Bytes that one direction of a flow may move before the worker's other flows have their turn.
 pub(crate) const TURN: u64 = 1 << 20;
 
@@ -35,6 +40,8 @@ pub(crate) struct Channel {
     held: Option<Vessel>,
     ended: bool,
     shut: bool,
+    /// The last read took so much at once that a pipe is worth its system calls.
+    is_bulk: bool,
     bytes: u64,
 }
 
@@ -95,7 +102,7 @@ impl Channel {
         let limit = self.bytes + TURN;
         while !self.shut {
             if let Some(vessel) = &mut self.held {
-                self.bytes += vessel.flush(to).map_err(Failure::Writing)?;
+                self.bytes += vessel.flush(to, self.ended).map_err(Failure::Writing)?;
                 if !vessel.is_empty() {
                     return Ok(Progress::Waiting);
                 }
@@ -138,24 +145,39 @@ impl Channel {
     }
 
     fn read_some(&mut self, from: &mut Endpoint, pool: &mut Pool) -> io::Result<()> {
-        let mut vessel = if from.has_urgent_data { pool.lend_buffer() } else { pool.lend() };
-        let result = vessel.fill(from, pool.most());
-        if matches!(result, Ok(Some(0))) {
-            // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
-            self.ended = matches!(vessel, Vessel::Buffer(_));
-            from.has_urgent_data = true;
-        }
+        let by_pipe = self.is_bulk && !from.has_urgent_data;
+        let mut vessel = if by_pipe { pool.lend_for_bulk() } else { pool.lend_buffer() };
+        let result = self.fill(&mut vessel, from, pool.most());
         if vessel.is_empty() {
             pool.give_back(vessel);
         } else {
             self.held = Some(vessel);
         }
-        result.map(drop)
+        result
+    }
+
+    fn fill(&mut self, vessel: &mut Vessel, from: &mut Endpoint, most: usize) -> io::Result<()> {
+        let count = vessel.fill(from, most)?;
+        if let Some(count) = count {
+            self.is_bulk = count >= if self.is_bulk { NOT_BULK } else { BULK };
+        }
+        match vessel {
+            // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
+            Vessel::Pipe(_) => from.has_urgent_data |= count == Some(0),
+            Vessel::Buffer(_) if count == Some(0) => self.ended = true,
+            // An end that is known before the data are written leaves in the same segment.
+            Vessel::Buffer(buffer) if from.read_to_the_end && from.readable && !buffer.is_full(most) => {
+                self.ended = vessel.fill(from, most)? == Some(0);
+            }
+            Vessel::Buffer(_) => {}
+        }
+        Ok(())
     }
 }
 
 impl Vessel {
-    /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for.
+    /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for. A buffer that is
+    /// not empty is filled up; a pipe must be empty.
     fn fill(&mut self, from: &mut Endpoint, most: usize) -> io::Result<Option<usize>> {
         let result = match self {
             Vessel::Buffer(buffer) => buffer.fill(from, most),
@@ -168,12 +190,13 @@ impl Vessel {
         Ok(count)
     }
 
-    /// Writes to the destination until the vessel is empty or the destination is full; the number of bytes written.
-    fn flush(&mut self, to: &mut Endpoint) -> io::Result<u64> {
+    /// Writes to the destination until the vessel is empty or the destination is full; the number of bytes written. After
+    /// the last bytes of all the destination is told of the end at once.
+    fn flush(&mut self, to: &mut Endpoint, is_last: bool) -> io::Result<u64> {
         let mut written = 0;
         while to.writable && !self.is_empty() {
             let result = match self {
-                Vessel::Buffer(buffer) => buffer.flush(to),
+                Vessel::Buffer(buffer) => buffer.flush(to, is_last),
                 Vessel::Pipe(pipe) => pipe.flush(to),
             };
             match unless_it_would_block(result)? {

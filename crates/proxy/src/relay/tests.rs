@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::RelayKind;
@@ -111,4 +112,78 @@ fn a_turn_is_bounded_however_fast_the_ends_are() {
         sender.join().unwrap();
         assert_eq!(receiver.join().unwrap(), 8 << 20, "{kind:?}");
     }
+}
+
+#[test]
+fn an_end_that_is_known_early_comes_after_the_last_byte() {
+    for kind in KINDS {
+        for size in [0, 1, 1000, BULK - 1, BULK, BULK + 1, 1_000_000] {
+            let (mut source, mut from) = connection();
+            let (mut sink, mut to) = connection();
+            let mut pool = Pool::new(kind);
+            let data: Vec<u8> = (0..size).map(|i| ((i * 7) >> 3) as u8).collect();
+            let sent = data.clone();
+            let sender = std::thread::spawn(move || {
+                source.write_all(&sent).unwrap();
+                source.shutdown(std::net::Shutdown::Write).unwrap();
+                source
+            });
+            let receiver = std::thread::spawn(move || {
+                let mut received = Vec::new();
+                sink.read_to_end(&mut received).unwrap();
+                received
+            });
+            let mut channel = Channel::default();
+            let mut progress = Progress::Waiting;
+            while progress != Progress::Ended {
+                from.note(EventFlags::IN | EventFlags::RDHUP);
+                to.note(EventFlags::OUT);
+                progress = channel.pump(&mut from, &mut to, &mut pool).unwrap();
+            }
+            sender.join().unwrap();
+            assert!(receiver.join().unwrap() == data, "{kind:?} {size}");
+        }
+    }
+}
+
+#[test]
+fn small_messages_are_copied_and_bulk_is_spliced() {
+    let (mut source, mut from) = connection();
+    let (sink, mut to) = connection();
+    let mut pool = Pool::new(RelayKind::Splice);
+    let mut channel = Channel::default();
+    source.write_all(&[1; 1000]).unwrap();
+    pump_until(&mut channel, &mut from, &mut to, &mut pool, 1000);
+    assert!(!channel.is_bulk);
+    // Nobody reads, so that what is held can be looked at.
+    source.set_nonblocking(true).unwrap();
+    let block = [2; 65536];
+    let mut turns = 0;
+    while !matches!(channel.held, Some(Vessel::Pipe(_))) {
+        turns += 1;
+        assert!(turns < 10_000, "still not bulk after {} bytes", channel.bytes());
+        let _ = source.write(&block);
+        from.note(EventFlags::IN);
+        to.note(EventFlags::OUT);
+        channel.pump(&mut from, &mut to, &mut pool).unwrap();
+    }
+    let total = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut block = vec![0; 1 << 20];
+            while let Ok(count @ 1..) = (&sink).read(&mut block) {
+                total.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        });
+        // A message by itself, once all bulk has gone, is copied again.
+        while channel.is_bulk {
+            if total.load(Ordering::Relaxed) == channel.bytes() {
+                let _ = source.write(&[3; 1000]);
+            }
+            from.note(EventFlags::IN);
+            to.note(EventFlags::OUT);
+            channel.pump(&mut from, &mut to, &mut pool).unwrap();
+        }
+        sink.shutdown(std::net::Shutdown::Both).unwrap();
+    });
 }
