@@ -34,6 +34,20 @@ fn time_until_connections_work(net: &Net, listener: &TcpListener) -> Duration {
     }
 }
 
+/// Stops the process. When it returns no thread of it runs any more.
+fn stop(daemon: &Running) {
+    daemon.signal(Signal::STOP);
+    let start = Instant::now();
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().map(Result::unwrap);
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    };
+    while !tasks().all(is_stopped) {
+        assert!(start.elapsed() < PATIENCE, "it does not stop");
+    }
+}
+
 #[test]
 fn a_stopped_process_lets_new_connections_pass_within_two_seconds_and_loses_nothing() {
     let Some(net) = network() else { return };
@@ -50,7 +64,7 @@ fn a_stopped_process_lets_new_connections_pass_within_two_seconds_and_loses_noth
                 writer.shutdown(Shutdown::Write).unwrap();
             });
             client.read_exact(&mut [0; 100_000]).unwrap();
-            daemon.signal(Signal::STOP);
+            stop(&daemon);
             let elapsed = time_until_connections_work(&net, &listener);
             assert!(elapsed < TWO_SECONDS, "{address}: {elapsed:?}");
             daemon.signal(Signal::CONT);
