@@ -6,6 +6,7 @@
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
+//! - [`tun`]: network interfaces whose far side is this process.
 //! - [`privileges`], [`limits`]: what the process gives up after set-up, and how many descriptors it may have.
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
 
@@ -21,3 +22,4 @@ pub mod route;
 pub mod sockopt;
 pub mod tcp_info;
 pub mod timers;
+pub mod tun;

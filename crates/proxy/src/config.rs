@@ -189,6 +189,13 @@ impl Config {
         }
     }
 
+    /// Whether the handshake of any connection is to be faithful.
+    pub(crate) fn wants_faithful(&self) -> bool {
+        let wants =
+            |rule: &Rule| matches!(rule.action, Action::Split { handshake: Some(Handshake::Faithful) });
+        self.proxy.handshake == Handshake::Faithful || self.rules.iter().any(wants)
+    }
+
     /// What no single line could be blamed for.
     fn contradiction(&self) -> Option<String> {
         if self.legs.is_empty() {

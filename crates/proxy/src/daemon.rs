@@ -13,6 +13,7 @@ use crate::budget;
 use crate::config::{Config, Interface};
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::greeter::{Book, Devices, Greeter, Settings};
 use crate::host;
 use crate::intercept::{Family, Interception, Names, Plan};
 use crate::listener;
@@ -34,12 +35,15 @@ pub struct Daemon {
     watch: Option<Watch>,
     /// Dropped before the workers stop, so that no connection is taken that nobody serves.
     interception: Option<Arc<Mutex<Interception>>>,
+    /// Stops before the workers as well: what it gives back must find its listener.
+    greeter: Option<Greeter>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
     ports: PortRanges,
     paths: Vec<Path>,
     families: Vec<Family>,
+    legs: Arc<Legs>,
     /// Kept for a reload that asks for it when the rights to load it are gone.
     _hybla: Option<Hybla>,
     /// What keeps a second daemon out; the kernel frees it with the process.
@@ -52,11 +56,15 @@ pub struct Daemon {
 pub struct Prepared {
     config: Config,
     names: Names,
+    devices: Option<Devices>,
     legs: Arc<Legs>,
     families: Vec<Family>,
     hybla: Option<Hybla>,
     only_one: Socket,
 }
+
+/// Legs, the paths between them, and for each worker the listeners of these.
+type Listeners = (Arc<Legs>, Vec<Path>, Vec<Vec<Listener>>);
 
 /// A worker as its daemon sees it.
 #[derive(Debug)]
@@ -87,11 +95,12 @@ impl Daemon {
         for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
+        let devices = config.wants_faithful().then(|| Devices::open(&names)).transpose()?;
         let legs = Arc::new(Legs::prepare(config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let hybla = Hybla::acquire().ok();
-        Ok(Prepared { config: config.clone(), names, legs, families, hybla, only_one })
+        Ok(Prepared { config: config.clone(), names, devices, legs, families, hybla, only_one })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -100,16 +109,19 @@ impl Daemon {
     /// The number of workers and the kind of relay stay as they are until the daemon is started anew.
     pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
         host::check_interfaces(config)?;
+        if config.wants_faithful() && self.greeter.is_none() {
+            return Err(Error::Restart { what: "a faithful handshake" });
+        }
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
-        let paths = listeners.as_ref().map_or(&self.paths, |(paths, _)| paths);
+        let paths = listeners.as_ref().map_or(&self.paths, |(_, paths, _)| paths);
         let interfaces = path::interfaces(config);
         if let Some(interception) = &self.interception {
             let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
             interception.replace_rules(&plan(config, &interfaces, paths))?;
         }
-        if let Some((paths, listeners)) = listeners {
-            self.paths = paths;
+        if let Some((legs, paths, listeners)) = listeners {
+            (self.legs, self.paths) = (legs, paths);
             self.ports.take(&self.paths);
             for (worker, listeners) in self.workers.iter().zip(listeners) {
                 worker.mailbox.send(Order::Listen(listeners));
@@ -117,6 +129,9 @@ impl Daemon {
         }
         for worker in &self.workers {
             worker.mailbox.send(Order::Allow(budget::allowance(config)));
+        }
+        if let Some(greeter) = &self.greeter {
+            greeter.replace_settings(settings(config, &self.legs));
         }
         self.shared.gate.set_ceilings(budget::ceilings(config));
         if (config.proxy.workers, config.proxy.relay) != (self.config.proxy.workers, self.config.proxy.relay)
@@ -130,7 +145,8 @@ impl Daemon {
 
     /// What the daemon has done so far.
     pub fn stats(&self) -> Stats {
-        let stats = Stats::sum(self.workers.iter().map(|worker| &*worker.counters));
+        let workers = self.workers.iter().map(|worker| &*worker.counters);
+        let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
         Stats { connecting: self.shared.gate.connecting() as u64, ..stats }
     }
 
@@ -148,41 +164,50 @@ impl Daemon {
     }
 
     /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
-    fn open_listeners(&self, config: &Config) -> Result<(Vec<Path>, Vec<Vec<Listener>>), Error> {
+    fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
         let paths = path::paths(config.legs.len(), self.ports.free(config.proxy.port)?);
         check_ports(&paths, &self.families)?;
         let legs = Arc::new(Legs::prepare(config));
         let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
         let listeners = listeners.collect::<Result<_, _>>()?;
-        Ok((paths, listeners))
+        Ok((legs, paths, listeners))
     }
 }
 
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, legs, families, hybla, only_one } = self;
+        let Self { config, names, devices, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
         let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
         ports.take(&paths);
         check_ports(&paths, &families)?;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
-        let shared = Arc::new(Shared { gate: Arc::new(gate), stop: AtomicBool::new(false) });
+        let book = Book::new().map_err(Error::system("make the book of held connections"))?;
+        let stop = AtomicBool::new(false);
+        let shared = Arc::new(Shared { gate: Arc::new(gate), book: Arc::new(book), stop });
         let mut daemon = Daemon {
             watch: None,
             interception: None,
+            greeter: None,
             shared,
             workers: Vec::new(),
             config,
             ports,
             paths,
             families,
+            legs,
             _hybla: hybla,
             _only_one: only_one,
         };
         for index in 0..daemon.config.proxy.workers.get() {
-            let listeners = open_listeners(&daemon.paths, &daemon.families, &legs)?;
+            let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
             daemon.workers.push(Handle::spawn(index, listeners, &daemon.config, &daemon.shared)?);
+        }
+        if let Some(devices) = devices {
+            let (gate, book) = (daemon.shared.gate.clone(), daemon.shared.book.clone());
+            let settings = settings(&daemon.config, &daemon.legs);
+            daemon.greeter = Some(Greeter::spawn(devices, settings, gate, book)?);
         }
         daemon.intercept(names)?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
@@ -195,11 +220,12 @@ impl Daemon {
         let interfaces = path::interfaces(&self.config);
         let table = names.table.clone();
         let plan = plan(&self.config, &interfaces, &self.paths);
-        let interception = Interception::install(names, &plan, self.families.clone())?;
+        let interception =
+            Interception::install(names, &plan, self.families.clone(), self.greeter.is_some())?;
         let interception = Arc::new(Mutex::new(interception));
         self.interception = Some(interception.clone());
-        let pulses =
-            self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>).collect();
+        let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
+        let pulses = workers.chain(self.greeter.iter().map(Greeter::pulse)).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
             gate: self.shared.gate.clone(),
@@ -216,6 +242,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         drop(self.watch.take());
         drop(self.interception.take());
+        drop(self.greeter.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.join();
@@ -291,6 +318,11 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,
     }
+}
+
+fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
+    let interfaces = path::interfaces(config);
+    Settings { legs: legs.clone(), interfaces, at_limit: config.limits.at_limit }
 }
 
 fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {

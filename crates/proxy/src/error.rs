@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use bentpipe_kernel::tun::TunError;
+
 /// Why the daemon could not start. Whatever it had set up by then is undone.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,6 +40,12 @@ pub enum Error {
         /// When the next one is possible.
         seconds: u64,
     },
+    /// What a configuration asks for cannot be had while the daemon runs.
+    #[error("{what} takes effect only when the daemon is started anew; restart it")]
+    Restart {
+        /// What is asked for.
+        what: &'static str,
+    },
     /// Another daemon splits connections in this network namespace.
     #[error(
         "another bentpipe with the nftables table \"{table}\" runs in this network namespace; stop it first"
@@ -56,6 +64,9 @@ pub enum Error {
         /// What went wrong and, where it is known, what to do.
         reason: String,
     },
+    /// A device of the faithful handshake could not be made.
+    #[error("the faithful handshake cannot work: {0}; or set handshake = \"early\"")]
+    Tun(#[from] TunError),
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {

@@ -123,6 +123,13 @@ impl Flow {
         }
     }
 
+    /// A flow whose server answered before its client was.
+    pub(crate) fn connected(mut self) -> Self {
+        self.phase = Phase::Relaying;
+        self.ticket.connected();
+        self
+    }
+
     pub(crate) fn endpoint(&self, side: Side) -> &Endpoint {
         match side {
             Side::Client => &self.client,

@@ -40,6 +40,15 @@ const TRAPS: [Trap; 4] = [
     },
 ];
 
+/// What harms the faithful handshake: a held SYN comes back by a device that does not lead to its client. The effective
+/// filter is the stricter one of `all` and the device's own.
+const FAITHFUL_TRAP: Trap = Trap {
+    key: "net.ipv4.conf.all.rp_filter",
+    harmful: "1",
+    effect: "the reverse path filter drops SYNs of the faithful handshake when their servers have answered",
+    mend: "2",
+};
+
 /// Fails unless each leg's interface exists in this network namespace; the error lists those that do.
 pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
     // Unlike /sys/class/net, this shows the namespace of the caller, not that of the mount.
@@ -60,7 +69,8 @@ pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    let traps = TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning);
+    let faithful = config.wants_faithful().then_some(&FAITHFUL_TRAP);
+    let traps = TRAPS.iter().chain(faithful).filter(|trap| is_set(trap)).map(Trap::warning);
     traps.chain(fast_open_warning(config)).collect()
 }
 
@@ -111,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_warning_ends_with_the_line_that_mends_it() {
-        for trap in &TRAPS {
+        for trap in TRAPS.iter().chain([&FAITHFUL_TRAP]) {
             let line = format!("sysctl -w {}={}", trap.key, trap.mend);
             assert!(trap.warning().ends_with(&line));
         }

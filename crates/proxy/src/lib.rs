@@ -19,6 +19,7 @@ mod error;
 mod fast_open;
 mod flow;
 mod gate;
+mod greeter;
 mod host;
 pub mod intercept;
 mod listener;

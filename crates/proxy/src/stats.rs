@@ -27,6 +27,16 @@ pub struct Stats {
     pub other_port: u64,
     /// Connections to the proxy's own port, reset at once.
     pub own_port: u64,
+    /// Connections that wait now for their server's answer, or with it for their client's.
+    pub held_open: u64,
+    /// Connections whose server was asked before the client was answered.
+    pub held_total: u64,
+    /// Those of them whose server refused or could not be reached: their SYNs went on, unsplit.
+    pub held_refused: u64,
+    /// Those of them that ended without a word: the server was silent, or the client had gone.
+    pub held_forgotten: u64,
+    /// SYNs that were held and then went on unsplit, repeated ones included.
+    pub syns_passed: u64,
     /// Times that a worker stopped accepting because descriptors had run out.
     pub accept_pauses: u64,
     /// Bytes written towards servers.
@@ -40,7 +50,7 @@ pub struct Stats {
     pub buffered: u64,
 }
 
-/// One worker's counters, on cache lines of their own.
+/// The counters of one worker, or of the greeter, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -52,6 +62,11 @@ pub(crate) struct Counters {
     pub(crate) flows_refused: Counter,
     pub(crate) other_port: Counter,
     pub(crate) own_port: Counter,
+    pub(crate) held_total: Counter,
+    pub(crate) held_refused: Counter,
+    pub(crate) held_forgotten: Counter,
+    pub(crate) held_claimed: Counter,
+    pub(crate) syns_passed: Counter,
     pub(crate) accept_pauses: Counter,
     pub(crate) bytes_up: Counter,
     pub(crate) bytes_down: Counter,
@@ -59,13 +74,13 @@ pub(crate) struct Counters {
     pub(crate) buffered: Counter,
 }
 
-/// A number that one worker writes and others read.
+/// A number that one thread writes and others read.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, amount: u64) {
-        // Only this worker writes it: no read-modify-write cycle has to be locked.
+        // Only this thread writes it: no read-modify-write cycle has to be locked.
         self.0.store(self.get() + amount, Ordering::Relaxed);
     }
 
@@ -79,29 +94,35 @@ impl Counter {
 }
 
 impl Stats {
-    /// Sums the workers' counters. Each number is exact; they are not all of the same instant.
-    pub(crate) fn sum<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
-        workers.into_iter().fold(Self::default(), |sum, worker| {
+    /// Sums the threads' counters. Each number is exact; they are not all of the same instant.
+    pub(crate) fn sum<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Self {
+        let (mut sum, mut claimed) = (Self::default(), 0);
+        for worker in threads {
             let ended = worker.flows_finished.get() + worker.flows_reset.get() + worker.connects_failed.get();
             let total = worker.flows_total.get();
-            Self {
-                flows_open: sum.flows_open + total.saturating_sub(ended),
-                connecting: sum.connecting,
-                flows_total: sum.flows_total + total,
-                flows_finished: sum.flows_finished + worker.flows_finished.get(),
-                flows_reset: sum.flows_reset + worker.flows_reset.get(),
-                connects_failed: sum.connects_failed + worker.connects_failed.get(),
-                flows_expired: sum.flows_expired + worker.flows_expired.get(),
-                flows_refused: sum.flows_refused + worker.flows_refused.get(),
-                other_port: sum.other_port + worker.other_port.get(),
-                own_port: sum.own_port + worker.own_port.get(),
-                accept_pauses: sum.accept_pauses + worker.accept_pauses.get(),
-                bytes_up: sum.bytes_up + worker.bytes_up.get(),
-                bytes_down: sum.bytes_down + worker.bytes_down.get(),
-                vessels_lent: sum.vessels_lent + worker.vessels_lent.get(),
-                buffered: sum.buffered + worker.buffered.get(),
-            }
-        })
+            sum.flows_open += total.saturating_sub(ended);
+            sum.flows_total += total;
+            sum.flows_finished += worker.flows_finished.get();
+            sum.flows_reset += worker.flows_reset.get();
+            sum.connects_failed += worker.connects_failed.get();
+            sum.flows_expired += worker.flows_expired.get();
+            sum.flows_refused += worker.flows_refused.get();
+            sum.other_port += worker.other_port.get();
+            sum.own_port += worker.own_port.get();
+            sum.accept_pauses += worker.accept_pauses.get();
+            sum.bytes_up += worker.bytes_up.get();
+            sum.bytes_down += worker.bytes_down.get();
+            sum.vessels_lent += worker.vessels_lent.get();
+            sum.buffered += worker.buffered.get();
+            sum.held_total += worker.held_total.get();
+            sum.held_refused += worker.held_refused.get();
+            sum.held_forgotten += worker.held_forgotten.get();
+            sum.syns_passed += worker.syns_passed.get();
+            claimed += worker.held_claimed.get();
+        }
+        let ended = sum.held_refused + sum.held_forgotten + claimed;
+        sum.held_open = sum.held_total.saturating_sub(ended);
+        sum
     }
 }
 
@@ -119,5 +140,15 @@ mod tests {
         workers[1].connects_failed.add(1);
         let stats = Stats::sum(&workers);
         assert_eq!((stats.flows_total, stats.flows_open), (7, 4));
+    }
+    #[test]
+    fn a_held_connection_is_open_until_a_worker_claims_it_or_it_ends() {
+        let [greeter, worker] = [Counters::default(), Counters::default()];
+        greeter.held_total.add(7);
+        greeter.held_refused.add(1);
+        greeter.held_forgotten.add(2);
+        worker.held_claimed.add(3);
+        let stats = Stats::sum([&worker, &greeter]);
+        assert_eq!((stats.held_total, stats.held_open, stats.flows_open), (7, 1, 0));
     }
 }

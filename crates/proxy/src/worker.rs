@@ -20,6 +20,7 @@ use crate::connect::{self, Ends, Upstream};
 use crate::fast_open::{FirstWord, Listening, Opening};
 use crate::flow::{Broken, Flow, Patience, Seconds, Side, Verdict};
 use crate::gate::{Gate, Limit};
+use crate::greeter::{Book, Claim, Connected};
 use crate::path::{Legs, Path};
 use crate::pool::Pool;
 use crate::pulse::Mailbox;
@@ -58,6 +59,8 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) gate: Arc<Gate>,
+    /// Connections whose servers were asked before their clients were answered.
+    pub(crate) book: Arc<Book>,
     pub(crate) stop: AtomicBool,
 }
 
@@ -281,6 +284,10 @@ impl Worker {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);
         }
+        let claim = self.shared.book.claim(ends.client, ends.server);
+        if !matches!(claim, Claim::Nothing) {
+            return self.join(client, ends, path, claim);
+        }
         let ticket = match self.shared.gate.admit(ends.client.ip()) {
             Ok(ticket) => ticket,
             Err(limit) => return self.refuse(&ends, limit),
@@ -305,11 +312,53 @@ impl Worker {
             }
         };
         if let Err(error) = self.connect(opening, first_word) {
-            self.counters.connects_failed.add(1);
-            tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
-            if let Some(error) = out_of_descriptors(&error) {
-                self.pause_accepting(error);
-            }
+            self.fail(&ends, &error);
+        }
+    }
+
+    /// The greeter has asked the server before the client was answered.
+    fn join(&mut self, client: OwnedFd, ends: Ends, path: Path, claim: Claim) {
+        self.counters.flows_total.add(1);
+        self.counters.held_claimed.add(1);
+        let outcome = match claim {
+            Claim::Connected(server) => self.relay_between(client, ends, path, server),
+            // The server had answered, and has reset the connection: so is the client's, which is closed here.
+            Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
+        };
+        if let Err(error) = outcome {
+            self.fail(&ends, &error);
+        }
+    }
+
+    fn fail(&mut self, ends: &Ends, error: &io::Error) {
+        self.counters.connects_failed.add(1);
+        tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
+        if let Some(error) = out_of_descriptors(error) {
+            self.pause_accepting(error);
+        }
+    }
+
+    fn relay_between(
+        &mut self,
+        client: OwnedFd,
+        ends: Ends,
+        path: Path,
+        server: Connected,
+    ) -> io::Result<()> {
+        let Connected { socket, other_port, ticket } = server;
+        if ends.dscp != 0 {
+            sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
+        }
+        self.note_port(&ends, other_port);
+        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(socket), 0, ticket).connected();
+        tracing::debug!(%flow, ?path, "new flow, its server has answered");
+        self.register(flow)
+    }
+
+    fn note_port(&self, ends: &Ends, other_port: bool) {
+        if other_port {
+            self.counters.other_port.add(1);
+            tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
         }
     }
 
@@ -329,10 +378,7 @@ impl Worker {
             word.consume(&client, upstream.sent)?;
             self.counters.bytes_up.add(upstream.sent as u64);
         }
-        if upstream.other_port {
-            self.counters.other_port.add(1);
-            tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
-        }
+        self.note_port(&ends, upstream.other_port);
         let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
         let flow = Flow::new(ends, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");

@@ -1,5 +1,7 @@
 use std::io;
 
+use bentpipe_kernel::tun::TunError;
+
 use crate::Missing;
 
 /// What `bentpipe-testbed` could not do, on what, why, and what to do about it.
@@ -75,20 +77,12 @@ pub enum Error {
         source: io::Error,
     },
     /// A TUN device could not be made.
-    #[error(
-        "cannot create the TUN device \"{interface}\" in the namespace \"{namespace}\" ({step}): {source}; \
-         it needs /dev/net/tun (`modprobe tun`, `chmod 0666 /dev/net/tun`), CAP_NET_ADMIN in the namespace \
-         and a free name of at most 15 characters"
-    )]
+    #[error("in the namespace \"{namespace}\": {source}")]
     Tun {
-        /// The device's name.
-        interface: String,
         /// Where it was to live.
         namespace: String,
-        /// The system call that failed.
-        step: &'static str,
-        /// The kernel's reason.
-        source: io::Error,
+        /// What failed and what to do.
+        source: TunError,
     },
     /// A thread of the link's driver could not start, or gave up.
     #[error("the driver of the link from {from} to {to} failed: {source}; start the link again")]

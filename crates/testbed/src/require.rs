@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bentpipe_kernel::tun::DEV_NET_TUN;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::namespace::find_tool;
 use crate::privilege::is_privileged;
-use crate::tun::DEV_NET_TUN;
 
 /// Something that the testbed may need of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -32,6 +32,10 @@ pub struct Names {
     pub preference: u32,
     /// The mark of SYNs that are held until the server has answered.
     pub held_mark: u32,
+    /// The routing table that brings them to the daemon's device.
+    pub held_route_table: u32,
+    /// The preference of the policy rule that leads there.
+    pub held_preference: u32,
     /// The device through which the daemon takes them and gives them back.
     pub held: String,
     /// The device through which it gives back those that shall pass unsplit.
@@ -46,6 +50,8 @@ impl Default for Names {
             route_table: 25200,
             preference: 7600,
             held_mark: 0x6271,
+            held_route_table: 25201,
+            held_preference: 7601,
             held: "bentpipe0".into(),
             passed: "bentpipe1".into(),
         }
@@ -70,7 +76,14 @@ pub(crate) enum Family {
 
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
-    pub(crate) fn install(names: Names, plan: &Plan<'_>, families: Vec<Family>) -> Result<Self, Error> {
+    ///
+    /// With `holds` SYNs that are to be held are routed into the device for it, which must be there.
+    pub(crate) fn install(
+        names: Names,
+        plan: &Plan<'_>,
+        families: Vec<Family>,
+        holds: bool,
+    ) -> Result<Self, Error> {
         if clear(&names) {
             tracing::warn!(
                 table = names.table,
@@ -80,6 +93,9 @@ impl Interception {
         let mut interception = Self { names, families, rules: String::new() };
         for &family in &interception.families {
             interception.add_routes(family)?;
+            if holds {
+                interception.route_held(family)?;
+            }
         }
         interception.replace_rules(plan)?;
         Ok(interception)
@@ -101,8 +117,19 @@ impl Interception {
     fn add_routes(&self, family: Family) -> Result<(), Error> {
         let Names { mark, route_table, preference, .. } = &self.names;
         let family = family.flag();
-        ip(&format!("{family} route add local default dev lo table {route_table}"))?;
-        ip(&format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+        let action = "route intercepted packets to this host";
+        ip(action, &format!("{family} route add local default dev lo table {route_table}"))?;
+        ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    }
+
+    /// Without the device there is no route, and the rule leads nowhere: held SYNs then go where all others go.
+    fn route_held(&self, family: Family) -> Result<(), Error> {
+        let Names { held_mark, held_route_table, held_preference, held, .. } = &self.names;
+        let family = family.flag();
+        let action = "route held SYNs to the daemon";
+        ip(action, &format!("{family} route add default dev {held} table {held_route_table}"))?;
+        let selector = format!("pref {held_preference} fwmark {held_mark:#x}");
+        ip(action, &format!("{family} rule add {selector} lookup {held_route_table}"))
     }
 }
 
@@ -125,12 +152,18 @@ impl Family {
 /// is taken that could not be routed to this host any more.
 fn clear(names: &Names) -> bool {
     let Names { table, mark, route_table, preference, .. } = names;
+    let Names { held_mark, held_route_table, held_preference, .. } = names;
     let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));
     for family in ["-4", "-6"] {
-        let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {route_table}");
-        while succeeds(&mut arguments("ip", &rule)) {
-            found = true;
+        for (preference, mark, table) in
+            [(preference, mark, route_table), (held_preference, held_mark, held_route_table)]
+        {
+            let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {table}");
+            while succeeds(&mut arguments("ip", &rule)) {
+                found = true;
+            }
         }
+        // The route of held SYNs has vanished with its device.
         let route = format!("{family} route del local default dev lo table {route_table}");
         found |= succeeds(&mut arguments("ip", &route));
     }
@@ -148,14 +181,10 @@ fn load_rules(text: &str) -> Result<(), Error> {
     check(action, "nft -f -", "install the package nftables", output)
 }
 
-fn ip(line: &str) -> Result<(), Error> {
+/// Runs `ip` with these arguments.
+pub(crate) fn ip(action: &'static str, line: &str) -> Result<(), Error> {
     let output = arguments("ip", line).stdin(Stdio::null()).output();
-    check(
-        "route intercepted packets to this host",
-        &format!("ip {line}"),
-        "install the package iproute2",
-        output,
-    )
+    check(action, &format!("ip {line}"), "install the package iproute2", output)
 }
 
 fn check(

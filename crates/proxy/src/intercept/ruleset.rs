@@ -145,6 +145,10 @@ fn limits(at_limit: AtLimit) -> String {
 
 /// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that were held in
 /// the meantime, and finds it by the interface that leads back to the client.
+///
+/// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it meets one in
+/// TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for which it has a socket
+/// (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
 fn paths(names: &Names, plan: &Plan<'_>) -> String {
     let Names { mark, held_mark, .. } = names;
     let (mut early, mut faithful, mut answered, mut chains) =
@@ -154,7 +158,7 @@ fn paths(names: &Names, plan: &Plan<'_>) -> String {
         let from = interface_match(path.client, plan.interfaces);
         let to = format!("fib daddr oifname {}", interface_match(path.server, plan.interfaces));
         let _ = writeln!(early, "\t\tiifname {from} {to} goto path_{port}");
-        let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold");
+        let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold_{port}");
         let _ = writeln!(answered, "\t\tfib saddr oifname {from} {to} goto split_{port}");
         let _ = writeln!(chains, "\tchain split_{port} {{");
         for (family, protocol, host) in [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")] {
@@ -165,14 +169,14 @@ fn paths(names: &Names, plan: &Plan<'_>) -> String {
         }
         let _ =
             writeln!(chains, "\t}}\n\tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}");
+        let _ = writeln!(
+            chains,
+            "\tchain hold_{port} {{\n\t\tsocket transparent 1 goto split_{port}\n\t\tjump limits\n\
+             \t\tmeta mark set {held_mark:#x} accept\n\t}}"
+        );
     }
     format!(
         "{chains}\
-         \tchain hold {{\n\
-         \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
-         \t\tjump limits\n\
-         \t\tmeta mark set {held_mark:#x} accept\n\
-         \t}}\n\
          \tchain early {{\n{early}\t}}\n\
          \tchain faithful {{\n{faithful}\t}}\n\
          \tchain answered {{\n{answered}\t}}\n"

@@ -1,0 +1,93 @@
+//! The memory of SYNs that are settled, so that their copies meet the same fate.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::book::Pair;
+use super::syn::Syn;
+
+/// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that is not
+/// remembered any more begins anew.
+const CAPACITY: usize = 4096;
+
+/// What became of a SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It went on to the server. Split now, the client's connection would meet its own double there.
+    Passed,
+    /// The server had answered, and the client was.
+    Answered,
+}
+
+/// The latest fates, of one SYN for each pair of ends.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    fates: HashMap<Pair, Settled>,
+    order: VecDeque<(Pair, u64)>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Settled {
+    isn: u32,
+    fate: Fate,
+    number: u64,
+}
+
+impl Memory {
+    /// Remembers what became of a SYN, and forgets the oldest where there is no room.
+    pub(crate) fn note(&mut self, pair: Pair, isn: u32, fate: Fate) {
+        let number = self.next;
+        self.next += 1;
+        self.fates.insert(pair, Settled { isn, fate, number });
+        self.order.push_back((pair, number));
+        if self.order.len() > CAPACITY {
+            self.forget_oldest();
+        }
+    }
+
+    /// What became of this very SYN.
+    pub(crate) fn fate(&self, syn: &Syn) -> Option<Fate> {
+        self.fates.get(&Pair::of(syn)).filter(|settled| settled.isn == syn.isn).map(|settled| settled.fate)
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((pair, number)) = self.order.pop_front()
+            && self.fates.get(&pair).is_some_and(|settled| settled.number == number)
+        {
+            self.fates.remove(&pair);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syn(port: u16, isn: u32) -> Syn {
+        let (client, server) = (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
+        Syn { client, server, dscp: 0, isn }
+    }
+
+    #[test]
+    fn a_copy_is_known_and_a_new_connection_from_the_same_port_is_not() {
+        let mut memory = Memory::default();
+        memory.note(Pair::of(&syn(1, 7)), 7, Fate::Passed);
+        assert_eq!(memory.fate(&syn(1, 7)), Some(Fate::Passed));
+        assert_eq!((memory.fate(&syn(1, 8)), memory.fate(&syn(2, 7))), (None, None));
+        memory.note(Pair::of(&syn(1, 8)), 8, Fate::Answered);
+        assert_eq!((memory.fate(&syn(1, 7)), memory.fate(&syn(1, 8))), (None, Some(Fate::Answered)));
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_what_was_noted_again_stays() {
+        let mut memory = Memory::default();
+        for port in [1, 2, 1] {
+            memory.note(Pair::of(&syn(port, 0)), 0, Fate::Passed);
+        }
+        for port in 10..10 + CAPACITY as u16 - 1 {
+            memory.note(Pair::of(&syn(port, 0)), 0, Fate::Passed);
+        }
+        assert_eq!((memory.fate(&syn(1, 0)), memory.fate(&syn(2, 0))), (Some(Fate::Passed), None));
+        assert!(memory.order.len() == CAPACITY && memory.fates.len() <= CAPACITY);
+    }
+}
