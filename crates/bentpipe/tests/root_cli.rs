@@ -181,7 +181,8 @@ fn started_by_root_the_daemon_goes_on_as_an_ordinary_account_with_two_capabiliti
     }
     let (gateway, _peer) = gateway();
     let before = traces_of_a_daemon(&gateway);
-    let text = "[proxy]\nuser = \"54321:54322\"\n[legs.satellite]\ninterface = \"sat0\"\n";
+    let text =
+        "[proxy]\nuser = \"54321:54322\"\nhandshake = \"faithful\"\n[legs.satellite]\ninterface = \"sat0\"\n";
     let file = configuration(text);
     let mut daemon = Running::start(&gateway, &file);
     assert_eq!(daemon.status("Uid"), ["54321"; 4].join("\t"));
@@ -192,6 +193,9 @@ fn started_by_root_the_daemon_goes_on_as_an_ordinary_account_with_two_capabiliti
         assert_eq!(daemon.status(set), "0000000000001400", "{set}");
     }
     assert_eq!(daemon.status("NoNewPrivs"), "1");
+
+    let devices = String::from_utf8(gateway.command("ip").args(["link"]).output().unwrap().stdout).unwrap();
+    assert!(devices.contains("bentpipe0") && devices.contains("bentpipe1"), "{devices}");
 
     // Another congestion control was not needed before, and loading it would need what is gone.
     std::fs::write(file.path(), format!("{text}congestion = \"reno\"\n")).unwrap();

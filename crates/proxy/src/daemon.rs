@@ -89,7 +89,7 @@ impl Daemon {
 
     /// [`Daemon::prepare`] with names of its own for the rules and routes.
     pub fn prepare_as(config: &Config, names: Names) -> Result<Prepared, Error> {
-        host::check_interfaces(config)?;
+        host::check(config)?;
         listener::check_privileges()?;
         let only_one = claim(&names)?;
         for warning in host::warnings(config) {
@@ -108,7 +108,7 @@ impl Daemon {
     ///
     /// The number of workers and the kind of relay stay as they are until the daemon is started anew.
     pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
-        host::check_interfaces(config)?;
+        host::check(config)?;
         if config.wants_faithful() && self.greeter.is_none() {
             return Err(Error::Restart { what: "a faithful handshake" });
         }

@@ -18,6 +18,12 @@ pub enum Error {
         /// The interfaces that exist.
         existing: String,
     },
+    /// A setting of the host would make what the configuration asks for fail.
+    #[error("{message}")]
+    Setting {
+        /// The setting, what it does, and the line that changes it.
+        message: String,
+    },
     /// The process may not use foreign addresses.
     #[error(
         "cannot speak in the name of other hosts: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"

@@ -49,8 +49,18 @@ const FAITHFUL_TRAP: Trap = Trap {
     mend: "2",
 };
 
+/// Fails if this host cannot serve the configuration as it is set.
+pub(crate) fn check(config: &Config) -> Result<(), Error> {
+    check_interfaces(config)?;
+    // Each connection would fail, and only after its server has been asked.
+    if config.wants_faithful() && is_set(&FAITHFUL_TRAP) {
+        return Err(Error::Setting { message: FAITHFUL_TRAP.warning() });
+    }
+    Ok(())
+}
+
 /// Fails unless each leg's interface exists in this network namespace; the error lists those that do.
-pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
+fn check_interfaces(config: &Config) -> Result<(), Error> {
     // Unlike /sys/class/net, this shows the namespace of the caller, not that of the mount.
     let table =
         fs::read_to_string("/proc/thread-self/net/dev").map_err(Error::system("list the interfaces"))?;
@@ -69,8 +79,7 @@ pub(crate) fn check_interfaces(config: &Config) -> Result<(), Error> {
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    let faithful = config.wants_faithful().then_some(&FAITHFUL_TRAP);
-    let traps = TRAPS.iter().chain(faithful).filter(|trap| is_set(trap)).map(Trap::warning);
+    let traps = TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning);
     traps.chain(fast_open_warning(config)).collect()
 }
 

@@ -513,3 +513,17 @@ fn a_stateful_firewall_that_allows_the_devices_is_no_obstacle() {
     }
     assert_eq!(["flows_total", "held_refused"].map(|name| daemon.counter(name)), [2, 2]);
 }
+
+#[test]
+fn a_strict_reverse_path_filter_is_refused_with_the_line_that_mends_it() {
+    let Some(net) = network() else { return };
+    net.gateway.sysctl("net.ipv4.conf.all.rp_filter", "1");
+    let error = net.try_daemon(&configuration("handshake = \"faithful\"")).err().expect("refused");
+    assert!(error.ends_with("sysctl -w net.ipv4.conf.all.rp_filter=2"), "{error}");
+    let mut early = net.daemon("");
+    let error = early.reload(&configuration("handshake = \"faithful\"")).unwrap_err();
+    assert!(error.contains("rp_filter"), "{error}");
+    net.gateway.sysctl("net.ipv4.conf.all.rp_filter", "2");
+    drop(early);
+    net.daemon("handshake = \"faithful\"");
+}
