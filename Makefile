@@ -28,10 +28,11 @@ lint: setup ## formatting and clippy, warnings are errors
 fmt: ## format the code
 	$(CARGO) fmt --all
 
-bench: setup ## what a packet costs, how precise the link is, how flows restart and share
+bench: setup ## what a packet and a connection cost, how precise the link is, how flows restart and share
 	$(CARGO) bench --workspace --locked
 	$(CARGO) build --release --locked --workspace --examples
 	$(AS_ROOT) target/release/examples/link_precision
+	$(AS_ROOT) target/release/examples/many_connections --quick
 	$(AS_ROOT) target/release/examples/restart
 	$(AS_ROOT) target/release/examples/fairness 0
 	$(AS_ROOT) target/release/examples/fairness 1%

@@ -117,3 +117,28 @@ fn fast_open_is_looked_at_where_a_leg_asks_for_it() {
     assert_eq!(ok, bits & 3 == 3, "{found}");
     assert!(ok || fix == format!("sysctl -w net.ipv4.tcp_fastopen={}", bits | 3), "{fix}");
 }
+
+#[test]
+fn limits_that_this_host_cannot_keep_are_lacking() {
+    let checks = checks(
+        "rate = \"10Mbit/s\"\n[limits]\nconnections = 900000000\nbuffered = \"900000GB\"\nbuffered_per_connection = \"1MB\"",
+    );
+    for (name, advice) in [
+        ("connections at a time", "LimitNOFILE="),
+        ("memory for buffers", "leave buffered out"),
+        ("memory of a connection", "buffered_per_connection = \"18MB\""),
+    ] {
+        let (ok, found, fix) = check(&checks, name);
+        assert!(!ok && fix.contains(advice), "{name}: {found} {fix}");
+    }
+}
+
+#[test]
+fn without_limits_doctor_says_what_the_defaults_come_to() {
+    let checks = checks("");
+    for name in ["connections at a time", "memory for buffers"] {
+        let (ok, found, _) = check(&checks, name);
+        assert!(ok, "{found}");
+    }
+    assert!(checks.iter().all(|check| check["name"] != "memory of a connection"));
+}

@@ -35,6 +35,9 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Segments retransmitted since the connection began.
     pub retransmissions: u32,
+    /// Segments received since the connection began: with data, acknowledgements, and probes of a peer that keeps an idle
+    /// connection alive (RFC 9293 §3.8.4).
+    pub segments_in: u32,
     /// Segments with data sent since the connection began, retransmissions included.
     pub data_segments_out: u32,
     /// Segments that arrived at the receiver, acknowledged or selectively acknowledged.
@@ -123,6 +126,7 @@ fn parse(raw: &[u8]) -> TcpInfo {
         pacing_rate: long(104),
         bytes_acked: long(120),
         bytes_received: long(128),
+        segments_in: word(140),
         unsent: word(144),
         min_rtt: micros(148),
         data_segments_out: word(156),
@@ -191,6 +195,8 @@ mod tests {
         assert_eq!(sent.bytes_acked, 10_001);
         assert_eq!(sent.bytes_received, 6);
         assert_eq!(received.bytes_received, 10_000);
+        // The SYN was the listener's; the acknowledgement of the handshake came before the data.
+        assert!((2..100).contains(&received.segments_in), "{received:?}");
         assert!(sent.cwnd >= 10 && sent.mss > 500 && sent.data_segments_out >= 1, "{sent:?}");
         assert_eq!(sent.ssthresh, TcpInfo::NO_SSTHRESH);
         assert!(sent.rto >= Duration::from_millis(200) && sent.min_rtt < Duration::from_secs(1), "{sent:?}");

@@ -15,6 +15,8 @@ mod network;
 mod ports;
 mod position;
 mod rule;
+#[cfg(test)]
+mod shipped;
 mod values;
 
 pub use dscp::Dscp;

@@ -81,6 +81,8 @@ struct Inspected {
     bytes: u64,
     /// Written and not acknowledged when the flow's time was last up.
     unacknowledged: usize,
+    /// Segments that both sockets had received once the flow had become idle.
+    segments: Option<u32>,
     memory: usize,
     idle_since: Seconds,
 }
@@ -179,7 +181,9 @@ impl Flow {
         let bytes = self.up.bytes() + self.down.bytes();
         let has_moved = bytes != seen.bytes || seen.idle_since == Seconds::default();
         if has_moved {
-            (seen.bytes, seen.idle_since, seen.unacknowledged) = (bytes, now, 0);
+            *seen = Inspected { bytes, idle_since: now, memory: seen.memory, ..Inspected::default() };
+        } else if seen.segments.is_none() {
+            seen.segments = Some(segments_received(&self.client, &self.server));
         }
         let before = seen.memory;
         if has_moved || before > 0 {
@@ -199,7 +203,10 @@ impl Flow {
         self.watched_over.memory
     }
 
-    /// Idle for too long: nothing has passed through us, and nothing that we had written has been acknowledged.
+    /// Idle for too long: nothing has passed through us, nothing that we had written has been acknowledged, and neither end
+    /// has said that it is there. It says so by any segment where nothing is left to be acknowledged, usually a keepalive
+    /// (RFC 9293 §3.8.4), which the kernel answers without telling us. Not so where something is: an end that will not
+    /// read answers probes for ever.
     fn has_expired(&mut self, now: Seconds, patience: Patience) -> bool {
         let limit = match self.phase {
             // The kernel's own patience ends it.
@@ -212,13 +219,17 @@ impl Flow {
         }
         let unacknowledged: usize =
             [&self.client, &self.server].iter().map(|end| unacknowledged(&end.socket).unwrap_or(0)).sum();
+        let segments = segments_received(&self.client, &self.server);
         let seen = &mut self.watched_over;
-        let is_moving =
-            unacknowledged > 0 && (seen.unacknowledged == 0 || unacknowledged < seen.unacknowledged);
-        if is_moving {
-            (seen.idle_since, seen.unacknowledged) = (now, unacknowledged);
+        let is_alive = if unacknowledged > 0 {
+            seen.unacknowledged == 0 || unacknowledged < seen.unacknowledged
+        } else {
+            seen.segments.is_some_and(|before| before != segments)
+        };
+        if is_alive {
+            (seen.idle_since, seen.unacknowledged, seen.segments) = (now, unacknowledged, Some(segments));
         }
-        !is_moving
+        !is_alive
     }
 
     /// Returns what the flow still holds of the pool's.
@@ -258,6 +269,12 @@ impl Flow {
             Ok(Some(error)) | Err(error) => Err(Broken { side, doing, error }),
         }
     }
+}
+
+/// Segments that have arrived at both sockets, in a number that wraps.
+fn segments_received(client: &Endpoint, server: &Endpoint) -> u32 {
+    let of = |end: &Endpoint| tcp_info(&end.socket).map_or(0, |info| info.segments_in);
+    of(client).wrapping_add(of(server))
 }
 
 impl Default for Patience {

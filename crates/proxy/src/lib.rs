@@ -11,7 +11,7 @@
 //! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a reset at
 //! both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
-mod budget;
+pub mod budget;
 pub mod config;
 mod connect;
 mod daemon;

@@ -255,3 +255,28 @@ fn a_flow_whose_reader_is_slow_but_reads_is_not_idle() {
     assert!(received == sent);
     assert_eq!(daemon.counter("flows_expired"), 0);
 }
+
+#[test]
+fn an_end_that_says_it_is_there_keeps_an_idle_connection() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.try_daemon(&with_limits("idle = \"3s\"")).unwrap();
+    for (address, keeper_is_client) in SERVER.into_iter().zip([true, false]) {
+        let listener = net.listen(address);
+        let (mut client, mut server) = net.connection(&listener);
+        let every_second = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(1))
+            .with_interval(Duration::from_secs(1));
+        let keeper = if keeper_is_client { &client } else { &server };
+        socket2::SockRef::from(keeper).set_tcp_keepalive(&every_second).unwrap();
+        // Two others, one after the other, are idle for their time in the meantime.
+        for _ in 0..2 {
+            let expired = daemon.counter("flows_expired");
+            let _silent = net.connection(&listener);
+            daemon.wait_for("flows_expired", expired + 1);
+        }
+        client.write_all(b"tick").unwrap();
+        server.read_exact(&mut [0; 4]).unwrap();
+        server.write_all(b"tock").unwrap();
+        client.read_exact(&mut [0; 4]).unwrap();
+    }
+}

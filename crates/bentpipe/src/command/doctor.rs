@@ -1,4 +1,5 @@
 mod legs;
+mod limits;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +16,8 @@ use clap::Args;
 /// The exit code is 0 when nothing is lacking.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Check what this configuration says of its legs, and the buffers for them instead of for a GEO link of 10 Mbit/s.
+    /// Check what this configuration says of its legs and limits, and the buffers for the legs instead of for a GEO link of
+    /// 10 Mbit/s.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON document.
@@ -29,6 +31,7 @@ impl Doctor {
         let config = self.config.as_ref().map(Config::load).transpose()?;
         let mut checks = checks(&config.as_ref().map_or_else(geostationary, legs_of));
         checks.extend(config.iter().flat_map(legs::checks));
+        checks.extend(config.iter().flat_map(limits::checks));
         checks.extend(testbed());
         super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
         Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -72,6 +75,15 @@ fn testbed() -> Vec<Check> {
             missing.items().iter().map(check).collect()
         }
     }
+}
+
+/// A check that is passed, and one that is not.
+fn pass(name: impl Into<String>, found: impl Into<String>) -> Check {
+    Check { name: name.into(), ok: true, found: found.into(), fix: None }
+}
+
+fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Check {
+    Check { name: name.into(), ok: false, found: found.into(), fix: Some(fix.into()) }
 }
 
 fn as_json(checks: &[Check]) -> anyhow::Result<String> {

@@ -19,20 +19,21 @@ const CONNECTING: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Connections at the same time; by default as many as the descriptors of the process allow.
+    /// Connections at the same time; by default what [`budget::default_connections`](crate::budget::default_connections)
+    /// says of the descriptors of the process.
     pub connections: Option<Count>,
     /// Connections of one client at the same time: of an IPv4 address, or of an IPv6 network of 64 bits. No limit by
     /// default.
     pub connections_per_client: Option<Count>,
     /// Connections whose server has not answered yet.
     pub connecting: Option<Count>,
-    /// Memory that all connections together may take in the daemon's and the kernel's buffers; by default a quarter of
-    /// the machine's.
+    /// Memory that all connections together may take in the daemon's and the kernel's buffers; by default
+    /// [`budget::default_buffered`](crate::budget::default_buffered).
     pub buffered: Option<ByteCount>,
     /// Memory that one connection may take, at least [`Limits::LEAST_BUFFERED`]; by default what the kernel's autotuning
     /// allows (`net.ipv4.tcp_rmem`, `net.ipv4.tcp_wmem`).
     pub buffered_per_connection: Option<ByteCount>,
-    /// A connection on which nothing moves is reset after this time; 124 minutes by default.
+    /// A connection on which nothing moves, not even keepalives, is reset after this time; 124 minutes by default.
     pub idle: Option<Span>,
     /// The same where one end has said that it has finished; 10 minutes by default.
     pub half_closed: Option<Span>,
@@ -56,7 +57,7 @@ impl Limits {
     /// flight between them each way.
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
-    const SHARES: u64 = 6;
+    pub const SHARES: u64 = 6;
 
     /// Connections that may wait for their servers.
     pub(crate) fn connecting(&self) -> usize {
@@ -86,7 +87,7 @@ impl Limits {
 
     /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between them is one
     /// each way.
-    pub(crate) fn share(&self) -> Option<ByteCount> {
+    pub fn share(&self) -> Option<ByteCount> {
         self.buffered_per_connection.map(|bytes| ByteCount::new(bytes.get() / Self::SHARES))
     }
 

@@ -4,7 +4,9 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod accounts;
+pub mod crowd;
 pub mod exchange;
+pub mod footprint;
 pub mod forger;
 pub mod probe;
 pub mod symmetric;
@@ -463,13 +465,21 @@ fn succeed(command: &mut Command) {
 #[test]
 #[ignore = "other tests run it as their daemon"]
 fn daemon_process() {
+    be_daemon_if_asked();
+}
+
+/// What a program does first that is no test and uses [`Net::daemon`]: whether it was started as the daemon, and was it.
+pub fn be_daemon_if_asked() -> bool {
     use bentpipe_proxy::{Config, Daemon};
-    let Ok(path) = std::env::var(CONFIG_VARIABLE) else { return };
+    let Ok(path) = std::env::var(CONFIG_VARIABLE) else { return false };
     let load = || Config::load(&path).map_err(|error| error.to_string());
     let start = |config: Config| Daemon::start(&config).map_err(|error| error.to_string());
     let mut daemon = match load().and_then(start) {
         Ok(daemon) => daemon,
-        Err(error) => return println!("error: {error}"),
+        Err(error) => {
+            println!("error: {error}");
+            return true;
+        }
     };
     println!("ready");
     for request in std::io::stdin().lines() {
@@ -483,4 +493,5 @@ fn daemon_process() {
         }
     }
     daemon.stop();
+    true
 }

@@ -11,6 +11,8 @@ use bentpipe_proxy::Config;
 use bentpipe_radius::{Catalogue, Path, handshake};
 use bentpipe_units::Span;
 
+use super::{fail, pass};
+
 /// RFC 6298 §2.1.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// The shortest timeout of an established connection, `TCP_RTO_MIN`.
@@ -205,14 +207,6 @@ fn pacing_cap(name: &str, settings: &LegSettings) -> Option<Check> {
     } else {
         fail(name, found, format!("pacing_cap = \"{rate}\" at the most, or leave it out"))
     })
-}
-
-fn pass(name: String, found: String) -> Check {
-    Check { name, ok: true, found, fix: None }
-}
-
-fn fail(name: String, found: String, fix: impl Into<String>) -> Check {
-    Check { name, ok: false, found, fix: Some(fix.into()) }
 }
 
 #[cfg(test)]
