@@ -1,59 +1,34 @@
 //! A worker: one thread, one edge-triggered epoll, its own listeners, and flows that stay with it all their life.
 
+mod accept;
+mod house;
+mod opening;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bentpipe_kernel::leg::Leg;
-use bentpipe_kernel::sockopt;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
-use socket2::SockRef;
 
+use self::house::SWEEP;
 use crate::config::RelayKind;
-use crate::connect::{self, Ends, Upstream};
-use crate::fast_open::{FirstWord, Listening, Opening};
-use crate::flow::{Broken, Flow, Patience, Seconds, Side, Verdict};
-use crate::gate::{Gate, Limit};
-use crate::greeter::{Book, Claim, Connected};
-use crate::path::{Legs, Path};
+use crate::fast_open::Listening;
+use crate::flow::{Broken, Flow, Patience, Side, Verdict};
+use crate::gate::Gate;
+use crate::greeter::Book;
 use crate::pool::Pool;
 use crate::pulse::Mailbox;
-use crate::relay::Endpoint;
 use crate::slab::{Key, Slab, Token};
 use crate::stats::Counters;
 
+pub(crate) use self::accept::{Listener, RETIREMENT};
+
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
-/// Connections accepted from one listener before flows have their turn.
-const ACCEPT_BATCH: usize = 64;
-/// How often draining flows are looked at, should the kernel have closed one without a word.
-const SWEEP: Duration = Duration::from_secs(5);
-/// How long accepting pauses when descriptors have run out and no flow ends.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How often every flow is looked at, for the memory that it takes and for the time that it has been idle.
-const ROUND: Duration = Duration::from_secs(1);
-/// The parts of a round, so that many flows are not looked at all at once.
-const ROUND_PARTS: u32 = 8;
-/// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
-/// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to this listener.
-pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
-
-/// A path's listener, and what its connections are to be given.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) socket: OwnedFd,
-    pub(crate) path: Path,
-    pub(crate) legs: Arc<Legs>,
-    /// When it is closed, if it gets no more connections.
-    retires: Option<Instant>,
-}
 
 /// What a worker shares with the daemon and the other workers.
 #[derive(Debug)]
@@ -108,6 +83,7 @@ pub(crate) struct Worker {
     epoch: Instant,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
+    told_of_pause: Option<Instant>,
     /// Given up for the upstream half of a connection that has taken the last descriptor. Without it nothing is accepted:
     /// what cannot be connected on is to wait in the kernel, not to be accepted and reset.
     spare: Option<OwnedFd>,
@@ -143,6 +119,7 @@ impl Worker {
             buffered: 0,
             epoch: now,
             resume_accepting: None,
+            told_of_pause: None,
         })
     }
 
@@ -202,17 +179,6 @@ impl Worker {
         self.pool.fill_at_most(held);
     }
 
-    fn listen(&mut self, listener: Listener) {
-        let number = self.next_listener;
-        self.next_listener += 1;
-        let flags = if self.resume_accepting.is_some() { EventFlags::empty() } else { EventFlags::IN };
-        if let Err(error) = epoll::add(&self.epoll, &listener.socket, listener_data(number), flags) {
-            tracing::error!(%error, port = listener.path.port, "cannot serve a listener: its connections are reset");
-            return;
-        }
-        self.listeners.insert(number, listener);
-    }
-
     fn wake_flow(&mut self, key: Key, side: Side, flags: EventFlags) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         match flow.note(side, flags) {
@@ -251,176 +217,6 @@ impl Worker {
                 self.give_turn(key);
             }
         }
-    }
-
-    fn accept_from(&mut self, number: usize) {
-        for _ in 0..ACCEPT_BATCH {
-            if let Err(error) = self.keep_spare() {
-                return self.pause_accepting(error);
-            }
-            let Some(listener) = self.listeners.get(&number) else { return };
-            match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(socket) => {
-                    let (path, legs) = (listener.path, listener.legs.clone());
-                    self.begin(socket, path, &legs);
-                }
-                Err(Errno::AGAIN) => return,
-                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    return self.pause_accepting(error);
-                }
-                // The connection was gone before we came to it (accept(2)).
-                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
-            }
-            if self.resume_accepting.is_some() {
-                return;
-            }
-        }
-    }
-
-    fn begin(&mut self, client: OwnedFd, path: Path, legs: &Arc<Legs>) {
-        // Without its addresses the connection is already gone.
-        let Ok(ends) = ends_of(&client) else { return };
-        if ends.server.ip().is_loopback() {
-            tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
-            return self.counters.own_port.add(1);
-        }
-        let claim = self.shared.book.claim(ends.client, ends.server);
-        if !matches!(claim, Claim::Nothing) {
-            return self.join(client, ends, path, claim);
-        }
-        let ticket = match self.shared.gate.admit(ends.client.ip()) {
-            Ok(ticket) => ticket,
-            Err(limit) => return self.refuse(&ends, limit),
-        };
-        self.counters.flows_total.add(1);
-        let opening = Opening { client, ends, path, legs: legs.clone(), ticket };
-        if !legs.get(path.server).fast_open() {
-            self.open(opening);
-        } else if let Some(opening) = self.listening.keep(&self.epoll, opening, Instant::now()) {
-            self.open(opening);
-        }
-    }
-
-    fn open(&mut self, opening: Opening) {
-        let ends = opening.ends;
-        let fast_open = opening.legs.get(opening.path.server).fast_open();
-        let first_word = match fast_open.then(|| FirstWord::peek(&opening.client)).transpose() {
-            Ok(first_word) => first_word,
-            Err(error) => {
-                tracing::debug!(client = %ends.client, server = %ends.server, %error, "the client is gone");
-                return self.counters.flows_reset.add(1);
-            }
-        };
-        if let Err(error) = self.connect(opening, first_word) {
-            self.fail(&ends, &error);
-        }
-    }
-
-    /// The greeter has asked the server before the client was answered.
-    fn join(&mut self, client: OwnedFd, ends: Ends, path: Path, claim: Claim) {
-        self.counters.flows_total.add(1);
-        self.counters.held_claimed.add(1);
-        let outcome = match claim {
-            Claim::Connected(server) => self.relay_between(client, ends, path, server),
-            // The server had answered, and has reset the connection: so is the client's, which is closed here.
-            Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
-        };
-        if let Err(error) = outcome {
-            self.fail(&ends, &error);
-        }
-    }
-
-    fn fail(&mut self, ends: &Ends, error: &io::Error) {
-        self.counters.connects_failed.add(1);
-        tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
-        if let Some(error) = out_of_descriptors(error) {
-            self.pause_accepting(error);
-        }
-    }
-
-    fn relay_between(
-        &mut self,
-        client: OwnedFd,
-        ends: Ends,
-        path: Path,
-        server: Connected,
-    ) -> io::Result<()> {
-        let Connected { socket, other_port, ticket } = server;
-        if ends.dscp != 0 {
-            sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
-        }
-        self.note_port(&ends, other_port);
-        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(socket), 0, ticket).connected();
-        tracing::debug!(%flow, ?path, "new flow, its server has answered");
-        self.register(flow)
-    }
-
-    fn note_port(&self, ends: &Ends, other_port: bool) {
-        if other_port {
-            self.counters.other_port.add(1);
-            tracing::debug!(client = %ends.client, server = %ends.server, "the client's port is taken here; using another");
-        }
-    }
-
-    /// The connection was answered before the rules knew that there is no room for it.
-    fn refuse(&self, ends: &Ends, limit: Limit) {
-        self.counters.flows_refused.add(1);
-        tracing::debug!(client = %ends.client, server = %ends.server, %limit, "reset a connection beyond a limit");
-    }
-
-    fn connect(&mut self, opening: Opening, first_word: Option<FirstWord>) -> io::Result<()> {
-        let Opening { client, ends, path, legs, ticket } = opening;
-        if ends.dscp != 0 {
-            sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
-        }
-        let upstream = self.start_upstream(&ends, legs.get(path.server), first_word.as_ref())?;
-        if let Some(word) = first_word {
-            word.consume(&client, upstream.sent)?;
-            self.counters.bytes_up.add(upstream.sent as u64);
-        }
-        self.note_port(&ends, upstream.other_port);
-        let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
-        let flow = Flow::new(ends, client, server, upstream.sent as u64, ticket);
-        tracing::debug!(%flow, ?path, "new flow");
-        self.register(flow)
-    }
-
-    fn start_upstream(
-        &mut self,
-        ends: &Ends,
-        leg: &Leg,
-        first_word: Option<&FirstWord>,
-    ) -> io::Result<Upstream> {
-        match connect::start(ends, leg, first_word) {
-            Err(error) if out_of_descriptors(&error).is_some() && self.spare.take().is_some() => {
-                connect::start(ends, leg, first_word)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Makes sure of the spare descriptor; any descriptor will do.
-    fn keep_spare(&mut self) -> rustix::io::Result<()> {
-        if self.spare.is_none() {
-            self.spare = Some(rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)?);
-        }
-        Ok(())
-    }
-
-    /// Both sockets are registered once, for everything, and stay so until they are closed.
-    fn register(&mut self, flow: Flow) -> io::Result<()> {
-        let interest =
-            EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET;
-        let key = self.flows.insert(flow);
-        let Some(flow) = self.flows.get_mut(key) else { return Ok(()) };
-        for side in [Side::Client, Side::Server] {
-            let data = EventData::new_u64(Token::Flow(key, side).encode());
-            if let Err(error) = epoll::add(&self.epoll, &flow.endpoint(side).socket, data, interest) {
-                self.flows.remove(key);
-                return Err(error.into());
-            }
-        }
-        Ok(())
     }
 
     fn watch_draining(&mut self, key: Key) {
@@ -463,131 +259,4 @@ impl Worker {
         }
         Some(flow)
     }
-
-    /// New connections wait in the kernel until a flow ends or a moment has passed.
-    fn pause_accepting(&mut self, error: Errno) {
-        if self.resume_accepting.is_none() {
-            tracing::warn!(%error, "accepting pauses; where descriptors are short, raise the limit (LimitNOFILE, ulimit -n)");
-            self.counters.accept_pauses.add(1);
-            self.shared.gate.set_short_of_descriptors(true);
-            self.listen_for(EventFlags::empty());
-        }
-        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
-    }
-
-    fn listen_for(&self, flags: EventFlags) {
-        for (&number, listener) in &self.listeners {
-            if let Err(error) = epoll::modify(&self.epoll, &listener.socket, listener_data(number), flags) {
-                tracing::error!(%error, "cannot change what a listener waits for");
-            }
-        }
-    }
-
-    /// The things that are due by the clock.
-    fn keep_house(&mut self) {
-        let now = Instant::now();
-        while let Some(opening) = self.listening.take_overdue(&self.epoll, now) {
-            self.open(opening);
-        }
-        if self.resume_accepting.is_some_and(|at| at <= now) {
-            self.resume_accepting = None;
-            self.shared.gate.set_short_of_descriptors(false);
-            self.listen_for(EventFlags::IN);
-        }
-        if !self.draining.is_empty() && self.next_sweep <= now {
-            self.next_sweep = now + SWEEP;
-            self.sweep_draining();
-        }
-        if self.flows.places() > 0 && self.next_inspection <= now {
-            self.next_inspection = now + ROUND / ROUND_PARTS;
-            self.inspect_some(now);
-        }
-        while let Some(number) = self.retired(now) {
-            self.retire(number);
-        }
-    }
-
-    /// One part of the round.
-    fn inspect_some(&mut self, now: Instant) {
-        let seconds = Seconds(
-            now.duration_since(self.epoch).as_secs().try_into().unwrap_or(u32::MAX).saturating_add(1),
-        );
-        let count = self.flows.places().div_ceil(ROUND_PARTS as usize);
-        for key in self.flows.keys(self.next_place, count) {
-            let Some(flow) = self.flows.get_mut(key) else { continue };
-            let found = flow.inspect(seconds, self.patience);
-            self.account(found.memory_before, found.memory);
-            if found.expired {
-                self.counters.flows_expired.add(1);
-                self.reset(key, &Broken::idle());
-            }
-        }
-        self.next_place =
-            if self.next_place + count < self.flows.places() { self.next_place + count } else { 0 };
-    }
-
-    /// A flow's buffers take `after` bytes where they took `before`.
-    fn account(&mut self, before: usize, after: usize) {
-        self.buffered = self.buffered.saturating_sub(before as u64) + after as u64;
-        self.counters.buffered.set(self.buffered);
-    }
-
-    fn retired(&self, now: Instant) -> Option<usize> {
-        let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
-        self.listeners.iter().find(|(_, listener)| due(listener)).map(|(&number, _)| number)
-    }
-
-    /// Accepts what is left and closes the listener.
-    fn retire(&mut self, number: usize) {
-        for _ in 0..ACCEPT_BATCH {
-            self.accept_from(number);
-        }
-        self.listeners.remove(&number);
-    }
-
-    fn sweep_draining(&mut self) {
-        let mut keys = std::mem::take(&mut self.draining);
-        keys.iter().for_each(|&key| self.give_turn(key));
-        keys.retain(|&key| self.flows.get_mut(key).is_some());
-        self.draining = keys;
-    }
-
-    /// How long to wait for events: for ever, unless something is due.
-    fn timeout(&self) -> Option<Timespec> {
-        if !self.ready.is_empty() {
-            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
-        }
-        let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
-        let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
-        let retirement = self.listeners.values().filter_map(|listener| listener.retires).min();
-        let due = [sweep, inspection, retirement, self.resume_accepting, self.listening.due()]
-            .into_iter()
-            .flatten()
-            .min()?;
-        Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
-    }
-}
-
-impl Listener {
-    pub(crate) fn new(socket: OwnedFd, path: Path, legs: Arc<Legs>) -> Self {
-        Self { socket, path, legs, retires: None }
-    }
-}
-
-/// The client as the socket's peer, the server as the address that the client meant: with `tproxy` it is the socket's own.
-fn ends_of(client: &OwnedFd) -> io::Result<Ends> {
-    let socket = SockRef::from(client);
-    let (peer, local) = (socket.peer_addr()?.as_socket(), socket.local_addr()?.as_socket());
-    let (Some(client), Some(server)) = (peer, local) else { return Err(Errno::AFNOSUPPORT.into()) };
-    let dscp = sockopt::dscp_of_syn(&*socket, &server)?;
-    Ok(Ends { client, server, dscp })
-}
-
-/// The error if it says that this process, or the system, has no descriptor left.
-fn out_of_descriptors(error: &io::Error) -> Option<Errno> {
-    Errno::from_io_error(error).filter(|errno| matches!(*errno, Errno::MFILE | Errno::NFILE))
-}
-
-fn listener_data(number: usize) -> EventData {
-    EventData::new_u64(Token::Listener(number).encode())
 }

@@ -1,0 +1,127 @@
+//! Listeners: accepting from them, pausing while descriptors are short, and retiring those that a reload has replaced.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use super::Worker;
+use crate::path::{Legs, Path};
+use crate::slab::Token;
+
+/// Connections accepted from one listener before flows have their turn.
+const ACCEPT_BATCH: usize = 64;
+/// How long accepting pauses when descriptors have run out and no flow ends.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often the log is told that accepting pauses.
+const TELL: Duration = Duration::from_secs(60);
+/// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
+/// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to this listener.
+pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
+
+/// A path's listener, and what its connections are to be given.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: OwnedFd,
+    pub(crate) path: Path,
+    pub(crate) legs: Arc<Legs>,
+    /// When it is closed, if it gets no more connections.
+    pub(super) retires: Option<Instant>,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: OwnedFd, path: Path, legs: Arc<Legs>) -> Self {
+        Self { socket, path, legs, retires: None }
+    }
+}
+
+impl Worker {
+    pub(super) fn listen(&mut self, listener: Listener) {
+        let number = self.next_listener;
+        self.next_listener += 1;
+        let flags = if self.resume_accepting.is_some() { EventFlags::empty() } else { EventFlags::IN };
+        if let Err(error) = epoll::add(&self.epoll, &listener.socket, listener_data(number), flags) {
+            tracing::error!(%error, port = listener.path.port, "cannot serve a listener: its connections are reset");
+            return;
+        }
+        self.listeners.insert(number, listener);
+    }
+
+    pub(super) fn accept_from(&mut self, number: usize) {
+        for _ in 0..ACCEPT_BATCH {
+            if let Err(error) = self.keep_spare() {
+                return self.pause_accepting(error);
+            }
+            let Some(listener) = self.listeners.get(&number) else { return };
+            match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(socket) => {
+                    let (path, legs) = (listener.path, listener.legs.clone());
+                    self.begin(socket, path, &legs);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    return self.pause_accepting(error);
+                }
+                // The connection was gone before we came to it (accept(2)).
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
+            }
+            if self.resume_accepting.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// New connections wait in the kernel until a flow ends or a moment has passed.
+    pub(super) fn pause_accepting(&mut self, error: Errno) {
+        if self.resume_accepting.is_none() {
+            self.tell_of_pause(error);
+            self.counters.accept_pauses.add(1);
+            self.shared.gate.set_short_of_descriptors(true);
+            self.listen_for(EventFlags::empty());
+        }
+        self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    fn tell_of_pause(&mut self, error: Errno) {
+        if self.told_of_pause.is_none_or(|told| told.elapsed() > TELL) {
+            self.told_of_pause = Some(Instant::now());
+            tracing::warn!(%error, "accepting pauses; where descriptors are short, raise the limit (LimitNOFILE, ulimit -n)");
+        }
+    }
+
+    pub(super) fn listen_for(&self, flags: EventFlags) {
+        for (&number, listener) in &self.listeners {
+            if let Err(error) = epoll::modify(&self.epoll, &listener.socket, listener_data(number), flags) {
+                tracing::error!(%error, "cannot change what a listener waits for");
+            }
+        }
+    }
+
+    /// Makes sure of the spare descriptor; any descriptor will do.
+    pub(super) fn keep_spare(&mut self) -> rustix::io::Result<()> {
+        if self.spare.is_none() {
+            self.spare = Some(rustix::io::fcntl_dupfd_cloexec(&self.epoll, 0)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn retired(&self, now: Instant) -> Option<usize> {
+        let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
+        self.listeners.iter().find(|(_, listener)| due(listener)).map(|(&number, _)| number)
+    }
+
+    /// Accepts what is left and closes the listener.
+    pub(super) fn retire(&mut self, number: usize) {
+        for _ in 0..ACCEPT_BATCH {
+            self.accept_from(number);
+        }
+        self.listeners.remove(&number);
+    }
+}
+
+fn listener_data(number: usize) -> EventData {
+    EventData::new_u64(Token::Listener(number).encode())
+}

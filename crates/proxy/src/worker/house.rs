@@ -1,0 +1,89 @@
+//! What a worker does by the clock: silent clients, idle flows, memory, draining, retirement.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::EventFlags;
+
+use super::Worker;
+use crate::flow::{Broken, Seconds};
+
+/// How often draining flows are looked at, should the kernel have closed one without a word.
+pub(super) const SWEEP: Duration = Duration::from_secs(5);
+/// How often every flow is looked at, for the memory that it takes and for the time that it has been idle.
+const ROUND: Duration = Duration::from_secs(1);
+/// The parts of a round, so that many flows are not looked at all at once.
+const ROUND_PARTS: u32 = 8;
+
+impl Worker {
+    /// The things that are due by the clock.
+    pub(super) fn keep_house(&mut self) {
+        let now = Instant::now();
+        while let Some(opening) = self.listening.take_overdue(&self.epoll, now) {
+            self.open(opening);
+        }
+        if self.resume_accepting.is_some_and(|at| at <= now) {
+            self.resume_accepting = None;
+            self.shared.gate.set_short_of_descriptors(false);
+            self.listen_for(EventFlags::IN);
+        }
+        if !self.draining.is_empty() && self.next_sweep <= now {
+            self.next_sweep = now + SWEEP;
+            self.sweep_draining();
+        }
+        if self.flows.places() > 0 && self.next_inspection <= now {
+            self.next_inspection = now + ROUND / ROUND_PARTS;
+            self.inspect_some(now);
+        }
+        while let Some(number) = self.retired(now) {
+            self.retire(number);
+        }
+    }
+
+    /// One part of the round.
+    pub(super) fn inspect_some(&mut self, now: Instant) {
+        let seconds = Seconds(
+            now.duration_since(self.epoch).as_secs().try_into().unwrap_or(u32::MAX).saturating_add(1),
+        );
+        let count = self.flows.places().div_ceil(ROUND_PARTS as usize);
+        for key in self.flows.keys(self.next_place, count) {
+            let Some(flow) = self.flows.get_mut(key) else { continue };
+            let found = flow.inspect(seconds, self.patience);
+            self.account(found.memory_before, found.memory);
+            if found.expired {
+                self.counters.flows_expired.add(1);
+                self.reset(key, &Broken::idle());
+            }
+        }
+        self.next_place =
+            if self.next_place + count < self.flows.places() { self.next_place + count } else { 0 };
+    }
+
+    /// A flow's buffers take `after` bytes where they took `before`.
+    pub(super) fn account(&mut self, before: usize, after: usize) {
+        self.buffered = self.buffered.saturating_sub(before as u64) + after as u64;
+        self.counters.buffered.set(self.buffered);
+    }
+
+    pub(super) fn sweep_draining(&mut self) {
+        let mut keys = std::mem::take(&mut self.draining);
+        keys.iter().for_each(|&key| self.give_turn(key));
+        keys.retain(|&key| self.flows.get_mut(key).is_some());
+        self.draining = keys;
+    }
+
+    /// How long to wait for events: for ever, unless something is due.
+    pub(super) fn timeout(&self) -> Option<Timespec> {
+        if !self.ready.is_empty() {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
+        let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
+        let retirement = self.listeners.values().filter_map(|listener| listener.retires).min();
+        let due = [sweep, inspection, retirement, self.resume_accepting, self.listening.due()]
+            .into_iter()
+            .flatten()
+            .min()?;
+        Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
+    }
+}
