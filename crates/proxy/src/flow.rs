@@ -151,8 +151,8 @@ impl Flow {
 
     /// Does what can be done now, within bounds.
     pub(crate) fn turn(&mut self, pool: &mut Pool) -> Result<Verdict, Broken> {
+        // A connect that has failed is an error that `note` has found.
         if self.phase == Phase::Connecting && self.server.writable {
-            self.check_error(Side::Server)?;
             self.phase = Phase::Relaying;
             self.ticket.connected();
         }

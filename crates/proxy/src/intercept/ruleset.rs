@@ -68,16 +68,18 @@ fn sets() -> String {
     )
 }
 
+/// Most packets are those of connections that are split already, so their rule comes before the others.
 fn prerouting(names: &Names) -> String {
     let Names { mark, held, passed, .. } = names;
     format!(
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
-         \t\tiifname {{ \"lo\", \"{passed}\" }} return\n\
-         \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
-         \t\tiifname \"{held}\" goto answered\n\
+         \t\tiif \"lo\" return\n\
+         \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 meta mark set {mark:#x} accept\n\
+         \t\tiifname \"{passed}\" return\n\
+         \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
-         \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
+         \t\tmeta l4proto {{ tcp, icmp, icmpv6 }} socket transparent 1 meta mark set {mark:#x} accept\n\
          \t}}\n"
     )
 }
@@ -244,7 +246,8 @@ mod tests {
         let rules = early(&["sat0"]);
         let first = rules.find("\t\tgoto early").unwrap();
         for guard in [
-            "iifname { \"lo\", \"bentpipe1\" } return",
+            "iif \"lo\" return",
+            "iifname \"bentpipe1\" return",
             "fib daddr type != unicast return",
             "fib daddr oif missing return",
         ] {

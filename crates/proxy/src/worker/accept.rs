@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::Worker;
 use crate::path::{Legs, Path};
@@ -56,10 +56,10 @@ impl Worker {
                 return self.pause_accepting(error);
             }
             let Some(listener) = self.listeners.get(&number) else { return };
-            match accept_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(socket) => {
+            match acceptfrom_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((socket, client)) => {
                     let (path, legs) = (listener.path, listener.legs.clone());
-                    self.begin(socket, path, &legs);
+                    self.begin(socket, client, path, &legs);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {

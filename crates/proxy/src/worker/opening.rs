@@ -1,6 +1,7 @@
 //! From an accepted socket to a flow: who it is, whether there is room, and the connection to its server.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +10,7 @@ use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use socket2::SockRef;
+use rustix::net::{SocketAddrAny, getsockname};
 
 use super::Worker;
 use crate::connect::{self, Ends, Upstream};
@@ -22,9 +23,15 @@ use crate::relay::Endpoint;
 use crate::slab::Token;
 
 impl Worker {
-    pub(super) fn begin(&mut self, client: OwnedFd, path: Path, legs: &Arc<Legs>) {
+    pub(super) fn begin(
+        &mut self,
+        client: OwnedFd,
+        peer: Option<SocketAddrAny>,
+        path: Path,
+        legs: &Arc<Legs>,
+    ) {
         // Without its addresses the connection is already gone.
-        let Ok(ends) = ends_of(&client) else { return };
+        let Ok(ends) = ends_of(&client, peer) else { return };
         if ends.server.ip().is_loopback() {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);
@@ -162,11 +169,10 @@ impl Worker {
 }
 
 /// The client as the socket's peer, the server as the address that the client meant: with `tproxy` it is the socket's own.
-fn ends_of(client: &OwnedFd) -> io::Result<Ends> {
-    let socket = SockRef::from(client);
-    let (peer, local) = (socket.peer_addr()?.as_socket(), socket.local_addr()?.as_socket());
-    let (Some(client), Some(server)) = (peer, local) else { return Err(Errno::AFNOSUPPORT.into()) };
-    let dscp = sockopt::dscp_of_syn(&*socket, &server)?;
+fn ends_of(socket: &OwnedFd, peer: Option<SocketAddrAny>) -> io::Result<Ends> {
+    let client = SocketAddr::try_from(peer.ok_or(Errno::NOTCONN)?)?;
+    let server = SocketAddr::try_from(getsockname(socket)?)?;
+    let dscp = sockopt::dscp_of_syn(socket, &server)?;
     Ok(Ends { client, server, dscp })
 }
 
