@@ -268,6 +268,16 @@ impl Worker {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.pause_accepting(error);
                 }
+                // Somebody has ended the listener (ss -K). Kept, it would be reported for ever; without one on its port
+                // the rules let connections pass.
+                Err(Errno::INVAL) => {
+                    tracing::error!(
+                        port = listener.path.port,
+                        "a listener was destroyed: reload or restart the daemon"
+                    );
+                    self.listeners.remove(&number);
+                    return;
+                }
                 // The connection was gone before we came to it (accept(2)).
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
