@@ -68,6 +68,9 @@ fn sets() -> String {
     )
 }
 
+/// `socket` finds the listener of another transparent program on this host as well, such as one on 0.0.0.0:80, for a
+/// packet of a connection that passes to any server's port 80. Ours stand on one address. The statement breaks off, and
+/// so does not return, for handshakes and in TIME-WAIT, which have no full socket.
 fn prerouting(names: &Names) -> String {
     let Names { mark, held, passed, .. } = names;
     format!(
@@ -77,6 +80,7 @@ fn prerouting(names: &Names) -> String {
          \t\tmeta l4proto != {{ tcp, icmp, icmpv6 }} return\n\
          \t\tiifname \"{held}\" goto answered\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
+         \t\tsocket wildcard 1 return\n\
          \t\tsocket transparent 1 meta mark set {mark:#x} accept\n\
          \t}}\n"
     )
