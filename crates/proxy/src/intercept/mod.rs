@@ -10,6 +10,7 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
 
 use bentpipe_kernel::route::RouteSocket;
@@ -240,8 +241,10 @@ fn load_rules(text: &str) -> Result<(), Error> {
     let mut command = arguments("nft", "-f -");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let output = command.spawn().and_then(|mut child| {
-        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()))?;
-        child.wait_with_output()
+        // One that ends before it has read everything says why.
+        let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+        let output = child.wait_with_output()?;
+        if output.status.success() { written.map(|()| output) } else { Ok(output) }
     });
     check(action, "nft -f -", "install the package nftables", output)
 }
@@ -270,13 +273,28 @@ fn check(
     Err(Error::Tool { action, command: command.to_owned(), reason })
 }
 
+/// In a process group of its own: Ctrl-C is for the daemon, whose programs have rules and routes to remove.
 fn arguments(program: &str, line: &str) -> Command {
     let mut command = Command::new(program);
-    command.args(line.split(' '));
+    command.args(line.split(' ')).process_group(0);
     command
 }
 
 fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_from_the_terminal_does_not_reach_the_programs_that_undo_things() {
+        let output = arguments("cat", "/proc/self/stat").output().unwrap();
+        let stat = String::from_utf8(output.stdout).unwrap();
+        let (pid, after_name) = (stat.split(' ').next(), stat.rsplit_once(") ").unwrap().1);
+        // State, parent, process group (proc_pid_stat(5)).
+        assert_eq!(after_name.split(' ').nth(2), pid, "{stat}");
+    }
 }
