@@ -7,6 +7,8 @@ use crate::netlink::{Message, Socket, Writer, attributes};
 
 /// Size of `struct rtmsg` of linux/rtnetlink.h.
 const ROUTE_HEADER: usize = 12;
+/// Offset of `rtm_type` in it.
+const ROUTE_TYPE: usize = 7;
 
 /// A connection to the routing of the network namespace of the thread that opened it. It needs no privileges.
 #[derive(Debug)]
@@ -49,15 +51,29 @@ impl RouteSocket {
         }
     }
 
+    /// Whether packets to `to` with this mark stay on this host, as if it were an address of its own (`ip route`, type
+    /// `local`).
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel has said nothing for a second, and what else it says.
+    pub fn is_delivered_here(&mut self, to: IpAddr, mark: u32) -> io::Result<bool> {
+        let sequence = self.socket.take_sequence(1);
+        let question = question(sequence, None, to, Some((libc::RTA_MARK, mark)));
+        self.socket.send(question.as_bytes())?;
+        self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
+    }
+
     /// One `RTM_GETROUTE`: for a packet of this host's own, or for one that arrives by the interface `arrival`.
     fn ask(&mut self, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32>) -> io::Result<Option<u32>> {
         let sequence = self.socket.take_sequence(1);
+        let arrival = arrival.map(|index| (libc::RTA_IIF, index));
         self.socket.send(question(sequence, from, to, arrival).as_bytes())?;
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| answer(message)))?
     }
 }
 
-fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32>) -> Writer {
+/// With `detail`, an attribute and its number, for a packet of which that is known besides.
+fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, detail: Option<(u16, u32)>) -> Writer {
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut header = [0; ROUTE_HEADER];
     header[0] = family as u8;
@@ -69,8 +85,8 @@ fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32
         if let Some(from) = from {
             write_address(route, libc::RTA_SRC, from);
         }
-        if let Some(index) = arrival {
-            route.attribute(libc::RTA_IIF, &index.to_ne_bytes());
+        if let Some((kind, number)) = detail {
+            route.attribute(kind, &number.to_ne_bytes());
         }
     });
     writer
@@ -85,6 +101,14 @@ fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
     match address {
         IpAddr::V4(address) => writer.attribute(kind, &address.octets()),
         IpAddr::V6(address) => writer.attribute(kind, &address.octets()),
+    }
+}
+
+fn is_local(message: Message<'_>) -> io::Result<bool> {
+    match message.error_number() {
+        Some(code) if is_no_way(code) => Ok(false),
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+        None => Ok(message.payload.get(ROUTE_TYPE) == Some(&libc::RTN_LOCAL)),
     }
 }
 
@@ -126,7 +150,8 @@ mod tests {
             8, 0, 2, 0, 10, 0, 0, 1,
             8, 0, 3, 0, 4, 0, 0, 0,
         ];
-        let question = question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), Some(4));
+        let question =
+            question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), Some((libc::RTA_IIF, 4)));
         assert_eq!(question.as_bytes(), expected);
     }
 

@@ -134,6 +134,9 @@ impl Daemon {
             greeter.replace_settings(settings(config, &self.legs));
         }
         self.shared.gate.set_ceilings(budget::ceilings(config));
+        if let Some(watch) = &self.watch {
+            watch.note_new_rules();
+        }
         if (config.proxy.workers, config.proxy.relay) != (self.config.proxy.workers, self.config.proxy.relay)
         {
             tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");

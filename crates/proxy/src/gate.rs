@@ -46,8 +46,8 @@ pub(crate) enum Client {
 pub(crate) struct Gate {
     state: Mutex<State>,
     connecting: AtomicUsize,
-    /// Descriptors have run out somewhere; nobody new until one is free again.
-    short_of_descriptors: AtomicBool,
+    /// Workers that have no descriptor left; nobody new until all have one again.
+    short_of_descriptors: AtomicUsize,
     /// Buffers hold more than they should.
     memory_full: AtomicBool,
     /// What was last signalled, so that only changes are.
@@ -94,7 +94,7 @@ impl Gate {
         Ok(Self {
             state: Mutex::new(State { ceilings, open: 0, clients: HashMap::new() }),
             connecting: AtomicUsize::new(0),
-            short_of_descriptors: AtomicBool::new(false),
+            short_of_descriptors: AtomicUsize::new(0),
             memory_full: AtomicBool::new(false),
             full: AtomicBool::new(false),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -123,9 +123,14 @@ impl Gate {
         Ok(Ticket { gate: self.clone(), client, connecting: true })
     }
 
-    /// Descriptors have run out, or are there again.
+    /// Descriptors have run out for a worker, or are there again for one that had told so.
     pub(crate) fn set_short_of_descriptors(&self, short: bool) {
-        self.short_of_descriptors.store(short, Ordering::Relaxed);
+        let workers = &self.short_of_descriptors;
+        let _ = if short {
+            workers.fetch_add(1, Ordering::Relaxed)
+        } else {
+            workers.fetch_sub(1, Ordering::Relaxed)
+        };
         self.settle(&self.state(), false);
     }
 
@@ -193,7 +198,7 @@ impl Gate {
             (state.open >= connections, Limit::Connections),
             (state.open >= descriptors, Limit::Descriptors),
             (self.connecting.load(Ordering::Relaxed) >= connecting, Limit::Connecting),
-            (self.short_of_descriptors.load(Ordering::Relaxed), Limit::Descriptors),
+            (self.short_of_descriptors.load(Ordering::Relaxed) > 0, Limit::Descriptors),
             (self.memory_full.load(Ordering::Relaxed), Limit::Buffered),
         ]
         .into_iter()
@@ -407,6 +412,16 @@ pub(crate) mod tests {
             end(&gate);
             assert!(was_signalled(&gate) && gate.diversion().everybody.is_none());
         }
+    }
+
+    #[test]
+    fn while_one_of_two_workers_has_no_descriptor_nobody_is_let_in() {
+        let gate = gate(ceilings());
+        let full = |short| {
+            gate.set_short_of_descriptors(short);
+            gate.diversion().everybody.is_some()
+        };
+        assert_eq!([true, true, false, false].map(full), [true, true, true, false]);
     }
 
     #[test]

@@ -10,11 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::nftables::{Change, Key, NfTables, NfTablesError};
+use bentpipe_kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::Error;
 use crate::gate::{Client, Diversion, Gate};
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE};
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes};
 use crate::pulse::Pulse;
 
 /// Between two renewals. Rules without a sign of life end at most this and [`PATIENCE`] after the last one.
@@ -43,6 +44,8 @@ pub(crate) struct Watched {
 #[derive(Debug)]
 pub(crate) struct Watch {
     stop: Arc<AtomicBool>,
+    /// The sets are empty, since the rules are new.
+    emptied: Arc<AtomicBool>,
     gate: Arc<Gate>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,6 +54,9 @@ struct Watcher {
     watched: Watched,
     tables: NfTables,
     table: String,
+    routes: Routes,
+    route_socket: RouteSocket,
+    emptied: Arc<AtomicBool>,
     /// What every worker had answered when it was asked last.
     heard: Vec<u64>,
     /// What the rules say now.
@@ -63,12 +69,18 @@ impl Watch {
     /// Starts to keep the rules in force, in the network namespace of the calling thread.
     pub(crate) fn start(watched: Watched, table: &str) -> Result<Self, Error> {
         let tables = NfTables::open().map_err(Error::system("speak to nftables"))?;
-        let (stop, gate) = (Arc::new(AtomicBool::new(false)), watched.gate.clone());
+        let route_socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
+        let routes = watched.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
+        let [stop, emptied] = [(); 2].map(|()| Arc::<AtomicBool>::default());
+        let gate = watched.gate.clone();
         let heard = watched.pulses.iter().map(|pulse| pulse.heard().wrapping_sub(1)).collect();
         let watcher = Watcher {
             watched,
             tables,
             table: table.to_owned(),
+            routes,
+            route_socket,
+            emptied: emptied.clone(),
             heard,
             known: Diversion::default(),
             silent: false,
@@ -79,7 +91,13 @@ impl Watch {
             .name("bentpipe-watch".into())
             .spawn(move || watcher.run(&until))
             .map_err(Error::system("start the watch"))?;
-        Ok(Self { stop, gate, thread: Some(thread) })
+        Ok(Self { stop, emptied, gate, thread: Some(thread) })
+    }
+
+    /// The rules have been replaced: whoever is to be kept out is put into their sets again.
+    pub(crate) fn note_new_rules(&self) {
+        self.emptied.store(true, Ordering::Release);
+        self.gate.wake();
     }
 }
 
@@ -102,7 +120,7 @@ impl Watcher {
                 next_beat = Instant::now() + BEAT;
                 self.watched.gate.set_buffered((self.watched.buffered)());
             }
-            let signs_of_life = beat && self.ask();
+            let signs_of_life = beat && self.ask() && self.has_routes();
             self.update(beat, signs_of_life);
             std::thread::sleep(PAUSE);
             self.wait_until(next_beat);
@@ -129,11 +147,25 @@ impl Watcher {
         !self.silent
     }
 
+    /// Whether what the rules take comes to this host; other programs that manage the network remove what they do not know.
+    fn has_routes(&mut self) -> bool {
+        match self.routes.mend(&mut self.route_socket) {
+            Ok(mended) => {
+                if mended {
+                    tracing::warn!("somebody had removed the routes of interception: set up again");
+                }
+                true
+            }
+            Err(error) => self.tell(&error.to_string()),
+        }
+    }
+
     /// Brings the sets up to date. At a beat everything is said again, since the elements expire.
     fn update(&mut self, beat: bool, signs_of_life: bool) {
+        let everything = self.emptied.swap(false, Ordering::Acquire) || beat;
         let mut wanted = self.watched.gate.diversion();
         wanted.clients.truncate(MOST_CLIENTS);
-        if !beat && wanted == self.known {
+        if !everything && wanted == self.known {
             return;
         }
         let mut changes = Vec::new();
@@ -148,7 +180,9 @@ impl Watcher {
         let gone = self.known.clients.iter().filter(|client| wanted.clients.binary_search(client).is_err());
         changes
             .extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.address().into() }));
-        changes.extend(wanted.clients.iter().map(|&client| put(set_of(client), client.address().into())));
+        let is_due = |client: &&Client| everything || self.known.clients.binary_search(client).is_err();
+        let due = wanted.clients.iter().filter(is_due);
+        changes.extend(due.map(|&client| put(set_of(client), client.address().into())));
         if changes.is_empty() {
             return;
         }
@@ -183,12 +217,18 @@ impl Watcher {
         match restored {
             Ok(()) => tracing::warn!("somebody had removed the interception rules: installed again"),
             Err(reason) => {
-                if self.told.is_none_or(|told| told.elapsed() > TELL) {
-                    self.told = Some(Instant::now());
-                    tracing::error!("cannot keep the rules in force: {reason}");
-                }
+                self.tell(&reason);
             }
         }
+    }
+
+    /// Tells, now and then, why the rules are not kept in force; they are not.
+    fn tell(&mut self, reason: &str) -> bool {
+        if self.told.is_none_or(|told| told.elapsed() > TELL) {
+            self.told = Some(Instant::now());
+            tracing::error!("cannot keep the rules in force: {reason}");
+        }
+        false
     }
 
     fn wait_until(&self, next_beat: Instant) {

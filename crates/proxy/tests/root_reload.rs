@@ -180,3 +180,22 @@ fn after_many_reloads_of_the_legs_the_daemon_asks_for_patience_and_goes_on() {
     let _pair = net.connection(&listener);
     assert_eq!(daemon.counter("flows_total"), 1);
 }
+
+#[test]
+fn who_is_kept_out_by_a_limit_is_kept_out_after_a_reload() {
+    let Some(net) = network() else { return };
+    let text = format!("{}[limits]\nconnections = 1\n", configuration(""));
+    let mut daemon = net.try_daemon(&text).unwrap();
+    let listener = net.listen(SERVER[0]);
+    let _first = net.connection(&listener);
+    let mut let_in = 0;
+    for _ in 0..20 {
+        daemon.reload(&text).unwrap();
+        // The watch is told at once; otherwise it would say who is kept out at its next beat, within 400 ms.
+        std::thread::sleep(Duration::from_millis(60));
+        let before = daemon.counter("flows_total");
+        let _pair = net.connection(&listener);
+        let_in += daemon.counter("flows_total") - before;
+    }
+    assert!(let_in <= 2, "{let_in} of 20 were let in");
+}

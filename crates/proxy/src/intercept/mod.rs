@@ -9,7 +9,11 @@
 //! dead is forwarded, unsplit, by the rules that the daemon left.
 
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output, Stdio};
+
+use bentpipe_kernel::route::RouteSocket;
 
 use crate::error::Error;
 
@@ -58,13 +62,23 @@ impl Default for Names {
     }
 }
 
+const ROUTE_MARKED: &str = "route intercepted packets to this host";
+
 /// The rules and routes of a running daemon; they are removed with it.
 #[derive(Debug)]
 pub(crate) struct Interception {
-    names: Names,
-    families: Vec<Family>,
+    routes: Routes,
     /// The rules that are in force, unless somebody else has removed them.
     rules: String,
+}
+
+/// The policy routing behind the rules.
+#[derive(Debug, Clone)]
+pub(crate) struct Routes {
+    names: Names,
+    families: Vec<Family>,
+    /// SYNs that are to be held are routed into the device for it.
+    holds: bool,
 }
 
 /// An address family as `ip` calls it.
@@ -90,12 +104,9 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let mut interception = Self { names, families, rules: String::new() };
-        for &family in &interception.families {
-            interception.add_routes(family)?;
-            if holds {
-                interception.route_held(family)?;
-            }
+        let mut interception = Self { routes: Routes { names, families, holds }, rules: String::new() };
+        for &family in &interception.routes.families {
+            interception.routes.add(family)?;
         }
         interception.replace_rules(plan)?;
         Ok(interception)
@@ -103,7 +114,7 @@ impl Interception {
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
-        let rules = ruleset(&self.names, plan);
+        let rules = ruleset(&self.routes.names, plan);
         load_rules(&rules)?;
         self.rules = rules;
         Ok(())
@@ -114,12 +125,59 @@ impl Interception {
         load_rules(&self.rules)
     }
 
-    fn add_routes(&self, family: Family) -> Result<(), Error> {
+    /// The routes, for one who looks after them.
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+}
+
+impl Routes {
+    /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has removed; true
+    /// if there was need to. Where they do not come, the kernel drops a SYN that `tproxy` has given to a listener
+    /// (`ip_forward`).
+    pub(crate) fn mend(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let mut mended = false;
+        for &family in &self.families {
+            if !self.lead_here(family, socket)? {
+                // It complains of what is still there.
+                let outcome = self.add(family);
+                if !self.lead_here(family, socket)? {
+                    outcome?;
+                    return Err(self.overruled(family));
+                }
+                mended = true;
+            }
+        }
+        Ok(mended)
+    }
+
+    fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let answer = socket.is_delivered_here(family.some_address(), self.names.mark);
+        answer.map_err(Error::system("ask for the route of intercepted packets"))
+    }
+
+    fn overruled(&self, family: Family) -> Error {
+        let Names { mark, preference, .. } = self.names;
+        Error::Tool {
+            action: ROUTE_MARKED,
+            command: format!("ip {} rule", family.flag()),
+            reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
+        }
+    }
+
+    fn add(&self, family: Family) -> Result<(), Error> {
+        self.route_marked(family)?;
+        if self.holds { self.route_held(family) } else { Ok(()) }
+    }
+
+    fn route_marked(&self, family: Family) -> Result<(), Error> {
         let Names { mark, route_table, preference, .. } = &self.names;
         let family = family.flag();
-        let action = "route intercepted packets to this host";
-        ip(action, &format!("{family} route add local default dev lo table {route_table}"))?;
-        ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+        ip(ROUTE_MARKED, &format!("{family} route replace local default dev lo table {route_table}"))?;
+        ip(
+            ROUTE_MARKED,
+            &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"),
+        )
     }
 
     /// Without the device there is no route, and the rule leads nowhere: held SYNs then go where all others go.
@@ -127,7 +185,7 @@ impl Interception {
         let Names { held_mark, held_route_table, held_preference, held, .. } = &self.names;
         let family = family.flag();
         let action = "route held SYNs to the daemon";
-        ip(action, &format!("{family} route add default dev {held} table {held_route_table}"))?;
+        ip(action, &format!("{family} route replace default dev {held} table {held_route_table}"))?;
         let selector = format!("pref {held_preference} fwmark {held_mark:#x}");
         ip(action, &format!("{family} rule add {selector} lookup {held_route_table}"))
     }
@@ -135,7 +193,7 @@ impl Interception {
 
 impl Drop for Interception {
     fn drop(&mut self) {
-        clear(&self.names);
+        clear(&self.routes.names);
     }
 }
 
@@ -144,6 +202,14 @@ impl Family {
         match self {
             Family::V4 => "-4",
             Family::V6 => "-6",
+        }
+    }
+
+    /// An address that is no host's (RFC 5737, RFC 3849), to ask for the way to.
+    fn some_address(self) -> IpAddr {
+        match self {
+            Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
         }
     }
 }
@@ -175,8 +241,10 @@ fn load_rules(text: &str) -> Result<(), Error> {
     let mut command = arguments("nft", "-f -");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let output = command.spawn().and_then(|mut child| {
-        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()))?;
-        child.wait_with_output()
+        // One that ends before it has read everything says why.
+        let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+        let output = child.wait_with_output()?;
+        if output.status.success() { written.map(|()| output) } else { Ok(output) }
     });
     check(action, "nft -f -", "install the package nftables", output)
 }
@@ -205,13 +273,28 @@ fn check(
     Err(Error::Tool { action, command: command.to_owned(), reason })
 }
 
+/// In a process group of its own: Ctrl-C is for the daemon, whose programs have rules and routes to remove.
 fn arguments(program: &str, line: &str) -> Command {
     let mut command = Command::new(program);
-    command.args(line.split(' '));
+    command.args(line.split(' ')).process_group(0);
     command
 }
 
 fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_from_the_terminal_does_not_reach_the_programs_that_undo_things() {
+        let output = arguments("cat", "/proc/self/stat").output().unwrap();
+        let stat = String::from_utf8(output.stdout).unwrap();
+        let (pid, after_name) = (stat.split(' ').next(), stat.rsplit_once(") ").unwrap().1);
+        // State, parent, process group (proc_pid_stat(5)).
+        assert_eq!(after_name.split(' ').nth(2), pid, "{stat}");
+    }
 }

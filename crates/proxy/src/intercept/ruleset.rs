@@ -69,17 +69,25 @@ fn sets() -> String {
 }
 
 /// Most packets are those of connections that are split already, so their rule comes before the others.
+///
+/// `socket` finds the listener of another transparent program on this host as well, such as one on 0.0.0.0:80, for a
+/// packet of a connection that passes to any server's port 80. Ours stand on one address. The statement breaks off, and
+/// so does not return, for handshakes and in TIME-WAIT, which have no full socket.
 fn prerouting(names: &Names) -> String {
     let Names { mark, held, passed, .. } = names;
     format!(
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
          \t\tiif \"lo\" return\n\
-         \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 meta mark set {mark:#x} accept\n\
+         \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
          \t\tiifname \"{passed}\" return\n\
          \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
-         \t\tmeta l4proto {{ tcp, icmp, icmpv6 }} socket transparent 1 meta mark set {mark:#x} accept\n\
+         \t\tmeta l4proto {{ tcp, icmp, icmpv6 }} socket transparent 1 goto ours\n\
+         \t}}\n\
+         \tchain ours {{\n\
+         \t\tsocket wildcard 1 return\n\
+         \t\tmeta mark set {mark:#x} accept\n\
          \t}}\n"
     )
 }

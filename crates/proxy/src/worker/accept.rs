@@ -65,6 +65,16 @@ impl Worker {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.pause_accepting(error);
                 }
+                // Somebody has ended the listener (ss -K). Kept, it would be reported for ever; without one on its port
+                // the rules let connections pass.
+                Err(Errno::INVAL) => {
+                    tracing::error!(
+                        port = listener.path.port,
+                        "a listener was destroyed: reload or restart the daemon"
+                    );
+                    self.listeners.remove(&number);
+                    return;
+                }
                 // The connection was gone before we came to it (accept(2)).
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
@@ -83,6 +93,17 @@ impl Worker {
             self.listen_for(EventFlags::empty());
         }
         self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    /// Accepts again if there is a descriptor to spare.
+    pub(super) fn try_to_resume(&mut self, now: Instant) {
+        if self.keep_spare().is_err() {
+            self.resume_accepting = Some(now + ACCEPT_PAUSE);
+            return;
+        }
+        self.resume_accepting = None;
+        self.shared.gate.set_short_of_descriptors(false);
+        self.listen_for(EventFlags::IN);
     }
 
     fn tell_of_pause(&mut self, error: Errno) {

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
-use rustix::event::epoll::EventFlags;
 
 use super::Worker;
 use crate::flow::{Broken, Seconds};
@@ -23,9 +22,7 @@ impl Worker {
             self.open(opening);
         }
         if self.resume_accepting.is_some_and(|at| at <= now) {
-            self.resume_accepting = None;
-            self.shared.gate.set_short_of_descriptors(false);
-            self.listen_for(EventFlags::IN);
+            self.try_to_resume(now);
         }
         if !self.draining.is_empty() && self.next_sweep <= now {
             self.next_sweep = now + SWEEP;
