@@ -105,11 +105,10 @@ fn short_of_descriptors_the_daemon_lets_connections_wait_and_then_goes_on() {
         daemon.wait_for("flows_total", served + 2);
         clients.into_iter().for_each(abort);
         daemon.wait_for("flows_open", 0);
+        let mut client = net.client.enter(|| TcpStream::connect(to).unwrap());
         // Those that were connected in between are of no interest.
-        listener.set_nonblocking(true).unwrap();
-        while listener.accept().is_ok() {}
-        listener.set_nonblocking(false).unwrap();
-        let (mut client, mut server) = net.connection(&listener);
+        let mut accepted = std::iter::repeat_with(|| listener.accept().unwrap());
+        let (mut server, _) = accepted.find(|(_, from)| *from == client.local_addr().unwrap()).unwrap();
         client.write_all(b"x").unwrap();
         server.read_exact(&mut [0]).unwrap();
         drop((client, server));
