@@ -192,4 +192,11 @@ mod tests {
             socket.interface_towards(Some([127, 0, 0, 1].into()), std::net::Ipv6Addr::LOCALHOST.into());
         assert_eq!(mixed.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
+
+    #[test]
+    fn only_this_hosts_own_addresses_are_delivered_here_unless_a_rule_says_so() {
+        let mut routes = RouteSocket::open().unwrap();
+        assert!(routes.is_delivered_here([127, 0, 0, 1].into(), 0).unwrap());
+        assert!(!routes.is_delivered_here([192, 0, 2, 1].into(), 0).unwrap());
+    }
 }

@@ -128,3 +128,50 @@ fn what_nft_says_against_long_rules_is_told() {
     let error = net.try_daemon_with_path(&text, Some(folder.path())).err().unwrap();
     assert!(error.contains("no memory"), "{error}");
 }
+
+/// A firewall as a gateway has it: everything that is not mentioned is dropped.
+fn firewall(input: &str, forward: &str) -> String {
+    let chain = |name: &str, rules: &str| {
+        format!(
+            "chain {name} {{\n type filter hook {name} priority filter; policy drop; \
+             ct state established,related accept; {rules}\n}}\n"
+        )
+    };
+    format!("table inet firewall {{\n{}{}}}\n", chain("input", input), chain("forward", forward))
+}
+
+#[test]
+fn through_a_firewall_that_drops_the_mark_opens_the_way_in_and_forward_rules_do_not_count() {
+    let Some(net) = network() else { return };
+    for address in SERVER {
+        net.gateway.rules(&firewall(
+            "meta mark 0x6270 accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+            "",
+        ));
+        let mut daemon = net.daemon("");
+        let listener = net.listen(address);
+        expect_through(&net, &listener);
+        assert_eq!(daemon.counter("flows_total"), 1);
+        daemon.stop();
+        net.gateway.run("nft delete table inet firewall");
+    }
+}
+
+#[test]
+fn no_descriptor_is_left_to_programs_that_are_started() {
+    let Some(net) = network() else { return };
+    let daemon = net.daemon("handshake = \"faithful\"\nrelay = \"splice\"");
+    let listener = net.listen(SERVER[0]);
+    let _pair = net.connection(&listener);
+    for entry in std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap() {
+        let entry = entry.unwrap();
+        let number: u32 = entry.file_name().to_str().unwrap().parse().unwrap();
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim().to_owned();
+        let target = std::fs::read_link(format!("/proc/{}/fd/{number}", daemon.pid())).unwrap();
+        let closed = u32::from_str_radix(&flags, 8).unwrap() & 0o2_000_000 != 0;
+        // The daemon may have inherited some itself, as this process has.
+        let inherited = std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|own| own == target);
+        assert!(closed || number <= 2 || inherited, "{number} {target:?} {flags}");
+    }
+}
