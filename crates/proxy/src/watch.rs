@@ -63,6 +63,9 @@ struct Watcher {
     known: Diversion,
     silent: bool,
     told: Option<Instant>,
+    /// A limit has been told of that was still reached then.
+    told_of_limit: bool,
+    may_tell_of_limit: Option<Instant>,
 }
 
 impl Watch {
@@ -85,6 +88,8 @@ impl Watch {
             known: Diversion::default(),
             silent: false,
             told: None,
+            told_of_limit: false,
+            may_tell_of_limit: None,
         };
         let until = stop.clone();
         let thread = std::thread::Builder::new()
@@ -193,13 +198,19 @@ impl Watcher {
     }
 
     fn adopt(&mut self, diversion: Diversion) {
-        if diversion.everybody.is_some() != self.known.everybody.is_some() {
-            match diversion.everybody {
-                Some(limit) => {
-                    tracing::warn!("{limit} reached: new connections are not split until it is not")
-                }
-                None => tracing::info!("below the limits again: new connections are split"),
+        match diversion.everybody {
+            // A number that hovers at its limit is told of once in a while, and its end only where its beginning was.
+            Some(limit)
+                if !self.told_of_limit && self.may_tell_of_limit.is_none_or(|at| at <= Instant::now()) =>
+            {
+                tracing::warn!("{limit} reached: new connections are not split until it is not");
+                (self.told_of_limit, self.may_tell_of_limit) = (true, Some(Instant::now() + TELL));
             }
+            None if self.told_of_limit => {
+                tracing::info!("below the limits again: new connections are split");
+                self.told_of_limit = false;
+            }
+            _ => {}
         }
         self.known = diversion;
     }
