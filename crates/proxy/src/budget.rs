@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use bentpipe_kernel::limits;
 use rustix::param::page_size;
-use rustix::process::{Resource, getrlimit};
 
 use crate::config::{Config, Count, Limits};
 use crate::flow::Patience;
@@ -86,8 +86,7 @@ fn reserved(workers: usize) -> usize {
 
 /// `RLIMIT_NOFILE` of this process.
 fn descriptor_limit() -> usize {
-    let limit = getrlimit(Resource::Nofile).current;
-    limit.map_or(usize::MAX >> 1, |limit| usize::try_from(limit).unwrap_or(usize::MAX >> 1))
+    usize::try_from(limits::descriptor_limit().soft).unwrap_or(usize::MAX)
 }
 
 /// `MemTotal` of a text such as /proc/meminfo (proc(5)), bytes.
