@@ -66,6 +66,7 @@ fn a_stopped_process_lets_new_connections_pass_within_two_seconds_and_loses_noth
             client.read_exact(&mut [0; 100_000]).unwrap();
             stop(&daemon);
             let elapsed = time_until_connections_work(&net, &listener);
+            println!("stopped: connections to {address} pass after {elapsed:?}");
             assert!(elapsed < TWO_SECONDS, "{address}: {elapsed:?}");
             daemon.signal(Signal::CONT);
             assert!(read_all(&mut client).unwrap() == sent[100_000..]);
