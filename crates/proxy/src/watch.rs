@@ -61,6 +61,8 @@ struct Watcher {
     heard: Vec<u64>,
     /// What the rules say now.
     known: Diversion,
+    /// When all were last known to be alive, and whether it was told that they are not.
+    last_sign: Instant,
     silent: bool,
     told: Option<Instant>,
     /// A limit has been told of that was still reached then.
@@ -86,6 +88,7 @@ impl Watch {
             emptied: emptied.clone(),
             heard,
             known: Diversion::default(),
+            last_sign: Instant::now(),
             silent: false,
             told: None,
             told_of_limit: false,
@@ -143,13 +146,21 @@ impl Watcher {
             *heard = now;
             pulse.ring();
         }
-        if let Some(name) = silent.filter(|_| !self.silent) {
-            tracing::error!("{name} gives no sign of life: new connections pass unsplit until it does");
-        } else if silent.is_none() && self.silent {
-            tracing::info!("every worker is alive again: new connections are split");
+        match silent {
+            // Late by a beat or two is only a busy machine: the rules are still in force.
+            Some(name) if !self.silent && self.last_sign.elapsed() >= PATIENCE => {
+                tracing::error!("{name} gives no sign of life: new connections pass unsplit until it does");
+                self.silent = true;
+            }
+            Some(_) => {}
+            None => {
+                if std::mem::take(&mut self.silent) {
+                    tracing::info!("every worker is alive again: new connections are split");
+                }
+                self.last_sign = Instant::now();
+            }
         }
-        self.silent = silent.is_some();
-        !self.silent
+        silent.is_none()
     }
 
     /// Whether what the rules take comes to this host; other programs that manage the network remove what they do not know.
