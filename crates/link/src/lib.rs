@@ -10,6 +10,8 @@
 //!    ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the same.
 //! 5. **Delay**: what survives arrives one propagation time after its last bit has left.
 //!
+//! What sits at the link's ends and helps TCP across it is in [`agent`].
+//!
 //! A direction delivers in order and unharmed. A [`Mangler`] behind it reorders, duplicates and corrupts what it delivers.
 //!
 //! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums.
@@ -26,10 +28,12 @@
 //! assert_eq!(link.forward.offer(Time::ZERO, 1500), Fate::Deliver { at: Time::from_nanos(301_200_000) });
 //! ```
 
+pub mod agent;
 mod counters;
 mod csv;
 mod direction;
 mod encapsulation;
+pub mod ip;
 mod loss;
 mod mangling;
 mod outage;
@@ -43,6 +47,7 @@ pub use direction::{
     Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
 };
 pub use encapsulation::{Encapsulation, Frame};
+pub use ip::IpPacket;
 pub use loss::GilbertElliott;
 pub use mangling::{Arrival, Mangled, MangledCounters, Mangler, Mangling};
 pub use outage::OutageTrace;

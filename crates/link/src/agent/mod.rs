@@ -1,0 +1,83 @@
+//! What sits at the ends of a link and helps TCP across it without splitting connections.
+//!
+//! A [`Station`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways, from its host
+//! to the link and from the link to its host, and meet its agents in order:
+//!
+//! ```text
+//!            host ──► agent ──► agent ──► ARQ ──► link
+//!            host ◄── agent ◄── agent ◄── ARQ ◄── link
+//! ```
+//!
+//! An [`Agent`] sees packets through [`Packet`], a small view that both the simulator's segments and real packets
+//! ([`IpPacket`](crate::IpPacket)) offer, so that virtual time and real time run the same code. It may hold a packet back,
+//! drop it, or send more, in either direction. What it does not understand it passes on untouched.
+//!
+//! | agent | at | what it does |
+//! |---|---|---|
+//! | [`Snoop`](snoop::Snoop) | the gateway | keeps TCP's segments and sends lost ones again before the sender learns of it |
+//! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | holds duplicate ACKs back while the link layer may still repair |
+//! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, which knows nothing of TCP |
+
+pub mod arq;
+pub mod delayed_dup_ack;
+mod flow;
+mod packet;
+pub mod snoop;
+mod station;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use bentpipe_units::Time;
+use serde::Serialize;
+
+pub use flow::Flow;
+pub use packet::{Packet, TcpFlags, TcpHeader};
+pub use station::{AgentConfig, Frame, Station, StationConfig, StationReport};
+
+/// Something at one end of a link through which all packets pass.
+///
+/// It has no clock: `now` never goes back. What it wants to send it puts into the [`Outbox`], also the packet that it was
+/// given, unless it keeps or drops it.
+pub trait Agent<P: Packet>: fmt::Debug {
+    /// A packet from the host's side, on its way to the link.
+    fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
+
+    /// A packet from the link, on its way to the host's side.
+    fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
+
+    /// When it wants [`on_timer`](Self::on_timer) to be called; [`Time::MAX`] for never. It may be earlier than there is
+    /// something to do.
+    fn wake_at(&self) -> Time;
+
+    /// The time of [`wake_at`](Self::wake_at) has come.
+    fn on_timer(&mut self, now: Time, out: &mut Outbox<P>);
+
+    /// What it has done so far, and what it holds.
+    fn report(&self) -> AgentReport;
+}
+
+/// What an agent wants to be sent, each way in this order.
+#[derive(Debug)]
+pub struct Outbox<P> {
+    /// Towards the link.
+    pub to_link: VecDeque<P>,
+    /// Towards the host's side.
+    pub to_host: VecDeque<P>,
+}
+
+impl<P> Default for Outbox<P> {
+    fn default() -> Self {
+        Self { to_link: VecDeque::new(), to_host: VecDeque::new() }
+    }
+}
+
+/// What an agent has done so far, and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "agent", rename_all = "snake_case")]
+pub enum AgentReport {
+    /// See [`snoop::SnoopCounters`].
+    Snoop(snoop::SnoopCounters),
+    /// See [`delayed_dup_ack::DelayedDupAckCounters`].
+    DelayedDupAck(delayed_dup_ack::DelayedDupAckCounters),
+}

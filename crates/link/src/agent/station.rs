@@ -1,0 +1,217 @@
+//! One end of a link with all that sits there.
+
+use std::collections::VecDeque;
+
+use bentpipe_units::Time;
+use serde::Serialize;
+
+use super::arq::{Arq, ArqConfig, ArqCounters, ArqFrame};
+use super::delayed_dup_ack::{DelayedDupAck, DelayedDupAckConfig};
+use super::snoop::{Snoop, SnoopConfig};
+use super::{Agent, AgentReport, Outbox, Packet};
+
+/// What sits at one end of a link. The default is nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StationConfig {
+    /// The agents, from the host's side to the link's.
+    pub agents: Vec<AgentConfig>,
+    /// Retransmission by the link layer; it needs its like at the other end.
+    pub arq: Option<ArqConfig>,
+}
+
+/// An agent and its parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentConfig {
+    /// See [`Snoop`].
+    Snoop(SnoopConfig),
+    /// See [`DelayedDupAck`].
+    DelayedDupAck(DelayedDupAckConfig),
+}
+
+/// What is on the link between two stations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame<P> {
+    /// A packet as it is.
+    Bare(P),
+    /// What two ARQs say to each other.
+    Arq(ArqFrame<P>),
+}
+
+/// What a station has done so far, and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct StationReport {
+    /// Its agents, from the host's side to the link's.
+    pub agents: Vec<AgentReport>,
+    /// Its ARQ.
+    pub arq: Option<ArqCounters>,
+}
+
+/// One end of a link with its agents.
+///
+/// It is told what arrives and what time it is, and is asked afterwards what there is to send, each way in order. After
+/// every call ask [`poll_to_link`](Self::poll_to_link) and [`poll_to_host`](Self::poll_to_host) until they are empty.
+#[derive(Debug)]
+pub struct Station<P: Packet> {
+    agents: Vec<Box<dyn Agent<P> + Send>>,
+    arq: Option<Arq<P>>,
+    to_link: VecDeque<Frame<P>>,
+    to_host: VecDeque<P>,
+    /// Empty between calls; kept for its memory.
+    spare: Vec<Outbox<P>>,
+}
+
+impl StationConfig {
+    /// True if packets pass as they are.
+    pub fn is_nothing(&self) -> bool {
+        self.agents.is_empty() && self.arq.is_none()
+    }
+}
+
+impl<P> Frame<P>
+where
+    P: Packet,
+{
+    /// Bytes that it offers to the link.
+    pub fn length(&self) -> usize {
+        match self {
+            Frame::Bare(packet) => packet.ip_length(),
+            Frame::Arq(frame) => frame.length(),
+        }
+    }
+
+    /// The packet in it; none in what ARQs tell each other.
+    pub fn packet(&self) -> Option<&P> {
+        match self {
+            Frame::Bare(packet) => Some(packet),
+            Frame::Arq(frame) => frame.packet(),
+        }
+    }
+}
+
+impl<P: Packet + Send + 'static> Station<P> {
+    /// A station at rest.
+    pub fn new(config: &StationConfig) -> Self {
+        let agent = |config: &AgentConfig| -> Box<dyn Agent<P> + Send> {
+            match config {
+                AgentConfig::Snoop(config) => Box::new(Snoop::new(config)),
+                AgentConfig::DelayedDupAck(config) => Box::new(DelayedDupAck::new(config)),
+            }
+        };
+        Self {
+            agents: config.agents.iter().map(agent).collect(),
+            arq: config.arq.as_ref().map(Arq::new),
+            to_link: VecDeque::new(),
+            to_host: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// A packet from the host's side arrives.
+    pub fn outbound(&mut self, now: Time, packet: P) {
+        self.towards_link(now, 0, packet);
+    }
+
+    /// A frame arrives over the link.
+    pub fn inbound(&mut self, now: Time, frame: Frame<P>) {
+        match (frame, &mut self.arq) {
+            (Frame::Bare(packet), _) => self.towards_host(now, self.agents.len(), packet),
+            (Frame::Arq(frame), Some(arq)) => {
+                arq.on_frame(now, frame);
+                self.drain_arq(now);
+            }
+            // Nobody here understands it, as where one end only has an ARQ.
+            (Frame::Arq(frame), None) => {
+                if let Some(packet) = frame.into_packet() {
+                    self.towards_host(now, self.agents.len(), packet);
+                }
+            }
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) is to be called; [`Time::MAX`] for never. It may be earlier than there is something
+    /// to do.
+    pub fn wake_at(&self) -> Time {
+        let agents = self.agents.iter().map(|agent| agent.wake_at());
+        agents.chain(self.arq.as_ref().map(Arq::wake_at)).min().unwrap_or(Time::MAX)
+    }
+
+    /// The time of [`wake_at`](Self::wake_at) has come.
+    pub fn on_timer(&mut self, now: Time) {
+        for index in 0..self.agents.len() {
+            if self.agents[index].wake_at() <= now {
+                self.with_outbox(now, index, |agent, out| agent.on_timer(now, out));
+            }
+        }
+        if let Some(arq) = self.arq.as_mut().filter(|arq| arq.wake_at() <= now) {
+            arq.on_timer(now);
+            self.drain_arq(now);
+        }
+    }
+
+    /// The next frame for the link.
+    pub fn poll_to_link(&mut self) -> Option<Frame<P>> {
+        self.to_link.pop_front()
+    }
+
+    /// The next packet for the host's side.
+    pub fn poll_to_host(&mut self) -> Option<P> {
+        self.to_host.pop_front()
+    }
+
+    /// What it has done so far, and what it holds.
+    pub fn report(&self) -> StationReport {
+        StationReport {
+            agents: self.agents.iter().map(|agent| agent.report()).collect(),
+            arq: self.arq.as_ref().map(Arq::counters),
+        }
+    }
+
+    /// To the agent of this index and to those behind it, and then to the link.
+    fn towards_link(&mut self, now: Time, index: usize, packet: P) {
+        if index < self.agents.len() {
+            return self.with_outbox(now, index, |agent, out| agent.outbound(now, packet, out));
+        }
+        match &mut self.arq {
+            Some(arq) => {
+                arq.send(now, packet);
+                self.drain_arq(now);
+            }
+            None => self.to_link.push_back(Frame::Bare(packet)),
+        }
+    }
+
+    /// To the agents before this index, and then to the host.
+    fn towards_host(&mut self, now: Time, index: usize, packet: P) {
+        match index.checked_sub(1) {
+            Some(index) => self.with_outbox(now, index, |agent, out| agent.inbound(now, packet, out)),
+            None => self.to_host.push_back(packet),
+        }
+    }
+
+    /// Lets an agent act, and its neighbours on what it sends.
+    fn with_outbox(
+        &mut self,
+        now: Time,
+        index: usize,
+        act: impl FnOnce(&mut (dyn Agent<P> + Send), &mut Outbox<P>),
+    ) {
+        let mut out = self.spare.pop().unwrap_or_default();
+        act(&mut *self.agents[index], &mut out);
+        while let Some(packet) = out.to_link.pop_front() {
+            self.towards_link(now, index + 1, packet);
+        }
+        while let Some(packet) = out.to_host.pop_front() {
+            self.towards_host(now, index, packet);
+        }
+        self.spare.push(out);
+    }
+
+    fn drain_arq(&mut self, now: Time) {
+        while let Some(frame) = self.arq.as_mut().and_then(Arq::poll_frame) {
+            self.to_link.push_back(Frame::Arq(frame));
+        }
+        while let Some(packet) = self.arq.as_mut().and_then(Arq::poll_packet) {
+            self.towards_host(now, self.agents.len(), packet);
+        }
+    }
+}
