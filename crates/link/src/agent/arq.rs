@@ -7,6 +7,7 @@ use bentpipe_units::{ByteCount, Time};
 use serde::Serialize;
 
 use super::Packet;
+use crate::{FULL_SIZE_PACKET, LinkConfig};
 
 /// Parameters of an [`Arq`]; both ends of a link have the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +51,25 @@ pub struct ArqCounters {
 pub struct Arq<P> {
     outgoing: VecDeque<ArqFrame<P>>,
     incoming: VecDeque<P>,
+}
+
+impl ArqConfig {
+    /// What suits a link: three retransmissions, in order, a buffer for the packets of four round trips.
+    pub fn for_link(link: &LinkConfig) -> Self {
+        let rtt = link.forward.delay + link.reverse.delay;
+        let directions = [&link.forward, &link.reverse];
+        let bdp =
+            directions.iter().filter_map(|direction| direction.rate).map(|rate| rate.bytes_in(rtt)).max();
+        const UNLIMITED_RATE: u64 = 16_000_000;
+        Self {
+            retransmissions: 3,
+            delivery: Delivery::InOrder,
+            buffer: ByteCount::new((4 * bdp.unwrap_or(UNLIMITED_RATE)).max(64 * FULL_SIZE_PACKET.get())),
+            report_every: 8,
+            report_within: Duration::from_millis(20),
+            rtt,
+        }
+    }
 }
 
 impl<P: Packet> ArqFrame<P> {
@@ -102,6 +122,11 @@ impl<P: Packet> Arq<P> {
 
     /// The time of [`wake_at`](Self::wake_at) has come.
     pub fn on_timer(&mut self, _now: Time) {}
+
+    /// IP bytes of packets that it keeps for retransmission and of those that wait for a missing one.
+    pub fn held_bytes(&self) -> u64 {
+        0
+    }
 
     /// What it has done so far.
     pub fn counters(&self) -> ArqCounters {

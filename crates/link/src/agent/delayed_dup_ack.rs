@@ -20,6 +20,13 @@ pub struct DelayedDupAckConfig {
     pub hide_sack: bool,
 }
 
+impl DelayedDupAckConfig {
+    /// The usual parameters, and this d.
+    pub fn with_delay(delay: Duration) -> Self {
+        Self { delay, flows: 100_000, hide_sack: true }
+    }
+}
+
 /// What a [`DelayedDupAck`] has done so far, and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct DelayedDupAckCounters {
@@ -52,6 +59,10 @@ impl<P: Packet> Agent<P> for DelayedDupAck<P> {
     }
 
     fn on_timer(&mut self, _now: Time, _out: &mut Outbox<P>) {}
+
+    fn held_bytes(&self) -> u64 {
+        0
+    }
 
     fn report(&self) -> AgentReport {
         AgentReport::DelayedDupAck(DelayedDupAckCounters::default())

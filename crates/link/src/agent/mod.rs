@@ -53,6 +53,9 @@ pub trait Agent<P: Packet>: fmt::Debug {
     /// The time of [`wake_at`](Self::wake_at) has come.
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>);
 
+    /// IP bytes of packets that it keeps or holds back now.
+    fn held_bytes(&self) -> u64;
+
     /// What it has done so far, and what it holds.
     fn report(&self) -> AgentReport;
 }

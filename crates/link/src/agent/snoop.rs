@@ -26,6 +26,19 @@ pub struct SnoopConfig {
     pub hide_sack: bool,
 }
 
+impl SnoopConfig {
+    /// The usual parameters, and a cache of this size.
+    pub fn with_cache(cache: ByteCount) -> Self {
+        Self {
+            cache,
+            flows: 100_000,
+            retransmissions: 5,
+            timer_floor: Duration::from_millis(200),
+            hide_sack: true,
+        }
+    }
+}
+
 /// What a [`Snoop`] has done so far, and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct SnoopCounters {
@@ -76,6 +89,10 @@ impl<P: Packet> Agent<P> for Snoop<P> {
     }
 
     fn on_timer(&mut self, _now: Time, _out: &mut Outbox<P>) {}
+
+    fn held_bytes(&self) -> u64 {
+        0
+    }
 
     fn report(&self) -> AgentReport {
         AgentReport::Snoop(SnoopCounters::default())

@@ -158,6 +158,12 @@ impl<P: Packet + Send + 'static> Station<P> {
         self.to_host.pop_front()
     }
 
+    /// IP bytes of packets that its agents and its ARQ keep or hold back now.
+    pub fn held_bytes(&self) -> u64 {
+        let agents: u64 = self.agents.iter().map(|agent| agent.held_bytes()).sum();
+        agents + self.arq.as_ref().map_or(0, Arq::held_bytes)
+    }
+
     /// What it has done so far, and what it holds.
     pub fn report(&self) -> StationReport {
         StationReport {
