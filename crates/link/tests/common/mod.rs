@@ -35,7 +35,7 @@ impl Segment<'_> {
         tcp.extend(self.destination.1.to_be_bytes());
         tcp.extend(self.seq.to_be_bytes());
         tcp.extend(self.ack.to_be_bytes());
-        tcp.extend([((20 + options.len()) / 4 << 4) as u8, self.flags]);
+        tcp.extend([(((20 + options.len()) / 4) << 4) as u8, self.flags]);
         tcp.extend(self.window.to_be_bytes());
         tcp.extend([0; 4]);
         tcp.extend(options);
