@@ -7,11 +7,12 @@
 mod pepsal;
 mod psats09;
 mod radius07;
+mod surrey;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bentpipe_sim::file::{Setting, Source};
-use bentpipe_sim::{FlowResult, RunResult, Scenario, Unobserved, run};
+use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
 use crate::Error;
@@ -41,7 +42,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 8] = [
+pub const ALL: [Experiment; 12] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -50,6 +51,10 @@ pub const ALL: [Experiment; 8] = [
     pepsal::FAIRNESS,
     radius07::REACH,
     radius07::STEP,
+    surrey::FIG2,
+    surrey::FIG3,
+    surrey::FIG4,
+    surrey::DELAY,
 ];
 
 /// The experiment of a name.
@@ -116,19 +121,30 @@ impl Lab<'_> {
 
     /// Runs each scenario with each seed, on all cores; the results are in the order of the scenarios.
     fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
+        let unobserved = self.observe(scenarios, || Unobserved).into_iter();
+        unobserved.map(|runs| Runs(runs.into_iter().map(|(result, _)| result).collect())).collect()
+    }
+
+    /// The same with somebody who looks on at each run.
+    fn observe<O: Observer + Send>(
+        &self,
+        scenarios: &[Scenario],
+        observer: impl Fn() -> O + Sync,
+    ) -> Vec<Vec<(RunResult, O)>> {
         let seeds = self.seeds.count;
         let jobs = scenarios.len() as u64 * seeds;
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
         let job = |index: u64| {
-            let scenario = &scenarios[(index / seeds) as usize];
-            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut Unobserved);
+            let (scenario, mut observer) = (&scenarios[(index / seeds) as usize], observer());
+            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut observer);
             self.progress.done.fetch_add(1, Ordering::Relaxed);
-            result
+            (result, observer)
         };
         // One at a time: runs differ in length by orders of magnitude.
-        let results: Vec<RunResult> =
+        let results: Vec<(RunResult, O)> =
             (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        results.chunks(seeds as usize).map(|runs| Runs(runs.to_vec())).collect()
+        let mut results = results.into_iter();
+        scenarios.iter().map(|_| results.by_ref().take(seeds as usize).collect()).collect()
     }
 }
 
