@@ -175,12 +175,13 @@ impl Carrier {
                 state.cut_bytes.fetch_add(bytes, Ordering::Release);
                 state.cut.fetch_add(1, Ordering::Release);
             }
+        } else if next.corrupt && !is_ip(&next.packet[..next.len]) {
+            // A host would see nothing of it; the device would count it among the packets that it dropped.
         } else if self.to.write(&next.packet[..next.len]).is_ok() {
             state.lateness.record(self.clock.now() - next.at);
             state.written.fetch_add(1, Ordering::Relaxed);
             state.written_bytes.fetch_add(bytes, Ordering::Relaxed);
-        } else if !next.corrupt {
-            // A packet whose version was corrupted to neither 4 nor 6 is refused as it should be.
+        } else {
             state.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -279,6 +280,11 @@ impl Stop {
         // Adding 1 to a counter of zero cannot fail.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
+}
+
+/// Whether the version is that of an IP packet.
+fn is_ip(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|byte| matches!(byte >> 4, 4 | 6))
 }
 
 fn ignore_interruption(errno: Errno) -> rustix::io::Result<()> {
