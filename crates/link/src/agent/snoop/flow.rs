@@ -121,7 +121,7 @@ impl<P: Packet> Tracked<P> {
         packet: &P,
         has_room: bool,
     ) -> bool {
-        if (seq.wrapping_sub(self.next) as i32).unsigned_abs() > FURTHEST {
+        if !self.is_near(seq, end) {
             *self = Self::new(now, seq);
         }
         self.last_seen = now;
@@ -228,6 +228,13 @@ impl<P: Packet> Tracked<P> {
         self.segments.first().is_some_and(|kept| is_awaited(kept) && !kept.by_sender && !kept.given_up)
     }
 
+    /// Whether these sequence numbers can be this connection's.
+    fn is_near(&self, seq: u32, end: u32) -> bool {
+        let oldest = self.segments.first().map(|kept| kept.seq).or(self.acked).unwrap_or(self.next);
+        let near = |a: u32, b: u32| (a.wrapping_sub(b) as i32).unsigned_abs() <= FURTHEST;
+        near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
+    }
+
     fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {
         match config.hide_sack && !ack.sack.is_empty() && self.is_in_care() {
             true => Verdict::HideSack,
@@ -285,8 +292,10 @@ impl<P: Packet> Tracked<P> {
     /// Takes note of the SACK blocks above `ack`; true if they say something new. D-SACK blocks lie below it.
     fn note_sack(&mut self, now: Time, ack: u32, blocks: &[(u32, u32)]) -> bool {
         let mut is_news = false;
+        let outstanding = self.next.wrapping_sub(ack);
         for &(first, end) in blocks {
-            if is_before(ack, first) && is_before(first, end) && !is_before(self.next, end) {
+            let (from, to) = (first.wrapping_sub(ack), end.wrapping_sub(ack));
+            if 0 < from && from < to && to <= outstanding && outstanding <= FURTHEST {
                 let mut parts = [(0, 0); 4];
                 let mut count = 0;
                 self.sacked.add((first, end), |first, end| {
