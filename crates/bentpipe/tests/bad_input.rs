@@ -65,7 +65,7 @@ fn what_an_agent_of_the_link_cannot_use_is_named_with_what_it_can() {
         ("--snoop=fast", ["\"fast\"", "3BDP"]),
         ("--snoop=0", ["one segment", "1.5kB"]),
         ("--delayed-dup-acks=5", ["the unit is missing", "600ms"]),
-        ("--arq=0", ["--arq", "1 or more"]),
+        ("--arq=0", ["--arq", "1 to 1000"]),
     ] {
         let output = bentpipe(&["link", argument, "--", "true"]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -24,10 +24,9 @@ fn reno_download(scene: &Scene, bytes: u64) -> Download {
     got
 }
 
-/// Snoop at the gateway, with a cache of three bandwidth-delay products.
-fn snoop(config: &LinkConfig) -> SnoopConfig {
-    let bdp = config.forward.bdp().unwrap().get();
-    SnoopConfig::with_cache(bentpipe_units::ByteCount::new(3 * bdp))
+/// With room for a whole download of this file.
+fn snoop() -> SnoopConfig {
+    SnoopConfig::with_cache("2MB".parse().unwrap())
 }
 
 fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Scene {
@@ -47,15 +46,17 @@ fn snoop_repairs_a_download_of_standard_tcp_and_leaves_it_identical() {
     if missing() {
         return;
     }
-    let config = symmetric(Rate::mbps(10), 100, 0.01);
-    let scene = with_snoop(&config, snoop(&config));
+    let mut config = symmetric(Rate::mbps(10), 100, 0.01);
+    // Room for all, so that errors of the radio are all that is to be repaired.
+    config.forward.queue = Some("2MB".parse().unwrap());
+    let scene = with_snoop(&config, snoop());
     let got = reno_download(&scene, 1_000_000);
     assert!(got.identical, "{} bytes", got.bytes);
     let (lost, counters) = (scene.link.counters().0.dropped.packet_error, snoop_counters(&scene));
-    println!("{:?}, {lost} lost, {counters:?}", got.duration);
+    println!("{:?}, {:?}, {counters:?}", got.duration, scene.link.counters().0);
     assert!(lost > 0, "the link was not lossy");
-    assert!(counters.retransmitted > 0 && counters.cached > 600, "{counters:?}");
-    assert!(counters.most_held_bytes <= snoop(&config).cache.get(), "{counters:?}");
+    assert!(counters.retransmitted > 0 && counters.not_cached == 0, "{counters:?}");
+    assert!(counters.most_held_bytes <= snoop().cache.get(), "{counters:?}");
 }
 
 #[test]
@@ -64,7 +65,7 @@ fn a_station_without_room_for_any_connection_lets_a_download_pass_as_it_is() {
         return;
     }
     let config = symmetric(Rate::mbps(10), 100, 0.001);
-    let scene = with_snoop(&config, SnoopConfig { flows: 0, ..snoop(&config) });
+    let scene = with_snoop(&config, SnoopConfig { flows: 0, ..snoop() });
     assert!(reno_download(&scene, 1_000_000).identical);
     let counters = snoop_counters(&scene);
     assert_eq!((counters.cached, counters.retransmitted, counters.suppressed), (0, 0, 0));

@@ -5,13 +5,12 @@ use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
 use bentpipe_link::agent::{AgentConfig, StationConfig};
-use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig};
+use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
 use bentpipe_units::{ByteCount, Span};
 use clap::Args;
 
-/// A cache given in bandwidth-delay products takes at least so many full-size packets: on a short link a product is less than
-/// one of them.
-const MIN_CACHE_PACKETS: u64 = 64;
+/// A packet that has not come after so many is not worth waiting for.
+const MAX_RETRANSMISSIONS: u32 = 1000;
 
 /// Agents that help TCP across the link without splitting connections.
 #[derive(Debug, Args)]
@@ -62,12 +61,14 @@ impl Cache {
             Self::Bytes(bytes) => return Ok(bytes),
             Self::Bdps(bdps) => bdps,
         };
-        let bdp = link.forward.bdp().context(
+        let rate = link.forward.rate.context(
             "--snoop sizes its cache in bandwidth-delay products, which a link without a rate does not have: give the link \
              a --rate or a --profile, or the cache in bytes as in --snoop=2MB",
         )?;
-        let bytes = (bdps * bdp.get() as f64) as u64;
-        Ok(ByteCount::new(bytes.max(MIN_CACHE_PACKETS * FULL_SIZE_PACKET.get())))
+        let bdp = rate.bytes_in(link.forward.delay + link.reverse.delay);
+        // On a short link a product is less than a packet: as for its queue.
+        let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
+        Ok(ByteCount::new(((bdps * bdp as f64) as u64).max(least)))
     }
 }
 
@@ -95,8 +96,10 @@ fn read_cache(text: &str) -> Result<Cache, String> {
 
 fn read_retransmissions(text: &str) -> Result<u32, String> {
     match text.parse() {
-        Ok(retransmissions) if retransmissions > 0 => Ok(retransmissions),
-        _ => Err("write how often a packet is sent again at most: 1 or more, for example 3".to_owned()),
+        Ok(retransmissions @ 1..=MAX_RETRANSMISSIONS) => Ok(retransmissions),
+        _ => Err(format!(
+            "write how often a packet is sent again at the most: 1 to {MAX_RETRANSMISSIONS}, for example 3"
+        )),
     }
 }
 
@@ -135,7 +138,7 @@ mod tests {
         let geo = Profile::Geo.config();
         let bdp = geo.forward.bdp().unwrap().get();
         assert_eq!(Cache::Bdps(2.5).size(&geo).unwrap().get(), bdp * 5 / 2);
-        assert_eq!(Cache::Bdps(1e-6).size(&geo).unwrap().get(), 96_000);
+        assert_eq!(Cache::Bdps(1e-6).size(&geo).unwrap().get(), 24_000);
         assert_eq!(Cache::Bytes(ByteCount::new(7)).size(&LinkConfig::default()).unwrap().get(), 7);
         let error = Cache::Bdps(1.0).size(&LinkConfig::default()).unwrap_err().to_string();
         assert!(error.contains("--rate") && error.contains("--snoop=2MB"), "{error}");
