@@ -17,6 +17,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     source: SOURCE,
     seeds: 10,
     run: fig4,
+    on_kernel: None,
 };
 
 const PERS: [f64; 5] = [1e-5, 1e-4, 1e-3, 1e-2, 5e-2];

@@ -14,6 +14,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     source: SOURCE,
     seeds: 10,
     run: delay,
+    on_kernel: None,
 };
 
 /// Round trips of the link, milliseconds.

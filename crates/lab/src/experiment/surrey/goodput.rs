@@ -14,6 +14,7 @@ pub(in super::super) const FIG2: Experiment = Experiment {
     source: SOURCE,
     seeds: 10,
     run: fig2,
+    on_kernel: None,
 };
 
 /// From 10⁻⁵ to 5·10⁻².

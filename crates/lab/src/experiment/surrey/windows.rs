@@ -18,6 +18,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     source: SOURCE,
     seeds: 10,
     run: fig3,
+    on_kernel: None,
 };
 
 const PERS: [f64; 4] = [1e-4, 1e-3, 1e-2, 5e-2];
