@@ -175,16 +175,16 @@ proptest! {
             rtt,
         };
         let (pair, sent) = run(&config, &direction, seed, &traffic);
-        for from in 0..2 {
+        for (from, &sent) in sent.iter().enumerate() {
             let mut came = pair.came[1 - from].clone();
             if delivery == Delivery::Immediate {
                 came.sort_unstable();
             }
-            prop_assert_eq!(came, (0..sent[from]).collect::<Vec<_>>(), "from {}", from);
+            prop_assert_eq!(came, (0..sent).collect::<Vec<_>>(), "from {}", from);
             prop_assert_eq!(pair.ends[from].held_bytes(), 0);
             let counters = pair.ends[from].counters();
             let resent = counters.retransmitted + counters.timed_out;
-            prop_assert_eq!(pair.data_frames[from] as u64, u64::from(sent[from]) + resent);
+            prop_assert_eq!(pair.data_frames[from] as u64, u64::from(sent) + resent);
             // What the radio has lost must be sent again. More than that only where no report came in time.
             let lost = pair.lost_data[from];
             prop_assert!(counters.retransmitted <= lost, "{:?}, {} lost", counters, lost);
@@ -212,13 +212,13 @@ proptest! {
             rtt: direction.delay * 2,
         };
         let (pair, sent) = run(&config, &direction, seed, &traffic);
-        for from in 0..2 {
+        for (from, &sent) in sent.iter().enumerate() {
             let came = &pair.came[1 - from];
             let mut times = BTreeMap::new();
             came.iter().for_each(|id| *times.entry(id).or_insert(0) += 1);
             prop_assert!(times.values().all(|&times| times == 1), "twice");
             prop_assert!(delivery == Delivery::Immediate || came.is_sorted(), "out of order");
-            prop_assert!(pair.data_frames[from] <= sent[from] as usize * (1 + retransmissions as usize));
+            prop_assert!(pair.data_frames[from] <= sent as usize * (1 + retransmissions as usize));
             prop_assert_eq!(pair.ends[from].held_bytes(), 0);
             prop_assert_eq!(pair.ends[from].wake_at(), Time::MAX);
         }

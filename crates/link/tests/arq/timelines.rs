@@ -100,7 +100,7 @@ fn a_gap_is_told_until_the_sender_knows_and_no_longer() {
     world.settle();
     let tells =
         |sent: &&crate::world::Sent| matches!(&sent.frame, ArqFrame::Report(it) if !it.missing.is_empty());
-    let last = world.reports.iter().filter(tells).next_back().unwrap().at;
+    let last = world.reports.iter().rfind(tells).unwrap().at;
     // First told at 53 ms, known to the sender at 103 ms, and to the receiver at 153 ms.
     assert!((at_ms(145)..=at_ms(153)).contains(&last), "{last:?}");
     assert_eq!(world.sender.counters().retransmitted, 1);
