@@ -146,3 +146,111 @@ impl Served {
         [!known[0] && !self.to_link.is_empty(), !known[1] && !self.to_host.is_empty()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bentpipe_link::agent::AgentConfig;
+    use bentpipe_link::agent::snoop::SnoopConfig;
+    use bentpipe_link::ip::internet_checksum;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    const SERVER: ([u8; 4], u16) = ([192, 0, 2, 1], 80);
+    const CLIENT: ([u8; 4], u16) = ([198, 51, 100, 1], 4000);
+    const MSS: u32 = 1000;
+
+    /// An end with Snoop, and the bells of its sender and its receiver.
+    fn end() -> (End, Arc<Bell>, Arc<Bell>) {
+        let bells = (Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap()));
+        let snoop = AgentConfig::Snoop(SnoopConfig::with_cache("1MB".parse().unwrap()));
+        let config = StationConfig { agents: vec![snoop], arq: None };
+        (End::new(&config, Clock::start(), &bells.0, &bells.1), bells.0, bells.1)
+    }
+
+    /// Whether it has rung since the last time.
+    fn rang(bell: &Bell) -> bool {
+        let mut events = [PollFd::new(bell, PollFlags::IN)];
+        let rang = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1;
+        bell.silence();
+        rang
+    }
+
+    /// A segment with an ACK: RFC 791 §3.1, RFC 9293 §3.1.
+    fn segment(from: ([u8; 4], u16), to: ([u8; 4], u16), [seq, ack]: [u32; 2], payload: u32) -> IpPacket {
+        let length = 20 + payload as usize;
+        let mut tcp = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
+        tcp.extend([seq.to_be_bytes(), ack.to_be_bytes()].concat());
+        tcp.extend([5 << 4, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+        tcp.resize(length, 7);
+        let pseudo = [&from.0[..], &to.0, &[0, 6], &(length as u16).to_be_bytes(), &tcp].concat();
+        tcp[16..18].copy_from_slice(&internet_checksum(&pseudo).to_be_bytes());
+        let mut ip = vec![0x45, 0];
+        ip.extend((20 + length as u16).to_be_bytes());
+        ip.extend([0, 0, 0, 0, 64, 6, 0, 0]);
+        ip.extend([from.0, to.0].concat());
+        let checksum = internet_checksum(&ip);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        IpPacket::new([ip, tcp].concat())
+    }
+
+    fn data(number: u32) -> IpPacket {
+        segment(SERVER, CLIENT, [1 + number * MSS, 1], MSS)
+    }
+
+    fn acknowledgement(number: u32) -> Frame<IpPacket> {
+        Frame::Bare(segment(CLIENT, SERVER, [1, 1 + number * MSS], 0))
+    }
+
+    /// Brings segments 0 to 9, of which the client has the first; they are on the link then.
+    fn send_ten(end: &End) {
+        let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
+        (0..10).for_each(|number| end.outbound(data(number), &mut frames));
+        assert!(frames.drain(..).eq((0..10).map(|number| Frame::Bare(data(number)))));
+        end.attend(&mut frames);
+        end.inbound(acknowledgement(1), &mut packets);
+        assert_eq!(packets.len(), 1);
+    }
+
+    #[test]
+    fn what_the_receivers_call_makes_the_station_send_waits_for_the_sender_and_rings_once() {
+        let (end, sender, receiver) = end();
+        send_ten(&end);
+        rang(&sender);
+        let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
+        while !rang(&sender) {
+            assert!(packets.len() < 8, "nothing was sent again");
+            end.inbound(acknowledgement(1), &mut packets);
+        }
+        end.inbound(acknowledgement(1), &mut packets);
+        assert!(!rang(&sender), "the sender knows already");
+        end.attend(&mut frames);
+        assert_eq!(frames, [Frame::Bare(data(1))]);
+        assert!(!rang(&receiver));
+    }
+
+    #[test]
+    fn a_timer_that_is_due_before_the_sender_looks_rings_once() {
+        let (end, sender, _) = end();
+        let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
+        assert_eq!(end.attend(&mut frames), Time::MAX, "it sleeps without an end");
+        end.outbound(data(0), &mut frames);
+        assert!(!rang(&sender), "it is the sender who called");
+        // Nothing for the link comes of this, but the timer runs now.
+        end.inbound(Frame::Bare(segment(CLIENT, SERVER, [1, 1], 100)), &mut packets);
+        assert!(rang(&sender));
+        end.inbound(Frame::Bare(segment(CLIENT, SERVER, [101, 1], 100)), &mut packets);
+        assert!(!rang(&sender), "the sender knows already");
+        assert!(end.attend(&mut frames) < Time::MAX);
+    }
+
+    #[test]
+    fn an_end_goes_on_after_a_panic_of_one_carrier() {
+        let (end, ..) = end();
+        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _served = end.served();
+            panic!("a carrier panics with the station");
+        }));
+        assert!(held.is_err() && end.served.is_poisoned());
+        send_ten(&end);
+    }
+}

@@ -109,11 +109,16 @@ impl SatelliteLink {
         let (ends, work) = carriers(down, up, stations).map_err(failed)?;
         let mut link =
             Self { gateway, terminal, forward, reverse, outages, ends, stop, threads: Vec::new(), clock };
+        link.start_threads(work)?;
+        Ok(link)
+    }
+
+    fn start_threads(&mut self, work: [Work; 2]) -> Result<()> {
         for (name, carry) in ["link forward", "link reverse"].into_iter().zip(work) {
             let thread = thread::Builder::new().name(name.to_owned()).spawn(carry);
-            link.threads.push(thread.map_err(|source| driver_error(&link.gateway, &link.terminal, source))?);
+            self.threads.push(thread.map_err(|source| driver_error(&self.gateway, &self.terminal, source))?);
         }
-        Ok(link)
+        Ok(())
     }
 
     /// What the stations have done so far, and what they hold: the gateway's and the terminal's. Empty where there are none.

@@ -160,6 +160,22 @@ fn a_packet_corrupted_between_stations_is_found_by_the_receiving_kernel() {
     assert_eq!(bed.link.unintended_drops().unwrap(), 0);
 }
 
+#[test]
+fn a_duplicate_between_stations_is_a_second_frame_and_counts_once() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::with_stations(&delay(1), &[pass_through(), pass_through()]);
+    bed.link.mangle(&Mangling { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
+    let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    let socket = bed.terminal_socket((bed.subnet.left4(), 9));
+    (0..100).for_each(|_| assert_eq!(socket.send(b"twice").unwrap(), 5));
+    wait_until("all arrive twice", || bed.link.delivered().1.packets == 200);
+    let counters = bed.link.counters().1;
+    assert_eq!((counters.offered, counters.delivered), (100, 100));
+    drop(sink);
+}
+
 /// A device is there as long as anybody holds it, a thread of the link for example.
 #[test]
 fn a_link_dropped_with_packets_in_flight_and_held_ends_at_once_and_leaves_no_thread() {
