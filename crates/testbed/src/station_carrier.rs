@@ -111,16 +111,9 @@ fn spoil(frame: Frame<IpPacket>, arrival: Arrival) -> Frame<IpPacket> {
     if arrival.flipped_bit.is_none() {
         return frame;
     }
-    let spoiled = |packet: &IpPacket| {
+    frame.map_packet(|packet| {
         let mut bytes = packet.bytes().to_vec();
         arrival.apply_to(&mut bytes);
         IpPacket::new(bytes)
-    };
-    match frame {
-        Frame::Bare(packet) => Frame::Bare(spoiled(&packet)),
-        Frame::Arq(mut frame) => {
-            frame.0 = spoiled(&frame.0);
-            Frame::Arq(frame)
-        }
-    }
+    })
 }
