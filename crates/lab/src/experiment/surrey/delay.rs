@@ -37,7 +37,7 @@ fn settings(rtt_ms: u32, delay: f64) -> Vec<String> {
         format!("link.satellite.per={PER}"),
         format!("link.satellite.delayed_dup_acks={{ at = \"terminal\", delay = \"{delay_ms}ms\" }}"),
         "link.satellite.arq={ delivery = \"immediate\" }".to_owned(),
-        "tcp.reno.recovery=newreno".to_owned(),
+        "tcp.reno.recovery=newreno-slow-but-steady".to_owned(),
         "tcp.reno.receive_buffer=8MB".to_owned(),
         "tcp.reno.rto.min=200ms".to_owned(),
         "flow.file.bytes=20MB".to_owned(),
