@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_units::Rate;
 
 use crate::scenario::{FlowSpec, Hop, LegSpec, LinkSpec};
@@ -49,7 +50,7 @@ impl<'a> Budget<'a> {
         if self.events > MAX_EVENTS {
             return Err(format!(
                 "with this flow, the run could send {:.0e} segments: at most {MAX_EVENTS:.0e} are simulated; lower \
-                 duration, bytes, the rates or count",
+                 duration, bytes, the rates, count or retransmissions",
                 self.events
             ));
         }
@@ -65,7 +66,13 @@ impl<'a> Budget<'a> {
         let by_bytes = flow.bytes.map(|bytes| bytes as f64 / segment);
         let segments = by_rate.chain(by_bytes).fold(by_window, f64::min);
         let shortest_timer = leg.sender.rto.max.min(leg.sender.syn.max).min(leg.receiver.syn_ack.max);
-        segments + seconds / shortest_timer.as_secs_f64()
+        segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
+    }
+
+    /// How often a segment may be sent, with what the stations in front of the path's links send again.
+    fn sendings(&self, leg: &LegSpec) -> f64 {
+        let near = |hop: &Hop| &self.links[hop.link].stations[usize::from(!hop.forward)];
+        1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>()
     }
 
     /// The round trip of the empty path, seconds; never quite zero.
@@ -84,6 +91,14 @@ impl<'a> Budget<'a> {
             if hop.forward { link.forward.rate } else { link.reverse.rate }
         })
     }
+}
+
+fn retransmissions(station: &StationConfig) -> f64 {
+    let snoops = station.agents.iter().filter_map(|agent| match agent {
+        AgentConfig::Snoop(snoop) => Some(snoop.retransmissions),
+        AgentConfig::DelayedDupAck(_) => None,
+    });
+    snoops.chain(station.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
 }
 
 /// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them.

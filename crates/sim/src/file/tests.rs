@@ -571,6 +571,13 @@ fn a_run_without_end_is_refused() {
     let error = text(&["duration=200000h", "flow.download.bytes=100000GB"]);
     assert!(error.contains("flow.download: with this flow, the run could send"), "{error}");
     assert!(with(&["duration=200000h"]).is_ok(), "a bounded transfer may take its time");
+    let long = ["duration=200000h", "flow.download.bytes=20GB"];
+    assert!(with(&long).is_ok());
+    let error = text(&[long[0], long[1], "link.sat.arq.retransmissions=1000"]);
+    assert!(
+        error.contains("the run could send 4e10 segments") && error.ends_with("or retransmissions"),
+        "{error}"
+    );
 }
 
 #[test]
