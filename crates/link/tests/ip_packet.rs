@@ -256,9 +256,19 @@ fn options_of_ipv4_are_skipped() {
         assert_eq!(packet.tcp().unwrap().sack, SACK_BLOCKS);
         assert!(is_right(&recipe, packet.without_sack().bytes()));
     }
+}
+
+#[test]
+fn a_header_of_ipv4_that_is_too_short_is_none() {
+    // 16 bytes, as if the destination were the ports; the checksum is right for that.
     let mut bytes = Recipe::ipv4().bytes();
-    bytes[0] = 0x44;
-    assert_eq!(IpPacket::new(bytes).tcp(), None, "a header of 16 bytes");
+    bytes.drain(16..20);
+    (bytes[0], bytes[3]) = (0x44, 36);
+    bytes[32..34].fill(0);
+    let pseudo_header = [&bytes[12..20], &[0, TCP, 0, 20]].concat();
+    let checksum = internet_checksum(&[&pseudo_header, &bytes[16..]].concat());
+    bytes[32..34].copy_from_slice(&checksum.to_be_bytes());
+    assert_eq!(IpPacket::new(bytes).tcp(), None);
 }
 
 #[test]

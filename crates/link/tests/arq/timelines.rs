@@ -262,6 +262,11 @@ fn without_reports_the_memory_of_what_was_sent_is_bounded_and_packets_arrive_all
     world.run_until(at_ms(3100));
     assert_eq!(world.ids(), all(2000));
     assert_eq!(world.sender.counters().held_bytes, 20_000);
+    // As many transmissions are remembered as packets of 40 bytes have room.
+    for sent in &world.data {
+        let ArqFrame::Data(frame) = &sent.frame else { continue };
+        assert!(frame.serial - frame.settled < 500, "{frame:?}");
+    }
     world.settle();
     assert_eq!((world.ids(), world.sender.counters().held_bytes), (all(2000), 0));
     assert_eq!(world.receiver.counters().delivered, 2000);

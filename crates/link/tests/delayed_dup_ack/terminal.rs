@@ -60,7 +60,7 @@ impl Segment {
     }
 
     /// The same the other way.
-    pub(crate) fn from_server(self, seq: u32) -> Self {
+    pub(crate) fn of_server(self, seq: u32) -> Self {
         Self { source: self.destination, destination: self.source, seq, ..self }
     }
 }

@@ -233,7 +233,7 @@ fn connections_are_kept_apart() {
         terminal.sends(ms, ack(1000));
         terminal.sends(ms, Segment { source: 8, ..ack(1000) });
         // The other way between the same ends.
-        terminal.sends(ms, ack(1000).from_server(500));
+        terminal.sends(ms, ack(1000).of_server(500));
     }
     assert_eq!(terminal.left_until(50).len(), 9);
     assert_eq!((terminal.counters().flows, terminal.counters().held), (3, 0));
@@ -246,7 +246,7 @@ fn a_reset_ends_it_from_either_side() {
         if from_host {
             terminal.sends(10, ack(1000).flags(RST));
         } else {
-            terminal.receives(10, ack(0).from_server(1000).flags(RST));
+            terminal.receives(10, ack(0).of_server(1000).flags(RST));
         }
         assert_eq!((terminal.counters().flows, terminal.counters().dropped), (0, 2));
         assert_eq!(terminal.left_until(1000).len(), 3 + usize::from(from_host));
@@ -260,7 +260,7 @@ fn a_syn_begins_another_connection() {
         if from_host {
             terminal.sends(10, ack(0).flags(SYN));
         } else {
-            terminal.receives(10, ack(0).from_server(77).flags(SYN));
+            terminal.receives(10, ack(0).of_server(77).flags(SYN));
         }
         // Below the number of before, and yet not an old one.
         (20..24).for_each(|ms| terminal.sends(ms, ack(78)));
@@ -272,7 +272,7 @@ fn a_syn_begins_another_connection() {
 fn a_connection_whose_data_have_ended_and_are_acknowledged_is_forgotten() {
     let mut terminal = with_duplicates(4);
     // The server's last segment, out of order: 1000 to 2999 are missing. The FIN takes one number.
-    terminal.receives(5, ack(500).from_server(3000).payload(100).flags(ACK | FIN));
+    terminal.receives(5, ack(500).of_server(3000).payload(100).flags(ACK | FIN));
     terminal.sends(6, ack(3000));
     assert_eq!(terminal.counters().flows, 1);
     terminal.sends(7, ack(3101));
