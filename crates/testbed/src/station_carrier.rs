@@ -1,7 +1,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bentpipe_link::agent::arq::ArqFrame;
 use bentpipe_link::agent::{Frame, Packet};
 use bentpipe_link::{Arrival, IpPacket};
 use rustix::io::Errno;
@@ -107,17 +106,14 @@ impl StationCarrier {
     }
 }
 
-/// Does to the packet in a frame what happened to it. The header of the link layer and what it says besides are not touched.
-fn spoil(mut frame: Frame<IpPacket>, arrival: Arrival) -> Frame<IpPacket> {
-    let packet = match &mut frame {
-        Frame::Bare(packet) => Some(packet),
-        Frame::Arq(ArqFrame::Data(data)) => Some(&mut data.packet),
-        Frame::Arq(ArqFrame::Floor { .. } | ArqFrame::Report(_)) => None,
-    };
-    if let Some(packet) = packet.filter(|_| arrival.flipped_bit.is_some()) {
+/// Does to the packet in a frame what happened to it. The header of a link layer is not touched.
+fn spoil(frame: Frame<IpPacket>, arrival: Arrival) -> Frame<IpPacket> {
+    if arrival.flipped_bit.is_none() {
+        return frame;
+    }
+    frame.map_packet(|packet| {
         let mut bytes = packet.bytes().to_vec();
         arrival.apply_to(&mut bytes);
-        *packet = IpPacket::new(bytes);
-    }
-    frame
+        IpPacket::new(bytes)
+    })
 }

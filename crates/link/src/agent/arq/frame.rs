@@ -94,6 +94,15 @@ impl<P: Packet> ArqFrame<P> {
             ArqFrame::Floor { .. } | ArqFrame::Report(_) => None,
         }
     }
+
+    /// The same frame with another packet in it; a frame without one stays as it is.
+    #[must_use]
+    pub fn map_packet(self, change: impl FnOnce(P) -> P) -> Self {
+        match self {
+            ArqFrame::Data(frame) => ArqFrame::Data(DataFrame { packet: change(frame.packet), ..frame }),
+            other => other,
+        }
+    }
 }
 
 impl Report {
