@@ -7,10 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bentpipe_link::agent::arq::{ArqConfig, ArqCounters};
+use bentpipe_link::agent::arq::{ArqConfig, ArqCounters, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
-use bentpipe_link::agent::{AgentConfig, StationConfig, StationReport};
+use bentpipe_link::agent::{AgentConfig, AgentReport, StationConfig, StationReport};
 use bentpipe_link::{DirectionConfig, LinkConfig, Mangling};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use common::{Bed, can_run, delay, symmetric, wait_until};
@@ -97,6 +97,27 @@ fn a_download_through_all_agents_is_identical() {
     let [gateway, terminal] = bed.link.station_reports();
     assert_eq!((gateway.agents.len(), terminal.agents.len()), (1, 1));
     assert!(gateway.arq.is_some() && terminal.arq.is_some());
+}
+
+#[test]
+fn duplicate_acks_are_held_back_until_the_link_layer_has_filled_the_hole() {
+    if !can_run() {
+        return;
+    }
+    let config = lossy(0.01);
+    let mut stations = all_agents(&config);
+    // Far longer than any repair takes, so that a busy machine does not matter.
+    let delayed = DelayedDupAckConfig::with_delay(Duration::from_secs(10));
+    stations[0].agents.clear();
+    stations[1].agents = vec![AgentConfig::DelayedDupAck(delayed)];
+    for arq in stations.iter_mut().filter_map(|station| station.arq.as_mut()) {
+        (arq.delivery, arq.retransmissions) = (Delivery::Immediate, 20);
+    }
+    let bed = Bed::with_stations(&config, &stations);
+    assert_identical_download(&bed);
+    let [_, terminal] = bed.link.station_reports();
+    let [AgentReport::DelayedDupAck(counters)] = terminal.agents[..] else { panic!("{terminal:?}") };
+    assert!(counters.held > 0 && counters.dropped > 0, "{counters:?}");
 }
 
 #[test]

@@ -60,7 +60,20 @@ fn snoop(counters: &SnoopCounters) -> String {
 }
 
 fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
-    line("delayed dup-ACKs", &[(counters.held, "held back")])
+    let DelayedDupAckCounters { held, released, crowded_out, dropped, sack_hidden, .. } = *counters;
+    let DelayedDupAckCounters { flows_passed, most_held_bytes, .. } = *counters;
+    line(
+        "delayed dup-ACKs",
+        &[
+            (held, "held back"),
+            (dropped, "of them dropped"),
+            (released, "released late"),
+            (crowded_out, "released early for want of room"),
+            (sack_hidden, "ACKs without their SACK blocks"),
+            (flows_passed, "ACKs of connections without room"),
+            (most_held_bytes, "bytes held at most"),
+        ],
+    )
 }
 
 fn arq(name: &str, counters: &ArqCounters) -> String {
