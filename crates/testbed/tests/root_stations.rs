@@ -7,10 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bentpipe_link::agent::arq::ArqConfig;
+use bentpipe_link::agent::arq::{ArqConfig, ArqCounters, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
-use bentpipe_link::agent::{AgentConfig, StationConfig, StationReport};
+use bentpipe_link::agent::{AgentConfig, AgentReport, StationConfig, StationReport};
 use bentpipe_link::{DirectionConfig, LinkConfig, Mangling};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use common::{Bed, can_run, delay, symmetric, wait_until};
@@ -40,6 +40,13 @@ fn lossy(per: f64) -> LinkConfig {
         per: Probability::new(per).unwrap(),
         ..DirectionConfig::default()
     })
+}
+
+/// The same with room for all that a test sends at once, so that errors of the radio are all that is to be repaired.
+fn lossy_and_roomy(per: f64) -> LinkConfig {
+    let mut config = lossy(per);
+    config.reverse.queue = Some("10MB".parse().unwrap());
+    config
 }
 
 /// Two megabytes, from the gateway to the terminal, are the same at both.
@@ -90,6 +97,27 @@ fn a_download_through_all_agents_is_identical() {
     let [gateway, terminal] = bed.link.station_reports();
     assert_eq!((gateway.agents.len(), terminal.agents.len()), (1, 1));
     assert!(gateway.arq.is_some() && terminal.arq.is_some());
+}
+
+#[test]
+fn duplicate_acks_are_held_back_until_the_link_layer_has_filled_the_hole() {
+    if !can_run() {
+        return;
+    }
+    let config = lossy(0.01);
+    let mut stations = all_agents(&config);
+    // Far longer than any repair takes, so that a busy machine does not matter.
+    let delayed = DelayedDupAckConfig::with_delay(Duration::from_secs(10));
+    stations[0].agents.clear();
+    stations[1].agents = vec![AgentConfig::DelayedDupAck(delayed)];
+    for arq in stations.iter_mut().filter_map(|station| station.arq.as_mut()) {
+        (arq.delivery, arq.retransmissions) = (Delivery::Immediate, 20);
+    }
+    let bed = Bed::with_stations(&config, &stations);
+    assert_identical_download(&bed);
+    let [_, terminal] = bed.link.station_reports();
+    let [AgentReport::DelayedDupAck(counters)] = terminal.agents[..] else { panic!("{terminal:?}") };
+    assert!(counters.held > 0 && counters.dropped > 0, "{counters:?}");
 }
 
 #[test]
@@ -144,7 +172,22 @@ fn a_packet_corrupted_between_stations_is_found_by_the_receiving_kernel() {
     if !can_run() {
         return;
     }
-    let bed = Bed::with_stations(&delay(1), &[pass_through(), pass_through()]);
+    assert_corruption_is_found(&Bed::with_stations(&delay(1), &[pass_through(), pass_through()]));
+}
+
+/// The link layer does not see what is wrong: its own headers are right.
+#[test]
+fn a_packet_corrupted_between_arqs_is_found_by_the_receiving_kernel_and_not_by_them() {
+    if !can_run() {
+        return;
+    }
+    let bed = with_arq(&delay(1), ArqConfig::for_link(&delay(1)));
+    assert_corruption_is_found(&bed);
+    assert_eq!(arq_counters(&bed)[0].delivered, 200);
+}
+
+/// Of numbered datagrams from the terminal all arrive but those with a flipped bit.
+fn assert_corruption_is_found(bed: &Bed) {
     bed.link.mangle(&Mangling { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
     let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
     sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -173,6 +216,103 @@ fn a_duplicate_between_stations_is_a_second_frame_and_counts_once() {
     wait_until("all arrive twice", || bed.link.delivered().1.packets == 200);
     let counters = bed.link.counters().1;
     assert_eq!((counters.offered, counters.delivered), (100, 100));
+    drop(sink);
+}
+
+fn with_arq(config: &LinkConfig, arq: ArqConfig) -> Bed {
+    let station = StationConfig { agents: Vec::new(), arq: Some(arq) };
+    Bed::with_stations(config, &[station.clone(), station])
+}
+
+/// The gateway's and the terminal's.
+fn arq_counters(bed: &Bed) -> [ArqCounters; 2] {
+    bed.link.station_reports().map(|report| report.arq.unwrap())
+}
+
+#[test]
+fn with_arq_all_datagrams_cross_a_link_that_loses_one_in_five_in_order() {
+    if !can_run() {
+        return;
+    }
+    /// Few enough for a socket's buffer.
+    const COUNT: u32 = 200;
+    let config = lossy_and_roomy(0.2);
+    let bed = with_arq(&config, ArqConfig { retransmissions: 20, ..ArqConfig::for_link(&config) });
+    let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    let socket = bed.terminal_socket((bed.subnet.left4(), 9));
+    (0..COUNT).for_each(|number| assert_eq!(socket.send(&number.to_be_bytes()).unwrap(), 4));
+    // Each is lost for good with a probability of 0.2²¹.
+    wait_until("all have arrived", || bed.link.delivered().1.packets == u64::from(COUNT));
+    let mut packet = [0; 4];
+    for number in 0..COUNT {
+        sink.recv(&mut packet).unwrap();
+        assert_eq!(u32::from_be_bytes(packet), number);
+    }
+    let (lost, [gateway, terminal]) = (bed.link.counters().1.dropped.packet_error, arq_counters(&bed));
+    assert!(lost > 10 && terminal.retransmitted + terminal.timed_out > 10, "{lost} lost, {terminal:?}");
+    assert_eq!((gateway.delivered, terminal.given_up), (COUNT.into(), 0), "{gateway:?}, {terminal:?}");
+    assert_eq!(bed.link.unintended_drops().unwrap(), 0);
+}
+
+#[test]
+fn three_retransmissions_leave_little_of_a_loss_of_one_in_twenty() {
+    if !can_run() {
+        return;
+    }
+    const COUNT: u64 = 2000;
+    let config = lossy_and_roomy(0.05);
+    let arq =
+        ArqConfig { retransmissions: 3, buffer: "10MB".parse().unwrap(), ..ArqConfig::for_link(&config) };
+    let bed = with_arq(&config, arq);
+    let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    let socket = bed.terminal_socket((bed.subnet.left4(), 9));
+    (0..COUNT).for_each(|_| assert_eq!(socket.send(&[0; 100]).unwrap(), 100));
+    wait_until("the link layer has done what it can", || {
+        let [gateway, terminal] = arq_counters(&bed);
+        terminal.packets == COUNT && gateway.delivered + terminal.given_up >= COUNT
+    });
+    let lost = COUNT - bed.link.delivered().1.packets;
+    // A hundred without; 0.05⁴ of them, 0.0125, are expected.
+    assert!(lost <= 4, "{lost} lost, {:?}", arq_counters(&bed));
+    drop(sink);
+}
+
+/// Nothing else is under way, so that all that happens is done by timers.
+#[test]
+fn a_lone_packet_that_an_outage_loses_is_sent_again_by_the_timer() {
+    if !can_run() {
+        return;
+    }
+    let config = delay(10);
+    let bed = with_arq(&config, ArqConfig { retransmissions: 20, ..ArqConfig::for_link(&config) });
+    let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    sink.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    bed.link.set_outage(true);
+    bed.terminal_socket((bed.subnet.left4(), 9)).send(b"alone").unwrap();
+    wait_until("the packet is lost", || bed.link.counters().1.dropped.outage > 0);
+    bed.link.set_outage(false);
+    assert_eq!(sink.recv(&mut [0; 10]).unwrap(), 5);
+    wait_until("the report has ended the timer", || bed.link.held_bytes() == [0, 0]);
+    let [gateway, terminal] = arq_counters(&bed);
+    assert!(terminal.timed_out > 0 && gateway.reports_sent > 0, "{gateway:?}, {terminal:?}");
+}
+
+/// The report is due while the thread that sends from the gateway sleeps, and it was the other one that made it due.
+#[test]
+fn a_lone_packet_is_reported_before_it_is_sent_again() {
+    if !can_run() {
+        return;
+    }
+    let config = delay(1000);
+    let bed = with_arq(
+        &config,
+        ArqConfig { report_within: Duration::from_secs(1), ..ArqConfig::for_link(&config) },
+    );
+    let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    bed.terminal_socket((bed.subnet.left4(), 9)).send(b"alone").unwrap();
+    wait_until("it is reported", || arq_counters(&bed)[1].reports_received == 1);
+    assert_eq!(arq_counters(&bed)[1].timed_out, 0, "the report came late");
+    assert_eq!(bed.link.held_bytes(), [0, 0]);
     drop(sink);
 }
 

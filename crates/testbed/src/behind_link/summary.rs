@@ -48,23 +48,51 @@ fn snoop(counters: &SnoopCounters) -> String {
         "snoop",
         &[
             (cached, "segments kept"),
-            (most_held_bytes, "bytes at most"),
             (retransmitted, "sent again"),
             (timed_out, "timeouts"),
             (suppressed, "duplicate ACKs suppressed"),
             (sack_hidden, "ACKs without their SACK blocks"),
             (not_cached, "segments without room"),
             (flows_passed, "segments of connections without room"),
+            (most_held_bytes, "bytes held at most"),
         ],
     )
 }
 
 fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
-    line("delayed dup-ACKs", &[(counters.held, "held back")])
+    let DelayedDupAckCounters { held, released, crowded_out, dropped, sack_hidden, .. } = *counters;
+    let DelayedDupAckCounters { flows_passed, most_held_bytes, .. } = *counters;
+    line(
+        "delayed dup-ACKs",
+        &[
+            (held, "held back"),
+            (dropped, "of them dropped"),
+            (released, "released late"),
+            (crowded_out, "released early for want of room"),
+            (sack_hidden, "ACKs without their SACK blocks"),
+            (flows_passed, "ACKs of connections without room"),
+            (most_held_bytes, "bytes held at most"),
+        ],
+    )
 }
 
 fn arq(name: &str, counters: &ArqCounters) -> String {
-    line(name, &[(counters.packets, "packets sent")])
+    let ArqCounters { packets, retransmitted, timed_out, given_up, crowded_out, .. } = *counters;
+    let ArqCounters { duplicates, skipped, reports_sent, most_held_bytes, .. } = *counters;
+    line(
+        name,
+        &[
+            (packets, "packets sent"),
+            (retransmitted, "sent again"),
+            (timed_out, "sent again without word of them"),
+            (given_up, "given up"),
+            (crowded_out, "given up for want of room"),
+            (duplicates, "received twice"),
+            (skipped, "not waited for any more"),
+            (reports_sent, "reports"),
+            (most_held_bytes, "bytes held at most"),
+        ],
+    )
 }
 
 fn line(name: &str, counts: &[(u64, &str)]) -> String {
@@ -109,7 +137,10 @@ mod tests {
 
     #[test]
     fn the_arqs_of_both_ends_are_told_apart() {
-        let report = |packets| StationReport { agents: Vec::new(), arq: Some(ArqCounters { packets }) };
+        let report = |packets| StationReport {
+            agents: Vec::new(),
+            arq: Some(ArqCounters { packets, ..Default::default() }),
+        };
         let text = stations(&[report(3), report(0)]);
         assert!(text.starts_with("link: ARQ, far end     3 packets sent"), "{text}");
         assert!(text.ends_with("link: ARQ, this end    nothing to do\n"), "{text}");
