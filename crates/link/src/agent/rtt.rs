@@ -33,6 +33,12 @@ impl RoundTrip {
         self.measured.map(|measured| measured.least)
     }
 
+    /// srtt as a multiple of the shortest so far.
+    pub(crate) fn inflation(&self) -> Option<f64> {
+        let Measured { smoothed, least, .. } = self.measured?;
+        (!least.is_zero()).then(|| smoothed.as_secs_f64() / least.as_secs_f64())
+    }
+
     /// srtt + 4·rttvar.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.measured.map(|measured| measured.smoothed + measured.variation * 4)
@@ -53,5 +59,6 @@ mod tests {
         rtt.sample(ms(680));
         // rttvar = 3/4·300 + 1/4·80 = 245, srtt = 7/8·600 + 1/8·680 = 610.
         assert_eq!((rtt.timeout(), rtt.least()), (Some(ms(610 + 4 * 245)), Some(ms(600))));
+        assert!((rtt.inflation().unwrap() - 610.0 / 600.0).abs() < 1e-9);
     }
 }

@@ -21,6 +21,8 @@ pub(super) const LOSSY_LINK: Experiment = Experiment {
     on_kernel: Some((3, kernel::run)),
 };
 
+pub(super) const SCENARIO: (&str, &str) =
+    ("scenarios/lossy-link.toml", include_str!("../../../../../scenarios/lossy-link.toml"));
 const PERS: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 /// Index of 1%.
 const ONE_PERCENT: usize = 2;

@@ -3,11 +3,9 @@
 use bentpipe_sim::RunResult;
 
 use super::super::{Findings, Lab};
-use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, Way};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SCENARIO, Way};
 use crate::Error;
 
-const SCENARIO: (&str, &str) =
-    ("scenarios/lossy-link.toml", include_str!("../../../../../scenarios/lossy-link.toml"));
 const SATELLITE: usize = 1;
 const GATEWAY: &str = "gateway";
 
@@ -30,7 +28,9 @@ fn settings(way: Way, per: f64) -> Vec<String> {
     let mut settings = vec![format!("link.satellite.per={per}")];
     match way {
         Way::EndToEnd => {}
-        Way::Split => settings.push("flow.download.split=[{ at = \"gateway\", tcp = \"satellite\" }]".into()),
+        Way::Split => settings.push(
+            "flow.download.split=[{ at = \"gateway\", buffer = \"2.25MB\", tcp = \"satellite\" }]".into(),
+        ),
         Way::Snoop => {
             settings.push(format!("link.satellite.snoop={{ at = \"gateway\", cache_bdps = {CACHE_BDPS:?} }}"))
         }

@@ -135,7 +135,7 @@ struct Output<P> {
 impl ArqConfig {
     /// What suits a link: three retransmissions, in order, a buffer for the packets of four round trips.
     pub fn for_link(link: &LinkConfig) -> Self {
-        let rtt = link.forward.delay + link.reverse.delay;
+        let rtt = link.forward.delay.saturating_add(link.reverse.delay);
         let directions = [&link.forward, &link.reverse];
         let bdp =
             directions.iter().filter_map(|direction| direction.rate).map(|rate| rate.bytes_in(rtt)).max();
@@ -143,7 +143,9 @@ impl ArqConfig {
         Self {
             retransmissions: 3,
             delivery: Delivery::InOrder,
-            buffer: ByteCount::new((4 * bdp.unwrap_or(UNLIMITED_RATE)).max(64 * FULL_SIZE_PACKET.get())),
+            buffer: ByteCount::new(
+                bdp.unwrap_or(UNLIMITED_RATE).saturating_mul(4).max(64 * FULL_SIZE_PACKET.get()),
+            ),
             report_every: 8,
             report_within: Duration::from_millis(20),
             rtt,

@@ -68,6 +68,8 @@ pub(super) struct Tracked<P> {
     resent: VecDeque<(u64, u32)>,
     /// Repair goes on until this is acknowledged.
     recover: Option<u32>,
+    /// All is the sender's care until this is acknowledged.
+    yielding: Option<u32>,
     rtt: RoundTrip,
     backoff: u32,
     timer_since: Time,
@@ -92,6 +94,7 @@ impl<P: Packet> Tracked<P> {
             examined: seq,
             resent: VecDeque::new(),
             recover: None,
+            yielding: None,
             rtt: RoundTrip::default(),
             backoff: 0,
             timer_since: now,
@@ -107,6 +110,11 @@ impl<P: Packet> Tracked<P> {
     /// Its last byte has been acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.zip(self.acked).is_some_and(|(fin, acked)| !is_before(acked, fin))
+    }
+
+    /// A loss has been left to the sender, and what has followed it.
+    pub(super) fn is_yielding(&self) -> bool {
+        self.yielding.is_some()
     }
 
     pub(super) fn is_forgotten(&self, now: Time) -> bool {
@@ -185,8 +193,11 @@ impl<P: Packet> Tracked<P> {
         let is_news = self.note_sack(now, ack.ack, ack.sack);
         let is_duplicate = !advances && ack.is_pure && (same_window || is_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
+        if self.duplicates == 2 && self.recover.is_none() && self.is_congested(config) {
+            self.yielding = Some(self.next);
+        }
         let in_care = self.is_in_care();
-        if self.duplicates >= 2 || advances && self.recover.is_some() {
+        if self.yielding.is_none() && (self.duplicates >= 2 || advances && self.recover.is_some()) {
             self.repair(now, config, send);
         }
         // A window that has changed is news for the sender.
@@ -222,6 +233,9 @@ impl<P: Packet> Tracked<P> {
 
     /// Whether the segment that the receiver waits for is kept and Snoop's to repair.
     fn is_in_care(&self) -> bool {
+        if self.yielding.is_some() {
+            return false;
+        }
         let is_awaited = |kept: &Kept<P>| {
             self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
         };
@@ -233,6 +247,11 @@ impl<P: Packet> Tracked<P> {
         let oldest = self.segments.first().map(|kept| kept.seq).or(self.acked).unwrap_or(self.next);
         let near = |a: u32, b: u32| (a.wrapping_sub(b) as i32).unsigned_abs() <= FURTHEST;
         near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
+    }
+
+    /// The round trip is longer than it need be, so a queue stands, and what is lost is likely to have found it full.
+    fn is_congested(&self, config: &SnoopConfig) -> bool {
+        self.rtt.inflation().is_some_and(|inflation| inflation > config.congested_above)
     }
 
     fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {
@@ -280,8 +299,10 @@ impl<P: Packet> Tracked<P> {
         if is_before(self.examined, ack) {
             self.examined = ack;
         }
-        if self.recover.is_some_and(|recover| !is_before(ack, recover)) {
-            self.recover = None;
+        for until in [&mut self.recover, &mut self.yielding] {
+            if until.is_some_and(|until| !is_before(ack, until)) {
+                *until = None;
+            }
         }
         if self.segments.is_empty() {
             self.resent.clear();

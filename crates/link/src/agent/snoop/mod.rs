@@ -18,6 +18,9 @@
 //!   taken. A loss of what found no room is seen by the sender, so that a window which outgrows link and cache ends as one
 //!   does that outgrows a queue.
 //!
+//! - **Congestion.** A loss while a queue stands is likely to be the queue's, and repairing it would hide congestion from the
+//!   sender and fill the queue again. It is left to the sender ([`SnoopConfig::congested_above`]).
+//!
 //! SYNs are not kept: a gateway that repeats them would multiply a flood.
 
 mod flow;
@@ -52,6 +55,9 @@ pub struct SnoopConfig {
     /// SACK blocks are taken out of what passes while Snoop repairs: a sender that uses them needs no third duplicate ACK
     /// (RFC 6675, RFC 8985).
     pub hide_sack: bool,
+    /// A loss while the smoothed round-trip time is above this multiple of the flow's shortest is taken for an overflow of the
+    /// queue behind Snoop: it is the sender's care. Infinite: every loss is Snoop's.
+    pub congested_above: f64,
 }
 
 impl SnoopConfig {
@@ -63,6 +69,7 @@ impl SnoopConfig {
             retransmissions: 5,
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
+            congested_above: 1.75,
         }
     }
 }
@@ -82,6 +89,8 @@ pub struct SnoopCounters {
     pub suppressed: u64,
     /// ACKs whose SACK blocks were taken out.
     pub sack_hidden: u64,
+    /// Times that a loss was taken for an overflow of the queue and left to the sender.
+    pub yielded: u64,
     /// Connections that are looked after now.
     pub flows: u64,
     /// Segments of connections that found no room.
@@ -167,10 +176,12 @@ impl<P: Packet> Snoop<P> {
             is_pure: header.sequence_length() == 0,
         };
         let before = out.to_link.len();
-        let (verdict, finished) = self.with_flow(index, |tracked, config| {
+        let (verdict, finished, yields) = self.with_flow(index, |tracked, config| {
+            let yielded = tracked.is_yielding();
             let verdict = tracked.on_ack(now, ack, config, &mut |packet| out.to_link.push_back(packet));
-            (verdict, tracked.is_finished())
+            (verdict, tracked.is_finished(), tracked.is_yielding() && !yielded)
         });
+        self.counters.yielded += u64::from(yields);
         self.counters.retransmitted += (out.to_link.len() - before) as u64;
         match verdict {
             Verdict::Pass => {}
