@@ -52,8 +52,8 @@ fn ack(connection: u32) -> IpPacket {
     IpPacket::new(&bytes[..])
 }
 
-/// A hundred thousand connections of real packets are 35 MB at the most, also while the tables grow; and the duplicate ACKs
-/// that may be held are 20 MB more, however many connections there are.
+/// A hundred thousand connections of real packets are 35 MB at the most, also while the tables grow; and the
+/// duplicate ACKs that may be held are 20 MB more, however many connections there are.
 #[test]
 fn a_hundred_thousand_connections_stay_within_the_documented_bound() {
     const CONNECTIONS: u32 = 100_000;

@@ -1,5 +1,5 @@
-//! One case each. The link takes 50 ms one way; packets leave one each millisecond from 0 ms on, so that packet n leaves at
-//! n ms and arrives at n + 50 ms.
+//! One case each. The link takes 50 ms one way; packets leave one each millisecond from 0 ms on, so that packet n
+//! leaves at n ms and arrives at n + 50 ms.
 
 use bentpipe_link::agent::arq::{
     Arq, ArqConfig, ArqFrame, DATA_HEADER, Delivery, FLOOR_FRAME, MAX_RANGES, RANGE, REPORT_HEADER,
@@ -350,7 +350,8 @@ fn a_receiver_that_begins_anew_goes_on_where_it_meets_the_sender() {
     world.receiver = Arq::new(&in_order());
     world.send_each_ms(80);
     world.settle();
-    // Packets 41 to 69 have waited in the former one, and those that it has reported are lost with it. All others are there.
+    // Packets 41 to 69 have waited in the former one, and those that it has reported are lost with it. All others are
+    // there.
     let restarted = world.delivered.iter().position(|&(at, _)| at > at_ms(120)).unwrap();
     let (before, after) = (world.ids()[..restarted].to_vec(), world.ids()[restarted..].to_vec());
     assert_eq!((before, after[0]), (all(40), 40));

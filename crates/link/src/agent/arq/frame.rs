@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::Packet;
 
-/// Bytes that a data frame adds to its packet: five fields of four bytes, the first with the kind of the frame in its two
-/// upper bits.
+/// Bytes that a data frame adds to its packet: five fields of four bytes, the first with the kind of the frame in its
+/// two upper bits.
 ///
-/// Numbers and serials are counted in 64 bits here; four bytes of them are enough on the wire, because of those under way at a
-/// time no two are 2³¹ apart ([`MAX_SPAN`]), so that the rest follows from the neighbours (RFC 1982).
+/// Numbers and serials are counted in 64 bits here; four bytes of them are enough on the wire, because of those under
+/// way at a time no two are 2³¹ apart ([`MAX_SPAN`]), so that the rest follows from the neighbours (RFC 1982).
 pub const DATA_HEADER: usize = 20;
 /// Bytes of a frame that tells the floor: incarnation and kind, and the floor.
 pub const FLOOR_FRAME: usize = 8;
@@ -28,7 +28,8 @@ pub const MAX_SPAN: usize = 1 << 30;
 pub enum ArqFrame<P> {
     /// A packet.
     Data(DataFrame<P>),
-    /// What is not worth waiting for any more, where no packet is there to say it. If it is lost, the next packet says so.
+    /// What is not worth waiting for any more, where no packet is there to say it. If it is lost, the next packet
+    /// says so.
     Floor {
         /// See [`DataFrame::incarnation`].
         incarnation: u32,

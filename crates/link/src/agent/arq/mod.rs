@@ -1,22 +1,23 @@
 //! Retransmission by the link layer: selective repeat with a bounded number of retransmissions.
 //!
-//! It knows nothing of what it carries. Each packet has a *number*, and each transmission of it a new *serial*, as in QUIC
-//! (RFC 9002 §3). A link delivers in order, so a serial below the highest one received that has not come is lost, for
-//! certain, a retransmission like anything else; what is sent again is what was lost. (A path that reorders makes it send
-//! again what was only late: the second copy is dropped for its number.)
+//! It knows nothing of what it carries. Each packet has a *number*, and each transmission of it a new *serial*, as in
+//! QUIC (RFC 9002 §3). A link delivers in order, so a serial below the highest one received that has not come is
+//! lost, for certain, a retransmission like anything else; what is sent again is what was lost. (A path that reorders
+//! makes it send again what was only late: the second copy is dropped for its number.)
 //!
-//! The receiver *reports* the serials that are missing, at once when there is a new gap, otherwise now and then. Reports
-//! may be lost: a gap is in all of them until the frames say that the sender knows, which they do by `settled`. Where the
-//! gaps are more than a report has room for, the next one goes on where it ended.
+//! The receiver *reports* the serials that are missing, at once when there is a new gap, otherwise now and then.
+//! Reports may be lost: a gap is in all of them until the frames say that the sender knows, which they do by
+//! `settled`. Where the gaps are more than a report has room for, the next one goes on where it ended.
 //!
-//! Where no report comes at all, as when the last packet is lost, the oldest packet is sent again; whatever arrives brings to
-//! light what has not. In an outage that is one frame for each timeout, and at some time all is given up.
+//! Where no report comes at all, as when the last packet is lost, the oldest packet is sent again; whatever arrives
+//! brings to light what has not. In an outage that is one frame for each timeout, and at some time all is given up.
 //!
 //! What is given up raises the *floor*: nothing below it will come, and nobody is to wait for it.
 //!
-//! An end that begins anew has another *incarnation*. Its peer hands on what waits and begins with it at its floor; what
-//! reports say of another incarnation is ignored. An end that meets a sender in the middle begins at that sender's
-//! `settled` and floor: what its predecessor had and did not report comes again; what waited in it is lost with it.
+//! An end that begins anew has another *incarnation*. Its peer hands on what waits and begins with it at its floor;
+//! what reports say of another incarnation is ignored. An end that meets a sender in the middle begins at that
+//! sender's `settled` and floor: what its predecessor had and did not report comes again; what waited in it is lost
+//! with it.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -55,8 +56,8 @@ pub struct ArqConfig {
     pub retransmissions: u32,
     /// Whether packets behind a missing one wait for it.
     pub delivery: Delivery,
-    /// IP bytes that are kept for retransmission at the most, where the oldest packet gives way; and again that wait for a
-    /// missing packet at the most, where that is not waited for any more.
+    /// IP bytes that are kept for retransmission at the most, where the oldest packet gives way; and again that wait
+    /// for a missing packet at the most, where that is not waited for any more.
     pub buffer: ByteCount,
     /// The receiver reports after so many frames without a gap; a gap is reported at once.
     pub report_every: u32,
@@ -84,7 +85,8 @@ pub struct ArqCounters {
     pub retransmitted: u64,
     /// Packets sent again because no report came.
     pub timed_out: u64,
-    /// Packets that were sent as often as may be, or for too long, without word of their arrival. They may have arrived.
+    /// Packets that were sent as often as may be, or for too long, without word of their arrival. They may have
+    /// arrived.
     pub given_up: u64,
     /// Packets that gave way in the full buffer.
     pub crowded_out: u64,
@@ -266,8 +268,8 @@ impl<P> Output<P> {
     }
 }
 
-/// Numbers or serials that may be under way at a time: as many as there are packets in a full buffer if they are as short as
-/// packets get. It bounds the memory for what is known of them where a packet stays under way for very long.
+/// Numbers or serials that may be under way at a time: as many as there are packets in a full buffer if they are as
+/// short as packets get. It bounds the memory for what is known of them where a packet stays under way for very long.
 fn span_of(config: &ArqConfig) -> usize {
     /// The headers of IPv4 and TCP without options.
     const SHORT_PACKET: u64 = 40;

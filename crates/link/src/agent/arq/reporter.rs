@@ -9,8 +9,8 @@ use bentpipe_units::Time;
 use super::frame::MAX_RANGES;
 use super::{ArqConfig, ArqFrame, Output, Packet, Report, pop_front_if};
 
-/// Gaps that are remembered at the most. The next one is taken together with the last, and what has come between them is sent
-/// again for nothing.
+/// Gaps that are remembered at the most. The next one is taken together with the last, and what has come between them
+/// is sent again for nothing.
 const MAX_GAPS: usize = 4096;
 
 /// Which serials have come from one incarnation of the sender.

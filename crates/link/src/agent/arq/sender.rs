@@ -114,8 +114,8 @@ impl<P: Packet> Sender<P> {
         if self.kept.is_empty() { Time::MAX } else { self.timer.deadline() }
     }
 
-    /// Sends the oldest packet again, whose arrival tells what became of all others. When as many of these have been in vain as
-    /// one packet is worth, the link is down, and all that is older than a round trip is given up.
+    /// Sends the oldest packet again, whose arrival tells what became of all others. When as many of these have been
+    /// in vain as one packet is worth, the link is down, and all that is older than a round trip is given up.
     pub(super) fn on_timer(&mut self, now: Time, out: &mut Output<P>) {
         if now < self.wake_at() {
             return;

@@ -7,8 +7,8 @@ use bentpipe_units::Time;
 use super::super::rtt::RoundTrip;
 use super::ArqConfig;
 
-/// The timeout doubles so often at the most. What it sends is one frame, and the first one behind an outage brings all the rest
-/// to light: it is to go soon, and cannot do harm.
+/// The timeout doubles so often at the most. What it sends is one frame, and the first one behind an outage brings
+/// all the rest to light: it is to go soon, and cannot do harm.
 const MAX_BACKOFF: u32 = 3;
 /// No timeout is shorter, on a link without length.
 const GRANULARITY: Duration = Duration::from_millis(1);
@@ -68,8 +68,8 @@ impl Timer {
         self.running_since + self.timeout().saturating_mul(1 << self.expiries.min(MAX_BACKOFF))
     }
 
-    /// How long a report takes at the most, if it is not lost: srtt + 4·rttvar, and the receiver's own leisure. At least a
-    /// quarter more than the shortest round trip: on a link that has been steady for long rttvar is nothing.
+    /// How long a report takes at the most, if it is not lost: srtt + 4·rttvar, and the receiver's own leisure. At
+    /// least a quarter more than the shortest round trip: on a link that has been steady for long rttvar is nothing.
     pub(super) fn timeout(&self) -> Duration {
         let floor = self.rtt.least().map_or(Duration::ZERO, |least| least.saturating_add(least / 4));
         let timeout = self.rtt.timeout().unwrap_or(self.initial).max(floor).max(GRANULARITY);

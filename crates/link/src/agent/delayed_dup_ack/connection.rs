@@ -10,8 +10,8 @@ use super::{Packet, TcpHeader};
 
 /// Duplicate ACKs that pass at once: the sender takes the third one for a loss (RFC 5681 §3.2).
 const PASS: u32 = 2;
-/// Duplicate ACKs that come so long after d, and after the one before, begin to count anew: those before were not about a hole,
-/// but answers to keep-alive probes (RFC 9293 §3.8.4), or the sender has long taken the hole for lost.
+/// Duplicate ACKs that come so long after d, and after the one before, begin to count anew: those before were not
+/// about a hole, but answers to keep-alive probes (RFC 9293 §3.8.4), or the sender has long taken the hole for lost.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The acknowledgements that one host sends to another.
@@ -21,8 +21,8 @@ pub(super) struct Connection<P> {
     ack: u32,
     window: u16,
     duplicates: u32,
-    /// The first SACK block that was seen last: it is about the segment that has just come (RFC 2018 §4), so one that is the
-    /// same tells nothing new.
+    /// The first SACK block that was seen last: it is about the segment that has just come (RFC 2018 §4), so one that
+    /// is the same tells nothing new.
     block: (u32, u32),
     /// Since when a hole at `ack` is known, if there is one.
     hole_since: Option<Time>,
@@ -64,8 +64,8 @@ impl<P: Packet> Connection<P> {
         delay: Duration,
     ) -> (Verdict, bool) {
         if is_before(header.ack, self.ack) {
-            // An old one, which has been overtaken. It does not count as a sign of life: if the ports are in use again and
-            // nobody has seen the SYN, the connection is to be forgotten.
+            // An old one, which has been overtaken. It does not count as a sign of life: if the ports are in use
+            // again and nobody has seen the SYN, the connection is to be forgotten.
             return (Verdict::Pass, false);
         }
         let quiet = now.since(self.seen_at);

@@ -1,22 +1,24 @@
-//! Delayed duplicate acknowledgements (Vaidya, Mehta, Perkins, Montenegro: "Delayed Duplicate Acknowledgements: A TCP-Unaware
-//! Approach to Improve Performance of TCP over Wireless", 1997).
+//! Delayed duplicate acknowledgements (Vaidya, Mehta, Perkins, Montenegro: "Delayed Duplicate Acknowledgements: A
+//! TCP-Unaware Approach to Improve Performance of TCP over Wireless", 1997).
 //!
-//! The link layer retransmits, but takes a round trip for it, and meanwhile the receiver sends duplicate ACKs. The third
-//! one would make the sender take the loss for congestion. So the first two pass, and each further one is held for d. If the
-//! ACK number advances before, the hole is filled, and what is held is dropped; if not, the sender learns of it after all.
+//! The link layer retransmits, but takes a round trip for it, and meanwhile the receiver sends duplicate ACKs. The
+//! third one would make the sender take the loss for congestion. So the first two pass, and each further one is held
+//! for d. If the ACK number advances before, the hole is filled, and what is held is dropped; if not, the sender
+//! learns of it after all.
 //!
-//! Beyond the paper, for senders that need no third duplicate ACK because the SACK blocks of the first one are enough (RFC
-//! 6675, RFC 8985): while the hole is younger than d, the blocks are taken out of all that passes
-//! ([`DelayedDupAckConfig::hide_sack`]). What is held keeps its blocks, since it passes when the hole is older. An ACK that
-//! advances and has blocks shows the next hole, which is young from then on.
+//! Beyond the paper, for senders that need no third duplicate ACK because the SACK blocks of the first one are enough
+//! (RFC 6675, RFC 8985): while the hole is younger than d, the blocks are taken out of all that passes
+//! ([`DelayedDupAckConfig::hide_sack`]). What is held keeps its blocks, since it passes when the hole is older. An
+//! ACK that advances and has blocks shows the next hole, which is young from then on.
 //!
-//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does no harm. What they
-//! say of the hole is no duplicate ACK (RFC 5681 §2), and their blocks are hidden. A held ACK that comes after them has a
-//! sequence number that the sender has got beyond, so it may throw it away as an old segment (RFC 9293 §3.10.7.4), as it would one
-//! that the network has delivered late: a hint is lost, no data, and the next duplicate ACK has the new number.
+//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does no harm.
+//! What they say of the hole is no duplicate ACK (RFC 5681 §2), and their blocks are hidden. A held ACK that comes
+//! after them has a sequence number that the sender has got beyond, so it may throw it away as an old segment (RFC
+//! 9293 §3.10.7.4), as it would one that the network has delivered late: a hint is lost, no data, and the next
+//! duplicate ACK has the new number.
 //!
-//! A connection is joined wherever it is met, and may be forgotten at any time: all that is lost is that its next duplicate
-//! ACKs are counted from the first.
+//! A connection is joined wherever it is met, and may be forgotten at any time: all that is lost is that its next
+//! duplicate ACKs are counted from the first.
 
 mod connection;
 
@@ -34,8 +36,8 @@ use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
 const MAX_HELD_OF_CONNECTION: usize = 4096;
 /// Duplicate ACKs of all connections together: less than 20 MB with all that belongs to them.
 const MAX_HELD: usize = 65_536;
-/// A connection that has not acknowledged anything for so long is forgotten, at the latest when as many acknowledgements have
-/// passed as there are connections.
+/// A connection that has not acknowledged anything for so long is forgotten, at the latest when as many
+/// acknowledgements have passed as there are connections.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Parameters of [`DelayedDupAck`].
@@ -45,8 +47,8 @@ pub struct DelayedDupAckConfig {
     pub delay: Duration,
     /// Connections that are looked after at a time; those beyond pass as they are.
     pub flows: usize,
-    /// SACK blocks are taken out of what passes while a hole is younger than `delay`: a sender that uses them needs no third
-    /// duplicate ACK (RFC 6675, RFC 8985).
+    /// SACK blocks are taken out of what passes while a hole is younger than `delay`: a sender that uses them needs
+    /// no third duplicate ACK (RFC 6675, RFC 8985).
     pub hide_sack: bool,
 }
 
@@ -82,8 +84,8 @@ pub struct DelayedDupAckCounters {
 
 /// Holds back duplicate ACKs at the terminal, so that the link layer has time to fill the hole. See the [module](self).
 ///
-/// A connection of real packets takes less than 350 bytes while nothing of it is held, all tables included, and what is held of
-/// all together 20 MB at the most.
+/// A connection of real packets takes less than 350 bytes while nothing of it is held, all tables included, and what
+/// is held of all together 20 MB at the most.
 #[derive(Debug)]
 pub struct DelayedDupAck<P: Packet> {
     config: DelayedDupAckConfig,
