@@ -14,8 +14,8 @@ use super::error::Fault;
 use super::link::unless;
 use super::section::{Field, Section};
 
-const SNOOP_KEYS: [&str; 7] =
-    ["at", "cache", "cache_bdps", "retransmissions", "timer_floor", "flows", "hide_sack"];
+const SNOOP_KEYS: [&str; 8] =
+    ["at", "cache", "cache_bdps", "retransmissions", "timer_floor", "flows", "hide_sack", "congested_above"];
 const DELAYED_DUP_ACKS_KEYS: [&str; 4] = ["at", "delay", "flows", "hide_sack"];
 const ARQ_KEYS: [&str; 5] = ["retransmissions", "delivery", "buffer", "report_every", "report_within"];
 
@@ -74,6 +74,9 @@ fn read_snoop(
     section.update("timer_floor", &mut config.timer_floor, |field| field.span_from(SHORTEST_TIMER_FLOOR))?;
     section.update("flows", &mut config.flows, read_flows)?;
     section.update("hide_sack", &mut config.hide_sack, Field::boolean)?;
+    section.update("congested_above", &mut config.congested_above, |field| {
+        Ok(unless(field, "off", Field::positive)?.unwrap_or(f64::INFINITY))
+    })?;
     Ok((at, config))
 }
 
