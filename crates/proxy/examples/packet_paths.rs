@@ -43,7 +43,10 @@ enum Way {
     /// Routed into a device, read, and written back to it.
     Tun,
     /// Verdicts one by one; with the packet if it has been changed.
-    Queue { batched: bool, changed: bool },
+    Queue {
+        batched: bool,
+        changed: bool,
+    },
 }
 
 struct Line {
@@ -136,7 +139,12 @@ fn measure(line: &Line, way: Way, payload: usize, length: Duration) -> Outcome<M
 }
 
 /// Sends for `length`, and counts what arrives meanwhile.
-fn send_window(sender: &UdpSocket, payload: usize, length: Duration, received: &AtomicU64) -> Outcome<Measured> {
+fn send_window(
+    sender: &UdpSocket,
+    payload: usize,
+    length: Duration,
+    received: &AtomicU64,
+) -> Outcome<Measured> {
     let packet = vec![0; payload];
     let (mut sent, mut lost) = (0, 0);
     let mut progress = (0, Instant::now());

@@ -212,6 +212,7 @@ fn nft_takes_whatever_rules_there_are() {
                     handshake: config.proxy.handshake,
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
+                    snooped: config.wants_snoop().then_some(1000),
                 },
             );
             prop_assert_eq!(check(&net.gateway, &text), "");
