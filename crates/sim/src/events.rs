@@ -10,12 +10,61 @@ use bentpipe_units::Time;
 pub(crate) enum Event {
     /// The first packet on a direction of a link arrives at its end.
     Arrival(u32),
+    /// The first frame on a direction of a link with stations arrives at its end.
+    Frame(u32),
     /// An endpoint wants to be woken.
     Wake(u32),
+    /// The station in front of a direction of a link wants to be woken.
+    Alarm(u32),
     /// A flow begins.
     Start(u32),
     /// The moment to take a sample.
     Sample,
+}
+
+/// The wake-up, of something that wants to be woken, that is in the queue of events. It may come too early, and is then put
+/// off: so what sets its timer anew with each packet has one entry all the same.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    scheduled: Time,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Self { scheduled: Time::MAX }
+    }
+}
+
+impl Alarm {
+    /// Something happened to the sleeper, which wants to be woken at `due` by `event`.
+    pub(crate) fn set(&mut self, events: &mut Events, due: Time, event: Event) {
+        if due < self.scheduled {
+            self.scheduled = due;
+            events.schedule(due, event);
+        }
+    }
+
+    /// The earliest event is its wake-up, and is done with or put off. Says whether the sleeper, which wants to be woken at
+    /// `due`, is to be woken now.
+    pub(crate) fn goes_off(&mut self, events: &mut Events, now: Time, due: Time) -> bool {
+        if self.scheduled != now {
+            // An earlier one took its place.
+            events.remove_first();
+            return false;
+        }
+        if due > now {
+            // It was put off meanwhile.
+            self.scheduled = due;
+            match due {
+                Time::MAX => events.remove_first(),
+                due => events.reschedule_first(due),
+            }
+            return false;
+        }
+        events.remove_first();
+        self.scheduled = Time::MAX;
+        true
+    }
 }
 
 /// The events to come, the earliest first; of those at one time, the one that was scheduled first.
@@ -73,6 +122,23 @@ mod tests {
         }
         assert_eq!(order, [(at(3), Event::Wake(2)), (at(3), Event::Wake(0))]);
         assert_eq!(events.next_until(at(4)), None);
+    }
+
+    #[test]
+    fn an_alarm_that_comes_too_early_is_put_off_and_one_that_was_overtaken_is_forgotten() {
+        let (mut events, mut alarm) = (Events::default(), Alarm::default());
+        let at = Time::from_nanos;
+        alarm.set(&mut events, at(5), Event::Alarm(0));
+        alarm.set(&mut events, at(9), Event::Alarm(0));
+        alarm.set(&mut events, at(3), Event::Alarm(0));
+        let mut next = |due| {
+            let (now, _) = events.next_until(Time::MAX)?;
+            Some((now, alarm.goes_off(&mut events, now, due)))
+        };
+        assert_eq!(next(at(7)), Some((at(3), false)), "due later: put off");
+        assert_eq!(next(at(7)), Some((at(5), false)), "the one that was overtaken");
+        assert_eq!(next(at(7)), Some((at(7), true)));
+        assert_eq!(next(at(7)), None);
     }
 
     #[test]

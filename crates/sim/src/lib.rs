@@ -10,12 +10,13 @@ mod network;
 mod observer;
 mod results;
 pub mod scenario;
+mod station;
 pub mod sweep;
 mod trace;
 mod world;
 
 pub use observer::{Observer, Passage, Unobserved};
-pub use results::{FlowResult, LegResult, LinkResult, RunResult, SplitterResult};
+pub use results::{FlowResult, LegResult, LinkResult, RunResult, SplitterResult, StationResult};
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};
 pub use world::run;

@@ -4,7 +4,8 @@ use bentpipe_link::{Counters, Fate};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
-/// A packet offered to a link.
+/// A packet offered to a link. Where stations are at its ends, it is what a station sends, also when it sends it again; what
+/// carries no packet, as the reports of an ARQ, is not told of.
 #[derive(Debug, Clone, Copy)]
 pub struct Passage<'a> {
     /// When.
@@ -61,6 +62,12 @@ pub trait Observer {
         let _ = (now, link, forward, backlog, counters);
     }
 
+    /// A sample of the bytes that the station at a link's first node (0) or second node (1) holds. Only of stations at which
+    /// there is something.
+    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
+        let _ = (now, link, station, bytes);
+    }
+
     /// A packet is offered to a link.
     fn packet(&mut self, passage: &Passage<'_>) {
         let _ = passage;
@@ -108,6 +115,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.queue(now, link, forward, backlog, counters);
     }
 
+    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
+        self.0.held(now, link, station, bytes);
+        self.1.held(now, link, station, bytes);
+    }
+
     fn packet(&mut self, passage: &Passage<'_>) {
         self.0.packet(passage);
         self.1.packet(passage);
@@ -149,6 +161,12 @@ impl<O: Observer> Observer for Option<O> {
     fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
         if let Some(observer) = self {
             observer.queue(now, link, forward, backlog, counters);
+        }
+    }
+
+    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
+        if let Some(observer) = self {
+            observer.held(now, link, station, bytes);
         }
     }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use bentpipe_link::agent::StationReport;
 use bentpipe_link::{Counters, OutageTrace};
 use bentpipe_tcp::{End, Endpoint, Statistics};
 use bentpipe_units::Time;
 use serde::Serialize;
 
-use crate::flow::Flow;
+use crate::flow::{Flow, Splitter};
 use crate::network::Pipe;
-use crate::scenario::{FlowSpec, Scenario};
+use crate::scenario::{FlowSpec, LinkSpec, Scenario};
 
 /// The result of a run, the same for the same scenario and seed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -97,6 +98,22 @@ pub struct LinkResult {
     pub forward: Counters,
     /// From its second node to its first.
     pub reverse: Counters,
+    /// What sits at its ends, where anything does, the first node before the second.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stations: Vec<StationResult>,
+}
+
+/// What a station at the end of a link did, and what it held: the IP bytes of packets that it kept or held back.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StationResult {
+    /// The node at which it is.
+    pub node: String,
+    /// What its agents and its ARQ counted.
+    pub report: StationReport,
+    /// The most that it held at any time.
+    pub most_held_bytes: u64,
+    /// The mean over the run.
+    pub mean_held_bytes: f64,
 }
 
 /// Bytes held over time.
@@ -123,11 +140,11 @@ impl Occupancy {
         self.bytes
     }
 
-    fn result(mut self, end: Time) -> SplitterResult {
+    /// The most at any time, and the mean until `end`.
+    fn most_and_mean(mut self, end: Time) -> (u64, f64) {
         self.observe(end, self.bytes);
         let seconds = (end - self.since).as_secs_f64();
-        let mean_bytes = if seconds > 0.0 { self.byte_seconds / seconds } else { 0.0 };
-        SplitterResult { most_bytes: self.most, mean_bytes }
+        (self.most, if seconds > 0.0 { self.byte_seconds / seconds } else { 0.0 })
     }
 }
 
@@ -143,17 +160,29 @@ pub(crate) fn collect(
     let flow = |(spec, flow): (&FlowSpec, &Flow)| {
         flow_result(scenario, spec, flow, now, &endpoints[flow.endpoints()])
     };
-    let link = |(index, spec): (usize, &crate::scenario::LinkSpec)| LinkResult {
-        name: spec.name.clone(),
-        forward: *pipes[2 * index].counters(),
-        reverse: *pipes[2 * index + 1].counters(),
-    };
+    let link = |(spec, pipes): (&LinkSpec, &[Pipe])| link_result(scenario, spec, now, pipes);
     RunResult {
         seed,
         events,
         seconds: now.as_secs_f64(),
         flows: scenario.flows.iter().zip(flows).map(flow).collect(),
-        links: scenario.links.iter().enumerate().map(link).collect(),
+        links: scenario.links.iter().zip(pipes.chunks_exact(2)).map(link).collect(),
+    }
+}
+
+/// `pipes` are the forward one and the reverse one.
+fn link_result(scenario: &Scenario, spec: &LinkSpec, now: Time, pipes: &[Pipe]) -> LinkResult {
+    let station = |(pipe, &node): (&Pipe, &usize)| {
+        let station = pipe.station().filter(|station| !station.is_nothing)?;
+        let (most_held_bytes, mean_held_bytes) = station.held.most_and_mean(now);
+        let node = scenario.nodes[node].clone();
+        Some(StationResult { node, report: station.report(), most_held_bytes, mean_held_bytes })
+    };
+    LinkResult {
+        name: spec.name.clone(),
+        forward: *pipes[0].counters(),
+        reverse: *pipes[1].counters(),
+        stations: pipes.iter().zip(&spec.between).filter_map(station).collect(),
     }
 }
 
@@ -169,6 +198,10 @@ fn flow_result(
     let span = end - flow.started_at;
     let clear = span.saturating_sub(dark_between(scenario, spec, flow.started_at, end));
     let legs: Vec<LegResult> = endpoints.chunks_exact(2).map(leg_result).collect();
+    let splitter = |splitter: &Splitter| {
+        let (most_bytes, mean_bytes) = splitter.occupancy.most_and_mean(now);
+        SplitterResult { most_bytes, mean_bytes }
+    };
     FlowResult {
         name: spec.name.clone(),
         goodput_bps: bits_per_second(flow.received, span),
@@ -181,7 +214,7 @@ fn flow_result(
         complete,
         end: flow.ended.map(|(_, end)| end_name(end)),
         legs,
-        splitters: flow.splitters.iter().map(|splitter| splitter.occupancy.result(now)).collect(),
+        splitters: flow.splitters.iter().map(splitter).collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_link::LinkConfig;
+use bentpipe_link::agent::StationConfig;
 use bentpipe_tcp as tcp;
 use bentpipe_units::Time;
 
@@ -35,6 +36,8 @@ pub struct LinkSpec {
     pub between: [usize; 2],
     /// What happens to packets on it.
     pub config: LinkConfig,
+    /// What sits at its first node and at its second.
+    pub stations: [StationConfig; 2],
 }
 
 /// One step of a path.

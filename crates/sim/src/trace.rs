@@ -34,6 +34,7 @@ pub struct TraceError {
 /// | `flows.csv` | the bytes that each destination has received |
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
+/// | `stations.csv` | where a link has stations: the bytes that each holds |
 /// | `LINK.pcap` | with packets: each packet offered to the link that is delivered, both directions |
 #[derive(Debug)]
 pub struct Trace {
@@ -45,6 +46,8 @@ pub struct Trace {
     received: Sheet,
     queues: Sheet,
     splitters: Sheet,
+    /// Where there are any, with the nodes at which they are by link.
+    stations: Option<(Sheet, Vec<[String; 2]>)>,
     captures: Option<Vec<Capture>>,
     failed: Option<TraceError>,
 }
@@ -72,6 +75,10 @@ impl Trace {
                 &format!("time_s,link,direction,queue_bytes,offered,delivered{causes}"),
             )?,
             splitters: sheet("splitters.csv", "time_s,flow,node,held_bytes")?,
+            stations: has_stations(scenario)
+                .then(|| sheet("stations.csv", "time_s,link,node,held_bytes"))
+                .transpose()?
+                .map(|sheet| (sheet, link_ends(scenario))),
             captures: packets.then(|| links.iter().map(capture).collect()).transpose()?,
             links,
             splitter_nodes: scenario.flows.iter().map(nodes).collect(),
@@ -90,6 +97,9 @@ impl Trace {
         for sheet in [&mut self.legs, &mut self.received, &mut self.queues, &mut self.splitters] {
             sheet.flush()?;
         }
+        if let Some((stations, _)) = &mut self.stations {
+            stations.flush()?;
+        }
         self.captures.iter_mut().flatten().try_for_each(Capture::flush)
     }
 
@@ -98,6 +108,15 @@ impl Trace {
             self.failed.get_or_insert(error);
         }
     }
+}
+
+fn has_stations(scenario: &Scenario) -> bool {
+    scenario.links.iter().flat_map(|link| &link.stations).any(|station| !station.is_nothing())
+}
+
+/// The names of the nodes at the ends of each link.
+fn link_ends(scenario: &Scenario) -> Vec<[String; 2]> {
+    scenario.links.iter().map(|link| link.between.map(|node| scenario.nodes[node].clone())).collect()
 }
 
 const LEGS_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,recovering,\
@@ -164,6 +183,13 @@ impl Observer for Trace {
             counters.offered,
             counters.delivered,
         ));
+        self.note(outcome);
+    }
+
+    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
+        let Some((sheet, ends)) = &mut self.stations else { return };
+        let (name, node) = (&self.links[link], &ends[link][station]);
+        let outcome = sheet.row(format_args!("{},{name},{node},{bytes}", now.as_secs_f64()));
         self.note(outcome);
     }
 

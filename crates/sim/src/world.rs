@@ -1,5 +1,8 @@
 //! The event loop.
 
+mod stations;
+
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bentpipe_link::Fate;
@@ -8,7 +11,7 @@ use bentpipe_units::Time;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::events::{Event, Events};
+use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
 use crate::network::{Packet, Pipe};
 use crate::observer::{Observer, Passage};
@@ -36,6 +39,8 @@ pub(crate) struct World<'a> {
     events: Events,
     handled: u64,
     pipes: Vec<Pipe>,
+    /// What stations have sent to their nodes' sides while the event at hand was handled.
+    emerged: VecDeque<Packet>,
     endpoints: Vec<Endpoint>,
     places: Vec<Place>,
     flows: Vec<Flow>,
@@ -48,8 +53,7 @@ struct Place {
     peer: u32,
     /// The pipes to its peer.
     path: Vec<u32>,
-    /// The wake-up that is in the queue of events; it may come too early, and is then put off.
-    scheduled: Time,
+    alarm: Alarm,
 }
 
 impl<'a> World<'a> {
@@ -65,6 +69,7 @@ impl<'a> World<'a> {
             events: Events::default(),
             handled: 0,
             pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index]),
+            emerged: VecDeque::new(),
             endpoints: Vec::new(),
             places: Vec::new(),
             flows: Vec::new(),
@@ -90,13 +95,12 @@ impl<'a> World<'a> {
     /// Both ends listen; one of them will call when its time comes.
     fn add_leg(&mut self, leg: &LegSpec, random: &mut SplitMix64) {
         let there: Vec<u32> = leg.path.iter().map(|&hop| Pipe::index(hop)).collect();
-        // The pipe of the other direction differs in the last bit.
-        let back: Vec<u32> = there.iter().rev().map(|pipe| pipe ^ 1).collect();
+        let back: Vec<u32> = there.iter().rev().map(|&pipe| Pipe::back(pipe)).collect();
         for (config, path) in [(leg.sender, there), (leg.receiver, back)] {
             let id = self.endpoints.len() as u32;
             self.endpoints.push(Endpoint::listen(config, random.next_u32()));
             let (flow, peer) = (self.flows.len() as u32, id ^ 1);
-            self.places.push(Place { flow, peer, path, scheduled: Time::MAX });
+            self.places.push(Place { flow, peer, path, alarm: Alarm::default() });
         }
     }
 
@@ -108,9 +112,14 @@ impl<'a> World<'a> {
             self.handled += 1;
             match event {
                 Event::Arrival(pipe) => self.arrive(pipe),
+                Event::Frame(pipe) => self.arrive_framed(pipe),
                 Event::Wake(endpoint) => self.wake(endpoint as usize),
+                Event::Alarm(pipe) => self.wake_station(pipe),
                 Event::Start(flow) => self.start(flow as usize),
                 Event::Sample => self.sample(),
+            }
+            while let Some(packet) = self.emerged.pop_front() {
+                self.pass_on(packet);
             }
             if self.handled.is_multiple_of(EVENTS_BETWEEN_LOOKS) && !self.observer.progress(self.now) {
                 return;
@@ -130,6 +139,11 @@ impl<'a> World<'a> {
             Some(at) => self.events.reschedule_first(at),
             None => self.events.remove_first(),
         }
+        self.pass_on(packet);
+    }
+
+    /// A packet has crossed a link: it goes over the next one, or it has arrived.
+    fn pass_on(&mut self, packet: Packet) {
         let place = &self.places[packet.from as usize];
         if packet.hop as usize == place.path.len() {
             let peer = place.peer as usize;
@@ -145,21 +159,10 @@ impl<'a> World<'a> {
     }
 
     fn wake(&mut self, endpoint: usize) {
-        if self.places[endpoint].scheduled != self.now {
-            // An earlier one took its place.
-            return self.events.remove_first();
-        }
         let due = self.endpoints[endpoint].wake_at();
-        if due > self.now {
-            // It was put off meanwhile.
-            self.places[endpoint].scheduled = due;
-            return match due {
-                Time::MAX => self.events.remove_first(),
-                due => self.events.reschedule_first(due),
-            };
+        if !self.places[endpoint].alarm.goes_off(&mut self.events, self.now, due) {
+            return;
         }
-        self.events.remove_first();
-        self.places[endpoint].scheduled = Time::MAX;
         self.endpoints[endpoint].on_timer(self.now);
         self.attend(endpoint);
     }
@@ -203,14 +206,14 @@ impl<'a> World<'a> {
             self.forward(Packet { segment, from: endpoint as u32, hop: 0 });
         }
         let due = self.endpoints[endpoint].wake_at();
-        if due < self.places[endpoint].scheduled {
-            self.places[endpoint].scheduled = due;
-            self.events.schedule(due, Event::Wake(endpoint as u32));
-        }
+        self.places[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
     }
 
     fn forward(&mut self, packet: Packet) {
         let pipe = self.places[packet.from as usize].path[packet.hop as usize];
+        if self.pipes[pipe as usize].has_station() {
+            return self.pass_station(pipe, packet);
+        }
         let next = Packet { hop: packet.hop + 1, ..packet };
         let (fate, idle) = self.pipes[pipe as usize].offer(self.now, next);
         if let Fate::Deliver { at } = fate
@@ -250,6 +253,9 @@ impl<'a> World<'a> {
                 pipe.backlog(self.now),
                 pipe.counters(),
             );
+            if let Some(station) = pipe.station().filter(|station| !station.is_nothing) {
+                self.observer.held(self.now, index / 2, index % 2, station.held.now());
+            }
         }
     }
 }

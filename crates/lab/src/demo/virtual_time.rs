@@ -65,7 +65,12 @@ fn cross(settings: &Settings, way: &Way) -> Run {
 fn scenario(settings: &Settings, way: &Way) -> Scenario {
     let ground = DirectionConfig { rate: Some(TERRESTRIAL), ..DirectionConfig::default() };
     let ground = LinkConfig { forward: ground.clone(), reverse: ground };
-    let link = |name: &str, between, config| LinkSpec { name: name.into(), between, config };
+    let link = |name: &str, between, config| LinkSpec {
+        name: name.into(),
+        between,
+        config,
+        stations: Default::default(),
+    };
     Scenario {
         title: "a download over a satellite".into(),
         duration: PATIENCE,

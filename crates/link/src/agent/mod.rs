@@ -22,6 +22,7 @@ pub mod arq;
 pub mod delayed_dup_ack;
 mod flow;
 mod packet;
+mod rtt;
 pub mod snoop;
 mod station;
 

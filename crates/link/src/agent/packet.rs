@@ -2,9 +2,9 @@ use std::fmt;
 use std::hash::Hash;
 
 /// A packet, as far as agents look into it. Cloning one is cheap.
-pub trait Packet: Clone + fmt::Debug {
+pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// One end of a TCP connection: an address and a port, or what stands for them.
-    type End: Copy + Eq + Hash + fmt::Debug;
+    type End: Copy + Eq + Hash + fmt::Debug + Send;
 
     /// Length of the IP packet, bytes.
     fn ip_length(&self) -> usize;

@@ -67,10 +67,7 @@ impl StationConfig {
     }
 }
 
-impl<P> Frame<P>
-where
-    P: Packet,
-{
+impl<P: Packet> Frame<P> {
     /// Bytes that it offers to the link.
     pub fn length(&self) -> usize {
         match self {
@@ -88,7 +85,7 @@ where
     }
 }
 
-impl<P: Packet + Send + 'static> Station<P> {
+impl<P: Packet> Station<P> {
     /// A station at rest.
     pub fn new(config: &StationConfig) -> Self {
         let agent = |config: &AgentConfig| -> Box<dyn Agent<P> + Send> {

@@ -3,17 +3,19 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
+use bentpipe_link::agent::StationConfig;
 use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, LinkConfig};
 use bentpipe_units::{ByteCount, Probability};
 
 use super::error::Fault;
 use super::outages;
 use super::section::{Field, Section};
+use super::stations;
 
 /// The most links of a scenario.
 pub const MAX_LINKS: usize = 1000;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 13] = [
     "name",
     "between",
     "reverse",
@@ -24,6 +26,9 @@ const KEYS: [&str; 10] = [
     "gilbert_elliott",
     "outages",
     "encapsulation",
+    "snoop",
+    "delayed_dup_acks",
+    "arq",
 ];
 const DIRECTION_KEYS: [&str; 7] =
     ["rate", "delay", "per", "queue", "gilbert_elliott", "outages", "encapsulation"];
@@ -37,6 +42,7 @@ pub(crate) struct NamedLink<'a> {
     pub(crate) name: &'a str,
     pub(crate) between: [&'a str; 2],
     pub(crate) config: LinkConfig,
+    pub(crate) stations: [StationConfig; 2],
     /// For what is found wrong with it later.
     pub(crate) section: Section<'a>,
 }
@@ -57,7 +63,9 @@ pub(crate) fn read<'a>(field: &Field<'a>, directory: &Path) -> Result<NamedLink<
             return Err(section.fault(format!("{way} {message}: give one, for example delay = \"1ms\"")));
         }
     }
-    Ok(NamedLink { name, between, config: LinkConfig { forward, reverse }, section })
+    let config = LinkConfig { forward, reverse };
+    let stations = stations::read(&section, between, &config)?;
+    Ok(NamedLink { name, between, config, stations, section })
 }
 
 fn read_between<'a>(section: &Section<'a>) -> Result<[&'a str; 2], Fault> {
@@ -90,7 +98,7 @@ fn read_direction(
 }
 
 /// Nothing where the field is the word `none`, else what `read` reads.
-fn unless<'a, T>(
+pub(super) fn unless<'a, T>(
     field: &Field<'a>,
     none: &str,
     read: impl FnOnce(&Field<'a>) -> Result<T, Fault>,

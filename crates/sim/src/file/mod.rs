@@ -13,6 +13,7 @@ mod link;
 mod outages;
 mod route;
 mod section;
+mod stations;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -150,7 +151,7 @@ impl Source {
         let mut network = Network::default();
         let mut links: Vec<LinkSpec> = Vec::with_capacity(fields.len());
         for field in &fields {
-            let NamedLink { name, between, config, section } = link::read(field, &self.directory)?;
+            let NamedLink { name, between, config, stations, section } = link::read(field, &self.directory)?;
             if links.iter().any(|link| link.name == name) {
                 return Err(section.fault(format!("two links are called {name}: give each its own name")));
             }
@@ -160,7 +161,7 @@ impl Source {
                 let other = &links[other].name;
                 section.fault(format!("{name} and {other} both join {from} and {to}: put a node between"))
             })?;
-            links.push(LinkSpec { name: name.to_owned(), between: nodes, config });
+            links.push(LinkSpec { name: name.to_owned(), between: nodes, config, stations });
         }
         Ok((network, links))
     }

@@ -3,6 +3,10 @@
 use std::path::Path;
 
 use bentpipe_link::Encapsulation;
+use bentpipe_link::agent::arq::{ArqConfig, Delivery};
+use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
+use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, SynSchedule};
 use bentpipe_units::{ByteCount, Rate, Time};
@@ -27,6 +31,14 @@ queue = "750kB"
 gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
 outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
 encapsulation = "dvb-mpe"
+snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false }
+delayed_dup_acks = { at = "client", delay = "600ms", flows = 8, hide_sack = false }
+[link.arq]
+retransmissions = 2
+delivery = "immediate"
+buffer = "4MB"
+report_every = 4
+report_within = "10ms"
 [link.reverse]
 rate = "2Mbit/s"
 encapsulation = { overhead = 8, frame_payload = 48, frame_header = 5 }
@@ -115,6 +127,74 @@ fn every_key_of_a_link_is_read_and_its_reverse_differs_where_it_says_so() {
     assert_eq!(link.forward.encapsulation, Encapsulation::dvb_mpe());
     assert_eq!(link.reverse.encapsulation, Encapsulation::aal5_atm());
     assert_eq!(scenario.links[1].config.forward, scenario.links[1].config.reverse);
+}
+
+#[test]
+fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
+    let links = read(FULL).unwrap().links;
+    let arq = ArqConfig {
+        retransmissions: 2,
+        delivery: Delivery::Immediate,
+        buffer: ByteCount::new(4_000_000),
+        report_every: 4,
+        report_within: Duration::from_millis(10),
+        rtt: Duration::from_millis(600),
+    };
+    let snoop = SnoopConfig {
+        cache: ByteCount::new(2_000_000),
+        flows: 9,
+        retransmissions: 4,
+        timer_floor: Duration::from_millis(100),
+        hide_sack: false,
+    };
+    let delay = Duration::from_millis(600);
+    let delayed = DelayedDupAckConfig { delay, flows: 8, hide_sack: false };
+    let station = |agent| StationConfig { agents: vec![agent], arq: Some(arq) };
+    let stations = [AgentConfig::Snoop(snoop), AgentConfig::DelayedDupAck(delayed)].map(station);
+    assert_eq!(links[0].stations, stations);
+    assert!(links[1].stations.iter().all(StationConfig::is_nothing));
+}
+
+#[test]
+fn what_sits_at_a_links_ends_is_set_moved_and_taken_away_from_outside() {
+    let stations = |settings: &[&str]| with(settings).unwrap().links[0].stations.clone();
+    let agents = |settings: &[&str]| stations(settings).map(|station| station.agents);
+    let [gateway, client] = agents(&["link.sat.snoop=off", "link.sat.delayed_dup_acks.delay=300ms"]);
+    assert_eq!(gateway, []);
+    let [AgentConfig::DelayedDupAck(delayed)] = client[..] else { panic!("{client:?}") };
+    assert_eq!((delayed.delay, delayed.flows), (Duration::from_millis(300), 8));
+    let [gateway, client] = agents(&["link.sat.delayed_dup_acks=off", "link.sat.snoop.at=client"]);
+    assert!(gateway.is_empty() && matches!(client[..], [AgentConfig::Snoop(_)]), "{client:?}");
+    let [gateway, client] = stations(&["link.sat.snoop=off", "link.sat.delayed_dup_acks=off"]);
+    assert!(gateway == client && gateway.arq.is_some());
+    let all_off = ["link.sat.snoop=off", "link.sat.delayed_dup_acks=off", "link.sat.arq=off"];
+    assert!(stations(&all_off).iter().all(StationConfig::is_nothing));
+    let [gateway, client] = agents(&["link.sat.delayed_dup_acks.at=gw"]);
+    assert_eq!((gateway.len(), client.len()), (2, 0), "both at one node, Snoop nearer to its hosts");
+    let net = with(&["link.net.arq={}"]).unwrap().links[1].clone();
+    assert_eq!(net.stations[0].arq, Some(ArqConfig::for_link(&net.config)));
+    assert_eq!(net.stations[0], net.stations[1]);
+    let arq = with(&["link.net.arq.retransmissions=7"]).unwrap().links[1].stations[1].arq.unwrap();
+    assert_eq!((arq.retransmissions, arq.delivery), (7, Delivery::InOrder), "begun by a setting");
+}
+
+#[test]
+fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_leads_away_from_it() {
+    // 10 Mbit/s forward, 2 Mbit/s back, and 600 ms there and back: 750 kB and 150 kB.
+    let cache = |snoop: &str| {
+        let stations = with(&[&format!("link.sat.snoop={snoop}")]).unwrap().links[0].stations.clone();
+        let agents = stations.into_iter().flat_map(|station| station.agents);
+        let caches = agents.filter_map(|agent| match agent {
+            AgentConfig::Snoop(snoop) => Some(snoop.cache.get()),
+            AgentConfig::DelayedDupAck(_) => None,
+        });
+        caches.collect::<Vec<_>>()
+    };
+    assert_eq!(cache("{ at = 'gw' }"), [2_250_000], "three by default");
+    assert_eq!(cache("{ at = 'gw', cache_bdps = 0.5 }"), [375_000]);
+    assert_eq!(cache("{ at = 'client', cache_bdps = 2 }"), [300_000]);
+    assert_eq!(cache("{ at = 'client', cache_bdps = 0.01 }"), [24_000], "16 packets at the least");
+    assert_eq!(cache("{ at = 'client', cache = '64KiB' }"), [65_536]);
 }
 
 #[test]
@@ -270,6 +350,57 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "encapsulation = { frame_payload = 0 }",
         "0 is not a whole number between 1 and 65535",
     ),
+    (
+        "snoop",
+        "snoop = { at = \"moon\" }",
+        "link.sat.snoop.at: there is no moon; there is gw, client: name one of the link's two nodes",
+    ),
+    ("snoop", "snoop = { cache = 1 }", "link.sat.snoop: at is missing; write for example at = \"gw\""),
+    ("snoop", "snoop = { at = \"server\" }", "link.sat.snoop.at: there is no server; there is gw, client"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", cache = \"1MB\", cache_bdps = 2 }",
+        "link.sat.snoop.cache: give either cache or cache_bdps, not both",
+    ),
+    ("snoop", "snoop = { at = \"gw\", cache = 1499 }", "link.sat.snoop.cache: 1.499kB is not even a packet"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", cache_bdps = 0 }",
+        "link.sat.snoop.cache_bdps: 0 is not a number above 0",
+    ),
+    ("snoop", "snoop = { at = \"gw\", cache_bdps = 1e300 }", "link.sat.snoop: a cache of 1000"),
+    ("snoop", "snoop = { at = \"gw\", timer_floor = \"1us\" }", "1us is too short: write 1ms or more"),
+    ("snoop", "snoop = { at = \"gw\", flows = 0 }", "0 is not a whole number between 1 and 1000000"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", size = 1 }",
+        "link.sat.snoop.size: there is no such key; there is at, cache,",
+    ),
+    ("snoop", "snoop = \"gw\"", "link.sat.snoop: \"gw\" is not a table with at, cache, cache_bdps,"),
+    ("delayed_dup_acks", "delayed_dup_acks = { at = \"gw\" }", "link.sat.delayed_dup_acks: delay is missing"),
+    (
+        "delayed_dup_acks",
+        "delayed_dup_acks = { at = \"gw\", delay = \"-1s\" }",
+        "link.sat.delayed_dup_acks.delay: \"-1s\" is not a time span",
+    ),
+    ("delayed_dup_acks", "delayed_dup_acks = true", "true is not a table with at, delay, flows, hide_sack"),
+    (
+        "retransmissions = 2",
+        "retransmissions = -1",
+        "link.sat.arq.retransmissions: -1 is not a whole number between 0",
+    ),
+    (
+        "delivery",
+        "delivery = \"sometimes\"",
+        "link.sat.arq.delivery: \"sometimes\" is not a delivery: choose in-order or immediate",
+    ),
+    ("buffer = \"4MB\"", "buffer = \"1kB\"", "link.sat.arq.buffer: 1kB is not even a packet"),
+    (
+        "report_every",
+        "report_every = 0",
+        "link.sat.arq.report_every: 0 is not a whole number between 1 and 10000",
+    ),
+    ("report_within", "report_within = \"0s\"", "link.sat.arq.report_within: 0ns is too short: write 1us"),
     ("base = \"lab\"", "base = \"moon\"", "tcp.sat.base: there is no moon; there is rfc, linux, lab, sat"),
     ("base = \"lab\"", "base = \"sat\"", "tcp.sat.base: sat → sat goes round in circles"),
     ("base = \"linux\"", "base = \"sat\"", "tcp.lab.base: lab → sat → lab goes round in circles"),
@@ -420,6 +551,21 @@ fn what_is_wrong_with_a_section_is_named_in_its_first_line() {
 }
 
 #[test]
+fn what_a_link_cannot_have_at_its_ends_is_refused() {
+    let error = with(&["link.net.snoop={ at = 'gw' }"]).unwrap_err();
+    let expected =
+        "link.net.snoop: cache is missing, and without a rate the link has no bandwidth-delay product";
+    assert!(error.contains(expected), "{error}");
+    assert!(with(&["link.net.snoop={ at = 'gw', cache = '1MB' }"]).is_ok());
+    let endless = ["link.sat.rate=1e6Gbit/s", "link.sat.delay=200000h"];
+    let error = with(&endless).unwrap_err();
+    let expected = "link.sat.arq: 2e23 bytes would be on the link: lower its rate or its delay";
+    assert!(error.contains(expected), "{error}");
+    let error = with(&["link.sat.delayed_dup_acks=off", "link.sat.delayed_dup_acks.delay=1s"]).unwrap_err();
+    assert!(error.contains("link.sat.delayed_dup_acks: \"off\" has no delay"), "{error}");
+}
+
+#[test]
 fn a_run_without_end_is_refused() {
     let text = |settings: &[&str]| with(settings).expect_err(&settings.join(" "));
     let error = text(&["duration=200000h", "flow.download.bytes=100000GB"]);
@@ -521,6 +667,9 @@ fn the_reference_describes_every_key() {
         FULL.replace("initial = \"3s\"", "zzz = 1"),
         FULL.replace("linear = 1", "zzz = 1"),
         FULL.replace("buffer = \"2MB\"", "zzz = 1"),
+        FULL.replace("timer_floor = \"100ms\"", "zzz = 1"),
+        FULL.replace("delay = \"600ms\"", "zzz = 1"),
+        FULL.replace("delivery = \"immediate\"", "zzz = 1"),
     ];
     for text in texts {
         let error = read(&text).unwrap_err();
@@ -559,7 +708,8 @@ proptest! {
             "duration", "link.sat.rate", "link.sat.delay", "link.sat.per", "link.sat.queue", "link.sat.outages",
             "link.net.reverse.delay", "tcp.lab.mss", "tcp.lab.send_buffer", "tcp.sat.rto.max", "tcp.sat.syn.first",
             "tcp.lab.initial_window", "flow.download.bytes", "flow.download.count", "flow.download.start",
-            "flow.download.split.gw.buffer", "flow.download.via", "x.y", "", "link..per", "flow",
+            "flow.download.split.gw.buffer", "flow.download.via", "link.sat.snoop", "link.sat.snoop.cache",
+            "link.sat.snoop.flows", "link.sat.delayed_dup_acks.delay", "link.sat.arq", "link.net.arq.report_within", "x.y", "", "link..per", "flow",
         ][..]),
         value in "(-?[0-9]{1,20}(\\.[0-9]{1,9})?(e-?[0-9]{1,3})?(s|ms|ns|h|M|G|MB|GB|B|%)?|\\PC{0,20}|[\\[{\"'\\]},=a-z0-9]{0,20})",
     ) {

@@ -26,8 +26,12 @@ pub(crate) fn symmetric(direction: DirectionConfig) -> LinkConfig {
 
 /// A chain of links from the source at node 0 to the destination at the last node.
 pub(crate) fn chain(links: Vec<LinkConfig>) -> Scenario {
-    let spec =
-        |(index, config)| LinkSpec { name: format!("link{index}"), between: [index, index + 1], config };
+    let spec = |(index, config)| LinkSpec {
+        name: format!("link{index}"),
+        between: [index, index + 1],
+        config,
+        stations: Default::default(),
+    };
     Scenario {
         title: "a chain".into(),
         duration: Duration::from_secs(10_000),

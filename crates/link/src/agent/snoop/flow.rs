@@ -1,0 +1,411 @@
+//! One flow that Snoop looks after.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use super::super::Packet;
+use super::super::packet::is_before;
+use super::super::rtt::RoundTrip;
+use super::SnoopConfig;
+use super::kept::{Kept, Segments};
+use super::sacked::Sacked;
+
+/// The local timer before there is a measurement. RFC 6298's 1 s is too short for a geostationary link with a queue, and the
+/// older RFC 2988's 3 s cost nothing: the sender's own timer is there.
+const INITIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// The local timer doubles so often at the most.
+const MAX_BACKOFF: u32 = 5;
+/// A flow of which nothing is seen for so long is forgotten, with what is kept of it. If it goes on, it is joined anew.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
+/// Sequence numbers that differ by more belong to another connection or to nobody: windows are smaller (RFC 7323 §2.3).
+const FURTHEST: u32 = 1 << 30;
+
+/// What an acknowledgement says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ack<'a> {
+    pub(super) ack: u32,
+    pub(super) window: u16,
+    pub(super) sack: &'a [(u32, u32)],
+    /// It does nothing but acknowledge.
+    pub(super) is_pure: bool,
+}
+
+/// What becomes of an acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Pass,
+    /// The sender is to see it, but not what it says of holes that Snoop fills.
+    HideSack,
+    Suppress,
+}
+
+/// A flow with the segments that are kept.
+///
+/// Snoop stands before a link that keeps packets in order. So a segment that went out before one that has arrived, and
+/// has not arrived itself, is lost, and it does not matter whether either was a retransmission. `order` numbers what
+/// goes out, `delivered` is the highest of these numbers known to have arrived.
+#[derive(Debug)]
+pub(super) struct Tracked<P> {
+    segments: Segments<P>,
+    held: u64,
+    /// Behind the highest sequence number that the sender has sent.
+    next: u32,
+    fin: Option<u32>,
+    acked: Option<u32>,
+    window: u16,
+    /// Duplicate ACKs since the ACK number has moved.
+    duplicates: u32,
+    /// As many can come of what went out before the first segment was sent again.
+    expected: u32,
+    sacked: Sacked,
+    sent: u64,
+    delivered: u64,
+    /// Original transmissions before this sequence number have been judged by `delivered`.
+    examined: u32,
+    /// Retransmissions in their order, with their sequence numbers; some have arrived since.
+    resent: VecDeque<(u64, u32)>,
+    /// Repair goes on until this is acknowledged.
+    recover: Option<u32>,
+    rtt: RoundTrip,
+    backoff: u32,
+    timer_since: Time,
+    last_seen: Time,
+}
+
+impl<P: Packet> Tracked<P> {
+    /// A flow whose next segment begins at `seq`. What went out before it has not been seen.
+    pub(super) fn new(now: Time, seq: u32) -> Self {
+        Self {
+            segments: Segments::new(),
+            held: 0,
+            next: seq,
+            fin: None,
+            acked: None,
+            window: 0,
+            duplicates: 0,
+            expected: 0,
+            sacked: Sacked::default(),
+            sent: 0,
+            delivered: 0,
+            examined: seq,
+            resent: VecDeque::new(),
+            recover: None,
+            rtt: RoundTrip::default(),
+            backoff: 0,
+            timer_since: now,
+            last_seen: now,
+        }
+    }
+
+    /// IP bytes that are kept.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Its last byte has been acknowledged.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin.zip(self.acked).is_some_and(|(fin, acked)| !is_before(acked, fin))
+    }
+
+    pub(super) fn is_forgotten(&self, now: Time) -> bool {
+        now >= self.last_seen + FORGOTTEN_AFTER
+    }
+
+    /// A segment of the sender's goes out; true if it is kept. `has_room` says whether it may be.
+    pub(super) fn on_segment(
+        &mut self,
+        now: Time,
+        (seq, end): (u32, u32),
+        packet: &P,
+        has_room: bool,
+    ) -> bool {
+        if !self.is_near(seq, end) {
+            *self = Self::new(now, seq);
+        }
+        self.last_seen = now;
+        if is_before(seq, self.next) {
+            self.sent_by_sender(now, seq, end);
+            return false;
+        }
+        self.next = end;
+        if !has_room {
+            return false;
+        }
+        if self.segments.is_empty() {
+            self.timer_since = now;
+            self.examined = seq;
+        }
+        self.sent += 1;
+        self.held += packet.ip_length() as u64;
+        self.segments.insert(Kept {
+            seq,
+            end,
+            packet: packet.clone(),
+            sent_at: now,
+            order: self.sent,
+            resent: 0,
+            given_up: false,
+            by_sender: false,
+            sacked: false,
+        });
+        true
+    }
+
+    /// The flow's sender ends it behind `end`.
+    pub(super) fn on_fin(&mut self, end: u32) {
+        self.fin = Some(end);
+    }
+
+    /// An acknowledgement comes back. What is to be sent again is handed to `send`.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Time,
+        ack: Ack<'_>,
+        config: &SnoopConfig,
+        send: &mut impl FnMut(P),
+    ) -> Verdict {
+        self.last_seen = now;
+        if self.acked.is_some_and(|acked| is_before(ack.ack, acked)) {
+            return self.pass(config, &ack);
+        }
+        let beyond = ack.ack.wrapping_sub(self.next);
+        if !is_before(ack.ack, self.next) && beyond > 0 {
+            if beyond > FURTHEST {
+                return Verdict::Pass;
+            }
+            self.next = ack.ack;
+        }
+        let advances = self.acked != Some(ack.ack);
+        let same_window = std::mem::replace(&mut self.window, ack.window) == ack.window;
+        if advances {
+            self.advance(now, ack.ack);
+        }
+        let is_news = self.note_sack(now, ack.ack, ack.sack);
+        let is_duplicate = !advances && ack.is_pure && (same_window || is_news) && !self.segments.is_empty();
+        self.duplicates += u32::from(is_duplicate);
+        let in_care = self.is_in_care();
+        if self.duplicates >= 2 || advances && self.recover.is_some() {
+            self.repair(now, config, send);
+        }
+        // A window that has changed is news for the sender.
+        match in_care && self.is_in_care() && is_duplicate && same_window && self.duplicates >= 2 {
+            true => Verdict::Suppress,
+            false => self.pass(config, &ack),
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) has something to do.
+    pub(super) fn deadline(&self, config: &SnoopConfig) -> Time {
+        let forgotten = self.last_seen + FORGOTTEN_AFTER;
+        match self.is_in_care() {
+            true => forgotten.min(self.timer_since + self.timeout(config)),
+            false => forgotten,
+        }
+    }
+
+    /// Sends the first segment again if the local timer has expired; true if it did.
+    pub(super) fn on_timer(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) -> bool {
+        let expired = self.is_in_care() && now >= self.timer_since + self.timeout(config);
+        if expired {
+            self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+            self.timer_since = now;
+            self.resend_first(now, config, send);
+        }
+        if self.segments.is_empty() {
+            self.segments.shrink();
+            self.resent.shrink_to_fit();
+        }
+        expired
+    }
+
+    /// Whether the segment that the receiver waits for is kept and Snoop's to repair.
+    fn is_in_care(&self) -> bool {
+        let is_awaited = |kept: &Kept<P>| {
+            self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
+        };
+        self.segments.first().is_some_and(|kept| is_awaited(kept) && !kept.by_sender && !kept.given_up)
+    }
+
+    /// Whether these sequence numbers can be this connection's.
+    fn is_near(&self, seq: u32, end: u32) -> bool {
+        let oldest = self.segments.first().map(|kept| kept.seq).or(self.acked).unwrap_or(self.next);
+        let near = |a: u32, b: u32| (a.wrapping_sub(b) as i32).unsigned_abs() <= FURTHEST;
+        near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
+    }
+
+    fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {
+        match config.hide_sack && !ack.sack.is_empty() && self.is_in_care() {
+            true => Verdict::HideSack,
+            false => Verdict::Pass,
+        }
+    }
+
+    fn timeout(&self, config: &SnoopConfig) -> Duration {
+        let timeout = self.rtt.timeout().unwrap_or(INITIAL_TIMEOUT).max(config.timer_floor);
+        timeout * (1 << self.backoff)
+    }
+
+    /// The sender sends something again. From here on it is its care: its window pays for the loss in any case, and it sees
+    /// all that the receiver says of it.
+    fn sent_by_sender(&mut self, now: Time, seq: u32, end: u32) {
+        self.sent += 1;
+        for kept in self.segments.overlapping(seq, end) {
+            (kept.by_sender, kept.order, kept.sent_at) = (true, self.sent, now);
+        }
+        if is_before(self.next, end) {
+            self.next = end;
+        }
+    }
+
+    /// The ACK number moves to `ack`.
+    fn advance(&mut self, now: Time, ack: u32) {
+        let in_order = self.duplicates == 0 && self.recover.is_none();
+        self.acked = Some(ack);
+        (self.duplicates, self.expected, self.backoff, self.timer_since) = (0, 0, 0, now);
+        let mut newest = None;
+        while let Some(kept) = self.segments.pop_before(ack) {
+            self.held -= kept.packet.ip_length() as u64;
+            if !kept.sacked {
+                self.deliver(now, &kept);
+                newest = Some((kept.is_original(), kept.sent_at));
+            }
+        }
+        // What waited behind a hole has arrived long ago.
+        if let Some((true, sent_at)) = newest.filter(|_| in_order) {
+            self.rtt.sample(now - sent_at);
+        }
+        self.sacked.acknowledge(ack);
+        if is_before(self.examined, ack) {
+            self.examined = ack;
+        }
+        if self.recover.is_some_and(|recover| !is_before(ack, recover)) {
+            self.recover = None;
+        }
+        if self.segments.is_empty() {
+            self.resent.clear();
+            self.sacked.clear();
+        }
+    }
+
+    /// Takes note of the SACK blocks above `ack`; true if they say something new. D-SACK blocks lie below it.
+    fn note_sack(&mut self, now: Time, ack: u32, blocks: &[(u32, u32)]) -> bool {
+        let mut is_news = false;
+        let outstanding = self.next.wrapping_sub(ack);
+        for &(first, end) in blocks {
+            let (from, to) = (first.wrapping_sub(ack), end.wrapping_sub(ack));
+            if 0 < from && from < to && to <= outstanding && outstanding <= FURTHEST {
+                let mut parts = [(0, 0); 4];
+                let mut count = 0;
+                self.sacked.add((first, end), |first, end| {
+                    // A block covers several parts only where ranges merge; what does not fit here is noted when it is
+                    // acknowledged.
+                    if let Some(part) = parts.get_mut(count) {
+                        (*part, count) = ((first, end), count + 1);
+                    }
+                    is_news = true;
+                });
+                parts[..count].iter().for_each(|&part| self.arrived(now, part));
+            }
+        }
+        is_news
+    }
+
+    /// The receiver has this range of sequence numbers, above a hole.
+    fn arrived(&mut self, now: Time, (first, end): (u32, u32)) {
+        let mut newest = None;
+        let mut delivered = self.delivered;
+        for kept in self.segments.overlapping(first, end) {
+            if is_before(kept.seq, first) || is_before(end, kept.end) {
+                continue;
+            }
+            kept.sacked = true;
+            if counts(now, kept, &self.rtt) {
+                delivered = delivered.max(kept.order);
+            }
+            if kept.is_original() {
+                newest = Some(kept.sent_at);
+            }
+        }
+        self.delivered = delivered;
+        if let Some(sent_at) = newest {
+            self.rtt.sample(now - sent_at);
+        }
+    }
+
+    fn deliver(&mut self, now: Time, kept: &Kept<P>) {
+        if counts(now, kept, &self.rtt) {
+            self.delivered = self.delivered.max(kept.order);
+        }
+    }
+
+    /// Sends again what is known to be lost.
+    fn repair(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        if self.is_in_care() && self.first_is_lost(now) {
+            self.resend_first(now, config, send);
+        }
+        // Without SACK blocks nothing is known of what lies behind the first.
+        if self.sacked.is_empty() {
+            return;
+        }
+        while let Some(&(order, seq)) = self.resent.front().filter(|(order, _)| *order < self.delivered) {
+            self.resent.pop_front();
+            if self.segments.at_mut(seq).is_some_and(|kept| kept.order == order && !kept.sacked) {
+                self.resend(now, seq, config, send);
+            }
+        }
+        let mut index = self.segments.place_of(self.examined);
+        while let Some(kept) = self.segments.get(index) {
+            let (seq, end, is_original, sacked) = (kept.seq, kept.end, kept.is_original(), kept.sacked);
+            if is_original && kept.order >= self.delivered {
+                break;
+            }
+            if is_original && !sacked {
+                self.resend(now, seq, config, send);
+            }
+            self.examined = end;
+            index += 1;
+        }
+    }
+
+    /// Whether the first segment, which the receiver waits for, is lost.
+    fn first_is_lost(&self, now: Time) -> bool {
+        let Some(first) = self.segments.first() else { return false };
+        if first.is_original() {
+            return self.duplicates >= 2 || first.order < self.delivered;
+        }
+        // More duplicates than what went out before it can cause: something behind it has arrived.
+        let overtaken = first.order < self.delivered || self.duplicates > self.expected;
+        overtaken && self.rtt.least().is_some_and(|least| now - first.sent_at >= least)
+    }
+
+    fn resend_first(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        if let Some(seq) = self.segments.first().map(|kept| kept.seq) {
+            self.resend(now, seq, config, send);
+            let behind = u32::try_from(self.segments.len() - 1).unwrap_or(u32::MAX);
+            self.expected = behind.max(self.duplicates);
+        }
+    }
+
+    fn resend(&mut self, now: Time, seq: u32, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        let Some(kept) = self.segments.at_mut(seq).filter(|kept| !kept.by_sender) else { return };
+        if kept.resent >= config.retransmissions {
+            kept.given_up = true;
+            return;
+        }
+        self.sent += 1;
+        kept.resent += 1;
+        (kept.order, kept.sent_at) = (self.sent, now);
+        self.resent.push_back((self.sent, seq));
+        self.recover = Some(self.next);
+        self.timer_since = now;
+        send(kept.packet.clone());
+    }
+}
+
+/// Whether the arrival of a segment tells that what went out before its latest copy has arrived or is lost. Where there
+/// were several copies it may be an earlier one that has arrived (Karn's problem), unless this one had the time to.
+fn counts<P>(now: Time, kept: &Kept<P>, rtt: &RoundTrip) -> bool {
+    kept.is_original() || rtt.least().is_some_and(|least| now - kept.sent_at >= least)
+}

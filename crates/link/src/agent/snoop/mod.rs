@@ -1,0 +1,325 @@
+//! Snoop: retransmission by an agent at the gateway that knows TCP (Balakrishnan, Seshan, Amir, Katz: "Improving TCP/IP
+//! Performance over Wireless Networks", MobiCom 1995).
+//!
+//! Segments on their way to the terminal are kept until they are acknowledged. The first duplicate ACK passes; the second
+//! says that a segment is lost, and that is sent again from here, where the loss is cheap; those that must follow are
+//! suppressed, so that the sender sees no third one and does not take the loss for congestion. A local timer sends again
+//! what no duplicate ACK speaks of. What Snoop does not keep, what it has sent again in vain and what the sender sends
+//! again itself is the sender's care, and its duplicate ACKs pass.
+//!
+//! Beyond the paper:
+//!
+//! - **SACK.** A sender that uses SACK blocks needs no third duplicate ACK. While Snoop repairs, the blocks are taken out of
+//!   what passes ([`SnoopConfig::hide_sack`]); it makes use of them itself, and repairs all holes of a window in one round
+//!   trip.
+//! - **Lost retransmissions.** The link keeps packets in order, so what went out before something that has arrived, and
+//!   has not arrived, is lost, a retransmission like any other. The paper waits for its timer.
+//! - **The cache is bounded in bytes for all flows together**, and no flow may take more than its share once half of it is
+//!   taken. A loss of what found no room is seen by the sender, so that a window which outgrows link and cache ends as one
+//!   does that outgrows a queue.
+//!
+//! SYNs are not kept: a gateway that repeats them would multiply a flood.
+
+mod flow;
+mod kept;
+mod sacked;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+use bentpipe_units::{ByteCount, Time};
+use serde::Serialize;
+
+use self::flow::{Ack, Tracked, Verdict};
+use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
+
+/// Parameters of [`Snoop`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SnoopConfig {
+    /// IP bytes of segments that are kept at the most, of all connections together. Segments that find no room pass and are
+    /// their sender's care. Two to four bandwidth-delay products are right: a segment is kept for a round trip, and for
+    /// one more if it is lost.
+    pub cache: ByteCount,
+    /// Connections that are looked after at a time; those beyond pass as they are.
+    pub flows: usize,
+    /// How often a segment is sent again at the most; then its loss is the sender's care.
+    pub retransmissions: u32,
+    /// The local retransmission timer is never shorter.
+    pub timer_floor: Duration,
+    /// SACK blocks are taken out of what passes while Snoop repairs: a sender that uses them needs no third duplicate ACK
+    /// (RFC 6675, RFC 8985).
+    pub hide_sack: bool,
+}
+
+impl SnoopConfig {
+    /// The usual parameters, and a cache of this size.
+    pub fn with_cache(cache: ByteCount) -> Self {
+        Self {
+            cache,
+            flows: 100_000,
+            retransmissions: 5,
+            timer_floor: Duration::from_millis(200),
+            hide_sack: true,
+        }
+    }
+}
+
+/// What a [`Snoop`] has done so far, and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct SnoopCounters {
+    /// Segments kept since the beginning.
+    pub cached: u64,
+    /// Segments that found no room.
+    pub not_cached: u64,
+    /// Segments sent again, for whatever reason.
+    pub retransmitted: u64,
+    /// How often the local timer expired.
+    pub timed_out: u64,
+    /// Duplicate ACKs that were not passed on.
+    pub suppressed: u64,
+    /// ACKs whose SACK blocks were taken out.
+    pub sack_hidden: u64,
+    /// Connections that are looked after now.
+    pub flows: u64,
+    /// Segments of connections that found no room.
+    pub flows_passed: u64,
+    /// IP bytes of segments that are kept now.
+    pub held_bytes: u64,
+    /// The most that were kept at any time.
+    pub most_held_bytes: u64,
+}
+
+/// Retransmits lost segments from the gateway. See the [module](self).
+#[derive(Debug)]
+pub struct Snoop<P: Packet> {
+    config: SnoopConfig,
+    by_ends: HashMap<Flow<P::End>, u32>,
+    places: Vec<Place<P>>,
+    free: Vec<u32>,
+    /// A wake-up for each flow: its time, its place and the place's generation. A flow's own one is the one with the time
+    /// that it remembers; it may come too early, and is then put off.
+    alarms: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    /// Flows of which something is kept.
+    busy: u64,
+    counters: SnoopCounters,
+}
+
+/// Where a flow is kept, one after the other.
+#[derive(Debug)]
+struct Place<P: Packet> {
+    generation: u32,
+    scheduled: Time,
+    occupant: Option<(Flow<P::End>, Tracked<P>)>,
+}
+
+impl<P: Packet> Snoop<P> {
+    /// Without any connection yet.
+    pub fn new(config: &SnoopConfig) -> Self {
+        Self {
+            config: *config,
+            by_ends: HashMap::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            alarms: BinaryHeap::new(),
+            busy: 0,
+            counters: SnoopCounters::default(),
+        }
+    }
+
+    /// Takes note of a segment on its way to the terminal.
+    fn keep(&mut self, now: Time, header: &TcpHeader<'_, P::End>, packet: &P) {
+        let flow = Flow::of_data(header);
+        let Some(index) = self.place_for(now, flow, header.seq) else {
+            self.counters.flows_passed += 1;
+            return;
+        };
+        let length = packet.ip_length() as u64;
+        let has_room = |tracked: &Tracked<P>| {
+            let (all, mine) = (self.counters.held_bytes + length, tracked.held() + length);
+            let cache = self.config.cache.get();
+            all <= cache && (all <= cache / 2 || mine <= cache / self.busy.max(1))
+        };
+        let Some((_, tracked)) = &self.places[index as usize].occupant else { return };
+        let has_room = has_room(tracked);
+        let is_new = self.with_flow(index, |tracked, _| {
+            if header.flags.is_fin() {
+                tracked.on_fin(header.end());
+            }
+            tracked.on_segment(now, (header.seq, header.end()), packet, has_room)
+        });
+        match is_new {
+            true => self.counters.cached += 1,
+            false => self.counters.not_cached += u64::from(!has_room),
+        }
+        self.schedule(index);
+    }
+
+    /// What becomes of an acknowledgement from the terminal; what is to be sent again goes to `out`.
+    fn judge(&mut self, now: Time, header: &TcpHeader<'_, P::End>, out: &mut Outbox<P>) -> Verdict {
+        let Some(&index) = self.by_ends.get(&Flow::of_acknowledgement(header)) else { return Verdict::Pass };
+        let ack = Ack {
+            ack: header.ack,
+            window: header.window,
+            sack: header.sack,
+            is_pure: header.sequence_length() == 0,
+        };
+        let before = out.to_link.len();
+        let (verdict, finished) = self.with_flow(index, |tracked, config| {
+            let verdict = tracked.on_ack(now, ack, config, &mut |packet| out.to_link.push_back(packet));
+            (verdict, tracked.is_finished())
+        });
+        self.counters.retransmitted += (out.to_link.len() - before) as u64;
+        match verdict {
+            Verdict::Pass => {}
+            Verdict::HideSack => self.counters.sack_hidden += 1,
+            Verdict::Suppress => self.counters.suppressed += 1,
+        }
+        if finished {
+            self.remove(index);
+        } else {
+            self.schedule(index);
+        }
+        verdict
+    }
+
+    /// The place of a flow; a new one for a flow that begins at `seq`, if there is room.
+    fn place_for(&mut self, now: Time, flow: Flow<P::End>, seq: u32) -> Option<u32> {
+        if let Some(&index) = self.by_ends.get(&flow) {
+            return Some(index);
+        }
+        if self.by_ends.len() >= self.config.flows {
+            return None;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, scheduled: Time::MAX, occupant: None });
+            (self.places.len() - 1) as u32
+        });
+        self.places[index as usize].occupant = Some((flow, Tracked::new(now, seq)));
+        self.by_ends.insert(flow, index);
+        Some(index)
+    }
+
+    /// Lets something happen to a flow, and keeps the sums.
+    fn with_flow<T>(&mut self, index: u32, act: impl FnOnce(&mut Tracked<P>, &SnoopConfig) -> T) -> T {
+        let (_, tracked) =
+            self.places[index as usize].occupant.as_mut().expect("an index leads to a place that is taken");
+        let before = tracked.held();
+        let outcome = act(tracked, &self.config);
+        let after = tracked.held();
+        self.account(before, after);
+        outcome
+    }
+
+    fn account(&mut self, before: u64, after: u64) {
+        self.busy = self.busy + u64::from(after > 0) - u64::from(before > 0);
+        let counters = &mut self.counters;
+        counters.held_bytes = counters.held_bytes + after - before;
+        counters.most_held_bytes = counters.most_held_bytes.max(counters.held_bytes);
+    }
+
+    fn forget(&mut self, flow: Flow<P::End>) {
+        if let Some(&index) = self.by_ends.get(&flow) {
+            self.remove(index);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        place.scheduled = Time::MAX;
+        if let Some((flow, tracked)) = place.occupant.take() {
+            self.by_ends.remove(&flow);
+            self.free.push(index);
+            self.account(tracked.held(), 0);
+        }
+    }
+
+    /// Sees to it that the flow is woken in time.
+    fn schedule(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        let Some((_, tracked)) = &place.occupant else { return };
+        let deadline = tracked.deadline(&self.config);
+        if deadline < place.scheduled {
+            place.scheduled = deadline;
+            self.alarms.push(Reverse((deadline, index, place.generation)));
+        }
+    }
+
+    /// A flow's time may have come.
+    fn wake(&mut self, now: Time, index: u32, out: &mut Outbox<P>) {
+        let place = &mut self.places[index as usize];
+        place.scheduled = Time::MAX;
+        let Some((_, tracked)) = &place.occupant else { return };
+        if tracked.is_forgotten(now) {
+            return self.remove(index);
+        }
+        let before = out.to_link.len();
+        let expired = self.with_flow(index, |tracked, config| {
+            tracked.on_timer(now, config, &mut |packet| out.to_link.push_back(packet))
+        });
+        self.counters.timed_out += u64::from(expired);
+        self.counters.retransmitted += (out.to_link.len() - before) as u64;
+        self.schedule(index);
+    }
+}
+
+impl<P: Packet> Agent<P> for Snoop<P> {
+    fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+        if let Some(header) = packet.tcp() {
+            if header.flags.is_syn() || header.flags.is_rst() {
+                // Another connection of the same ends, or none any more.
+                self.forget(Flow::of_data(&header));
+                if header.flags.is_rst() {
+                    self.forget(Flow::of_acknowledgement(&header));
+                }
+            } else if header.sequence_length() > 0 {
+                self.keep(now, &header, &packet);
+            }
+        }
+        out.to_link.push_back(packet);
+    }
+
+    fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+        let verdict = match packet.tcp() {
+            Some(header) if header.flags.is_rst() => {
+                self.forget(Flow::of_data(&header));
+                self.forget(Flow::of_acknowledgement(&header));
+                Verdict::Pass
+            }
+            Some(header) if header.flags.is_ack() && !header.flags.is_syn() => self.judge(now, &header, out),
+            _ => Verdict::Pass,
+        };
+        match verdict {
+            Verdict::Pass => out.to_host.push_back(packet),
+            Verdict::HideSack => out.to_host.push_back(packet.without_sack()),
+            Verdict::Suppress => {}
+        }
+    }
+
+    fn wake_at(&self) -> Time {
+        self.alarms.peek().map_or(Time::MAX, |Reverse((at, ..))| *at)
+    }
+
+    fn on_timer(&mut self, now: Time, out: &mut Outbox<P>) {
+        while let Some(&Reverse((at, index, generation))) = self.alarms.peek()
+            && at <= now
+        {
+            self.alarms.pop();
+            let place = &self.places[index as usize];
+            if (place.generation, place.scheduled) == (generation, at) {
+                self.wake(now, index, out);
+            }
+        }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.counters.held_bytes
+    }
+
+    fn report(&self) -> AgentReport {
+        AgentReport::Snoop(SnoopCounters { flows: self.by_ends.len() as u64, ..self.counters })
+    }
+}

@@ -1,0 +1,116 @@
+//! What a receiver has selectively acknowledged.
+
+use super::super::packet::is_before;
+
+/// Ranges of sequence numbers above the cumulative acknowledgement, disjoint and in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sacked {
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Sacked {
+    /// Adds a block and calls `new` with each part of it that was not there before, in order.
+    pub(super) fn add(&mut self, (first, end): (u32, u32), mut new: impl FnMut(u32, u32)) {
+        let from = self.ranges.partition_point(|range| is_before(range.1, first));
+        let to = self.ranges.partition_point(|range| !is_before(end, range.0));
+        let mut merged = (first, end);
+        let mut at = first;
+        for &(start, stop) in &self.ranges[from..to] {
+            if is_before(at, start) {
+                new(at, start);
+            }
+            if is_before(at, stop) {
+                at = stop;
+            }
+            merged = (earlier(merged.0, start), later(merged.1, stop));
+        }
+        if is_before(at, end) {
+            new(at, end);
+        }
+        self.ranges.splice(from..to, [merged]);
+    }
+
+    /// Forgets what lies before the cumulative acknowledgement.
+    pub(super) fn acknowledge(&mut self, ack: u32) {
+        let done = self.ranges.partition_point(|range| !is_before(ack, range.1));
+        self.ranges.drain(..done);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ranges.clear();
+    }
+}
+
+fn earlier(a: u32, b: u32) -> u32 {
+    if is_before(a, b) { a } else { b }
+}
+
+fn later(a: u32, b: u32) -> u32 {
+    if is_before(a, b) { b } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn add(sacked: &mut Sacked, block: (u32, u32)) -> Vec<(u32, u32)> {
+        let mut new = Vec::new();
+        sacked.add(block, |first, end| new.push((first, end)));
+        new
+    }
+
+    #[test]
+    fn only_what_is_new_of_a_block_is_told() {
+        let mut sacked = Sacked::default();
+        assert_eq!(add(&mut sacked, (10, 20)), [(10, 20)]);
+        assert_eq!(add(&mut sacked, (10, 30)), [(20, 30)]);
+        assert_eq!(add(&mut sacked, (40, 50)), [(40, 50)]);
+        assert_eq!(add(&mut sacked, (5, 60)), [(5, 10), (30, 40), (50, 60)]);
+        assert_eq!(add(&mut sacked, (12, 15)), []);
+        assert_eq!(sacked.ranges, [(5, 60)]);
+        sacked.acknowledge(60);
+        assert!(sacked.is_empty());
+    }
+
+    #[test]
+    fn ranges_across_the_wrap_are_in_order() {
+        let mut sacked = Sacked::default();
+        let near = u32::MAX - 9;
+        assert_eq!(add(&mut sacked, (5, 9)), [(5, 9)]);
+        assert_eq!(add(&mut sacked, (near, 7)), [(near, 5)]);
+        sacked.acknowledge(3);
+        assert_eq!(sacked.ranges, [(near, 9)]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_is_told_once(
+            base: u32,
+            blocks in prop::collection::vec((0u32..200, 1u32..50), 1..40),
+        ) {
+            let mut sacked = Sacked::default();
+            let mut told = vec![false; 300];
+            let mut covered = vec![false; 300];
+            for (first, length) in blocks {
+                covered[first as usize..(first + length) as usize].fill(true);
+                let (first, end) = (base.wrapping_add(first), base.wrapping_add(first + length));
+                sacked.add((first, end), |first, end| {
+                    let (mut at, end) = (first.wrapping_sub(base), end.wrapping_sub(base));
+                    while at < end {
+                        assert!(!std::mem::replace(&mut told[at as usize], true));
+                        at += 1;
+                    }
+                });
+                prop_assert_eq!(&told, &covered);
+            }
+            for pair in sacked.ranges.windows(2) {
+                prop_assert!(is_before(pair[0].1, pair[1].0));
+            }
+        }
+    }
+}

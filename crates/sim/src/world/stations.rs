@@ -1,0 +1,77 @@
+//! The walk of a packet over a link with stations.
+
+use bentpipe_link::Fate;
+use bentpipe_link::agent::Frame;
+
+use super::World;
+use crate::events::Event;
+use crate::network::{Packet, Pipe};
+
+impl World<'_> {
+    /// A packet is to enter a link: the station in front of it is the first to see it.
+    pub(super) fn pass_station(&mut self, pipe: u32, packet: Packet) {
+        let now = self.now;
+        if let Some(station) = self.pipes[pipe as usize].station_mut() {
+            station.outbound(now, packet);
+            self.serve(pipe);
+        }
+    }
+
+    /// The first frame of a pipe has come to its end, where the other station takes it.
+    pub(super) fn arrive_framed(&mut self, pipe: u32) {
+        let (now, back) = (self.now, Pipe::back(pipe));
+        let Some((frame, next)) = self.pipes[pipe as usize].deliver_frame() else {
+            return self.events.remove_first();
+        };
+        match next {
+            Some(at) => self.events.reschedule_first(at),
+            None => self.events.remove_first(),
+        }
+        if let Some(station) = self.pipes[back as usize].station_mut() {
+            station.inbound(now, frame);
+            self.serve(back);
+        }
+    }
+
+    /// The station in front of a pipe is to be woken.
+    pub(super) fn wake_station(&mut self, pipe: u32) {
+        let Some(station) = self.pipes[pipe as usize].station_mut() else {
+            return self.events.remove_first();
+        };
+        if station.wake(self.now, &mut self.events) {
+            self.serve(pipe);
+        }
+    }
+
+    /// After something happened to a station: what it sends to the link is offered to it, and what it sends to the node's
+    /// side waits until the event has been handled, because an endpoint may be in the midst of sending.
+    fn serve(&mut self, pipe: u32) {
+        while let Some(frame) = self.pipes[pipe as usize].station_mut().and_then(|post| post.next_frame()) {
+            self.send_frame(pipe, frame);
+        }
+        let Some(station) = self.pipes[pipe as usize].station_mut() else { return };
+        while let Some(packet) = station.next_packet() {
+            let path = &self.places[packet.from as usize].path;
+            debug_assert_eq!(
+                path[packet.hop as usize],
+                Pipe::back(pipe),
+                "a packet of another link: {packet:?}"
+            );
+            self.emerged.push_back(Packet { hop: packet.hop + 1, ..packet });
+        }
+        station.settle(self.now, &mut self.events, Event::Alarm(pipe));
+    }
+
+    fn send_frame(&mut self, pipe: u32, frame: Frame<Packet>) {
+        let packet = if self.watches_packets { frame.packet().copied() } else { None };
+        let (fate, idle) = self.pipes[pipe as usize].offer_frame(self.now, frame);
+        if let Fate::Deliver { at } = fate
+            && idle
+        {
+            self.events.schedule(at, Event::Frame(pipe));
+        }
+        if let Some(packet) = packet {
+            self.report(pipe, &packet.segment, packet.from, fate);
+        }
+    }
+}
