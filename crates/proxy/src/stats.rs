@@ -61,9 +61,9 @@ pub struct SnoopStats {
     pub cached: u64,
     /// Segments that found no room and passed.
     pub not_cached: u64,
-    /// Segments sent again because of duplicate ACKs or SACK blocks.
+    /// Segments sent again, for whatever reason.
     pub retransmitted: u64,
-    /// Segments sent again because the local timer expired.
+    /// How often the local timer expired.
     pub timed_out: u64,
     /// Duplicate ACKs that were not passed on.
     pub suppressed: u64,
@@ -71,7 +71,7 @@ pub struct SnoopStats {
     pub sack_hidden: u64,
     /// Flows that are looked after now.
     pub flows: u64,
-    /// Flows that found no room and passed.
+    /// Segments of flows that found no room; they passed.
     pub flows_passed: u64,
     /// IP bytes of segments that are kept now.
     pub held_bytes: u64,

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn what_could_not_work_is_refused_with_what_could() {
         for (line, says) in [
-            ("cache = \"10kB\"", "write at least \"64KiB\""),
+            ("cache = \"10kB\"", "write at least \"65.536kB\""),
             ("flows = 2000000", "write at most 1000000"),
             ("flows = 0", "0 is not a limit"),
             ("retransmissions = 101", "write at most 100"),

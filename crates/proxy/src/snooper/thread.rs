@@ -128,10 +128,10 @@ impl Forwarder {
         loop {
             match self.devices.of(way).read(&mut self.buffer) {
                 Ok(length) => {
-                    self.tally.packets.add(1);
                     let packet = &mut self.buffer[..length];
                     // What the kernel itself has to say on a device concerns nobody.
                     if is_between_hosts(packet) {
+                        self.tally.packets.add(1);
                         restore_hop(packet);
                         return Ok(Some(IpPacket::new(&*packet)));
                     }
