@@ -229,18 +229,23 @@ fn a_firewall_with_a_memory_for_connections_lets_snooped_flows_through() {
 #[test]
 fn without_the_way_into_the_daemon_packets_take_their_own() {
     let Some(net) = network() else { return };
-    let mut daemon = snooping(&net);
-    let exchange = Exchange::start_and_hold(net.connection(&net.listen(SERVER[0])), 2_000_000);
-    exchange.wait_for(500_000);
-    net.gateway.run("ip link set bentpipe2 down");
-    exchange.let_go();
-    exchange.expect_identical();
-    // Others are split all the same: the snooper has failed, not the daemon.
-    daemon.reload(LEG).unwrap();
-    let start = Instant::now();
-    while daemon.counter("flows_total") == 0 {
-        assert!(start.elapsed() < PATIENCE);
-        net.connection(&net.listen(SERVER[0]));
+    for (command, fails) in [("ip link set bentpipe2 down", false), ("ip link del bentpipe2", true)] {
+        let mut daemon = snooping(&net);
+        let exchange = Exchange::start_and_hold(net.connection(&net.listen(SERVER[0])), 2_000_000);
+        exchange.wait_for(500_000);
+        net.gateway.run(command);
+        exchange.let_go();
+        exchange.expect_identical();
+        let start = Instant::now();
+        while fails && net.gateway.output("ip -br link").contains("bentpipe3") {
+            assert!(start.elapsed() < PATIENCE, "the other direction still passes through the daemon");
+        }
+        // Others are split all the same: what has failed is the snooper.
+        daemon.reload(LEG).unwrap();
+        while daemon.counter("flows_total") == 0 {
+            assert!(start.elapsed() < PATIENCE, "nothing is split");
+            net.connection(&net.listen(SERVER[0]));
+        }
     }
 }
 

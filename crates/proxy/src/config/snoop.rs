@@ -39,7 +39,7 @@ impl Config {
     /// What the agent is to do, if any rule says `snoop`.
     pub fn snoop_config(&self) -> Option<SnoopConfig> {
         let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack } = self.snoop;
-        let usual = SnoopConfig::with_cache(cache.unwrap_or_else(|| self.usual_cache()));
+        let usual = SnoopConfig::with_cache(cache.unwrap_or_else(|| self.usual_snoop_cache()));
         self.wants_snoop().then(|| SnoopConfig {
             flows: flows.map_or(usual.flows, Count::get),
             retransmissions: retransmissions
@@ -49,6 +49,13 @@ impl Config {
             hide_sack: hide_sack.unwrap_or(usual.hide_sack),
             ..usual
         })
+    }
+
+    /// What the cache should be, as far as the rates of the legs are known.
+    pub fn usual_snoop_cache(&self) -> ByteCount {
+        let product = |leg: &SatelliteLeg| leg.rate.map_or(0, |rate| rate.bytes_in(leg.rtt.get()));
+        let sum = self.snooped_legs().fold(0u64, |sum, (_, leg)| sum.saturating_add(product(leg)));
+        ByteCount::new(sum.saturating_mul(PRODUCTS)).max(LEAST_CACHE)
     }
 
     /// The legs whose flows some rule has snooped, with their names.
@@ -62,12 +69,6 @@ impl Config {
                 .any(|rule| rule.may_concern(is_ground, is_leg) || rule.may_concern(is_leg, is_ground))
         };
         self.legs.iter().filter(move |(_, leg)| concerns(leg))
-    }
-
-    fn usual_cache(&self) -> ByteCount {
-        let product = |leg: &SatelliteLeg| leg.rate.map_or(0, |rate| rate.bytes_in(leg.rtt.get()));
-        let sum = self.snooped_legs().fold(0u64, |sum, (_, leg)| sum.saturating_add(product(leg)));
-        ByteCount::new(sum.saturating_mul(PRODUCTS)).max(LEAST_CACHE)
     }
 }
 
