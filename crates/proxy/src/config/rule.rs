@@ -216,9 +216,9 @@ mod tests {
         let page = include_str!("../../../../docs/policy.md");
         let examples: Vec<&str> =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        assert_eq!(examples.len(), 3);
+        assert_eq!(examples.len(), 4);
         for example in examples {
-            parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+            parse(&(SNOOP.to_owned() + example)).unwrap_or_else(|error| panic!("{error}\n{example}"));
         }
         let file = include_str!("../../../../dist/bentpipe.toml");
         let (_, rules) = file.split_once("docs/policy.md says more").unwrap();
