@@ -11,7 +11,7 @@ use super::{Action, Config, Interface, SatelliteLeg};
 const PRODUCTS: u64 = 3;
 /// One packet of the largest size must fit.
 const LEAST_CACHE: ByteCount = ByteCount::new(64 << 10);
-/// As many as the kernel's sets can be made for without thinking; each takes some hundred bytes there and here.
+/// Each takes memory in the kernel's set and in the agent; beyond this the number is more likely a slip.
 const MOST_FLOWS: usize = 1_000_000;
 /// More would be a sender of its own.
 const MOST_RETRANSMISSIONS: usize = 100;
