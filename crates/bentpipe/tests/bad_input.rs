@@ -58,3 +58,26 @@ fn an_unusable_outage_trace_names_file_and_line() {
     let text = complaint(&bentpipe(&["link", "--outages", argument, "--", "true"]));
     assert!(text.contains(argument) && text.contains("line 3"), "{text}");
 }
+
+#[test]
+fn what_an_agent_of_the_link_cannot_use_is_named_with_what_it_can() {
+    for (argument, parts) in [
+        ("--snoop=fast", ["\"fast\"", "3BDP"]),
+        ("--snoop=0", ["one segment", "1.5kB"]),
+        ("--delayed-dup-acks=5", ["the unit is missing", "600ms"]),
+        ("--arq=0", ["--arq", "1 to 1000"]),
+    ] {
+        let output = bentpipe(&["link", argument, "--", "true"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{argument}: {text}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{argument}: {text}");
+    }
+}
+
+#[test]
+fn a_cache_in_bandwidth_delay_products_needs_a_link_that_has_one() {
+    let text = complaint(&bentpipe(&["link", "--delay", "300ms", "--snoop", "--", "true"]));
+    for part in ["--rate", "--profile", "--snoop=2MB"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}

@@ -348,6 +348,39 @@ fn a_link_that_mangles_says_how_much_it_did() {
 }
 
 #[test]
+fn a_link_with_agents_says_what_each_did() {
+    if missing() {
+        return;
+    }
+    // The refusal of a connection: a SYN there, a reset back.
+    let output = Command::new(env!("CARGO_BIN_EXE_bentpipe"))
+        .args([
+            "link",
+            "--rate",
+            "10M",
+            "--delay",
+            "5ms",
+            "--snoop=2BDP",
+            "--delayed-dup-acks",
+            "20ms",
+            "--arq",
+        ])
+        .args(["--", "bash", "-c", "exec 3<>/dev/tcp/$BENTPIPE_FAR/9"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("refused"), "{text}");
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("link: ")).collect();
+    let starts =
+        ["to the command", "from the command", "snoop", "delayed dup-ACKs", "ARQ, far end", "ARQ, this end"];
+    assert_eq!(lines.len(), starts.len(), "{text}");
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(&format!("link: {start}")), "{text}");
+    }
+}
+
+#[test]
 fn a_command_that_does_not_exist_ends_as_in_a_shell() {
     if missing() {
         return;

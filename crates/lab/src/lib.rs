@@ -48,6 +48,14 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// An experiment has no form for the kernel.
+    #[error("{name} runs in virtual time only (--on sim); what runs on the kernel is {able}")]
+    NotInThisWorld {
+        /// The experiment.
+        name: String,
+        /// Those that have one.
+        able: String,
+    },
     /// A scenario of an experiment is not valid.
     #[error("cannot set up the experiment: {0}")]
     Scenario(String),

@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::LinkConfig;
+use bentpipe_link::agent::StationConfig;
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
 
 use crate::Error;
@@ -42,9 +43,19 @@ pub struct Scene {
 impl Scene {
     /// Builds the hosts, starts the link and sets addresses and routes of both families.
     pub fn build(config: &LinkConfig, seed: u64) -> Result<Self, Error> {
+        Self::build_with_stations(config, &Default::default(), seed)
+    }
+
+    /// The same with stations at the link's ends: the gateway's and the client's.
+    pub fn build_with_stations(
+        config: &LinkConfig,
+        stations: &[StationConfig; 2],
+        seed: u64,
+    ) -> Result<Self, Error> {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Namespace::new);
         let (client, gateway, server) = (client?, gateway?, server?);
-        let link = SatelliteLink::start(&gateway, SATELLITE, &client, SATELLITE, config, seed, MTU)?;
+        let ends = ((&gateway, SATELLITE), (&client, SATELLITE));
+        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
         SATELLITE_SUBNET.assign(&gateway, SATELLITE, &client, SATELLITE)?;
         veth(&gateway, TERRESTRIAL, &server, TERRESTRIAL)?;
         TERRESTRIAL_SUBNET.assign(&gateway, TERRESTRIAL, &server, TERRESTRIAL)?;

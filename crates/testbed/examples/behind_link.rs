@@ -14,7 +14,8 @@ fn main() -> ExitCode {
         None
     };
     let (config, mangling) = (Profile::Geo.config(), Mangling::default());
-    match (BehindLink { config, mangling, seed: 1, far, command }).run() {
+    let stations = Default::default();
+    match (BehindLink { config, stations, mangling, seed: 1, far, command }).run() {
         Ok(code) => ExitCode::from(code as u8),
         Err(error) => {
             eprintln!("behind_link: {error}");

@@ -1,6 +1,8 @@
 //! How precisely the link keeps its times, and how fast it can go.
 //!
-//!     cargo run --release -p bentpipe-testbed --example link_precision
+//!     cargo run --release -p bentpipe-testbed --example link_precision [stations]
+//!
+//! With `stations`, there is one at each end that lets all packets pass.
 //!
 //! Timestamped UDP packets cross a link of 300 ms between two namespaces. Each error is measured twice: in the driver
 //! (just after the packet was written, against the model's time) and end to end (when the receiver has it, against what
@@ -12,9 +14,11 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_link::{Direction, DirectionConfig, Fate, LinkConfig};
 use bentpipe_testbed::{Namespace, Result, SatelliteLink, Subnet, veth};
-use bentpipe_units::{Rate, Time};
+use bentpipe_units::{ByteCount, Rate, Time};
 
 /// IP length; the UDP payload is 28 bytes shorter.
 const PACKET: usize = 1500;
@@ -23,6 +27,11 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(4);
 
 fn main() -> Result<()> {
+    let stations = match std::env::args().nth(1).as_deref() {
+        None => Default::default(),
+        Some("stations") => [pass_through(), pass_through()],
+        Some(other) => panic!("\"{other}\" is neither nothing nor stations"),
+    };
     println!(
         "{:>9} {:>9} | driver µs: p50 p99 max | end to end µs: p50 p99 max | unintended drops",
         "Mbit/s", "sent"
@@ -32,7 +41,7 @@ fn main() -> Result<()> {
     let mut mbps = 100;
     loop {
         let length = if mbps == 100 { LONG } else { SHORT };
-        let outcome = measure(Rate::mbps(mbps), length)?;
+        let outcome = measure(Rate::mbps(mbps), length, &stations)?;
         outcome.print();
         if outcome.unintended > 0 || outcome.offered_mbps < 0.95 * mbps as f64 {
             break;
@@ -44,6 +53,12 @@ fn main() -> Result<()> {
         println!("highest rate sustained without an unintended drop: {rate:.0} Mbit/s");
     }
     Ok(())
+}
+
+/// A station through which everything passes: an agent without room for any connection.
+fn pass_through() -> StationConfig {
+    let config = SnoopConfig { flows: 0, ..SnoopConfig::with_cache(ByteCount::new(0)) };
+    StationConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
 }
 
 struct Outcome {
@@ -69,7 +84,7 @@ impl Outcome {
 /// Sends full-size packets at `rate` over a link that is ten times as fast. On one that is hardly faster, a packet that
 /// this machine sends a millisecond late delays those behind it for as long as the backlog lasts, and one hiccup of the
 /// sender counts many times.
-fn measure(rate: Rate, length: Duration) -> Result<Outcome> {
+fn measure(rate: Rate, length: Duration, stations: &[StationConfig; 2]) -> Result<Outcome> {
     let direction = DirectionConfig {
         rate: Rate::from_bps(rate.bps() * 10),
         delay: Duration::from_millis(300),
@@ -78,7 +93,8 @@ fn measure(rate: Rate, length: Duration) -> Result<Outcome> {
     let config = LinkConfig { forward: direction.clone(), reverse: direction.clone() };
     let (gateway, terminal, subnet) =
         (Namespace::new("gateway")?, Namespace::new("terminal")?, Subnet::new(0));
-    let link = SatelliteLink::start(&gateway, "sat0", &terminal, "sat0", &config, 1, PACKET as u32)?;
+    let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
+    let link = SatelliteLink::start_with_stations(ends.0, ends.1, &config, stations, 1, PACKET as u32)?;
     subnet.assign(&gateway, "sat0", &terminal, "sat0")?;
     let Exchange { sent, elapsed, received } =
         exchange(&gateway, &terminal, subnet, link.started_at(), rate, length)?;

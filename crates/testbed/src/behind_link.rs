@@ -1,3 +1,5 @@
+mod summary;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -5,7 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use bentpipe_link::{Cause, Counters, LinkConfig, MangledCounters, Mangling};
+use bentpipe_link::agent::StationConfig;
+use bentpipe_link::{LinkConfig, Mangling};
 use rustix::process::{Signal, getegid};
 
 use crate::signals::{Arrival, HeldSignals};
@@ -34,6 +37,8 @@ const MTU: u32 = 1500;
 pub struct BehindLink {
     /// The link; `forward` leads to the terminal, in which the command runs.
     pub config: LinkConfig,
+    /// What sits at its ends: at the far end, and at the terminal.
+    pub stations: [StationConfig; 2],
     /// How it mangles what it delivers.
     pub mangling: Mangling,
     /// The seed of its random losses, and of the mangling.
@@ -46,7 +51,7 @@ pub struct BehindLink {
 
 impl BehindLink {
     /// Runs the command and returns its exit code, or 128 plus the number of the signal that ended it. The packets by
-    /// fate are printed on standard error at the end.
+    /// fate, and what the agents at the link's ends have done, are printed on standard error at the end.
     ///
     /// An ordinary user gets a user namespace, in which this process stays. Ctrl-C goes to the command, which shares the
     /// terminal; SIGTERM and SIGHUP ask the command to end, and after five seconds make it.
@@ -63,7 +68,7 @@ impl BehindLink {
             enter_user_namespace()?;
         }
         let signals = HeldSignals::hold().map_err(|source| Error::Signals { source })?;
-        let place = Place::build(&self.config, self.seed)?;
+        let place = Place::build(&self.config, &self.stations, self.seed)?;
         place.link.mangle(&self.mangling, self.seed);
         let far = self.far.as_deref().map(|line| place.start_far(line)).transpose()?;
         let mut command = Child::spawn_in_foreground(place.terminal_command(&self.command)?)?;
@@ -85,10 +90,11 @@ struct Place {
 const SUBNET: Subnet = Subnet::new(0);
 
 impl Place {
-    fn build(config: &LinkConfig, seed: u64) -> Result<Self> {
+    fn build(config: &LinkConfig, stations: &[StationConfig; 2], seed: u64) -> Result<Self> {
         let far = Namespace::new("far")?;
         let terminal = Namespace::new("terminal")?;
-        let link = SatelliteLink::start(&far, "sat0", &terminal, "sat0", config, seed, MTU)?;
+        let ends = ((&far, "sat0"), (&terminal, "sat0"));
+        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
         SUBNET.assign(&far, "sat0", &terminal, "sat0")?;
         default_route(&far, SUBNET.right4())?;
         default_route(&far, SUBNET.right6())?;
@@ -130,8 +136,11 @@ impl Place {
     fn summary(&self) -> Result<String> {
         let (forward, reverse) = self.link.counters();
         let (forward_mangled, reverse_mangled) = self.link.mangled();
-        let mut text = line("to the command", &forward, &forward_mangled)
-            + &line("from the command", &reverse, &reverse_mangled);
+        let reports = self.link.station_reports();
+        let unit = if reports[0].arq.is_some() { "frames" } else { "packets" };
+        let mut text = summary::direction("to the command", unit, &forward, &forward_mangled)
+            + &summary::direction("from the command", unit, &reverse, &reverse_mangled)
+            + &summary::stations(&reports);
         let unintended = self.link.unintended_drops()?;
         if unintended > 0 {
             let _ =
@@ -198,26 +207,6 @@ fn report_far(far: Option<Child>) -> Result<()> {
     Ok(())
 }
 
-fn line(direction: &str, counters: &Counters, mangled: &MangledCounters) -> String {
-    let Counters { offered, delivered, .. } = counters;
-    let mut text = format!("link: {direction:<16} {offered} packets sent, {delivered} delivered");
-    for cause in Cause::ALL {
-        match counters.dropped(cause) {
-            0 => {}
-            dropped => {
-                let _ = write!(text, ", {dropped} lost: {cause}");
-            }
-        }
-    }
-    let MangledCounters { held_back, duplicated, corrupted } = *mangled;
-    for (count, what) in [(held_back, "held back"), (duplicated, "duplicated"), (corrupted, "corrupted")] {
-        if count > 0 {
-            let _ = write!(text, ", {count} {what}");
-        }
-    }
-    text + "\n"
-}
-
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }
@@ -230,17 +219,6 @@ mod tests {
     fn the_exit_code_is_the_commands_or_tells_the_signal() {
         assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_code(ExitStatus::from_raw(libc::SIGKILL)), 137);
-    }
-
-    #[test]
-    fn the_summary_names_only_the_causes_that_occurred() {
-        let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
-        counters.dropped.packet_error = 3;
-        let text = line("to the command", &counters, &MangledCounters::default());
-        assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
-        let mangled = MangledCounters { held_back: 2, duplicated: 0, corrupted: 1 };
-        let text = line("to the command", &counters, &mangled);
-        assert!(text.ends_with("3 lost: packet error, 2 held back, 1 corrupted\n"), "{text}");
     }
 
     #[test]

@@ -26,18 +26,24 @@
 
 mod address;
 mod behind_link;
+mod bell;
 mod carrier;
+mod carrier_state;
 mod child;
 mod clock;
+mod end;
 mod error;
 mod guardian;
+mod in_flight;
 mod lateness;
+mod line;
 mod namespace;
 mod outage;
 mod privilege;
 mod require;
 mod satellite;
 mod signals;
+mod station_carrier;
 mod tun;
 
 pub use address::{Subnet, default_route, forwarding, veth};

@@ -1,20 +1,27 @@
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use bentpipe_link::agent::{StationConfig, StationReport};
 use bentpipe_link::{Counters, Direction, Link, LinkConfig, MangledCounters, Mangling};
 use bentpipe_units::Time;
 
-use crate::carrier::{Carrier, CarrierState, Stop};
+use crate::bell::{Bell, Stop};
+use crate::carrier::Carrier;
+use crate::carrier_state::CarrierState;
 use crate::clock::Clock;
+use crate::end::End;
+use crate::line::Line;
 use crate::outage::CommandedOutages;
+use crate::station_carrier::StationCarrier;
 use crate::tun::Tun;
 use crate::{Error, LatenessSummary, Namespace, Result};
 
 /// A running satellite link between two namespaces: a TUN device in each, and a thread for each direction that carries
-/// packets from one to the other as [`bentpipe_link`] says.
+/// packets from one to the other as [`bentpipe_link`] says. There may be a [station](bentpipe_link::agent) at each end.
 ///
-/// Dropping it stops the threads and removes the devices; packets in flight are lost.
+/// Dropping it stops the threads and removes the devices; packets in flight are lost, and those that stations hold.
 #[derive(Debug)]
 pub struct SatelliteLink {
     gateway: Arc<Tun>,
@@ -22,6 +29,8 @@ pub struct SatelliteLink {
     forward: Arc<CarrierState>,
     reverse: Arc<CarrierState>,
     outages: Arc<CommandedOutages>,
+    /// None where the ends are bare.
+    ends: Option<Ends>,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     clock: Clock,
@@ -30,11 +39,13 @@ pub struct SatelliteLink {
 /// What one direction of the link has really done, as opposed to what the model decided ([`Counters`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Packets that have arrived at the far end, duplicates included.
+    /// Packets that the far host has got, duplicates included. Where stations are, these are others than have crossed the
+    /// link: stations drop, hold back and add.
     pub packets: u64,
-    /// IP bytes that have arrived at the far end.
+    /// IP bytes that the far host has got.
     pub bytes: u64,
-    /// How much later than the model said they were written.
+    /// How much later than the model said packets were written; where stations are, how much later the far station had taken
+    /// frames, and what it gave at once was written.
     pub lateness: LatenessSummary,
 }
 
@@ -56,27 +67,69 @@ impl SatelliteLink {
         seed: u64,
         mtu: u32,
     ) -> Result<Self> {
+        let (gateway, terminal) = ((gateway, gateway_if), (terminal, terminal_if));
+        Self::start_with_stations(gateway, terminal, config, &Default::default(), seed, mtu)
+    }
+
+    /// The same with stations at the ends, the gateway's and the terminal's. If nothing sits at either, there are none, and
+    /// packets are carried as by [`start`](Self::start).
+    ///
+    /// What crosses the link then are the stations' frames, and the model counts them: also those that stations send
+    /// again, and what they tell each other. [Mangling](Self::mangle) flips bits of the IP packets in them only.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_stations(
+        (gateway, gateway_if): (&Namespace, &str),
+        (terminal, terminal_if): (&Namespace, &str),
+        config: &LinkConfig,
+        stations: &[StationConfig; 2],
+        seed: u64,
+        mtu: u32,
+    ) -> Result<Self> {
         let gateway = Arc::new(Tun::create(gateway, gateway_if, mtu)?);
         let terminal = Arc::new(Tun::create(terminal, terminal_if, mtu)?);
-        let stop = Arc::new(Stop::new().map_err(|source| driver_error(&gateway, &terminal, source))?);
+        let failed = |source| driver_error(&gateway, &terminal, source);
+        let stop = Arc::new(Stop::new().map_err(failed)?);
         let outages = Arc::new(CommandedOutages::default());
-        let state = |direction: Direction| Arc::new(CarrierState::new(direction, Arc::clone(&outages)));
-        let Link { forward, reverse } = Link::new(config, seed);
-        let (forward, reverse) = (state(forward), state(reverse));
         let clock = Clock::start();
+        let Link { forward, reverse } = Link::new(config, seed);
+        let line = |from: &Arc<Tun>, to: &Arc<Tun>, direction: Direction, delay: Duration| Line {
+            from: Arc::clone(from),
+            to: Arc::clone(to),
+            clock,
+            delay,
+            mtu: mtu as usize,
+            state: Arc::new(CarrierState::new(direction, Arc::clone(&outages))),
+            stop: Arc::clone(&stop),
+        };
+        let down = line(&gateway, &terminal, forward, config.forward.delay);
+        let up = line(&terminal, &gateway, reverse, config.reverse.delay);
+        let (forward, reverse) = (Arc::clone(&down.state), Arc::clone(&up.state));
+        let (ends, work) = carriers(down, up, stations).map_err(failed)?;
         let mut link =
-            Self { gateway, terminal, forward, reverse, outages, stop, threads: Vec::new(), clock };
-        let (down, up) = ((&link.gateway, &link.terminal), (&link.terminal, &link.gateway));
-        let (f, r) = (&link.forward, &link.reverse);
-        let carriers = [
-            Carrier::new(down, mtu, clock, config.forward.delay, Arc::clone(f), Arc::clone(&link.stop)),
-            Carrier::new(up, mtu, clock, config.reverse.delay, Arc::clone(r), Arc::clone(&link.stop)),
-        ];
-        for (name, carrier) in ["link forward", "link reverse"].into_iter().zip(carriers) {
-            let thread = thread::Builder::new().name(name.to_owned()).spawn(|| carrier.run());
-            link.threads.push(thread.map_err(|source| driver_error(&link.gateway, &link.terminal, source))?);
-        }
+            Self { gateway, terminal, forward, reverse, outages, ends, stop, threads: Vec::new(), clock };
+        link.start_threads(work)?;
         Ok(link)
+    }
+
+    fn start_threads(&mut self, work: [Work; 2]) -> Result<()> {
+        for (name, carry) in ["link forward", "link reverse"].into_iter().zip(work) {
+            let thread = thread::Builder::new().name(name.to_owned()).spawn(carry);
+            self.threads.push(thread.map_err(|source| driver_error(&self.gateway, &self.terminal, source))?);
+        }
+        Ok(())
+    }
+
+    /// What the stations have done so far, and what they hold: the gateway's and the terminal's. Empty where there are none.
+    pub fn station_reports(&self) -> [StationReport; 2] {
+        self.ends.as_ref().map(|ends| ends.each_ref().map(|end| end.report())).unwrap_or_default()
+    }
+
+    /// IP bytes of packets that the stations keep or hold back now: the gateway's and the terminal's. Cheap: sample it to
+    /// draw a curve.
+    pub fn held_bytes(&self) -> [u64; 2] {
+        self.ends.as_ref().map(|ends| ends.each_ref().map(|end| end.held_bytes())).unwrap_or_default()
     }
 
     /// Packets by fate, forward and reverse, up to this moment. A packet counts when it is offered to the link; one that
@@ -85,7 +138,7 @@ impl SatelliteLink {
         (self.forward.counters(), self.reverse.counters())
     }
 
-    /// Bytes that have arrived, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
+    /// IP bytes that the far hosts have got, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
     pub fn delivered_bytes(&self) -> (u64, u64) {
         (self.forward.written().1, self.reverse.written().1)
     }
@@ -158,11 +211,35 @@ impl Drop for SatelliteLink {
     }
 }
 
+/// The gateway's and the terminal's.
+type Ends = [Arc<End>; 2];
+/// What a carrier's thread does.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The ends, if anything sits there, and what the carriers of both directions do.
+fn carriers(
+    down: Line,
+    up: Line,
+    [gateway, terminal]: &[StationConfig; 2],
+) -> io::Result<(Option<Ends>, [Work; 2])> {
+    if gateway.is_nothing() && terminal.is_nothing() {
+        let work = |line: Line| -> Work { Box::new(|| Carrier::new(line).run()) };
+        return Ok((None, [work(down), work(up)]));
+    }
+    let bells = [Arc::new(Bell::new()?), Arc::new(Bell::new()?)];
+    let [forward, reverse] = &bells;
+    let gateway = Arc::new(End::new(gateway, down.clock, forward, reverse));
+    let terminal = Arc::new(End::new(terminal, up.clock, reverse, forward));
+    let forward = StationCarrier::new(down, &gateway, &terminal, Arc::clone(forward));
+    let reverse = StationCarrier::new(up, &terminal, &gateway, Arc::clone(reverse));
+    Ok((Some([gateway, terminal]), [Box::new(|| forward.run()), Box::new(|| reverse.run())]))
+}
+
 fn delivered(state: &CarrierState) -> Delivered {
     let (packets, bytes) = state.written();
     Delivered { packets, bytes, lateness: state.lateness().summary() }
 }
 
-fn driver_error(from: &Tun, to: &Tun, source: std::io::Error) -> Error {
+fn driver_error(from: &Tun, to: &Tun, source: io::Error) -> Error {
     Error::Driver { from: from.interface().to_owned(), to: to.interface().to_owned(), source }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
-use bentpipe_lab::results::{Results, Seeds, Written};
+use bentpipe_lab::results::{self, Results, Seeds, Written};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -67,6 +67,17 @@ struct Run {
 enum World {
     /// In virtual time.
     Sim,
+    /// With the TCP of this machine's kernel, in real time; needs root. Not every experiment has this form.
+    Kernel,
+}
+
+impl From<World> for results::World {
+    fn from(world: World) -> Self {
+        match world {
+            World::Sim => results::World::Sim,
+            World::Kernel => results::World::Kernel,
+        }
+    }
 }
 
 impl Lab {
@@ -87,6 +98,7 @@ impl List {
                     "title": experiment.title,
                     "source": experiment.source,
                     "seeds": experiment.seeds,
+                    "worlds": experiment.worlds(),
                 })
             };
             let entries: Vec<_> = experiment::ALL.iter().map(entry).collect();
@@ -101,14 +113,14 @@ impl List {
 
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let World::Sim = self.on;
-        let experiments = self.experiments()?;
+        let world = results::World::from(self.on);
+        let experiments = self.experiments(world)?;
         let seeds =
             experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;
         super::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
         for (experiment, seeds) in experiments.into_iter().zip(seeds) {
-            let results = conduct(experiment, seeds)?;
+            let results = conduct(experiment, world, seeds)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
@@ -127,12 +139,13 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Those that are named, each once. All names are looked up, also those beside "all".
-    fn experiments(&self) -> anyhow::Result<Vec<&'static Experiment>> {
+    /// Those that are named, each once. All names are looked up, also those beside "all", which stands for all that can run
+    /// in this world.
+    fn experiments(&self, world: results::World) -> anyhow::Result<Vec<&'static Experiment>> {
         let mut found: Vec<&Experiment> = Vec::new();
         for name in &self.names {
             let named = match name.as_str() {
-                ALL => experiment::ALL.iter().collect(),
+                ALL => experiment::ALL.iter().filter(|found| found.worlds().contains(&world)).collect(),
                 name => vec![experiment::find(name).context("no experiment was run")?],
             };
             for experiment in named {
@@ -145,7 +158,7 @@ impl Run {
     }
 
     fn seeds(&self, experiment: &Experiment) -> anyhow::Result<Seeds> {
-        let count = self.seeds.unwrap_or(experiment.seeds);
+        let count = self.seeds.unwrap_or(experiment.seeds_in(self.on.into()));
         ensure!(
             self.seed.checked_add(count).is_some(),
             "there are no {count} seeds from {} on: begin with --seed {} at the most",
@@ -157,14 +170,14 @@ impl Run {
 }
 
 /// Runs an experiment, with a bar that appears when it takes more than a second.
-fn conduct(experiment: &Experiment, seeds: Seeds) -> anyhow::Result<Results> {
+fn conduct(experiment: &Experiment, world: results::World, seeds: Seeds) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
     let bar = bar.with_style(style).with_prefix(experiment.name);
     let started = Instant::now();
     let results = std::thread::scope(|scope| {
-        let run = scope.spawn(|| experiment.run(seeds, &progress));
+        let run = scope.spawn(|| experiment.run(world, seeds, &progress));
         while !run.is_finished() {
             let (done, planned) = progress.get();
             bar.set_length(planned);

@@ -1,3 +1,5 @@
+mod agents;
+
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,6 +11,8 @@ use bentpipe_link::{DirectionConfig, LinkConfig, Mangling, OutageTrace, Profile}
 use bentpipe_testbed::{BehindLink, Error};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::Args;
+
+use agents::Agents;
 
 /// How long packets are held back that are to be reordered: at 10 Mbit/s eight of full size overtake each.
 const REORDER_BY: Duration = Duration::from_millis(10);
@@ -51,6 +55,8 @@ pub(crate) struct Link {
     /// Share of packets in which one bit is flipped.
     #[arg(long)]
     corrupt: Option<Probability>,
+    #[command(flatten)]
+    agents: Agents,
     /// The seed of the losses and of the mangling.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -65,7 +71,9 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let (config, mangling) = (self.config()?, self.mangling());
-        let behind = BehindLink { config, mangling, seed: self.seed, far: self.far, command: self.command };
+        let stations = self.agents.stations(&config)?;
+        let (seed, far, command) = (self.seed, self.far, self.command);
+        let behind = BehindLink { config, stations, mangling, seed, far, command };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
                 super::tell(format_args!("bentpipe: cannot run {program}: {source}"));

@@ -4,18 +4,20 @@
 //! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
+mod lossy_link;
 mod pepsal;
 mod psats09;
 mod radius07;
+mod surrey;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bentpipe_sim::file::{Setting, Source};
-use bentpipe_sim::{FlowResult, RunResult, Scenario, Unobserved, run};
+use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::results::{Results, Seeds};
+use crate::results::{Results, Seeds, World};
 use crate::statistics::Summary;
 
 /// An experiment of the literature.
@@ -30,6 +32,8 @@ pub struct Experiment {
     /// With how many seeds it runs unless told otherwise.
     pub seeds: u64,
     run: fn(&Lab<'_>) -> Result<Findings, Error>,
+    /// With how many seeds it runs on the kernel unless told otherwise, and how; none of the published figures does so far.
+    on_kernel: Option<(u64, fn(&Lab<'_>) -> Result<Findings, Error>)>,
 }
 
 /// What an experiment finds; the rest of its [`Results`] is known beforehand.
@@ -41,7 +45,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 8] = [
+pub const ALL: [Experiment; 13] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -50,6 +54,11 @@ pub const ALL: [Experiment; 8] = [
     pepsal::FAIRNESS,
     radius07::REACH,
     radius07::STEP,
+    surrey::FIG2,
+    surrey::FIG3,
+    surrey::FIG4,
+    surrey::DELAY,
+    lossy_link::LOSSY_LINK,
 ];
 
 /// The experiment of a name.
@@ -78,22 +87,53 @@ impl Progress {
 }
 
 impl Experiment {
-    /// Runs it in virtual time.
+    /// The worlds that it can run in.
+    pub fn worlds(&self) -> &'static [World] {
+        match self.on_kernel {
+            Some(_) => &[World::Sim, World::Kernel],
+            None => &[World::Sim],
+        }
+    }
+
+    /// With how many seeds it runs in a world unless told otherwise.
+    pub fn seeds_in(&self, world: World) -> u64 {
+        match (world, self.on_kernel) {
+            (World::Kernel, Some((seeds, _))) => seeds,
+            _ => self.seeds,
+        }
+    }
+
+    /// Runs it in virtual time, or with the TCP of this machine's kernel.
     ///
     /// # Errors
-    /// If a scenario of it is not valid.
-    pub fn run(&self, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
-        let found = (self.run)(&Lab { seeds, progress })?;
+    /// If a scenario of it is not valid; [`Error::NotInThisWorld`] if it has no form for the kernel; whatever setting up
+    /// namespaces, links and the proxy can meet there.
+    pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
+        let run = match (world, self.on_kernel) {
+            (World::Sim, _) => self.run,
+            (World::Kernel, Some((_, run))) => run,
+            (World::Kernel, None) => return Err(self.not_on_kernel()),
+        };
+        let found = run(&Lab { seeds, progress })?;
         Ok(Results {
-            name: self.name.into(),
+            name: match world {
+                World::Sim => self.name.into(),
+                World::Kernel => format!("{}-kernel", self.name),
+            },
             title: self.title.into(),
             source: self.source.into(),
-            world: crate::results::World::Sim,
+            world,
             seeds,
             verdicts: found.verdicts,
             tables: found.tables,
             figures: found.figures,
         })
+    }
+
+    fn not_on_kernel(&self) -> Error {
+        let able =
+            ALL.iter().filter(|experiment| experiment.on_kernel.is_some()).map(|experiment| experiment.name);
+        Error::NotInThisWorld { name: self.name.into(), able: able.collect::<Vec<_>>().join(", ") }
     }
 }
 
@@ -104,6 +144,12 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
+    /// The seeds, one after the other.
+    fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
+        let Seeds { first, count } = self.seeds;
+        (0..count).map(move |index| first.wrapping_add(index))
+    }
+
     /// A scenario of `scenarios/` with parameters set, each as `key=value`.
     fn scenario(&self, file: &(&str, &str), settings: &[String]) -> Result<Scenario, Error> {
         let settings: Vec<Setting> = settings
@@ -116,19 +162,30 @@ impl Lab<'_> {
 
     /// Runs each scenario with each seed, on all cores; the results are in the order of the scenarios.
     fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
+        let unobserved = self.observe(scenarios, || Unobserved).into_iter();
+        unobserved.map(|runs| Runs(runs.into_iter().map(|(result, _)| result).collect())).collect()
+    }
+
+    /// The same with somebody who looks on at each run.
+    fn observe<O: Observer + Send>(
+        &self,
+        scenarios: &[Scenario],
+        observer: impl Fn() -> O + Sync,
+    ) -> Vec<Vec<(RunResult, O)>> {
         let seeds = self.seeds.count;
         let jobs = scenarios.len() as u64 * seeds;
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
         let job = |index: u64| {
-            let scenario = &scenarios[(index / seeds) as usize];
-            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut Unobserved);
+            let (scenario, mut observer) = (&scenarios[(index / seeds) as usize], observer());
+            let result = run(scenario, self.seeds.first.wrapping_add(index % seeds), &mut observer);
             self.progress.done.fetch_add(1, Ordering::Relaxed);
-            result
+            (result, observer)
         };
         // One at a time: runs differ in length by orders of magnitude.
-        let results: Vec<RunResult> =
+        let results: Vec<(RunResult, O)> =
             (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        results.chunks(seeds as usize).map(|runs| Runs(runs.to_vec())).collect()
+        let mut results = results.into_iter();
+        scenarios.iter().map(|_| results.by_ref().take(seeds as usize).collect()).collect()
     }
 }
 
@@ -164,7 +221,7 @@ mod tests {
         let outcome = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let seeds = Seeds { first: 1, count: 2 };
-            pool.install(|| pepsal::PER.run(seeds, &Progress::default())).unwrap()
+            pool.install(|| pepsal::PER.run(World::Sim, seeds, &Progress::default())).unwrap()
         };
         assert_eq!(outcome(1), outcome(3));
     }

@@ -24,6 +24,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     source: SOURCE,
     seeds: 5,
     run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }),
+    on_kernel: None,
 };
 
 pub(super) const PER: Experiment = Experiment {
@@ -32,6 +33,7 @@ pub(super) const PER: Experiment = Experiment {
     source: SOURCE,
     seeds: 5,
     run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }),
+    on_kernel: None,
 };
 
 pub(super) const BOTH: Experiment = Experiment {
@@ -40,6 +42,7 @@ pub(super) const BOTH: Experiment = Experiment {
     source: SOURCE,
     seeds: 5,
     run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }),
+    on_kernel: None,
 };
 
 pub(super) const FAIRNESS: Experiment = Experiment {
@@ -48,6 +51,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     source: SOURCE,
     seeds: 5,
     run: fairness,
+    on_kernel: None,
 };
 
 /// What the satellite connection meets.

@@ -23,6 +23,7 @@ pub(super) const FIG4: Experiment = Experiment {
     source: SOURCE,
     seeds: 20,
     run: fig4,
+    on_kernel: None,
 };
 
 pub(super) const FIG5: Experiment = Experiment {
@@ -31,6 +32,7 @@ pub(super) const FIG5: Experiment = Experiment {
     source: SOURCE,
     seeds: 20,
     run: fig5,
+    on_kernel: None,
 };
 
 /// One connection for the journey at a speed, by a way across the satellite.

@@ -19,6 +19,7 @@ pub(super) const REACH: Experiment = Experiment {
     source: SOURCE,
     seeds: 1,
     run: reach,
+    on_kernel: None,
 };
 
 pub(super) const STEP: Experiment = Experiment {
@@ -27,6 +28,7 @@ pub(super) const STEP: Experiment = Experiment {
     source: SOURCE,
     seeds: 1,
     run: step,
+    on_kernel: None,
 };
 
 /// A way of calling, and how far it reaches by its schedule, in seconds of light one way.

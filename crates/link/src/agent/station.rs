@@ -83,6 +83,15 @@ impl<P: Packet> Frame<P> {
             Frame::Arq(frame) => frame.packet(),
         }
     }
+
+    /// The same frame with another packet in it; a frame without one stays as it is.
+    #[must_use]
+    pub fn map_packet(self, change: impl FnOnce(P) -> P) -> Self {
+        match self {
+            Frame::Bare(packet) => Frame::Bare(change(packet)),
+            Frame::Arq(frame) => Frame::Arq(frame.map_packet(change)),
+        }
+    }
 }
 
 impl<P: Packet> Station<P> {

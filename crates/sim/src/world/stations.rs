@@ -8,7 +8,16 @@ use crate::events::Event;
 use crate::network::{Packet, Pipe};
 
 impl World<'_> {
+    /// What stations have sent to their nodes' sides goes on.
+    #[inline(never)]
+    pub(super) fn pass_on_emerged(&mut self) {
+        while let Some(packet) = self.emerged.pop_front() {
+            self.pass_on(packet);
+        }
+    }
+
     /// A packet is to enter a link: the station in front of it is the first to see it.
+    #[inline(never)]
     pub(super) fn pass_station(&mut self, pipe: u32, packet: Packet) {
         let now = self.now;
         if let Some(station) = self.pipes[pipe as usize].station_mut() {

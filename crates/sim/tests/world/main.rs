@@ -2,6 +2,7 @@
 
 mod closed_forms;
 mod scene;
+mod stations;
 
 use bentpipe_sim::{RunResult, Scenario, Unobserved, run};
 use bentpipe_tcp::Config;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use bentpipe_link::agent::StationConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::{LINK_NEEDS, Namespace, Need, SatelliteLink, Subnet, require};
 
@@ -30,9 +31,15 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(config: &LinkConfig) -> Self {
+        Self::with_stations(config, &Default::default())
+    }
+
+    /// The gateway's station and the terminal's.
+    pub(crate) fn with_stations(config: &LinkConfig, stations: &[StationConfig; 2]) -> Self {
         let gateway = Namespace::new("gateway").unwrap();
         let terminal = Namespace::new("terminal").unwrap();
-        let link = SatelliteLink::start(&gateway, "sat0", &terminal, "sat0", config, 42, 1500).unwrap();
+        let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
+        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, 42, 1500).unwrap();
         let subnet = Subnet::new(0);
         subnet.assign(&gateway, "sat0", &terminal, "sat0").unwrap();
         Self { gateway, terminal, link, subnet }

@@ -1,0 +1,171 @@
+//! What sits at the ends of the link.
+
+use anyhow::Context;
+use bentpipe_link::agent::arq::{ArqConfig, Delivery};
+use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
+use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
+use bentpipe_units::{ByteCount, Span};
+use clap::Args;
+
+/// A packet that has not come after so many is not worth waiting for.
+const MAX_RETRANSMISSIONS: u32 = 1000;
+
+/// Agents that help TCP across the link without splitting connections.
+#[derive(Debug, Args)]
+pub(super) struct Agents {
+    /// At the far end Snoop keeps TCP's segments to the command and sends lost ones again. The size of its cache: bytes, or
+    /// bandwidth-delay products of the link as in 2.5BDP; 3BDP by default.
+    #[arg(long, value_name = "CACHE", num_args = 0..=1, require_equals = true, default_missing_value = "3BDP",
+          value_parser = read_cache)]
+    snoop: Option<Cache>,
+    /// At the command's end third and later duplicate ACKs are held back for so long, and dropped if the hole has been
+    /// filled by then.
+    #[arg(long, value_name = "DELAY")]
+    delayed_dup_acks: Option<Span>,
+    /// The link layer sends lost packets again, at most so often; 3 times by default. Packets behind a lost one wait for it,
+    /// except with --delayed-dup-acks, which is there for what does not wait.
+    #[arg(long, value_name = "RETRANSMISSIONS", num_args = 0..=1, require_equals = true, default_missing_value = "3",
+          value_parser = read_retransmissions)]
+    arq: Option<u32>,
+}
+
+/// The size of a Snoop's cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Cache {
+    Bytes(ByteCount),
+    Bdps(f64),
+}
+
+impl Agents {
+    /// The far end's station and the command's.
+    pub(super) fn stations(&self, link: &LinkConfig) -> anyhow::Result<[StationConfig; 2]> {
+        let cache = self.snoop.map(|cache| cache.size(link)).transpose()?;
+        let snoop = cache.map(|cache| AgentConfig::Snoop(SnoopConfig::with_cache(cache)));
+        let delayed = self
+            .delayed_dup_acks
+            .map(|delay| AgentConfig::DelayedDupAck(DelayedDupAckConfig::with_delay(delay.get())));
+        let arq = self.arq.map(|retransmissions| ArqConfig {
+            retransmissions,
+            delivery: if delayed.is_some() { Delivery::Immediate } else { Delivery::InOrder },
+            ..ArqConfig::for_link(link)
+        });
+        Ok([snoop, delayed].map(|agent| StationConfig { agents: agent.into_iter().collect(), arq }))
+    }
+}
+
+impl Cache {
+    fn size(self, link: &LinkConfig) -> anyhow::Result<ByteCount> {
+        let bdps = match self {
+            Self::Bytes(bytes) => return Ok(bytes),
+            Self::Bdps(bdps) => bdps,
+        };
+        let rate = link.forward.rate.context(
+            "--snoop sizes its cache in bandwidth-delay products, which a link without a rate does not have: give the link \
+             a --rate or a --profile, or the cache in bytes as in --snoop=2MB",
+        )?;
+        let bdp = rate.bytes_in(link.forward.delay + link.reverse.delay);
+        // On a short link a product is less than a packet: as for its queue.
+        let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
+        Ok(ByteCount::new(((bdps * bdp as f64) as u64).max(least)))
+    }
+}
+
+/// Reads `2MB` or `2.5BDP`.
+fn read_cache(text: &str) -> Result<Cache, String> {
+    let is_unit = |at: &usize| matches!(text[*at..].trim().to_ascii_lowercase().as_str(), "bdp" | "bdps");
+    let unit = text.char_indices().map(|(at, _)| at).find(is_unit);
+    let Some(unit) = unit else {
+        let bytes: ByteCount =
+            text.parse().map_err(|error| format!("{error}, or in bandwidth-delay products 3BDP"))?;
+        return if bytes < FULL_SIZE_PACKET {
+            Err(format!("a cache must have room for one segment at least, {FULL_SIZE_PACKET}"))
+        } else {
+            Ok(Cache::Bytes(bytes))
+        };
+    };
+    match text[..unit].trim().parse::<f64>() {
+        Ok(bdps) if bdps > 0.0 && bdps <= 1e6 => Ok(Cache::Bdps(bdps)),
+        _ => Err(format!(
+            "\"{}\" is no number of bandwidth-delay products; write for example 3BDP, or 2MB",
+            text[..unit].trim()
+        )),
+    }
+}
+
+fn read_retransmissions(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(retransmissions @ 1..=MAX_RETRANSMISSIONS) => Ok(retransmissions),
+        _ => Err(format!(
+            "write how often a packet is sent again at the most: 1 to {MAX_RETRANSMISSIONS}, for example 3"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bentpipe_link::Profile;
+
+    fn agents() -> Agents {
+        Agents { snoop: None, delayed_dup_acks: None, arq: None }
+    }
+
+    #[test]
+    fn a_cache_is_a_number_of_bytes_or_of_bandwidth_delay_products() {
+        assert_eq!(read_cache("2MB"), Ok(Cache::Bytes(ByteCount::new(2_000_000))));
+        for text in ["2.5BDP", "2.5 bdp", "2.5BDPs"] {
+            assert_eq!(read_cache(text), Ok(Cache::Bdps(2.5)), "{text}");
+        }
+        for (text, reason) in [
+            ("BDP", "3BDP"),
+            ("-1BDP", "3BDP"),
+            ("nanBDP", "3BDP"),
+            ("0BDP", "3BDP"),
+            ("3µDP", "3BDP"),
+            ("3BDPx", "3BDP"),
+            ("", "3BDP"),
+            ("100", "one segment"),
+        ] {
+            let error = read_cache(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_bandwidth_delay_product_is_the_links_and_not_less_than_some_packets() {
+        let geo = Profile::Geo.config();
+        let bdp = geo.forward.bdp().unwrap().get();
+        assert_eq!(Cache::Bdps(2.5).size(&geo).unwrap().get(), bdp * 5 / 2);
+        assert_eq!(Cache::Bdps(1e-6).size(&geo).unwrap().get(), 24_000);
+        assert_eq!(Cache::Bytes(ByteCount::new(7)).size(&LinkConfig::default()).unwrap().get(), 7);
+        let error = Cache::Bdps(1.0).size(&LinkConfig::default()).unwrap_err().to_string();
+        assert!(error.contains("--rate") && error.contains("--snoop=2MB"), "{error}");
+    }
+
+    #[test]
+    fn each_agent_is_where_it_belongs() {
+        let geo = Profile::Geo.config();
+        let nothing = agents().stations(&geo).unwrap();
+        assert!(nothing.iter().all(StationConfig::is_nothing));
+        let all = Agents {
+            snoop: Some(Cache::Bdps(3.0)),
+            delayed_dup_acks: Some("600ms".parse().unwrap()),
+            arq: Some(5),
+        };
+        let [far, near] = all.stations(&geo).unwrap();
+        assert!(matches!(far.agents[..], [AgentConfig::Snoop(_)]), "{far:?}");
+        assert!(matches!(near.agents[..], [AgentConfig::DelayedDupAck(_)]), "{near:?}");
+        assert!(far.arq.is_some_and(|arq| arq.retransmissions == 5) && far.arq == near.arq);
+    }
+
+    #[test]
+    fn packets_behind_a_lost_one_wait_unless_their_acks_are_delayed() {
+        let geo = Profile::Geo.config();
+        let delivery = |agents: Agents| agents.stations(&geo).unwrap()[0].arq.unwrap().delivery;
+        assert_eq!(delivery(Agents { arq: Some(3), ..agents() }), Delivery::InOrder);
+        let delayed_dup_acks = Some("1s".parse().unwrap());
+        assert_eq!(delivery(Agents { arq: Some(3), delayed_dup_acks, ..agents() }), Delivery::Immediate);
+    }
+}

@@ -1,0 +1,137 @@
+//! The comparison with the TCP of this machine's kernel, in real time.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bentpipe_link::agent::arq::{ArqConfig, Delivery};
+use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
+use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_proxy::{Config, Daemon};
+use bentpipe_units::{ByteCount, Probability, Rate};
+
+use super::super::{Findings, Lab};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, TIME, Way};
+use crate::Error;
+use crate::demo::start_proxy;
+use crate::download::{self, Request, Server, download};
+use crate::scene::{SATELLITE, Scene};
+
+const RATE: Rate = Rate::mbps(10);
+const PORT: u16 = 80;
+const SERVER: &str = "reno";
+/// How often what the gateway holds is looked at.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// Seeds or packet error rates that run at the same time: each of the links takes about a twentieth of a processor.
+const ROUNDS_AT_ONCE: usize = 2;
+
+pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
+    let rounds: Vec<(usize, u64)> =
+        (0..PERS.len()).flat_map(|per| lab.seeds().map(move |seed| (per, seed))).collect();
+    lab.progress.planned.fetch_add((rounds.len() * Way::ALL.len()) as u64, Ordering::Relaxed);
+    let mut by_way = vec![vec![Vec::new(); PERS.len()]; Way::ALL.len()];
+    for together in rounds.chunks(ROUNDS_AT_ONCE) {
+        for ((way, per), measured) in side_by_side(lab, together)? {
+            by_way[way][per].push(measured);
+        }
+    }
+    Ok(Comparison::of(&by_way).findings())
+}
+
+/// What is measured: the indices of the way and of the packet error rate.
+type Case = (usize, usize);
+
+/// All ways at the same time, so that what disturbs the machine disturbs all of them alike.
+fn side_by_side(lab: &Lab<'_>, rounds: &[(usize, u64)]) -> Result<Vec<(Case, Measured)>, Error> {
+    std::thread::scope(|scope| {
+        let mut runs = Vec::new();
+        for &(per, seed) in rounds {
+            for (index, way) in Way::ALL.into_iter().enumerate() {
+                let run = scope.spawn(move || {
+                    let outcome = measure(way, PERS[per], seed);
+                    lab.progress.done.fetch_add(1, Ordering::Relaxed);
+                    outcome
+                });
+                runs.push(((index, per), run));
+            }
+        }
+        let joined = runs
+            .into_iter()
+            .map(|(case, run)| Ok((case, run.join().expect("a measurement does not panic")?)));
+        joined.collect()
+    })
+}
+
+/// One download of a minute.
+fn measure(way: Way, per: f64, seed: u64) -> Result<Measured, Error> {
+    let fail = |source| Error::Transfer { run: format!("{} at PER {per}", way.name()), source };
+    let link = link(per);
+    let scene = Scene::build_with_stations(&link, &stations(way, &link), seed)?;
+    let address = scene.server_address(PORT);
+    let mut server = scene.server.run(|| Server::start(address, Some(SERVER)))?.map_err(fail)?;
+    let daemon = match way {
+        Way::Split => Some(start_proxy(&scene, &proxy())?),
+        _ => None,
+    };
+    let progress = download::Progress::default();
+    let request = Request { seed, bytes: u64::MAX };
+    let started = Instant::now();
+    let (held, got) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
+        let mut most = 0;
+        while started.elapsed() < TIME && !client.is_finished() {
+            most = most.max(held(&scene, daemon.as_ref()));
+            std::thread::sleep(INTERVAL);
+        }
+        progress.cancel();
+        (most, client.join().expect("the download does not panic"))
+    });
+    let got = got?.map_err(fail)?;
+    scene.server.run(|| server.stop())?;
+    if let Some(daemon) = daemon {
+        scene.gateway.run(|| drop(daemon))?;
+    }
+    Ok(Measured { goodput_bps: got.bytes as f64 * 8.0 / TIME.as_secs_f64(), held_bytes: held as f64 })
+}
+
+/// What the gateway holds of the download now.
+fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
+    let [gateway, _] = scene.link.held_bytes();
+    gateway + daemon.map_or(0, |daemon| daemon.stats().buffered)
+}
+
+fn link(per: f64) -> LinkConfig {
+    let per = Probability::new(per).expect("the experiment's rates are probabilities");
+    let direction = DirectionConfig { rate: Some(RATE), delay: RTT / 2, per, ..Default::default() };
+    LinkConfig { forward: direction.clone(), reverse: direction }
+}
+
+/// What sits at the gateway and at the client.
+fn stations(way: Way, link: &LinkConfig) -> [StationConfig; 2] {
+    let nothing = StationConfig::default;
+    match way {
+        Way::EndToEnd | Way::Split => [nothing(), nothing()],
+        Way::Snoop => {
+            let cache = CACHE_BDPS * RATE.bytes_in(RTT) as f64;
+            let snoop = SnoopConfig::with_cache(ByteCount::new(cache as u64));
+            [StationConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None }, nothing()]
+        }
+        Way::DelayedDupAcks => {
+            let arq = Some(ArqConfig { delivery: Delivery::Immediate, ..ArqConfig::for_link(link) });
+            let delayed = DelayedDupAckConfig::with_delay(RTT.mul_f64(DELAY_RTTS));
+            [
+                StationConfig { agents: Vec::new(), arq },
+                StationConfig { agents: vec![AgentConfig::DelayedDupAck(delayed)], arq },
+            ]
+        }
+    }
+}
+
+fn proxy() -> Config {
+    let text = format!(
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n",
+        RTT.as_millis()
+    );
+    Config::parse("the experiment's configuration", &text).expect("it is made of valid values")
+}

@@ -1,0 +1,51 @@
+//! The comparison in virtual time.
+
+use bentpipe_sim::RunResult;
+
+use super::super::{Findings, Lab};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, Way};
+use crate::Error;
+
+const SCENARIO: (&str, &str) =
+    ("scenarios/lossy-link.toml", include_str!("../../../../../scenarios/lossy-link.toml"));
+const SATELLITE: usize = 1;
+const GATEWAY: &str = "gateway";
+
+pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
+    let mut scenarios = Vec::new();
+    for way in Way::ALL {
+        for per in PERS {
+            scenarios.push(lab.scenario(&SCENARIO, &settings(way, per))?);
+        }
+    }
+    let runs = lab.run(&scenarios);
+    let measured: Vec<Vec<Measured>> =
+        runs.iter().map(|runs| runs.0.iter().map(measured).collect()).collect();
+    let by_way: Vec<Vec<Vec<Measured>>> = measured.chunks(PERS.len()).map(<[_]>::to_vec).collect();
+    Ok(Comparison::of(&by_way).findings())
+}
+
+fn settings(way: Way, per: f64) -> Vec<String> {
+    let delay_ms = DELAY_RTTS * RTT.as_secs_f64() * 1e3;
+    let mut settings = vec![format!("link.satellite.per={per}")];
+    match way {
+        Way::EndToEnd => {}
+        Way::Split => settings.push("flow.download.split=[{ at = \"gateway\", tcp = \"satellite\" }]".into()),
+        Way::Snoop => {
+            settings.push(format!("link.satellite.snoop={{ at = \"gateway\", cache_bdps = {CACHE_BDPS:?} }}"))
+        }
+        Way::DelayedDupAcks => settings.extend([
+            format!("link.satellite.delayed_dup_acks={{ at = \"client\", delay = \"{delay_ms}ms\" }}"),
+            "link.satellite.arq={ delivery = \"immediate\" }".into(),
+        ]),
+    }
+    settings
+}
+
+fn measured(run: &RunResult) -> Measured {
+    let flow = &run.flows[0];
+    let stations = run.links[SATELLITE].stations.iter().filter(|station| station.node == GATEWAY);
+    let split = flow.splitters.iter().map(|splitter| splitter.most_bytes);
+    let held: u64 = stations.map(|station| station.most_held_bytes).chain(split).sum();
+    Measured { goodput_bps: flow.goodput_bps, held_bytes: held as f64 }
+}

@@ -1,0 +1,86 @@
+//! SURREY: Karaliopoulos, Tafazolli, Evans, "Enhancing TCP's performance over GEO satellite links with split-connections and
+//! link level retransmissions".
+
+mod buffers;
+mod delay;
+mod goodput;
+mod windows;
+
+pub(super) use buffers::FIG4;
+pub(super) use delay::DELAY;
+pub(super) use goodput::FIG2;
+pub(super) use windows::FIG3;
+
+const SOURCE: &str = "Karaliopoulos, Tafazolli, Evans: Enhancing TCP's performance over GEO satellite links with split-connections and link level retransmissions";
+const SCENARIO: (&str, &str) =
+    ("scenarios/surrey.toml", include_str!("../../../../../scenarios/surrey.toml"));
+
+/// Payload of a packet, bytes.
+const PACKET: f64 = 1000.0;
+/// Windows of the terrestrial sender and of the gateway, packets.
+const WINDOW: f64 = 32.0;
+const GATEWAY_WINDOW: f64 = 100.0;
+/// The length of the file, bytes.
+const FILE: f64 = 4e6;
+const KBIT: f64 = 1e3;
+
+/// One way to the satellite host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Reno,
+    Sack,
+    SplitSack,
+    SplitDelayed,
+    Snoop,
+}
+
+impl Way {
+    const ALL: [Way; 5] = [Way::Reno, Way::Sack, Way::SplitSack, Way::SplitDelayed, Way::Snoop];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Reno => "Reno, end to end",
+            Way::Sack => "SACK, end to end",
+            Way::SplitSack => "split, SACK",
+            Way::SplitDelayed => "split, delayed dup-ACKs",
+            Way::Snoop => "Snoop",
+        }
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Way::Reno => "reno",
+            Way::Sack => "sack",
+            Way::SplitSack => "split_sack",
+            Way::SplitDelayed => "split_delayed",
+            Way::Snoop => "snoop",
+        }
+    }
+
+    /// The scenario is Reno's.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Way::Reno => &[],
+            Way::Sack => &["flow.file.tcp=sack"],
+            Way::SplitSack => {
+                &["flow.file.split=[{ at = \"gateway\", buffer = \"100MB\", tcp = \"gateway-sack\" }]"]
+            }
+            Way::SplitDelayed => &[
+                "flow.file.split=[{ at = \"gateway\", buffer = \"100MB\", tcp = \"gateway-reno\" }]",
+                "link.satellite.delayed_dup_acks={ at = \"terminal\", delay = \"700ms\" }",
+                "link.satellite.arq={ delivery = \"immediate\" }",
+            ],
+            Way::Snoop => &["link.satellite.snoop={ at = \"gateway\" }"],
+        }
+    }
+
+    fn with_per(self, per: f64) -> Vec<String> {
+        let settings = self.settings().iter().map(|&setting| setting.to_owned());
+        settings.chain([format!("link.satellite.per={per}")]).collect()
+    }
+}
+
+/// A probability as people write it: 0.00001 is "1e-5".
+fn scientific(per: f64) -> String {
+    format!("{per:e}")
+}

@@ -1,0 +1,117 @@
+//! What is said at the end: a line for each direction of the link, and one for each agent at its ends.
+
+use std::fmt::Write as _;
+
+use bentpipe_link::agent::arq::ArqCounters;
+use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckCounters;
+use bentpipe_link::agent::snoop::SnoopCounters;
+use bentpipe_link::agent::{AgentReport, StationReport};
+use bentpipe_link::{Cause, Counters, MangledCounters};
+
+/// What one direction has done. What it carries are `unit`.
+pub(super) fn direction(name: &str, unit: &str, counters: &Counters, mangled: &MangledCounters) -> String {
+    let Counters { offered, delivered, .. } = counters;
+    let mut text = format!("link: {name:<16} {offered} {unit} sent, {delivered} delivered");
+    for cause in Cause::ALL {
+        match counters.dropped(cause) {
+            0 => {}
+            dropped => {
+                let _ = write!(text, ", {dropped} lost: {cause}");
+            }
+        }
+    }
+    let MangledCounters { held_back, duplicated, corrupted } = *mangled;
+    for part in occurred(&[(held_back, "held back"), (duplicated, "duplicated"), (corrupted, "corrupted")]) {
+        let _ = write!(text, ", {part}");
+    }
+    text + "\n"
+}
+
+/// What the far end's agents have done, and the command's; nothing where there are none.
+pub(super) fn stations([far, near]: &[StationReport; 2]) -> String {
+    let agents = far.agents.iter().chain(&near.agents).map(agent);
+    let arqs = [("ARQ, far end", far.arq), ("ARQ, this end", near.arq)];
+    agents.chain(arqs.iter().filter_map(|(name, counters)| Some(arq(name, &(*counters)?)))).collect()
+}
+
+fn agent(report: &AgentReport) -> String {
+    match report {
+        AgentReport::Snoop(counters) => snoop(counters),
+        AgentReport::DelayedDupAck(counters) => delayed_dup_ack(counters),
+    }
+}
+
+fn snoop(counters: &SnoopCounters) -> String {
+    let SnoopCounters { cached, not_cached, retransmitted, timed_out, suppressed, .. } = *counters;
+    let SnoopCounters { sack_hidden, flows_passed, most_held_bytes, .. } = *counters;
+    line(
+        "snoop",
+        &[
+            (cached, "segments kept"),
+            (most_held_bytes, "bytes at most"),
+            (retransmitted, "sent again"),
+            (timed_out, "timeouts"),
+            (suppressed, "duplicate ACKs suppressed"),
+            (sack_hidden, "ACKs without their SACK blocks"),
+            (not_cached, "segments without room"),
+            (flows_passed, "segments of connections without room"),
+        ],
+    )
+}
+
+fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
+    line("delayed dup-ACKs", &[(counters.held, "held back")])
+}
+
+fn arq(name: &str, counters: &ArqCounters) -> String {
+    line(name, &[(counters.packets, "packets sent")])
+}
+
+fn line(name: &str, counts: &[(u64, &str)]) -> String {
+    let parts: Vec<String> = occurred(counts).collect();
+    let parts = if parts.is_empty() { "nothing to do".to_owned() } else { parts.join(", ") };
+    format!("link: {name:<16} {parts}\n")
+}
+
+/// What is not zero.
+fn occurred(counts: &[(u64, &str)]) -> impl Iterator<Item = String> {
+    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direction_names_only_the_causes_that_occurred() {
+        let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
+        counters.dropped.packet_error = 3;
+        let text = direction("to the command", "packets", &counters, &MangledCounters::default());
+        assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
+        let mangled = MangledCounters { held_back: 2, duplicated: 0, corrupted: 1 };
+        let text = direction("to the command", "packets", &counters, &mangled);
+        assert!(text.ends_with("3 lost: packet error, 2 held back, 1 corrupted\n"), "{text}");
+    }
+
+    #[test]
+    fn an_agent_says_only_what_it_did() {
+        let counters = SnoopCounters { cached: 40, retransmitted: 2, suppressed: 5, ..Default::default() };
+        let far = StationReport { agents: vec![AgentReport::Snoop(counters)], arq: None };
+        let idle = AgentReport::DelayedDupAck(DelayedDupAckCounters::default());
+        let near = StationReport { agents: vec![idle], arq: None };
+        assert_eq!(
+            stations(&[far, near]),
+            "link: snoop            40 segments kept, 2 sent again, 5 duplicate ACKs suppressed\n\
+             link: delayed dup-ACKs nothing to do\n"
+        );
+        assert_eq!(stations(&Default::default()), "");
+    }
+
+    #[test]
+    fn the_arqs_of_both_ends_are_told_apart() {
+        let report = |packets| StationReport { agents: Vec::new(), arq: Some(ArqCounters { packets }) };
+        let text = stations(&[report(3), report(0)]);
+        assert!(text.starts_with("link: ARQ, far end     3 packets sent"), "{text}");
+        assert!(text.ends_with("link: ARQ, this end    nothing to do\n"), "{text}");
+    }
+}
