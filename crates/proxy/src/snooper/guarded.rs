@@ -139,7 +139,10 @@ impl Guarded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bentpipe_link::agent::Packet as _;
+    use bentpipe_link::ip::internet_checksum;
     use bentpipe_units::ByteCount;
+    use proptest::prelude::*;
 
     /// It counts packets, sends each twice, and panics at those of one byte.
     #[derive(Debug, Default)]
@@ -212,5 +215,48 @@ mod tests {
         assert!(!agent.adopt(config(1)) && agent.adopt(config(2)));
         sent(&mut agent, 2);
         assert_eq!(agent.counters().cached, 2);
+    }
+
+    /// Any bytes as a TCP segment of IPv4 between 10.0.0.1 and 10.0.0.2, its checksum right.
+    fn segment(mut bytes: Vec<u8>) -> IpPacket {
+        let addresses = [10, 0, 0, 1, 10, 0, 0, 2];
+        let length = bytes.len() as u8;
+        bytes[16..18].fill(0);
+        let covered = [&addresses[..], &[0, 6, 0, length], &bytes].concat();
+        bytes[16..18].copy_from_slice(&internet_checksum(&covered).to_be_bytes());
+        let header = [&[0x45, 0, 0, 20 + length, 0, 0, 0, 0, 64, 6, 0, 0], &addresses[..]].concat();
+        IpPacket::new([header, bytes].concat())
+    }
+
+    /// Bytes 12 and 13 make a header of a likely length with likely flags; what follows is options and data.
+    fn likely() -> impl Strategy<Value = Vec<u8>> {
+        let bytes = prop::collection::vec(prop_oneof![any::<u8>(), 0u8..12], 44..90);
+        (bytes, 5u8..12, any::<u8>()).prop_map(|(mut bytes, words, flags)| {
+            (bytes[12], bytes[13]) = (words << 4, flags & 0x1f);
+            // The same ports, so that they are one connection.
+            bytes[..4].fill(7);
+            bytes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_makes_the_agent_panic_or_is_lost(
+            all in prop::collection::vec((likely(), any::<bool>()), 1..40),
+            noise in prop::collection::vec(any::<u8>(), 0..80)
+        ) {
+            let mut agent = Guarded::new(config(1));
+            for (number, (bytes, up)) in all.into_iter().enumerate() {
+                let (now, packet) = (Time::from_nanos(number as u64 * 50_000_000), segment(bytes));
+                prop_assert!(packet.tcp().is_some());
+                agent.take(now, if up { Way::ToLink } else { Way::FromLink }, packet);
+                prop_assert!(!up || agent.poll().is_some());
+                agent.on_timer(now);
+                while agent.poll().is_some() {}
+            }
+            agent.take(Time::MAX, Way::FromLink, IpPacket::new(&noise[..]));
+            prop_assert_eq!(agent.poll().map(|(_, packet)| packet.bytes().to_vec()), Some(noise));
+            prop_assert_eq!(agent.faults, 0);
+        }
     }
 }
