@@ -17,6 +17,7 @@ mod position;
 mod rule;
 #[cfg(test)]
 mod shipped;
+mod snoop;
 mod values;
 
 pub use dscp::Dscp;
@@ -25,6 +26,7 @@ pub use list::List;
 pub use network::Network;
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
+pub use snoop::SnoopSettings;
 pub use values::{Congestion, Count, Interface, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
@@ -48,6 +50,9 @@ pub struct Config {
     /// What the daemon may use.
     #[serde(default)]
     pub limits: Limits,
+    /// How segments are looked after where a rule says so.
+    #[serde(default)]
+    pub snoop: SnoopSettings,
     /// Which connections are split; the first rule that matches decides, and without one they are.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -198,6 +203,11 @@ impl Config {
         self.proxy.handshake == Handshake::Faithful || self.rules.iter().any(wants)
     }
 
+    /// Whether any flow is to be snooped.
+    pub fn wants_snoop(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action == Action::Snoop)
+    }
+
     /// What no single line could be blamed for.
     fn contradiction(&self) -> Option<String> {
         if self.legs.is_empty() {
@@ -224,7 +234,9 @@ impl Config {
                 "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
             ));
         }
-        rule::contradiction(&self.rules).or_else(|| self.limits.contradiction(self.longest_outage()))
+        rule::contradiction(&self.rules)
+            .or_else(|| self.limits.contradiction(self.longest_outage()))
+            .or_else(|| snoop::contradiction(self))
     }
 
     /// The longest outage that some leg is to survive.
@@ -316,7 +328,18 @@ port = 80
 handshake = "faithful"
 
 [[rules]]
+action = "snoop"
+port = 5001
+
+[[rules]]
 action = "reject"
+
+[snoop]
+cache = "2MiB"
+flows = 1000
+retransmissions = 3
+timer_floor = "100ms"
+hide_sack = false
 "#;
 
     fn message(text: &str) -> String {
@@ -339,7 +362,10 @@ action = "reject"
         assert_eq!(config.rules[0].client.as_ref().map(|networks| networks.len()), Some(2));
         assert_eq!(config.rules[0].comment.as_ref().map(Comment::as_str), Some("by hand"));
         assert_eq!(config.rules[1].action, Action::Split { handshake: Some(Handshake::Faithful) });
-        assert_eq!(config.rules[2].action, Action::Reject);
+        assert_eq!((config.rules[2].action, config.rules[3].action), (Action::Snoop, Action::Reject));
+        let snoop = config.snoop_config().unwrap();
+        assert_eq!((snoop.cache, snoop.flows, snoop.retransmissions), (ByteCount::new(2 << 20), 1000, 3));
+        assert_eq!((snoop.timer_floor, snoop.hide_sack), (Duration::from_millis(100), false));
         assert_eq!(config.terrestrial.settings().pacing_cap, Some(Rate::mbps(100)));
     }
 

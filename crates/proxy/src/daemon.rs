@@ -20,7 +20,8 @@ use crate::listener;
 use crate::path::{self, Legs, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
-use crate::stats::{Counters, Stats};
+use crate::snooper::{self, Snooper};
+use crate::stats::{Counters, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
@@ -37,6 +38,7 @@ pub struct Daemon {
     interception: Option<Arc<Mutex<Interception>>>,
     /// Stops before the workers as well: what it gives back must find its listener.
     greeter: Option<Greeter>,
+    snooper: Option<Snooper>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
@@ -57,6 +59,7 @@ pub struct Prepared {
     config: Config,
     names: Names,
     devices: Option<Devices>,
+    snoop_devices: Option<snooper::Devices>,
     legs: Arc<Legs>,
     families: Vec<Family>,
     hybla: Option<Hybla>,
@@ -96,11 +99,13 @@ impl Daemon {
             tracing::warn!("{warning}");
         }
         let devices = config.wants_faithful().then(|| Devices::open(&names)).transpose()?;
+        let snoop_devices = config.wants_snoop().then(|| snooper::Devices::open(&names)).transpose()?;
         let legs = Arc::new(Legs::prepare(config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let hybla = Hybla::acquire().ok();
-        Ok(Prepared { config: config.clone(), names, devices, legs, families, hybla, only_one })
+        let config = config.clone();
+        Ok(Prepared { config, names, devices, snoop_devices, legs, families, hybla, only_one })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -111,6 +116,9 @@ impl Daemon {
         host::check(config)?;
         if config.wants_faithful() && self.greeter.is_none() {
             return Err(Error::Restart { what: "a faithful handshake" });
+        }
+        if config.wants_snoop() && self.snooper.is_none() {
+            return Err(Error::Restart { what: "the first rule with action = \"snoop\"" });
         }
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
@@ -133,6 +141,9 @@ impl Daemon {
         if let Some(greeter) = &self.greeter {
             greeter.replace_settings(settings(config, &self.legs));
         }
+        if let (Some(snooper), Some(wanted)) = (&self.snooper, config.snoop_config()) {
+            snooper.replace_settings(wanted);
+        }
         self.shared.gate.set_ceilings(budget::ceilings(config));
         if let Some(watch) = &self.watch {
             watch.note_new_rules();
@@ -150,7 +161,8 @@ impl Daemon {
     pub fn stats(&self) -> Stats {
         let workers = self.workers.iter().map(|worker| &*worker.counters);
         let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
-        Stats { connecting: self.shared.gate.connecting() as u64, ..stats }
+        let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
+        Stats { connecting: self.shared.gate.connecting() as u64, snoop, ..stats }
     }
 
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
@@ -180,7 +192,7 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, devices, legs, families, hybla, only_one } = self;
+        let Self { config, names, devices, snoop_devices, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
         let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
         ports.take(&paths);
@@ -193,6 +205,7 @@ impl Prepared {
             watch: None,
             interception: None,
             greeter: None,
+            snooper: None,
             shared,
             workers: Vec::new(),
             config,
@@ -212,6 +225,9 @@ impl Prepared {
             let settings = settings(&daemon.config, &daemon.legs);
             daemon.greeter = Some(Greeter::spawn(devices, settings, gate, book)?);
         }
+        if let (Some(devices), Some(wanted)) = (snoop_devices, daemon.config.snoop_config()) {
+            daemon.snooper = Some(Snooper::spawn(devices, wanted)?);
+        }
         daemon.intercept(names)?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
         Ok(daemon)
@@ -223,12 +239,15 @@ impl Daemon {
         let interfaces = path::interfaces(&self.config);
         let table = names.table.clone();
         let plan = plan(&self.config, &interfaces, &self.paths);
-        let interception =
-            Interception::install(names, &plan, self.families.clone(), self.greeter.is_some())?;
+        let held = self.greeter.iter().map(|_| names.held.clone());
+        let snooped = self.snooper.iter().flat_map(|_| [names.to_link.clone(), names.from_link.clone()]);
+        let detours = held.chain(snooped).collect();
+        let interception = Interception::install(names, &plan, self.families.clone(), detours)?;
         let interception = Arc::new(Mutex::new(interception));
         self.interception = Some(interception.clone());
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
-        let pulses = workers.chain(self.greeter.iter().map(Greeter::pulse)).collect();
+        let greeter = self.greeter.iter().map(Greeter::pulse);
+        let pulses = workers.chain(greeter).chain(self.snooper.iter().map(Snooper::pulse)).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
             gate: self.shared.gate.clone(),
@@ -246,6 +265,7 @@ impl Drop for Daemon {
         drop(self.watch.take());
         drop(self.interception.take());
         drop(self.greeter.take());
+        drop(self.snooper.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.join();
@@ -320,6 +340,7 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
         rules: &config.rules,
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,
+        snooped: config.snoop_config().map(|wanted| wanted.flows),
     }
 }
 

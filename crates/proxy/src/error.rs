@@ -70,9 +70,16 @@ pub enum Error {
         /// What went wrong and, where it is known, what to do.
         reason: String,
     },
-    /// A device of the faithful handshake could not be made.
-    #[error("the faithful handshake cannot work: {0}; or set handshake = \"early\"")]
-    Tun(#[from] TunError),
+    /// A device that the configuration needs could not be made.
+    #[error("{purpose} cannot work: {source}; or {instead}")]
+    Tun {
+        /// What needs it.
+        purpose: &'static str,
+        /// What can be done without it.
+        instead: &'static str,
+        /// What went wrong.
+        source: TunError,
+    },
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {

@@ -8,6 +8,8 @@
 //! client ══ leg ══► listener → flow → upstream ══ leg ══► server
 //! ```
 //!
+//! Where a rule says so a flow is not split: its packets pass through the daemon, which sends lost ones again (`snooper`).
+//!
 //! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a reset at
 //! both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
@@ -15,6 +17,7 @@ pub mod budget;
 pub mod config;
 mod connect;
 mod daemon;
+mod device;
 mod error;
 mod fast_open;
 mod flow;
@@ -29,6 +32,7 @@ mod ports;
 mod pulse;
 mod relay;
 mod slab;
+mod snooper;
 mod stats;
 mod watch;
 mod worker;
@@ -36,4 +40,4 @@ mod worker;
 pub use config::{Config, ConfigError};
 pub use daemon::{Daemon, Prepared};
 pub use error::Error;
-pub use stats::Stats;
+pub use stats::{SnoopStats, Stats};

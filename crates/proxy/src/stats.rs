@@ -48,6 +48,39 @@ pub struct Stats {
     /// Memory that all flows take in the daemon's and the kernel's buffers, bytes, as they were looked at within the last
     /// second or so.
     pub buffered: u64,
+    /// Flows that are not split but snooped.
+    pub snoop: SnoopStats,
+}
+
+/// What has been done for the flows that are not split but looked after packet by packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct SnoopStats {
+    /// Packets that came to the daemon, both ways.
+    pub packets: u64,
+    /// Segments kept since the beginning.
+    pub cached: u64,
+    /// Segments that found no room and passed.
+    pub not_cached: u64,
+    /// Segments sent again, for whatever reason.
+    pub retransmitted: u64,
+    /// How often the local timer expired.
+    pub timed_out: u64,
+    /// Duplicate ACKs that were not passed on.
+    pub suppressed: u64,
+    /// ACKs whose SACK blocks were taken out.
+    pub sack_hidden: u64,
+    /// Flows that are looked after now.
+    pub flows: u64,
+    /// Segments of flows that found no room; they passed.
+    pub flows_passed: u64,
+    /// IP bytes of segments that are kept now.
+    pub held_bytes: u64,
+    /// The most that were kept at any time.
+    pub most_held_bytes: u64,
+    /// Packets that could not be given back to the kernel.
+    pub dropped: u64,
+    /// Times that the agent began anew, knowing nothing: other settings, a pause of the daemon, a fault of its own.
+    pub restarts: u64,
 }
 
 /// The counters of one worker, or of the greeter, on cache lines of their own.

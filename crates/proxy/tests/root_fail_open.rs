@@ -123,6 +123,30 @@ fn a_hung_watch_lets_new_connections_pass() {
 }
 
 #[test]
+fn where_the_snooper_hangs_its_flows_go_on_and_new_connections_pass() {
+    let Some(net) = network() else { return };
+    let rules = "[snoop]\ncache = \"1MB\"\n[[rules]]\naction = \"snoop\"\nserver = \"10.77.2.2\"\n";
+    let text = format!("{}{rules}", common::configuration(""));
+    let mut daemon = net.try_daemon(&text).unwrap_or_else(|error| panic!("daemon: {error}"));
+    let (mut client, mut server) = net.connection(&net.listen(SERVER[0]));
+    client.write_all(b"looked after").unwrap();
+    server.read_exact(&mut [0; 12]).unwrap();
+    assert!(daemon.counter("packets") > 0);
+    let hung = HungThread::of(&daemon, "bentpipe-snoop");
+    client.write_all(b"on its own").unwrap();
+    server.read_exact(&mut [0; 10]).unwrap();
+    // Connections that would be split pass as well, as with any worker that hangs.
+    time_until_connections_work(&net, &net.listen(SERVER[1]));
+    assert_eq!(daemon.counter("flows_total"), 0);
+    drop(hung);
+    let start = Instant::now();
+    while daemon.counter("flows_total") == 0 {
+        assert!(start.elapsed() < PATIENCE, "it is split again when the snooper goes on");
+        let _pair = net.connection(&net.listen(SERVER[1]));
+    }
+}
+
+#[test]
 fn out_of_memory_the_daemon_dies_and_new_connections_pass_within_two_seconds() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon("relay = \"copy\"");

@@ -17,7 +17,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
 /// Two satellite legs; the gateway's other two interfaces are terrestrial.
-const LEGS: &str = "[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
+const LEGS: &str = "[snoop]\ncache = \"1MB\"\n[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
                     [legs.b]\ninterface = \"sat1\"\ncongestion = \"reno\"\n";
 /// The gateway's interfaces; the host behind number i has the networks 10.77.(i+1).0/24 and fd77:(i+1)::/64.
 const INTERFACES: [&str; 4] = ["ground0", "sat0", "lan0", "sat1"];
@@ -41,6 +41,8 @@ struct Packet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Split,
+    /// Not split, but taken note of: the daemon sees its packets.
+    Snooped,
     Forwarded,
     Refused,
 }
@@ -57,22 +59,25 @@ impl Packet {
         text.parse().unwrap()
     }
 
-    fn crosses_a_leg(&self) -> bool {
-        [self.from.0, self.to.0].iter().any(|&host| INTERFACES[host].starts_with("sat"))
+    /// How many of its two ends are beyond a satellite.
+    fn legs_crossed(&self) -> usize {
+        [self.from.0, self.to.0].iter().filter(|&&host| INTERFACES[host].starts_with("sat")).count()
     }
 }
 
 /// What the documentation of the rules says, as directly as it can be written.
 fn decide(rules: &[Rule], packet: &Packet) -> Fate {
-    if !packet.crosses_a_leg() {
+    if packet.legs_crossed() == 0 {
         return Fate::Forwarded;
     }
     for rule in rules.iter().filter(|rule| matches(rule, packet)) {
         match (rule.action, packet.is_tcp) {
             (Action::Split { .. }, true) => return Fate::Split,
+            (Action::Snoop, true) if packet.legs_crossed() == 1 => return Fate::Snooped,
+            (Action::Snoop, true) => return Fate::Forwarded,
             (Action::Pass, _) => return Fate::Forwarded,
             (Action::Reject, false) => return Fate::Refused,
-            (Action::Split { .. }, false) | (Action::Reject, true) => {}
+            (Action::Split { .. } | Action::Snoop, false) | (Action::Reject, true) => {}
         }
     }
     if packet.is_tcp { Fate::Split } else { Fate::Forwarded }
@@ -110,7 +115,7 @@ fn rule(
 ) -> impl Strategy<Value = String> {
     let code_point = select(vec!["0", "8", "\"af11\"", "\"ef\"", "63"]).prop_map(String::from);
     (
-        select(vec!["\"split\"", "\"pass\"", "\"reject\""]),
+        select(vec!["\"split\"", "\"snoop\"", "\"pass\"", "\"reject\""]),
         key("client", network.clone()),
         key("server", network),
         key("client_interface", interface.clone()),
@@ -212,6 +217,7 @@ fn nft_takes_whatever_rules_there_are() {
                     handshake: config.proxy.handshake,
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
+                    snooped: config.wants_snoop().then_some(1000),
                 },
             );
             prop_assert_eq!(check(&net.gateway, &text), "");
@@ -268,6 +274,11 @@ impl World {
         [&self.net.client, &self.net.server, &self.others[0], &self.others[1]][index]
     }
 
+    /// Flows whose packets the kernel sends through the daemon.
+    fn snooped(&self) -> usize {
+        self.net.snooped_flows()
+    }
+
     /// What really becomes of it.
     fn fate(&self, daemon: &mut Running, packet: &Packet) -> Fate {
         let server = &self.servers[packet.to.0][packet.port];
@@ -275,12 +286,13 @@ impl World {
         if !packet.is_tcp {
             return if server.reach(client, packet.probe()) { Fate::Forwarded } else { Fate::Refused };
         }
-        let before = daemon.counter("flows_total");
+        let before = (daemon.counter("flows_total"), self.snooped());
         server.connect(client, packet.probe());
-        match daemon.counter("flows_total") - before {
-            0 => Fate::Forwarded,
-            1 => Fate::Split,
-            more => panic!("one connection was {more} flows"),
+        match (daemon.counter("flows_total") - before.0, self.snooped() - before.1) {
+            (0, 0) => Fate::Forwarded,
+            (1, 0) => Fate::Split,
+            (0, 1) => Fate::Snooped,
+            (split, snooped) => panic!("one connection was {split} flows and {snooped} snooped ones"),
         }
     }
 }

@@ -1,5 +1,6 @@
 mod legs;
 mod limits;
+mod snoop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ impl Doctor {
         let mut checks = checks(&config.as_ref().map_or_else(geostationary, legs_of));
         checks.extend(config.iter().flat_map(legs::checks));
         checks.extend(config.iter().flat_map(limits::checks));
+        checks.extend(config.iter().filter_map(snoop::cache));
         checks.extend(testbed());
         super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
         Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -44,6 +44,8 @@ pub enum Action {
         /// When the client's handshake completes; as `[proxy]` says where it is left out.
         handshake: Option<Handshake>,
     },
+    /// TCP connections are not split; the gateway looks after their segments on the satellite leg.
+    Snoop,
     /// Connections and datagrams are forwarded as if there were no proxy.
     Pass,
     /// UDP datagrams are answered with "port unreachable", so that their sender turns to TCP.
@@ -74,6 +76,7 @@ struct Written {
 #[serde(rename_all = "lowercase")]
 enum ActionName {
     Split,
+    Snoop,
     Pass,
     Reject,
 }
@@ -83,6 +86,18 @@ impl Rule {
     pub fn concerns_family(&self, ipv4: bool) -> bool {
         let networks = [&self.client, &self.server].into_iter().flatten();
         networks.into_iter().all(|list| list.iter().any(|network| network.is_ipv4() == ipv4))
+    }
+
+    /// Whether it can match a connection that comes from one of `from` and whose server is reached by one of `to`.
+    pub(super) fn may_concern(
+        &self,
+        from: impl Fn(&Interface) -> bool,
+        to: impl Fn(&Interface) -> bool,
+    ) -> bool {
+        let any = |list: &Option<List<Interface>>, fits: &dyn Fn(&Interface) -> bool| {
+            list.as_ref().is_none_or(|list| list.iter().any(fits))
+        };
+        any(&self.client_interface, &from) && any(&self.server_interface, &to)
     }
 
     /// Whether it matches whatever comes.
@@ -104,15 +119,16 @@ impl TryFrom<Written> for Rule {
     fn try_from(written: Written) -> Result<Self, String> {
         let action = match (written.action, written.handshake) {
             (ActionName::Split, handshake) => Action::Split { handshake },
+            (ActionName::Snoop, None) => Action::Snoop,
             (ActionName::Pass, None) => Action::Pass,
             (ActionName::Reject, None) => Action::Reject,
-            (ActionName::Pass | ActionName::Reject, Some(_)) => {
+            (ActionName::Snoop | ActionName::Pass | ActionName::Reject, Some(_)) => {
                 return Err("handshake goes with action = \"split\" only; leave it out of this rule".into());
             }
         };
         let port = match action {
             Action::Reject => written.port.or_else(|| Some(Ports::one(QUIC).into())),
-            Action::Split { .. } | Action::Pass => written.port,
+            Action::Split { .. } | Action::Snoop | Action::Pass => written.port,
         };
         let Written { client, server, client_interface, server_interface, dscp, comment, .. } = written;
         let rule = Self { action, client, server, client_interface, server_interface, port, dscp, comment };
@@ -156,7 +172,7 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
         // UDP is looked at for the sake of the rules that reject, and as far as the last of them.
         let for_udp = Some(index) < last_reject;
         let decided_by = match rule.action {
-            Action::Split { .. } => tcp,
+            Action::Split { .. } | Action::Snoop => tcp,
             Action::Reject => udp,
             Action::Pass if for_udp => tcp.and(udp),
             Action::Pass => tcp,
@@ -181,6 +197,9 @@ mod tests {
     use super::super::Config;
     use super::*;
 
+    /// With it a rule may say `snoop`, though the leg has no rate.
+    const SNOOP: &str = "[snoop]\ncache = \"1MB\"\n";
+
     fn parse(rules: &str) -> Result<Vec<Rule>, String> {
         let text = format!("[legs.a]\ninterface = \"sat0\"\n{rules}");
         Config::parse("x", &text).map(|config| config.rules).map_err(|error| error.to_string())
@@ -197,16 +216,16 @@ mod tests {
         let page = include_str!("../../../../docs/policy.md");
         let examples: Vec<&str> =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        assert_eq!(examples.len(), 3);
+        assert_eq!(examples.len(), 4);
         for example in examples {
-            parse(example).unwrap_or_else(|error| panic!("{error}\n{example}"));
+            parse(&(SNOOP.to_owned() + example)).unwrap_or_else(|error| panic!("{error}\n{example}"));
         }
         let file = include_str!("../../../../dist/bentpipe.toml");
         let (_, rules) = file.split_once("docs/policy.md says more").unwrap();
         let code = |line: &&str| line.contains(" = ") || line.contains("[[");
         let lines: Vec<&str> =
             rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
-        assert_eq!(parse(&lines.join("\n")).map(|rules| rules.len()), Ok(3));
+        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(4));
         assert_eq!(Config::parse("x", file).unwrap().rules, []);
     }
 
@@ -241,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_handshake_without_a_split_is_refused() {
-        for action in ["pass", "reject"] {
+        for action in ["snoop", "pass", "reject"] {
             let error = error(&format!("[[rules]]\naction = \"{action}\"\nhandshake = \"early\""));
             assert!(
                 error.contains("line 3") && error.contains("handshake goes with action = \"split\""),

@@ -36,6 +36,7 @@ mod thread;
 
 pub(crate) use book::{Book, Claim, Connected};
 pub(crate) use devices::Devices;
+pub(crate) use syn::is_between_hosts;
 use thread::Reception;
 
 /// What a greeter goes by; it changes when the configuration is read again.

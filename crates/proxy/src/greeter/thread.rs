@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::route::RouteSocket;
+use bentpipe_link::ip::restore_hop;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -16,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::config::AtLimit;
 use crate::connect::{self, Ends};
+use crate::device::MTU;
 use crate::gate::Gate;
 use crate::path::LegId;
 use crate::pulse::Mailbox;
@@ -24,9 +26,9 @@ use crate::stats::Counters;
 
 use super::Settings;
 use super::book::{Book, Outcome, Pair, Standing};
-use super::devices::{Devices, MTU};
+use super::devices::Devices;
 use super::memory::{Fate, Memory};
-use super::syn::{Syn, is_between_hosts, restore_hop};
+use super::syn::{Syn, is_between_hosts};
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;

@@ -7,6 +7,9 @@
 //!
 //! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
 //! dead is forwarded, unsplit, by the rules that the daemon left.
+//!
+//! Packets that the daemon itself is to see take a [`Detour`]: marked, they are routed into a device that it reads.
+//! Without the device, which ends with the process, there is no such route, and they go where all others go.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,6 +22,7 @@ use crate::error::Error;
 
 mod policy;
 mod ruleset;
+mod snooped;
 
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
 pub use ruleset::{Plan, ruleset};
@@ -34,16 +38,33 @@ pub struct Names {
     pub route_table: u32,
     /// The preference of the policy rule that leads there; the main table has 32766.
     pub preference: u32,
-    /// The mark of SYNs that are held until the server has answered.
-    pub held_mark: u32,
-    /// The routing table that brings them to the daemon's device.
-    pub held_route_table: u32,
-    /// The preference of the policy rule that leads there.
-    pub held_preference: u32,
-    /// The device through which the daemon takes them and gives them back.
-    pub held: String,
+    /// The detour of SYNs that are held until the server has answered; the daemon gives them back by the same device.
+    pub held: Detour,
     /// The device through which it gives back those that shall pass unsplit.
     pub passed: String,
+    /// The detour of packets of snooped flows that are on their way to a satellite.
+    pub to_link: Detour,
+    /// The detour of those that have come over one.
+    pub from_link: Detour,
+}
+
+/// A way through the daemon: marked packets are routed into a device that it reads, and what it writes there goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detour {
+    /// The mark of the packets.
+    pub mark: u32,
+    /// The routing table that brings them to the device.
+    pub route_table: u32,
+    /// The preference of the policy rule that leads there.
+    pub preference: u32,
+    /// The device.
+    pub device: String,
+}
+
+impl Names {
+    fn detours(&self) -> [&Detour; 3] {
+        [&self.held, &self.to_link, &self.from_link]
+    }
 }
 
 impl Default for Names {
@@ -53,11 +74,22 @@ impl Default for Names {
             mark: 0x6270,
             route_table: 25200,
             preference: 7600,
-            held_mark: 0x6271,
-            held_route_table: 25201,
-            held_preference: 7601,
-            held: "bentpipe0".into(),
+            held: Detour::new(1, "bentpipe0"),
             passed: "bentpipe1".into(),
+            to_link: Detour::new(2, "bentpipe2"),
+            from_link: Detour::new(3, "bentpipe3"),
+        }
+    }
+}
+
+impl Detour {
+    /// The one of this number, which stands behind interception's own.
+    fn new(number: u32, device: &str) -> Self {
+        Self {
+            mark: 0x6270 + number,
+            route_table: 25200 + number,
+            preference: 7600 + number,
+            device: device.into(),
         }
     }
 }
@@ -77,8 +109,8 @@ pub(crate) struct Interception {
 pub(crate) struct Routes {
     names: Names,
     families: Vec<Family>,
-    /// SYNs that are to be held are routed into the device for it.
-    holds: bool,
+    /// Those whose devices are there.
+    detours: Vec<Detour>,
 }
 
 /// An address family as `ip` calls it.
@@ -91,12 +123,12 @@ pub(crate) enum Family {
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
     ///
-    /// With `holds` SYNs that are to be held are routed into the device for it, which must be there.
+    /// The devices of `detours` must be there.
     pub(crate) fn install(
         names: Names,
         plan: &Plan<'_>,
         families: Vec<Family>,
-        holds: bool,
+        detours: Vec<Detour>,
     ) -> Result<Self, Error> {
         if clear(&names) {
             tracing::warn!(
@@ -104,7 +136,7 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let mut interception = Self { routes: Routes { names, families, holds }, rules: String::new() };
+        let mut interception = Self { routes: Routes { names, families, detours }, rules: String::new() };
         for &family in &interception.routes.families {
             interception.routes.add(family)?;
         }
@@ -167,7 +199,7 @@ impl Routes {
 
     fn add(&self, family: Family) -> Result<(), Error> {
         self.route_marked(family)?;
-        if self.holds { self.route_held(family) } else { Ok(()) }
+        self.detours.iter().try_for_each(|detour| detour.add(family))
     }
 
     fn route_marked(&self, family: Family) -> Result<(), Error> {
@@ -179,15 +211,20 @@ impl Routes {
             &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"),
         )
     }
+}
 
-    /// Without the device there is no route, and the rule leads nowhere: held SYNs then go where all others go.
-    fn route_held(&self, family: Family) -> Result<(), Error> {
-        let Names { held_mark, held_route_table, held_preference, held, .. } = &self.names;
+impl Detour {
+    /// Without the device there is no route, and the rule leads nowhere.
+    fn add(&self, family: Family) -> Result<(), Error> {
+        let Self { mark, route_table, preference, device } = self;
         let family = family.flag();
-        let action = "route held SYNs to the daemon";
-        ip(action, &format!("{family} route replace default dev {held} table {held_route_table}"))?;
-        let selector = format!("pref {held_preference} fwmark {held_mark:#x}");
-        ip(action, &format!("{family} rule add {selector} lookup {held_route_table}"))
+        let action = "route packets to the daemon";
+        ip(action, &format!("{family} route replace default dev {device} table {route_table}"))?;
+        ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    }
+
+    fn rule(&self) -> (u32, u32, u32) {
+        (self.preference, self.mark, self.route_table)
     }
 }
 
@@ -218,18 +255,16 @@ impl Family {
 /// is taken that could not be routed to this host any more.
 fn clear(names: &Names) -> bool {
     let Names { table, mark, route_table, preference, .. } = names;
-    let Names { held_mark, held_route_table, held_preference, .. } = names;
     let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));
     for family in ["-4", "-6"] {
-        for (preference, mark, table) in
-            [(preference, mark, route_table), (held_preference, held_mark, held_route_table)]
-        {
+        let detours = names.detours().map(Detour::rule);
+        for (preference, mark, table) in [(*preference, *mark, *route_table)].into_iter().chain(detours) {
             let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {table}");
             while succeeds(&mut arguments("ip", &rule)) {
                 found = true;
             }
         }
-        // The route of held SYNs has vanished with its device.
+        // The routes of detours have vanished with their devices.
         let route = format!("{family} route del local default dev lo table {route_table}");
         found |= succeeds(&mut arguments("ip", &route));
     }

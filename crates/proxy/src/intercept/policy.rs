@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
+use super::snooped;
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
 /// What a rule is made for: where it stands decides what it can look at.
@@ -18,6 +19,7 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     let lines = rules.iter().filter_map(|rule| {
         let verdict = match rule.action {
             Action::Split { handshake } => format!("goto {}", chain(handshake.unwrap_or(default))),
+            Action::Snoop => format!("goto {}", snooped::OFFER),
             Action::Pass => "return".to_owned(),
             Action::Reject => return None,
         };
@@ -40,7 +42,7 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Reject).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
         let verdict = match rule.action {
-            Action::Split { .. } => return None,
+            Action::Split { .. } | Action::Snoop => return None,
             Action::Pass => "return",
             Action::Reject => "reject with icmpx type port-unreachable",
         };
@@ -173,11 +175,11 @@ mod tests {
     fn each_action_has_its_verdict() {
         let rules = rules(
             "[[rules]]\naction = \"pass\"\nport = 1\n[[rules]]\naction = \"split\"\nport = 2\n\
-             [[rules]]\naction = \"split\"\nport = 3\nhandshake = \"faithful\"\n[[rules]]\naction = \"reject\"\n",
+             [[rules]]\naction = \"snoop\"\nport = 4\n[snoop]\ncache = \"1MB\"\n[[rules]]\naction = \"split\"\nport = 3\nhandshake = \"faithful\"\n[[rules]]\naction = \"reject\"\n",
         );
         assert_eq!(
             connections(&rules, Handshake::Early),
-            "\t\ttcp dport 1 return\n\t\ttcp dport 2 goto early\n\t\ttcp dport 3 goto faithful\n"
+            "\t\ttcp dport 1 return\n\t\ttcp dport 2 goto early\n\t\ttcp dport 4 goto snoop\n\t\ttcp dport 3 goto faithful\n"
         );
         assert!(connections(&rules, Handshake::Faithful).contains("dport 2 goto faithful"));
         assert_eq!(

@@ -7,7 +7,7 @@ use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::listener::TTL;
 use crate::path::{LegId, Path};
 
-use super::{Names, policy};
+use super::{Names, policy, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
 /// daemon renews them.
@@ -40,13 +40,22 @@ pub struct Plan<'a> {
     pub at_limit: AtLimit,
     /// The operator's rules; the first that matches decides.
     pub rules: &'a [Rule],
+    /// Flows that are snooped at a time, where a rule says so.
+    pub snooped: Option<usize>,
 }
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
 pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
     let table = &names.table;
-    let body =
-        [sets(), prerouting(names), output(names), connections(plan), datagrams(plan), limits(plan.at_limit)];
+    let body = [
+        sets(),
+        prerouting(names, plan),
+        output(names),
+        connections(plan),
+        datagrams(plan),
+        limits(plan.at_limit),
+        snooped::declarations(names, plan),
+    ];
     let paths = paths(names, plan);
     format!(
         "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
@@ -73,16 +82,20 @@ fn sets() -> String {
 /// `socket` finds the listener of another transparent program on this host as well, such as one on 0.0.0.0:80, for a
 /// packet of a connection that passes to any server's port 80. Ours stand on one address. The statement breaks off, and
 /// so does not return, for handshakes and in TIME-WAIT, which have no full socket.
-fn prerouting(names: &Names) -> String {
+fn prerouting(names: &Names, plan: &Plan<'_>) -> String {
     let Names { mark, held, passed, .. } = names;
+    let held = &held.device;
+    let (given_back, taken) = (snooped::given_back(names, plan), snooped::taken(plan));
     format!(
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
          \t\tiif \"lo\" return\n\
          \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
          \t\tiifname \"{passed}\" return\n\
+         {given_back}\
          \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
+         {taken}\
          \t\tmeta l4proto {{ tcp, icmp, icmpv6 }} socket transparent 1 goto ours\n\
          \t}}\n\
          \tchain ours {{\n\
@@ -160,7 +173,7 @@ fn limits(at_limit: AtLimit) -> String {
 /// TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for which it has a socket
 /// (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
 fn paths(names: &Names, plan: &Plan<'_>) -> String {
-    let Names { mark, held_mark, .. } = names;
+    let (mark, held_mark) = (names.mark, names.held.mark);
     let (mut early, mut faithful, mut answered, mut chains) =
         (String::new(), String::new(), String::new(), String::new());
     for path in plan.paths {
@@ -213,7 +226,8 @@ mod tests {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let paths = paths(interfaces.len(), 7600);
-        let plan = Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[] };
+        let plan =
+            Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[], snooped: None };
         ruleset(&Names::default(), &plan)
     }
 
@@ -299,6 +313,7 @@ mod tests {
             handshake,
             at_limit,
             rules: &config.rules,
+            snooped: None,
         };
         let rules = ruleset(&Names::default(), &plan);
         assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");

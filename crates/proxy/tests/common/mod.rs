@@ -196,6 +196,12 @@ impl Net {
         })
     }
 
+    /// Flows whose packets the kernel sends through the daemon, of both families.
+    pub fn snooped_flows(&self) -> usize {
+        let list = |family| self.gateway.output(&format!("nft list set inet bentpipe snooped{family}"));
+        [4, 6].map(|family| list(family).matches(" expires ").count()).iter().sum()
+    }
+
     /// Everything that the daemon may leave on the gateway.
     pub fn traces(&self) -> String {
         traces(&self.gateway)
@@ -238,6 +244,9 @@ fn traces(gateway: &Host) -> String {
         "ip -6 rule",
         "ip -4 route show table 25200",
         "ip -6 route show table 25200",
+        "ip -4 route show table 25202",
+        "ip -4 route show table 25203",
+        "ip -br link",
     ]
     .map(|command| gateway.output(command))
     .join("---\n")

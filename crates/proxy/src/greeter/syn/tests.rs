@@ -1,6 +1,7 @@
 use super::*;
 use std::net::Ipv6Addr;
 
+use bentpipe_link::ip::restore_hop;
 use proptest::prelude::*;
 
 /// A SYN from 10.77.1.2:40000 to 10.77.2.2:80, marked EF, with four bytes of options of IP, MSS and data; as tcpdump

@@ -1,0 +1,115 @@
+//! The snooper: it looks after flows that are not split.
+//!
+//! The rules route their packets into two devices, one for each direction across the satellite. A thread reads them, lets the
+//! agent act ([`Snoop`](bentpipe_link::agent::snoop::Snoop)), and writes what comes of it back to the same devices, from
+//! where the kernel forwards it; so it is the kernel that knows the interfaces, the routes and the neighbours.
+//!
+//! ```text
+//! ground ══► rules ══► to_link ═══► agent ══► to_link ══► satellite
+//! ground ◄══ from_link ◄══ agent ◄═══ from_link ◄══ rules ◄══ satellite
+//! ```
+//!
+//! What the agent keeps are copies. So whatever happens to it, the ends have all that they need: without the devices, which end
+//! with the process, without a sign of life, or after a fault of the agent's, packets take the way that they always took.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use bentpipe_kernel::tun::Tun;
+use bentpipe_link::agent::snoop::SnoopConfig;
+
+use crate::device;
+use crate::error::Error;
+use crate::intercept::Names;
+use crate::pulse::{Mailbox, Pulse};
+use crate::stats::SnoopStats;
+
+mod guarded;
+mod tally;
+mod thread;
+
+use tally::Tally;
+use thread::Forwarder;
+
+/// Packets that wait in a device to be read: at 1500 bytes 6 MB, eight bandwidth-delay products of 10 Mbit/s and 600 ms. What
+/// comes beyond is dropped, as by any full queue.
+const QUEUE: usize = 4096;
+
+/// The devices, up. They vanish when this value is dropped, or with the process.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    /// For packets on their way to a satellite.
+    to_link: Tun,
+    /// For packets that have come over one.
+    from_link: Tun,
+}
+
+/// A running snooper; it ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Snooper {
+    thread: Option<JoinHandle<()>>,
+    mailbox: Arc<Mailbox<SnoopConfig>>,
+    stop: Arc<AtomicBool>,
+    tally: Arc<Tally>,
+}
+
+impl Devices {
+    /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
+    pub(crate) fn open(names: &Names) -> Result<Self, Error> {
+        let open = |name| device::open(name, QUEUE, "action = \"snoop\"", "write \"split\" or \"pass\"");
+        Ok(Self { to_link: open(&names.to_link.device)?, from_link: open(&names.from_link.device)? })
+    }
+}
+
+impl Snooper {
+    /// Starts to look after what is routed into `devices`.
+    pub(crate) fn spawn(devices: Devices, config: SnoopConfig) -> Result<Self, Error> {
+        let action = "start the snooper";
+        let mailbox = Arc::new(Mailbox::new("the snooper".into()).map_err(Error::system(action))?);
+        let (stop, tally) = (Arc::<AtomicBool>::default(), Arc::<Tally>::default());
+        let forwarder = Forwarder::new(devices, config, mailbox.clone(), tally.clone());
+        let until = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("bentpipe-snoop".into())
+            .spawn(move || forwarder.run(&until))
+            .map_err(Error::system(action))?;
+        Ok(Self { thread: Some(thread), mailbox, stop, tally })
+    }
+
+    /// Goes by other settings from the next packet on; the agent begins anew where they differ.
+    pub(crate) fn replace_settings(&self, config: SnoopConfig) {
+        self.mailbox.send(config);
+    }
+
+    /// By which it shows that it lives.
+    pub(crate) fn pulse(&self) -> Box<dyn Pulse> {
+        Box::new(self.mailbox.clone())
+    }
+
+    /// What it has done so far.
+    pub(crate) fn stats(&self) -> SnoopStats {
+        self.tally.stats()
+    }
+}
+
+impl Drop for Snooper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.mailbox.wake();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the snooper had panicked");
+        }
+        let SnoopStats { packets, cached, retransmitted, timed_out, suppressed, most_held_bytes, .. } =
+            self.stats();
+        tracing::info!(
+            packets,
+            cached,
+            retransmitted,
+            timed_out,
+            suppressed,
+            most_held_bytes,
+            "snooping ended"
+        );
+    }
+}
