@@ -231,9 +231,12 @@ impl<P: Packet> Snoop<P> {
         counters.most_held_bytes = counters.most_held_bytes.max(counters.held_bytes);
     }
 
-    fn forget(&mut self, flow: Flow<P::End>) {
-        if let Some(&index) = self.by_ends.get(&flow) {
-            self.remove(index);
+    /// A SYN or a reset: there is another connection of these ends, or none any more.
+    fn forget(&mut self, header: &TcpHeader<'_, P::End>) {
+        for flow in [Flow::of_data(header), Flow::of_acknowledgement(header)] {
+            if let Some(&index) = self.by_ends.get(&flow) {
+                self.remove(index);
+            }
         }
     }
 
@@ -281,11 +284,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
     fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         if let Some(header) = packet.tcp() {
             if header.flags.is_syn() || header.flags.is_rst() {
-                // Another connection of the same ends, or none any more.
-                self.forget(Flow::of_data(&header));
-                if header.flags.is_rst() {
-                    self.forget(Flow::of_acknowledgement(&header));
-                }
+                self.forget(&header);
             } else if header.sequence_length() > 0 {
                 self.keep(now, &header, &packet);
             }
@@ -295,12 +294,11 @@ impl<P: Packet> Agent<P> for Snoop<P> {
 
     fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         let verdict = match packet.tcp() {
-            Some(header) if header.flags.is_rst() => {
-                self.forget(Flow::of_data(&header));
-                self.forget(Flow::of_acknowledgement(&header));
+            Some(header) if header.flags.is_syn() || header.flags.is_rst() => {
+                self.forget(&header);
                 Verdict::Pass
             }
-            Some(header) if header.flags.is_ack() && !header.flags.is_syn() => self.judge(now, &header, out),
+            Some(header) if header.flags.is_ack() => self.judge(now, &header, out),
             _ => Verdict::Pass,
         };
         match verdict {

@@ -455,6 +455,48 @@ fn a_syn_begins_anew() {
 }
 
 #[test]
+fn an_answered_syn_begins_anew_whichever_side_opens() {
+    for outbound in [true, false] {
+        let mut line = Timeline::new();
+        line.send(0..3);
+        if outbound {
+            line.outbound(Segment { payload: 0, flags: SYN | ACK, seq: 77, ..line.data(0) });
+        } else {
+            let answer = Segment { flags: SYN | ACK, ..line.ack(0, &[]) };
+            assert_eq!(line.inbound(answer.clone()), (vec![answer], vec![]));
+        }
+        assert_eq!((line.counters().flows, line.counters().held_bytes), (0, 0));
+    }
+}
+
+#[test]
+fn a_loss_in_a_standing_queue_is_left_to_the_sender_and_the_next_is_not() {
+    let mut line = Timeline::new();
+    line.send(0..1).wait(RTT);
+    line.passes(1);
+    // The queue fills: each round trip is twice as long.
+    for number in 1..30 {
+        line.send([number]).wait(RTT * 2);
+        line.passes(number + 1);
+    }
+    line.send(30..40).wait(RTT * 2);
+    for _ in 0..5 {
+        line.passes(30);
+    }
+    assert_eq!(line.counters().yielded, 1);
+    // The sender repairs, and the queue drains.
+    line.send([30]).wait(RTT);
+    line.passes(40);
+    for number in 40..80 {
+        line.send([number]).wait(RTT);
+        line.passes(number + 1);
+    }
+    line.send(80..90).wait(RTT);
+    line.passes(80);
+    line.triggers(80, &[80]);
+}
+
+#[test]
 fn another_connection_of_the_same_ends_is_known_by_its_numbers() {
     let mut line = Timeline::new();
     line.send(0..3);
