@@ -47,6 +47,11 @@ impl Post {
         self.station.inbound(now, frame);
     }
 
+    /// The queue of the pipe had no room for the frame with this serial.
+    pub(crate) fn on_refused(&mut self, serial: u64) {
+        self.station.on_refused(serial);
+    }
+
     /// The earliest event is its wake-up, which may have come too early. Says whether it has acted.
     pub(crate) fn wake(&mut self, now: Time, events: &mut Events) -> bool {
         let awake = self.alarm.goes_off(events, now, self.station.wake_at());

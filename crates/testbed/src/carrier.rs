@@ -42,7 +42,7 @@ impl Carrier {
         let mut packet = self.buffer();
         let outcome = self.line.from.read(&mut packet);
         match outcome.map(|len| (self.line.offer(len, len), len)) {
-            Ok((Some(sent), len)) => self.send_off(&sent, packet, len),
+            Ok((Ok(sent), len)) => self.send_off(&sent, packet, len),
             _ => self.pool.push(packet),
         }
         outcome.map(drop)

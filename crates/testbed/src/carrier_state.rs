@@ -2,7 +2,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bentpipe_link::{Counters, Direction, Fate, Mangled, MangledCounters, Mangler, Mangling};
+use bentpipe_link::{Cause, Counters, Direction, Fate, Mangled, MangledCounters, Mangler, Mangling};
 use bentpipe_units::Time;
 use rustix::io::Errno;
 
@@ -46,14 +46,17 @@ impl CarrierState {
         }
     }
 
-    /// When the model delivers what is offered `now` with `length` bytes, and what arrives of it; nothing if it is lost. The
+    /// When the model delivers what is offered `now` with `length` bytes, and what arrives of it; why not, if it is lost. The
     /// mangler flips bits in the `packet` bytes of it that are the IP packet.
-    pub(crate) fn offer(&self, now: Time, length: usize, packet: usize) -> Option<(Time, Mangled)> {
+    pub(crate) fn offer(&self, now: Time, length: usize, packet: usize) -> Result<(Time, Mangled), Cause> {
         let mut path = self.path();
-        let Fate::Deliver { at } = path.direction.offer(now, length) else { return None };
+        let at = match path.direction.offer(now, length) {
+            Fate::Deliver { at } => at,
+            Fate::Drop(cause) => return Err(cause),
+        };
         let mangled =
             path.mangler.as_mut().map_or(Mangled::unharmed(at), |mangler| mangler.mangle(at, packet));
-        Some((at, mangled))
+        Ok((at, mangled))
     }
 
     /// Whether a commanded outage loses what would arrive now; counts it if so.

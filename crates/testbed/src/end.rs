@@ -75,6 +75,11 @@ impl End {
         due_at
     }
 
+    /// The sender tells that the queue in front of the link had no room for the frame with this serial.
+    pub(crate) fn refuse(&self, serial: u64) {
+        self.served().station.on_refused(serial);
+    }
+
     /// The receiver brings what has come over the link, and takes what there is for the host.
     pub(crate) fn inbound(&self, frame: Frame<IpPacket>, packets: &mut VecDeque<IpPacket>) {
         let mut served = self.served();

@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bentpipe_link::Mangled;
+use bentpipe_link::{Cause, Mangled};
 use bentpipe_units::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -41,11 +41,11 @@ impl Line {
     }
 
     /// Offers to the model what has `length` bytes on the link, of which `packet` are the IP packet in it. When it arrives,
-    /// and what arrives of it; nothing if it is lost.
-    pub(crate) fn offer(&self, length: usize, packet: usize) -> Option<Sent> {
+    /// and what arrives of it; why not, if it is lost.
+    pub(crate) fn offer(&self, length: usize, packet: usize) -> Result<Sent, Cause> {
         let (arrives, mangled) = self.state.offer(self.clock.now(), length, packet)?;
         let departure = Time::from_nanos(arrives.as_nanos().saturating_sub(self.delay.as_nanos() as u64));
-        Some(Sent { departure, length, mangled })
+        Ok(Sent { departure, length, mangled })
     }
 
     /// Writes a packet to the far end; whether it has arrived there.

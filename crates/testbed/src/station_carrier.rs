@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bentpipe_link::agent::{Frame, Packet};
-use bentpipe_link::{Arrival, IpPacket};
+use bentpipe_link::{Arrival, Cause, IpPacket};
 use rustix::io::Errno;
 
 use crate::bell::Bell;
@@ -78,7 +78,16 @@ impl StationCarrier {
     fn send_all(&mut self) {
         while let Some(frame) = self.to_link.pop_front() {
             let packet = frame.packet().map_or(0, Packet::ip_length);
-            let Some(sent) = self.line.offer(frame.length(), packet) else { continue };
+            let sent = match self.line.offer(frame.length(), packet) {
+                Ok(sent) => sent,
+                Err(Cause::QueueFull) => {
+                    if let Some(serial) = frame.serial() {
+                        self.near.refuse(serial);
+                    }
+                    continue;
+                }
+                Err(_) => continue,
+            };
             if let Some(arrival) = sent.mangled.duplicate {
                 self.in_flight.launch(sent.duplicate(arrival.at, spoil(frame.clone(), arrival)));
             }

@@ -84,6 +84,14 @@ impl<P: Packet> Frame<P> {
         }
     }
 
+    /// What the station wants to be told if the queue in front of the link has no room for the frame.
+    pub fn serial(&self) -> Option<u64> {
+        match self {
+            Frame::Bare(_) => None,
+            Frame::Arq(frame) => frame.serial(),
+        }
+    }
+
     /// The same frame with another packet in it; a frame without one stays as it is.
     #[must_use]
     pub fn map_packet(self, change: impl FnOnce(P) -> P) -> Self {
@@ -131,6 +139,14 @@ impl<P: Packet> Station<P> {
                     self.towards_host(now, self.agents.len(), packet);
                 }
             }
+        }
+    }
+
+    /// The queue in front of the link had no room for the frame with this [`serial`](Frame::serial). A link layer retransmits
+    /// what is lost on the link, and not what never came to it.
+    pub fn on_refused(&mut self, serial: u64) {
+        if let Some(arq) = &mut self.arq {
+            arq.on_refused(serial);
         }
     }
 

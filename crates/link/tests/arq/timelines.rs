@@ -69,6 +69,27 @@ fn immediate_delivery_waits_for_nothing_and_hands_the_late_one_on() {
 }
 
 #[test]
+fn a_packet_for_which_the_queue_had_no_room_is_not_repaired_and_not_waited_for() {
+    let mut world = World::new(&in_order()).losing(|index, _| index == 5).refusing();
+    world.send_each_ms(20);
+    world.settle();
+    assert_eq!(world.ids(), (0..20).filter(|&id| id != 5).collect::<Vec<_>>());
+    assert_eq!(world.came_at(6), at_ms(6) + DELAY, "the next frame says that there is nothing to wait for");
+    let counters = world.sender.counters();
+    assert_eq!((counters.refused, counters.retransmitted, counters.held_bytes), (1, 0, 0));
+}
+
+#[test]
+fn a_retransmission_for_which_the_queue_had_no_room_has_used_up_no_retry() {
+    // The link loses the first transmission, the full queue the next five, and three retransmissions are allowed.
+    let mut world = World::new(&in_order()).losing_copies(5, 6).refusing_retransmissions();
+    world.send_each_ms(1000);
+    world.settle();
+    assert_eq!(world.ids(), all(1000));
+    assert_eq!((world.sender.counters().refused, world.sender.counters().given_up), (0, 0));
+}
+
+#[test]
 fn a_lost_retransmission_is_a_gap_like_any_other() {
     let mut world = World::new(&in_order()).losing_copies(5, 2);
     world.send_each_ms(300);

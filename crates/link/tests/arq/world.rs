@@ -70,6 +70,10 @@ pub(crate) struct World {
     lose_data: Box<dyn FnMut(usize, Time) -> bool>,
     /// The first so many transmissions of a packet, by its id.
     lose_copies: HashMap<u32, u32>,
+    /// Whether what is lost of the sender's found the queue full, of which it is told.
+    refuse: bool,
+    /// The same of retransmissions only.
+    refuse_copies: bool,
     lose_report: Box<dyn FnMut(usize, Time) -> bool>,
     /// What has come out at the far end, and when.
     pub(crate) delivered: Vec<(Time, u32)>,
@@ -88,6 +92,8 @@ impl World {
             reverse: VecDeque::new(),
             lose_data: Box::new(|_, _| false),
             lose_copies: HashMap::new(),
+            refuse: false,
+            refuse_copies: false,
             lose_report: Box::new(|_, _| false),
             delivered: Vec::new(),
             next_id: 0,
@@ -109,6 +115,18 @@ impl World {
     /// Loses a packet's first so many transmissions.
     pub(crate) fn losing_copies(mut self, id: u32, copies: u32) -> Self {
         self.lose_copies.insert(id, copies);
+        self
+    }
+
+    /// What is lost of the sender's has found the queue full.
+    pub(crate) fn refusing(mut self) -> Self {
+        self.refuse = true;
+        self
+    }
+
+    /// What is lost of the sender's retransmissions has found the queue full.
+    pub(crate) fn refusing_retransmissions(mut self) -> Self {
+        self.refuse_copies = true;
         self
     }
 
@@ -183,6 +201,14 @@ impl World {
         self.drain();
     }
 
+    /// The serial of a lost frame that has found the queue full.
+    fn refused(&self, frame: &Frame) -> Option<u64> {
+        let id = frame.packet()?.id;
+        let is_copy =
+            self.data.iter().filter(|sent| sent.frame.packet().is_some_and(|sent| sent.id == id)).count() > 1;
+        frame.serial().filter(|_| self.refuse || self.refuse_copies && is_copy)
+    }
+
     fn drain(&mut self) {
         while let Some(frame) = self.sender.poll_frame() {
             let copies = frame.packet().and_then(|packet| self.lose_copies.get_mut(&packet.id));
@@ -191,6 +217,8 @@ impl World {
             self.data.push(Sent { at: self.now, frame: frame.clone(), lost });
             if !lost {
                 self.forward.push_back((self.now + DELAY, frame));
+            } else if let Some(serial) = self.refused(&frame) {
+                self.sender.on_refused(serial);
             }
         }
         while let Some(frame) = self.receiver.poll_frame() {

@@ -1,7 +1,7 @@
 //! The walk of a packet over a link with stations.
 
-use bentpipe_link::Fate;
 use bentpipe_link::agent::Frame;
+use bentpipe_link::{Cause, Fate};
 
 use super::World;
 use crate::events::Event;
@@ -73,7 +73,13 @@ impl World<'_> {
 
     fn send_frame(&mut self, pipe: u32, frame: Frame<Packet>) {
         let packet = if self.watches_packets { frame.packet().copied() } else { None };
+        let serial = frame.serial();
         let (fate, idle) = self.pipes[pipe as usize].offer_frame(self.now, frame);
+        if fate == Fate::Drop(Cause::QueueFull)
+            && let Some((station, serial)) = self.pipes[pipe as usize].station_mut().zip(serial)
+        {
+            station.on_refused(serial);
+        }
         if let Fate::Deliver { at } = fate
             && idle
         {

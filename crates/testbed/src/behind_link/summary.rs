@@ -77,7 +77,7 @@ fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
 }
 
 fn arq(name: &str, counters: &ArqCounters) -> String {
-    let ArqCounters { packets, retransmitted, timed_out, given_up, crowded_out, .. } = *counters;
+    let ArqCounters { packets, retransmitted, timed_out, given_up, refused, crowded_out, .. } = *counters;
     let ArqCounters { duplicates, skipped, reports_sent, most_held_bytes, .. } = *counters;
     line(
         name,
@@ -86,6 +86,7 @@ fn arq(name: &str, counters: &ArqCounters) -> String {
             (retransmitted, "sent again"),
             (timed_out, "sent again without word of them"),
             (given_up, "given up"),
+            (refused, "refused by the full queue"),
             (crowded_out, "given up for want of room"),
             (duplicates, "received twice"),
             (skipped, "not waited for any more"),

@@ -30,7 +30,7 @@ const ONE_PERCENT: usize = 2;
 const TIME: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(600);
 /// The delay of duplicate ACKs in round trips of the link; `surrey-delay` shows why.
-const DELAY_RTTS: f64 = 1.25;
+const DELAY_RTTS: f64 = 1.5;
 /// Snoop's cache in bandwidth-delay products.
 const CACHE_BDPS: f64 = 3.0;
 const MBIT: f64 = 1e6;
@@ -99,6 +99,7 @@ impl Comparison {
         Findings {
             verdicts: vec![
                 self.no_harm(),
+                self.delay_hides_congestion(),
                 self.snoop_multiplies(),
                 self.delayed_dup_acks_multiply(),
                 self.snoop_is_bounded(),
@@ -154,11 +155,21 @@ impl Comparison {
     }
 
     fn no_harm(&self) -> Verdict {
-        let ratios = [Way::Snoop, Way::DelayedDupAcks].map(|way| self.times_end_to_end(way, 0));
+        let ratio = self.times_end_to_end(Way::Snoop, 0);
         Verdict::new(
-            "Without losses, help does no harm: Snoop and delayed dup-ACKs have 90% or more of the goodput without them",
-            ratios.iter().all(|&ratio| ratio >= 0.9),
-            format!("{:.2} and {:.2} of it", ratios[0], ratios[1]),
+            "Without losses on the link Snoop does no harm: 95% or more of the goodput without it",
+            ratio >= 0.95,
+            format!("{ratio:.2} of it"),
+        )
+    }
+
+    /// "the inefficiency reported in [8] with regard to the handling of congestion events", SURREY §3.2.
+    fn delay_hides_congestion(&self) -> Verdict {
+        let ratio = self.times_end_to_end(Way::DelayedDupAcks, 0);
+        Verdict::new(
+            "Where what is lost is lost in the queue, delaying duplicate ACKs costs something: less goodput than without",
+            ratio < 1.0,
+            format!("{ratio:.2} of it"),
         )
     }
 

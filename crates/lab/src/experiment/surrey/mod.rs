@@ -32,10 +32,13 @@ enum Way {
     SplitSack,
     SplitDelayed,
     Snoop,
+    /// As [`SplitDelayed`](Way::SplitDelayed), with bentpipe's own choice of what the paper leaves open.
+    SplitDelayedLonger,
 }
 
 impl Way {
-    const ALL: [Way; 5] = [Way::Reno, Way::Sack, Way::SplitSack, Way::SplitDelayed, Way::Snoop];
+    const ALL: [Way; 6] =
+        [Way::Reno, Way::Sack, Way::SplitSack, Way::SplitDelayed, Way::Snoop, Way::SplitDelayedLonger];
 
     fn name(self) -> &'static str {
         match self {
@@ -44,6 +47,7 @@ impl Way {
             Way::SplitSack => "split, SACK",
             Way::SplitDelayed => "split, delayed dup-ACKs",
             Way::Snoop => "Snoop",
+            Way::SplitDelayedLonger => "split, delayed longer",
         }
     }
 
@@ -54,6 +58,7 @@ impl Way {
             Way::SplitSack => "split_sack",
             Way::SplitDelayed => "split_delayed",
             Way::Snoop => "snoop",
+            Way::SplitDelayedLonger => "split_delayed_longer",
         }
     }
 
@@ -68,7 +73,12 @@ impl Way {
             Way::SplitDelayed => &[
                 "flow.file.split=[{ at = \"gateway\", buffer = \"100MB\", tcp = \"gateway-reno\" }]",
                 "link.satellite.delayed_dup_acks={ at = \"terminal\", delay = \"700ms\" }",
-                "link.satellite.arq={ delivery = \"immediate\" }",
+                "link.satellite.arq={ delivery = \"immediate\", retransmissions = 1 }",
+            ],
+            Way::SplitDelayedLonger => &[
+                "flow.file.split=[{ at = \"gateway\", buffer = \"100MB\", tcp = \"gateway-reno\" }]",
+                "link.satellite.delayed_dup_acks={ at = \"terminal\", delay = \"1200ms\" }",
+                "link.satellite.arq={ delivery = \"immediate\", retransmissions = 3 }",
             ],
             Way::Snoop => &["link.satellite.snoop={ at = \"gateway\" }"],
         }

@@ -96,6 +96,14 @@ impl<P: Packet> ArqFrame<P> {
         }
     }
 
+    /// The serial of a frame that carries a packet.
+    pub fn serial(&self) -> Option<u64> {
+        match self {
+            ArqFrame::Data(frame) => Some(frame.serial),
+            _ => None,
+        }
+    }
+
     /// The same frame with another packet in it; a frame without one stays as it is.
     #[must_use]
     pub fn map_packet(self, change: impl FnOnce(P) -> P) -> Self {

@@ -88,6 +88,8 @@ pub struct ArqCounters {
     /// Packets that were sent as often as may be, or for too long, without word of their arrival. They may have
     /// arrived.
     pub given_up: u64,
+    /// Packets for which the queue in front of the link had no room.
+    pub refused: u64,
     /// Packets that gave way in the full buffer.
     pub crowded_out: u64,
     /// Reports sent.
@@ -191,6 +193,11 @@ impl<P: Packet> Arq<P> {
             ArqFrame::Floor { .. } => self.out.counters.stale += 1,
         }
         self.note_held();
+    }
+
+    /// The queue in front of the link had no room for the frame with this [`serial`](ArqFrame::serial).
+    pub fn on_refused(&mut self, serial: u64) {
+        self.sender.on_refused(serial, &mut self.out);
     }
 
     /// The next frame for the link.

@@ -109,6 +109,22 @@ impl<P: Packet> Sender<P> {
         self.tell_floor(out);
     }
 
+    /// The queue in front of the link had no room for this transmission. A packet's first is its end, as on any router:
+    /// repaired here, an overflow would be hidden from who must slow down. A later one has used up none of its retries.
+    pub(super) fn on_refused(&mut self, serial: u64, out: &mut Output<P>) {
+        let Some(&Transmission { number, .. }) = self.transmission(serial) else { return };
+        let index = number.checked_sub(self.floor).map(|index| index as usize);
+        let kept = index.and_then(|index| self.kept.get_mut(index)?.as_mut());
+        let Some(kept) = kept.filter(|kept| kept.serial == serial) else { return };
+        match kept.retransmissions.checked_sub(1) {
+            Some(fewer) => kept.retransmissions = fewer,
+            None => {
+                out.counters.refused += 1;
+                self.withdraw(number);
+            }
+        }
+    }
+
     /// When a report should have come; [`Time::MAX`] if none is waited for.
     pub(super) fn wake_at(&self) -> Time {
         if self.kept.is_empty() { Time::MAX } else { self.timer.deadline() }
@@ -251,6 +267,17 @@ impl<P: Packet> Sender<P> {
     fn crowd_out(&mut self, number: u64, out: &mut Output<P>) {
         out.counters.crowded_out += 1;
         self.remove(number);
+    }
+
+    /// It has never been on the link. The latest packet's number goes to the next one, so that nobody waits for it.
+    fn withdraw(&mut self, number: u64) {
+        if number + 1 == self.floor + self.kept.len() as u64 {
+            let kept = self.kept.pop_back().flatten();
+            self.kept_bytes -= kept.map_or(0, |kept| kept.packet.ip_length() as u64);
+        } else {
+            self.given_up_to = self.given_up_to.max(number + 1);
+            self.remove(number);
+        }
     }
 
     /// It has arrived, or nobody waits for it any more.
