@@ -138,8 +138,7 @@ fn good(curve: &[Summary]) -> usize {
 
 /// What the figures of all round trips come to: the delay to choose.
 fn rule(curves: &[Vec<Summary>]) -> Plot {
-    let milliseconds =
-        |rtt: u32, index: usize| Point::new(f64::from(rtt), (DELAYS[index] * f64::from(rtt)).into());
+    let milliseconds = |rtt: u32, index: usize| Point::new(f64::from(rtt), DELAYS[index] * f64::from(rtt));
     let least = RTTS_MS.into_iter().zip(curves).map(|(rtt, curve)| milliseconds(rtt, good(curve)));
     Plot::new("The delay to choose", Axis::new("round trip of the link", "ms"), Axis::new("delay d", "ms"))
         .with(Series::new("least d with 85% of the best goodput", Style::Line, least))
