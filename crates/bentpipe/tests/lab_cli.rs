@@ -141,3 +141,14 @@ fn a_reader_that_goes_away_is_no_error_but_a_full_disk_is() {
     assert_failure_on_a_full_disk(&["lab", "list"]);
     assert_failure_on_a_full_disk(&run);
 }
+
+#[test]
+fn the_kernel_is_for_experiments_that_have_a_form_for_it() {
+    let document = document(&["lab", "list", "--json"]);
+    let worlds = |name: &str| {
+        let found = document["experiments"].as_array().unwrap().iter().find(|found| found["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}"))["worlds"].clone()
+    };
+    assert_eq!(worlds(QUICK), serde_json::json!(["sim"]));
+    assert_eq!(worlds("lossy-link"), serde_json::json!(["sim", "kernel"]));
+}

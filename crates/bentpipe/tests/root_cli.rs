@@ -406,3 +406,21 @@ fn a_result_that_cannot_be_written_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("cannot write the result"), "{text}");
 }
+
+#[test]
+fn an_experiment_without_a_form_for_the_kernel_is_refused_with_those_that_have_one() {
+    if missing() {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bentpipe"));
+    command.args(["lab", "run", "radius07-reach", "--on", "kernel", "--out"]).arg(out.path());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("radius07-reach runs in virtual time only") && text.contains("lossy-link"),
+        "{text}"
+    );
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
+}

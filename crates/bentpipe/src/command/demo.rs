@@ -6,14 +6,11 @@ use anyhow::{Context, ensure};
 use bentpipe_lab::demo::{Comparison, Settings, Way, compare, virtual_time};
 use bentpipe_lab::download::Progress;
 use bentpipe_lab::report;
-use bentpipe_testbed::{Need, require};
+use bentpipe_testbed::require;
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::{Args, ValueEnum};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// The proxy intercepts and loads eBPF, which takes more than a user namespace gives.
-const NEEDS: &[Need] =
-    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 /// Fits into 80 columns.
 const BAR: &str = "{prefix:16} {bar:24} {decimal_bytes:>10} {msg:>14}  {elapsed}";
 /// Every piece that arrives is a point of the figure, and in virtual time megabytes take no longer to tell than gigabytes.
@@ -103,7 +100,7 @@ impl Demo {
     }
 
     fn world(&self) -> anyhow::Result<On> {
-        match (self.on, require(NEEDS)) {
+        match (self.on, require(super::SCENE_NEEDS)) {
             (Some(On::Sim), _) => Ok(On::Sim),
             (_, Ok(())) => Ok(On::Kernel),
             (Some(On::Kernel), Err(missing)) => Err(missing)

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bentpipe_lab::experiment::{self, Experiment, Progress};
 use bentpipe_lab::results::{self, Results, Seeds, Written};
+use bentpipe_testbed::require;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -114,6 +115,12 @@ impl List {
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let world = results::World::from(self.on);
+        if let World::Kernel = self.on {
+            require(super::SCENE_NEEDS).context(
+                "no experiment can run on the kernel here; --on sim, the default, runs it in virtual time",
+            )?;
+            super::log_to_stderr("warn");
+        }
         let experiments = self.experiments(world)?;
         let seeds =
             experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;

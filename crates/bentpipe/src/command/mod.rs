@@ -14,7 +14,12 @@ use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use bentpipe_testbed::Need;
 use serde::Serialize;
+
+/// What a scene with a proxy in it needs: the proxy intercepts and loads eBPF, which takes more than a user namespace gives.
+const SCENE_NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
 /// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk is.
 fn print(text: &str) -> anyhow::Result<()> {

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::SnoopConfig;
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
-use bentpipe_units::{ByteCount, Probability, Rate};
+use bentpipe_units::{Probability, Rate};
 
 use super::super::{Findings, Lab};
 use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, TIME, Way};
@@ -71,8 +70,9 @@ fn measure(way: Way, per: f64, seed: u64) -> Result<Measured, Error> {
     let address = scene.server_address(PORT);
     let mut server = scene.server.run(|| Server::start(address, Some(SERVER)))?.map_err(fail)?;
     let daemon = match way {
-        Way::Split => Some(start_proxy(&scene, &proxy())?),
-        _ => None,
+        Way::Split => Some(start_proxy(&scene, &proxy("split"))?),
+        Way::Snoop => Some(start_proxy(&scene, &proxy("snoop"))?),
+        Way::EndToEnd | Way::DelayedDupAcks => None,
     };
     let progress = download::Progress::default();
     let request = Request { seed, bytes: u64::MAX };
@@ -98,7 +98,7 @@ fn measure(way: Way, per: f64, seed: u64) -> Result<Measured, Error> {
 /// What the gateway holds of the download now.
 fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
     let [gateway, _] = scene.link.held_bytes();
-    gateway + daemon.map_or(0, |daemon| daemon.stats().buffered)
+    gateway + daemon.map(Daemon::stats).map_or(0, |stats| stats.buffered + stats.snoop.held_bytes)
 }
 
 fn link(per: f64) -> LinkConfig {
@@ -111,12 +111,7 @@ fn link(per: f64) -> LinkConfig {
 fn stations(way: Way, link: &LinkConfig) -> [StationConfig; 2] {
     let nothing = StationConfig::default;
     match way {
-        Way::EndToEnd | Way::Split => [nothing(), nothing()],
-        Way::Snoop => {
-            let cache = CACHE_BDPS * RATE.bytes_in(RTT) as f64;
-            let snoop = SnoopConfig::with_cache(ByteCount::new(cache as u64));
-            [StationConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None }, nothing()]
-        }
+        Way::EndToEnd | Way::Split | Way::Snoop => [nothing(), nothing()],
         Way::DelayedDupAcks => {
             let arq = Some(ArqConfig { delivery: Delivery::Immediate, ..ArqConfig::for_link(link) });
             let delayed = DelayedDupAckConfig::with_delay(RTT.mul_f64(DELAY_RTTS));
@@ -128,10 +123,13 @@ fn stations(way: Way, link: &LinkConfig) -> [StationConfig; 2] {
     }
 }
 
-fn proxy() -> Config {
+/// What the daemon does with the download. Snoop's cache is [`CACHE_BDPS`] of the leg.
+fn proxy(action: &str) -> Config {
     let text = format!(
-        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n",
-        RTT.as_millis()
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n\
+         [snoop]\ncache = \"{}B\"\n[[rules]]\naction = \"{action}\"\n",
+        RTT.as_millis(),
+        CACHE_BDPS * RATE.bytes_in(RTT) as f64,
     );
     Config::parse("the experiment's configuration", &text).expect("it is made of valid values")
 }
