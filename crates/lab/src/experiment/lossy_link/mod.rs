@@ -202,3 +202,19 @@ impl Comparison {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Progress;
+    use crate::results::{Seeds, World};
+
+    #[test]
+    fn help_helps_where_it_is_needed_and_does_no_harm_elsewhere() {
+        let seeds = Seeds { first: 1, count: 2 };
+        let results = LOSSY_LINK.run(World::Sim, seeds, &Progress::default()).unwrap();
+        for verdict in results.verdicts {
+            assert!(verdict.agrees, "{verdict}");
+        }
+    }
+}

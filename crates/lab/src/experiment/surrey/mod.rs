@@ -94,3 +94,25 @@ impl Way {
 fn scientific(per: f64) -> String {
     format!("{per:e}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Experiment, Progress};
+    use crate::results::{Seeds, World};
+
+    /// The claims that do not agree, with few seeds.
+    fn disagreements(experiment: &Experiment, count: u64) -> Vec<String> {
+        let seeds = Seeds { first: 1, count };
+        let results = experiment.run(World::Sim, seeds, &Progress::default()).unwrap();
+        let against = results.verdicts.into_iter().filter(|verdict| !verdict.agrees);
+        against.map(|verdict| format!("{}: {}", verdict.claim, verdict.observed)).collect()
+    }
+
+    #[test]
+    fn what_the_paper_says_of_its_figures_comes_out() {
+        for experiment in [FIG2, FIG3, FIG4] {
+            assert_eq!(disagreements(&experiment, 4), [""; 0], "{}", experiment.name);
+        }
+    }
+}
