@@ -214,7 +214,7 @@ mod tests {
         let seeds = Seeds { first: 1, count: 2 };
         let results = LOSSY_LINK.run(World::Sim, seeds, &Progress::default()).unwrap();
         for verdict in results.verdicts {
-            assert!(verdict.agrees, "{verdict}");
+            assert!(verdict.agrees, "{verdict:?}");
         }
     }
 }
