@@ -107,6 +107,11 @@ impl<P: Packet> Tracked<P> {
         self.held
     }
 
+    #[cfg(test)]
+    pub(super) fn remembered_ranges(&self) -> usize {
+        self.sacked.len()
+    }
+
     /// Its last byte has been acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.zip(self.acked).is_some_and(|(fin, acked)| !is_before(acked, fin))
@@ -227,6 +232,7 @@ impl<P: Packet> Tracked<P> {
         if self.segments.is_empty() {
             self.segments.shrink();
             self.resent.shrink_to_fit();
+            self.sacked.shrink();
         }
         expired
     }
@@ -319,7 +325,8 @@ impl<P: Packet> Tracked<P> {
             if 0 < from && from < to && to <= outstanding && outstanding <= FURTHEST {
                 let mut parts = [(0, 0); 4];
                 let mut count = 0;
-                self.sacked.add((first, end), |first, end| {
+                // A receiver that has whole segments has no more ranges of them than there are.
+                self.sacked.add((first, end), self.segments.len(), |first, end| {
                     // A block covers several parts only where ranges merge; what does not fit here is noted when it is
                     // acknowledged.
                     if let Some(part) = parts.get_mut(count) {
@@ -338,7 +345,7 @@ impl<P: Packet> Tracked<P> {
         let mut newest = None;
         let mut delivered = self.delivered;
         for kept in self.segments.overlapping(first, end) {
-            if is_before(kept.seq, first) || is_before(end, kept.end) {
+            if kept.sacked || is_before(kept.seq, first) || is_before(end, kept.end) {
                 continue;
             }
             kept.sacked = true;

@@ -169,6 +169,11 @@ impl Timeline {
         assert_eq!(self.inbound(ack), (vec![], resent.to_vec()), "{number} triggers {resent:?}");
     }
 
+    fn only_flow(&self) -> &Tracked<Segment> {
+        let mut flows = self.snoop.places.iter().filter_map(|place| place.occupant.as_ref());
+        &flows.next().expect("a flow is looked after").1
+    }
+
     fn counters(&self) -> SnoopCounters {
         let AgentReport::Snoop(counters) = self.snoop.report() else { panic!("a Snoop's report") };
         counters
@@ -281,6 +286,25 @@ fn a_block_below_the_acknowledgement_says_nothing_of_holes() {
     // D-SACK (RFC 2883): 0 has arrived twice.
     let (_, resent) = line.inbound(line.ack(2, &[(0, 1)]));
     assert_eq!(resent, [0; 0]);
+}
+
+#[test]
+fn what_is_remembered_of_blocks_is_no_more_than_what_is_kept() {
+    let mut line = Timeline::new();
+    line.send(0..100).wait(RTT);
+    line.passes(1);
+    let isn = line.isn;
+    // One byte in two, of a receiver that means no good.
+    for byte in 0..20_000 {
+        let block = isn + 2 * MSS + 2 * byte;
+        let ack = Segment { sack: vec![(block, block + 1)], ..line.ack(1, &[]) };
+        line.inbound(ack);
+    }
+    let ranges = line.only_flow().remembered_ranges();
+    assert!(ranges <= 100, "{ranges} ranges");
+    // It is of no use to the others of that flow's segments, and does them no harm.
+    line.wait(RTT).passes(100);
+    assert_eq!(line.counters().held_bytes, 0);
 }
 
 #[test]
