@@ -32,6 +32,14 @@ pub(super) struct Ack<'a> {
     pub(super) is_pure: bool,
 }
 
+impl Ack<'_> {
+    /// RFC 5681 §2. One that carries a D-SACK block alone (RFC 2883) is about a segment that came twice.
+    fn may_tell_of_loss(&self) -> bool {
+        let is_above = |&(first, _): &(u32, u32)| is_before(self.ack, first);
+        self.is_pure && (self.sack.is_empty() || self.sack.iter().any(is_above))
+    }
+}
+
 /// What becomes of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -196,7 +204,8 @@ impl<P: Packet> Tracked<P> {
             self.advance(now, ack.ack);
         }
         let is_news = self.note_sack(now, ack.ack, ack.sack);
-        let is_duplicate = !advances && ack.is_pure && (same_window || is_news) && !self.segments.is_empty();
+        let is_duplicate =
+            !advances && ack.may_tell_of_loss() && (same_window || is_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
         if self.duplicates == 2 && self.recover.is_none() && self.is_congested(config) {
             self.yielding = Some(self.next);

@@ -289,6 +289,19 @@ fn a_block_below_the_acknowledgement_says_nothing_of_holes() {
 }
 
 #[test]
+fn acknowledgements_of_what_came_twice_tell_of_no_loss_and_are_not_kept_from_the_sender() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    line.passes(4);
+    // The sender's timer had expired too early: 0 to 3 arrive again, each with a D-SACK (RFC 2883).
+    for number in 0..4 {
+        let (passed, resent) = line.inbound(line.ack(4, &[(number, number + 1)]));
+        assert_eq!((passed.len(), resent), (1, vec![]), "{number}");
+    }
+    line.passes(10);
+}
+
+#[test]
 fn what_is_remembered_of_blocks_is_no_more_than_what_is_kept() {
     let mut line = Timeline::new();
     line.send(0..100).wait(RTT);
