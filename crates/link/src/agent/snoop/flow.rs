@@ -116,6 +116,11 @@ impl<P: Packet> Tracked<P> {
     }
 
     #[cfg(test)]
+    pub(super) fn remembered_retransmissions(&self) -> usize {
+        self.resent.len()
+    }
+
+    #[cfg(test)]
     pub(super) fn remembered_ranges(&self) -> usize {
         self.sacked.len()
     }
@@ -311,6 +316,9 @@ impl<P: Packet> Tracked<P> {
             self.rtt.sample(now - sent_at);
         }
         self.sacked.acknowledge(ack);
+        while self.resent.front().is_some_and(|&(_, seq)| is_before(seq, ack)) {
+            self.resent.pop_front();
+        }
         if is_before(self.examined, ack) {
             self.examined = ack;
         }

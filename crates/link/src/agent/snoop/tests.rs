@@ -321,6 +321,22 @@ fn what_is_remembered_of_blocks_is_no_more_than_what_is_kept() {
 }
 
 #[test]
+fn retransmissions_that_have_arrived_are_forgotten_without_sack_too() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    // A download that loses one segment in ten and never falls silent.
+    for round in 1..200 {
+        let (lost, next) = (round * 10 - 8, round * 10);
+        line.passes(lost);
+        line.passes(lost);
+        line.triggers(lost, &[lost]);
+        line.send(next..next + 10).wait(RTT).passes(next);
+    }
+    let retransmissions = line.only_flow().remembered_retransmissions();
+    assert!(retransmissions <= 10, "{retransmissions} retransmissions");
+}
+
+#[test]
 fn without_hiding_blocks_pass() {
     let mut line =
         Timeline::with(SnoopConfig { hide_sack: false, ..SnoopConfig::with_cache(ByteCount::new(1 << 20)) });
