@@ -337,6 +337,21 @@ fn retransmissions_that_have_arrived_are_forgotten_without_sack_too() {
 }
 
 #[test]
+fn connections_that_come_and_go_leave_no_wake_ups_behind() {
+    let mut line = Timeline::new();
+    for _ in 0..1000 {
+        line.send([0]).wait(Duration::from_millis(1));
+        line.outbound(Segment { payload: 0, flags: RST, ..line.data(1) });
+    }
+    assert!(line.snoop.alarms.len() <= 2, "{} wake-ups", line.snoop.alarms.len());
+    // The one that is left is of no flow.
+    while line.snoop.wake_at() < Time::MAX {
+        line.now = line.snoop.wake_at();
+        assert_eq!(line.tick(), [0; 0]);
+    }
+}
+
+#[test]
 fn without_hiding_blocks_pass() {
     let mut line =
         Timeline::with(SnoopConfig { hide_sack: false, ..SnoopConfig::with_cache(ByteCount::new(1 << 20)) });
