@@ -166,13 +166,19 @@ impl<P: Packet> Snoop<P> {
     }
 
     /// What becomes of an acknowledgement from the terminal; what is to be sent again goes to `out`.
-    fn judge(&mut self, now: Time, header: &TcpHeader<'_, P::End>, out: &mut Outbox<P>) -> Verdict {
+    fn judge(
+        &mut self,
+        now: Time,
+        header: &TcpHeader<'_, P::End>,
+        packet: &P,
+        out: &mut Outbox<P>,
+    ) -> Verdict {
         let Some(&index) = self.by_ends.get(&Flow::of_acknowledgement(header)) else { return Verdict::Pass };
         let ack = Ack {
             ack: header.ack,
             window: header.window,
             sack: header.sack,
-            is_pure: header.sequence_length() == 0,
+            is_pure: header.sequence_length() == 0 && !packet.says_more(),
         };
         let before = out.to_link.len();
         let (verdict, finished, yields) = self.with_flow(index, |tracked, config| {
@@ -294,7 +300,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
                 self.forget(&header);
                 Verdict::Pass
             }
-            Some(header) if header.flags.is_ack() => self.judge(now, &header, out),
+            Some(header) if header.flags.is_ack() => self.judge(now, &header, &packet, out),
             _ => Verdict::Pass,
         };
         match verdict {

@@ -29,6 +29,7 @@ struct Segment {
     window: u16,
     flags: u8,
     sack: Vec<(u32, u32)>,
+    says_more: bool,
 }
 
 impl Packet for Segment {
@@ -42,6 +43,10 @@ impl Packet for Segment {
         let Self { source, destination, seq, ack, payload, window, flags, .. } = *self;
         let flags = TcpFlags(flags);
         Some(TcpHeader { source, destination, seq, ack, payload, window, flags, sack: &self.sack })
+    }
+
+    fn says_more(&self) -> bool {
+        self.says_more
     }
 
     fn without_sack(&self) -> Self {
@@ -89,6 +94,7 @@ impl Timeline {
             window: 500,
             flags: ACK,
             sack: Vec::new(),
+            says_more: false,
         }
     }
 
@@ -105,6 +111,7 @@ impl Timeline {
             window: 500,
             flags: ACK,
             sack,
+            says_more: false,
         }
     }
 
@@ -478,6 +485,17 @@ fn acknowledgements_that_carry_data_are_not_suppressed() {
 }
 
 #[test]
+fn acknowledgements_with_something_else_to_say_are_not_suppressed() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    line.passes(2);
+    for _ in 0..5 {
+        let ack = Segment { says_more: true, ..line.ack(2, &[]) };
+        assert_eq!(line.inbound(ack.clone()), (vec![ack], vec![]));
+    }
+}
+
+#[test]
 fn a_fin_is_kept_like_data_and_the_flow_goes_when_it_is_acknowledged() {
     let mut line = Timeline::new();
     line.send(0..3);
@@ -642,7 +660,7 @@ fn arbitrary() -> impl Strategy<Value = (Segment, u64)> {
         0u64..2_000_000_000,
     );
     (header, rest).prop_map(|((source, destination, seq, ack, payload, window), (flags, sack, gap))| {
-        (Segment { source, destination, seq, ack, payload, window, flags, sack }, gap)
+        (Segment { source, destination, seq, ack, payload, window, flags, sack, says_more: false }, gap)
     })
 }
 
