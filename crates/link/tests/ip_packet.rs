@@ -147,6 +147,25 @@ fn sack_blocks_are_read_wherever_they_stand() {
 }
 
 #[test]
+fn an_option_with_something_of_its_own_to_say_is_noticed() {
+    // Multipath TCP (RFC 8684 §3): a data ACK, then an address that is gone, a priority, and an end in haste.
+    let data_ack = [30, 8, 0x20, 1, 0, 0, 0, 9];
+    let signals: [&[u8]; 4] =
+        [&[30, 4, 0x40, 7], &[30, 3, 0x51, 1], &[30, 4, 0x70, 0], &[254, 4, 0x12, 0x34]];
+    for recipe in both() {
+        for ordinary in [&[][..], &TIMESTAMPS, &SACK_OPTIONS, &data_ack, &[0, 30, 3, 0x51], &[1, 30]] {
+            let padded = [ordinary, &[0; 3][..(4 - ordinary.len() % 4) % 4]].concat();
+            assert!(!recipe.clone().options(&padded).packet().says_more(), "{ordinary:?}");
+        }
+        for signal in signals {
+            let options = [&TIMESTAMPS[..], &data_ack, signal].concat();
+            let packet = recipe.clone().options(&options).packet();
+            assert!(packet.says_more() && packet.without_sack().says_more(), "{signal:?}");
+        }
+    }
+}
+
+#[test]
 fn one_to_four_blocks_have_room() {
     for count in 1..=4usize {
         let mut option = vec![1, 1, 5, 2 + 8 * count as u8];

@@ -12,6 +12,12 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// What TCP says in it. `None` for what is not one whole and intact TCP segment.
     fn tcp(&self) -> Option<TcpHeader<'_, Self::End>>;
 
+    /// Whether an option of its TCP header has something to say for itself, so that it counts though it acknowledges nothing
+    /// new and carries nothing: Multipath TCP tells of addresses and priorities so (RFC 8684), once.
+    fn says_more(&self) -> bool {
+        false
+    }
+
     /// The same packet without its SACK blocks, which RFC 2018 §8 allows: they are advice, and a receiver may take it back.
     fn without_sack(&self) -> Self;
 }

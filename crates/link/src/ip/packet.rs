@@ -13,6 +13,12 @@ const MAX_SACK_BLOCKS: usize = 4;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const SACK: u8 = 5;
+/// Those that acknowledgements carry as a matter of course: SACK, timestamps (RFC 7323), signatures (RFC 2385, RFC 5925),
+/// the counters of accurate ECN (RFC 9768), which the next one has again.
+const ADVICE: [u8; 6] = [SACK, 8, 19, 29, 172, 174];
+/// Multipath TCP, and its subtype that does so (RFC 8684 §3.3): the data sequence signal.
+const MULTIPATH: u8 = 30;
+const DATA_SEQUENCE_SIGNAL: u8 = 2;
 
 /// A packet of IPv4 or IPv6, its bytes and what agents need to know of them. Copies share the bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,6 +39,7 @@ struct Tcp {
     flags: TcpFlags,
     /// Where in the packet the segment begins.
     offset: u16,
+    says_more: bool,
     sack: Option<SackOption>,
 }
 
@@ -70,6 +77,10 @@ impl Packet for IpPacket {
         let Tcp { source, destination, seq, ack, payload, window, flags, .. } = *tcp;
         let sack = tcp.sack.as_ref().map_or(&[][..], |sack| &sack.blocks[..usize::from(sack.count)]);
         Some(TcpHeader { source, destination, seq, ack, payload, window, flags, sack })
+    }
+
+    fn says_more(&self) -> bool {
+        self.tcp.is_some_and(|tcp| tcp.says_more)
     }
 
     /// Puts NOPs in the option's place and corrects the checksum.
@@ -116,29 +127,40 @@ impl Tcp {
             window: two(14),
             flags: TcpFlags(header[13]),
             offset: carried.offset as u16,
+            says_more: list(options).any(|(_, kind, value)| is_signal(kind, value)),
             sack: SackOption::find(options),
         })
     }
 }
 
+/// The options of a header, up to the end of the list or to one that is not well-formed: where each begins, its kind and
+/// its value.
+fn list(options: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while *options.get(at)? == NO_OPERATION {
+            at += 1;
+        }
+        let (start, kind) = (at, options[at]);
+        if kind == END {
+            return None;
+        }
+        at += usize::from(*options.get(at + 1)?);
+        Some((start, kind, options.get(start + 2..at)?))
+    })
+}
+
+fn is_signal(kind: u8, value: &[u8]) -> bool {
+    let is_data_sequence =
+        kind == MULTIPATH && value.first().is_some_and(|byte| byte >> 4 == DATA_SEQUENCE_SIGNAL);
+    !(is_data_sequence || ADVICE.contains(&kind))
+}
+
 impl SackOption {
     /// The SACK option among all of a segment's, if there is one and if it is well-formed.
     fn find(options: &[u8]) -> Option<Self> {
-        let mut at = 0;
-        loop {
-            match *options.get(at)? {
-                END => return None,
-                NO_OPERATION => at += 1,
-                kind => {
-                    let length = usize::from(*options.get(at + 1)?);
-                    let option = options.get(at..at + length).filter(|option| option.len() >= 2)?;
-                    if kind == SACK {
-                        return Self::read(at, &option[2..]);
-                    }
-                    at += length;
-                }
-            }
-        }
+        let (at, _, value) = list(options).find(|(_, kind, _)| *kind == SACK)?;
+        Self::read(at, value)
     }
 
     fn read(at: usize, value: &[u8]) -> Option<Self> {

@@ -33,6 +33,7 @@ fn segment() -> impl Strategy<Value = Segment> {
             window,
             flags,
             sack,
+            says_more: false,
         },
     )
 }

@@ -25,6 +25,7 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) flags: u8,
     pub(crate) sack: Vec<(u32, u32)>,
+    pub(crate) says_more: bool,
 }
 
 /// The host at the terminal, and the server.
@@ -34,7 +35,8 @@ pub(crate) const SERVER: u16 = 80;
 /// An acknowledgement of the host's.
 pub(crate) fn ack(ack: u32) -> Segment {
     let (source, destination, flags) = (HOST, SERVER, ACK);
-    Segment { id: 0, source, destination, seq: 500, ack, payload: 0, window: 1000, flags, sack: Vec::new() }
+    let (sack, says_more) = (Vec::new(), false);
+    Segment { id: 0, source, destination, seq: 500, ack, payload: 0, window: 1000, flags, sack, says_more }
 }
 
 impl Segment {
@@ -76,6 +78,10 @@ impl Packet for Segment {
         let &Self { source, destination, seq, ack, payload, window, .. } = self;
         let flags = TcpFlags(self.flags);
         Some(TcpHeader { source, destination, seq, ack, payload, window, flags, sack: &self.sack })
+    }
+
+    fn says_more(&self) -> bool {
+        self.says_more
     }
 
     fn without_sack(&self) -> Self {

@@ -35,6 +35,13 @@ fn the_first_two_duplicates_pass_and_the_third_and_later_are_held_for_d_each() {
 }
 
 #[test]
+fn duplicates_with_something_else_to_say_are_not_held() {
+    let mut terminal = Terminal::new();
+    (0..6).for_each(|ms| terminal.sends(ms, Segment { says_more: true, ..ack(1000) }));
+    assert_eq!(terminal.left_until(1000), bare(&[(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]));
+}
+
+#[test]
 fn if_the_hole_fills_before_what_is_held_is_dropped() {
     let mut terminal = with_duplicates(5);
     terminal.sends(102, ack(9000));

@@ -55,12 +55,13 @@ impl<P: Packet> Connection<P> {
         }
     }
 
-    /// A segment with an acknowledgement leaves. The second value is true if the ACK number
-    /// advances: then what is held is of no use any more.
+    /// A segment with an acknowledgement leaves; `says_more` if it has something else to say. The second value is true if
+    /// the ACK number advances: then what is held is of no use any more.
     pub(super) fn on_ack(
         &mut self,
         now: Time,
         header: &TcpHeader<'_, P::End>,
+        says_more: bool,
         delay: Duration,
     ) -> (Verdict, bool) {
         if is_before(header.ack, self.ack) {
@@ -74,7 +75,7 @@ impl<P: Packet> Connection<P> {
             self.advance(now, header);
             return (Verdict::Pass, true);
         }
-        let is_duplicate = self.is_duplicate(header);
+        let is_duplicate = !says_more && self.is_duplicate(header);
         self.window = header.window;
         self.block = first_block(header);
         if !is_duplicate {

@@ -132,7 +132,7 @@ impl<P: Packet> DelayedDupAck<P> {
             };
         };
         let delay = self.config.delay;
-        let (verdict, is_filled) = self.connection(index).on_ack(now, header, delay);
+        let (verdict, is_filled) = self.connection(index).on_ack(now, header, packet.says_more(), delay);
         if is_filled {
             self.drop_held(index);
         }

@@ -32,6 +32,14 @@ pub(super) struct Ack<'a> {
     pub(super) is_pure: bool,
 }
 
+impl Ack<'_> {
+    /// RFC 5681 §2. One that carries a D-SACK block alone (RFC 2883) is about a segment that came twice.
+    fn may_tell_of_loss(&self) -> bool {
+        let is_above = |&(first, _): &(u32, u32)| is_before(self.ack, first);
+        self.is_pure && (self.sack.is_empty() || self.sack.iter().any(is_above))
+    }
+}
+
 /// What becomes of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -105,6 +113,16 @@ impl<P: Packet> Tracked<P> {
     /// IP bytes that are kept.
     pub(super) fn held(&self) -> u64 {
         self.held
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered_retransmissions(&self) -> usize {
+        self.resent.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered_ranges(&self) -> usize {
+        self.sacked.len()
     }
 
     /// Its last byte has been acknowledged.
@@ -191,7 +209,8 @@ impl<P: Packet> Tracked<P> {
             self.advance(now, ack.ack);
         }
         let is_news = self.note_sack(now, ack.ack, ack.sack);
-        let is_duplicate = !advances && ack.is_pure && (same_window || is_news) && !self.segments.is_empty();
+        let is_duplicate =
+            !advances && ack.may_tell_of_loss() && (same_window || is_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
         if self.duplicates == 2 && self.recover.is_none() && self.is_congested(config) {
             self.yielding = Some(self.next);
@@ -227,6 +246,7 @@ impl<P: Packet> Tracked<P> {
         if self.segments.is_empty() {
             self.segments.shrink();
             self.resent.shrink_to_fit();
+            self.sacked.shrink();
         }
         expired
     }
@@ -296,6 +316,9 @@ impl<P: Packet> Tracked<P> {
             self.rtt.sample(now - sent_at);
         }
         self.sacked.acknowledge(ack);
+        while self.resent.front().is_some_and(|&(_, seq)| is_before(seq, ack)) {
+            self.resent.pop_front();
+        }
         if is_before(self.examined, ack) {
             self.examined = ack;
         }
@@ -319,7 +342,8 @@ impl<P: Packet> Tracked<P> {
             if 0 < from && from < to && to <= outstanding && outstanding <= FURTHEST {
                 let mut parts = [(0, 0); 4];
                 let mut count = 0;
-                self.sacked.add((first, end), |first, end| {
+                // A receiver that has whole segments has no more ranges of them than there are.
+                self.sacked.add((first, end), self.segments.len(), |first, end| {
                     // A block covers several parts only where ranges merge; what does not fit here is noted when it is
                     // acknowledged.
                     if let Some(part) = parts.get_mut(count) {
@@ -338,7 +362,7 @@ impl<P: Packet> Tracked<P> {
         let mut newest = None;
         let mut delivered = self.delivered;
         for kept in self.segments.overlapping(first, end) {
-            if is_before(kept.seq, first) || is_before(end, kept.end) {
+            if kept.sacked || is_before(kept.seq, first) || is_before(end, kept.end) {
                 continue;
             }
             kept.sacked = true;

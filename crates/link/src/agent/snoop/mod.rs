@@ -108,9 +108,9 @@ pub struct Snoop<P: Packet> {
     by_ends: HashMap<Flow<P::End>, u32>,
     places: Vec<Place<P>>,
     free: Vec<u32>,
-    /// A wake-up for each flow: its time, its place and the place's generation. A flow's own one is the one with the time
-    /// that it remembers; it may come too early, and is then put off.
-    alarms: BinaryHeap<Reverse<(Time, u32, u32)>>,
+    /// Wake-ups: their times and places. A place's own one is the one with the time that it remembers; it may come too early,
+    /// and is then put off. It stays when the flow goes, so that flows that come and go do not leave one behind each.
+    alarms: BinaryHeap<Reverse<(Time, u32)>>,
     /// Flows of which something is kept.
     busy: u64,
     counters: SnoopCounters,
@@ -119,7 +119,6 @@ pub struct Snoop<P: Packet> {
 /// Where a flow is kept, one after the other.
 #[derive(Debug)]
 struct Place<P: Packet> {
-    generation: u32,
     scheduled: Time,
     occupant: Option<(Flow<P::End>, Tracked<P>)>,
 }
@@ -167,13 +166,19 @@ impl<P: Packet> Snoop<P> {
     }
 
     /// What becomes of an acknowledgement from the terminal; what is to be sent again goes to `out`.
-    fn judge(&mut self, now: Time, header: &TcpHeader<'_, P::End>, out: &mut Outbox<P>) -> Verdict {
+    fn judge(
+        &mut self,
+        now: Time,
+        header: &TcpHeader<'_, P::End>,
+        packet: &P,
+        out: &mut Outbox<P>,
+    ) -> Verdict {
         let Some(&index) = self.by_ends.get(&Flow::of_acknowledgement(header)) else { return Verdict::Pass };
         let ack = Ack {
             ack: header.ack,
             window: header.window,
             sack: header.sack,
-            is_pure: header.sequence_length() == 0,
+            is_pure: header.sequence_length() == 0 && !packet.says_more(),
         };
         let before = out.to_link.len();
         let (verdict, finished, yields) = self.with_flow(index, |tracked, config| {
@@ -205,7 +210,7 @@ impl<P: Packet> Snoop<P> {
             return None;
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, scheduled: Time::MAX, occupant: None });
+            self.places.push(Place { scheduled: Time::MAX, occupant: None });
             (self.places.len() - 1) as u32
         });
         self.places[index as usize].occupant = Some((flow, Tracked::new(now, seq)));
@@ -241,10 +246,7 @@ impl<P: Packet> Snoop<P> {
     }
 
     fn remove(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        place.generation = place.generation.wrapping_add(1);
-        place.scheduled = Time::MAX;
-        if let Some((flow, tracked)) = place.occupant.take() {
+        if let Some((flow, tracked)) = self.places[index as usize].occupant.take() {
             self.by_ends.remove(&flow);
             self.free.push(index);
             self.account(tracked.held(), 0);
@@ -258,7 +260,7 @@ impl<P: Packet> Snoop<P> {
         let deadline = tracked.deadline(&self.config);
         if deadline < place.scheduled {
             place.scheduled = deadline;
-            self.alarms.push(Reverse((deadline, index, place.generation)));
+            self.alarms.push(Reverse((deadline, index)));
         }
     }
 
@@ -298,7 +300,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
                 self.forget(&header);
                 Verdict::Pass
             }
-            Some(header) if header.flags.is_ack() => self.judge(now, &header, out),
+            Some(header) if header.flags.is_ack() => self.judge(now, &header, &packet, out),
             _ => Verdict::Pass,
         };
         match verdict {
@@ -309,16 +311,15 @@ impl<P: Packet> Agent<P> for Snoop<P> {
     }
 
     fn wake_at(&self) -> Time {
-        self.alarms.peek().map_or(Time::MAX, |Reverse((at, ..))| *at)
+        self.alarms.peek().map_or(Time::MAX, |Reverse((at, _))| *at)
     }
 
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>) {
-        while let Some(&Reverse((at, index, generation))) = self.alarms.peek()
+        while let Some(&Reverse((at, index))) = self.alarms.peek()
             && at <= now
         {
             self.alarms.pop();
-            let place = &self.places[index as usize];
-            if (place.generation, place.scheduled) == (generation, at) {
+            if self.places[index as usize].scheduled == at {
                 self.wake(now, index, out);
             }
         }

@@ -9,8 +9,9 @@ pub(super) struct Sacked {
 }
 
 impl Sacked {
-    /// Adds a block and calls `new` with each part of it that was not there before, in order.
-    pub(super) fn add(&mut self, (first, end): (u32, u32), mut new: impl FnMut(u32, u32)) {
+    /// Adds a block and calls `new` with each part of it that was not there before, in order. One that would make more
+    /// than `most` ranges is told, but not remembered.
+    pub(super) fn add(&mut self, (first, end): (u32, u32), most: usize, mut new: impl FnMut(u32, u32)) {
         let from = self.ranges.partition_point(|range| is_before(range.1, first));
         let to = self.ranges.partition_point(|range| !is_before(end, range.0));
         let mut merged = (first, end);
@@ -27,7 +28,9 @@ impl Sacked {
         if is_before(at, end) {
             new(at, end);
         }
-        self.ranges.splice(from..to, [merged]);
+        if from < to || self.ranges.len() < most {
+            self.ranges.splice(from..to, [merged]);
+        }
     }
 
     /// Forgets what lies before the cumulative acknowledgement.
@@ -36,12 +39,22 @@ impl Sacked {
         self.ranges.drain(..done);
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     pub(super) fn clear(&mut self) {
         self.ranges.clear();
+    }
+
+    /// Gives memory back that is not needed now.
+    pub(super) fn shrink(&mut self) {
+        self.ranges.shrink_to_fit();
     }
 }
 
@@ -60,8 +73,19 @@ mod tests {
 
     fn add(sacked: &mut Sacked, block: (u32, u32)) -> Vec<(u32, u32)> {
         let mut new = Vec::new();
-        sacked.add(block, |first, end| new.push((first, end)));
+        sacked.add(block, usize::MAX, |first, end| new.push((first, end)));
         new
+    }
+
+    #[test]
+    fn a_block_beyond_the_bound_is_told_and_not_remembered() {
+        let mut sacked = Sacked::default();
+        add(&mut sacked, (10, 20));
+        let mut told = Vec::new();
+        for block in [(30, 40), (30, 40), (15, 25)] {
+            sacked.add(block, 1, |first, end| told.push((first, end)));
+        }
+        assert_eq!((told, sacked.ranges), (vec![(30, 40), (30, 40), (20, 25)], vec![(10, 25)]));
     }
 
     #[test]
@@ -99,7 +123,7 @@ mod tests {
             for (first, length) in blocks {
                 covered[first as usize..(first + length) as usize].fill(true);
                 let (first, end) = (base.wrapping_add(first), base.wrapping_add(first + length));
-                sacked.add((first, end), |first, end| {
+                sacked.add((first, end), usize::MAX, |first, end| {
                     let (mut at, end) = (first.wrapping_sub(base), end.wrapping_sub(base));
                     while at < end {
                         assert!(!std::mem::replace(&mut told[at as usize], true));

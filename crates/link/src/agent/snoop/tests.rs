@@ -29,6 +29,7 @@ struct Segment {
     window: u16,
     flags: u8,
     sack: Vec<(u32, u32)>,
+    says_more: bool,
 }
 
 impl Packet for Segment {
@@ -42,6 +43,10 @@ impl Packet for Segment {
         let Self { source, destination, seq, ack, payload, window, flags, .. } = *self;
         let flags = TcpFlags(flags);
         Some(TcpHeader { source, destination, seq, ack, payload, window, flags, sack: &self.sack })
+    }
+
+    fn says_more(&self) -> bool {
+        self.says_more
     }
 
     fn without_sack(&self) -> Self {
@@ -89,6 +94,7 @@ impl Timeline {
             window: 500,
             flags: ACK,
             sack: Vec::new(),
+            says_more: false,
         }
     }
 
@@ -105,6 +111,7 @@ impl Timeline {
             window: 500,
             flags: ACK,
             sack,
+            says_more: false,
         }
     }
 
@@ -167,6 +174,11 @@ impl Timeline {
     fn triggers(&mut self, number: u32, resent: &[u32]) {
         let ack = self.ack(number, &[]);
         assert_eq!(self.inbound(ack), (vec![], resent.to_vec()), "{number} triggers {resent:?}");
+    }
+
+    fn only_flow(&self) -> &Tracked<Segment> {
+        let mut flows = self.snoop.places.iter().filter_map(|place| place.occupant.as_ref());
+        &flows.next().expect("a flow is looked after").1
     }
 
     fn counters(&self) -> SnoopCounters {
@@ -281,6 +293,69 @@ fn a_block_below_the_acknowledgement_says_nothing_of_holes() {
     // D-SACK (RFC 2883): 0 has arrived twice.
     let (_, resent) = line.inbound(line.ack(2, &[(0, 1)]));
     assert_eq!(resent, [0; 0]);
+}
+
+#[test]
+fn acknowledgements_of_what_came_twice_tell_of_no_loss_and_are_not_kept_from_the_sender() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    line.passes(4);
+    // The sender's timer had expired too early: 0 to 3 arrive again, each with a D-SACK (RFC 2883).
+    for number in 0..4 {
+        let (passed, resent) = line.inbound(line.ack(4, &[(number, number + 1)]));
+        assert_eq!((passed.len(), resent), (1, vec![]), "{number}");
+    }
+    line.passes(10);
+}
+
+#[test]
+fn what_is_remembered_of_blocks_is_no_more_than_what_is_kept() {
+    let mut line = Timeline::new();
+    line.send(0..100).wait(RTT);
+    line.passes(1);
+    let isn = line.isn;
+    // One byte in two, of a receiver that means no good.
+    for byte in 0..20_000 {
+        let block = isn + 2 * MSS + 2 * byte;
+        let ack = Segment { sack: vec![(block, block + 1)], ..line.ack(1, &[]) };
+        line.inbound(ack);
+    }
+    let ranges = line.only_flow().remembered_ranges();
+    assert!(ranges <= 100, "{ranges} ranges");
+    // It is of no use to the others of that flow's segments, and does them no harm.
+    line.wait(RTT).passes(100);
+    assert_eq!(line.counters().held_bytes, 0);
+}
+
+#[test]
+fn retransmissions_that_have_arrived_are_forgotten_without_sack_too() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    // A download that loses one segment in ten and never falls silent.
+    for round in 1..200 {
+        let (lost, next) = (round * 10 - 8, round * 10);
+        line.passes(lost);
+        line.passes(lost);
+        line.triggers(lost, &[lost]);
+        line.send(next..next + 10).wait(RTT).passes(next);
+    }
+    let retransmissions = line.only_flow().remembered_retransmissions();
+    assert!(retransmissions <= 10, "{retransmissions} retransmissions");
+}
+
+#[test]
+fn connections_that_come_and_go_leave_no_wake_ups_behind() {
+    let mut line = Timeline::new();
+    for _ in 0..1000 {
+        line.send([0]).wait(Duration::from_millis(1));
+        line.outbound(Segment { payload: 0, flags: RST, ..line.data(1) });
+    }
+    assert!(line.snoop.alarms.len() <= 2, "{} wake-ups", line.snoop.alarms.len());
+    // The one that is left is of no flow.
+    while line.snoop.wake_at() < Time::MAX {
+        line.now = line.snoop.wake_at();
+        assert_eq!(line.tick(), [0; 0]);
+    }
 }
 
 #[test]
@@ -405,6 +480,17 @@ fn acknowledgements_that_carry_data_are_not_suppressed() {
     line.passes(2);
     for _ in 0..5 {
         let ack = Segment { payload: 10, ..line.ack(2, &[]) };
+        assert_eq!(line.inbound(ack.clone()), (vec![ack], vec![]));
+    }
+}
+
+#[test]
+fn acknowledgements_with_something_else_to_say_are_not_suppressed() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    line.passes(2);
+    for _ in 0..5 {
+        let ack = Segment { says_more: true, ..line.ack(2, &[]) };
         assert_eq!(line.inbound(ack.clone()), (vec![ack], vec![]));
     }
 }
@@ -574,7 +660,7 @@ fn arbitrary() -> impl Strategy<Value = (Segment, u64)> {
         0u64..2_000_000_000,
     );
     (header, rest).prop_map(|((source, destination, seq, ack, payload, window), (flags, sack, gap))| {
-        (Segment { source, destination, seq, ack, payload, window, flags, sack }, gap)
+        (Segment { source, destination, seq, ack, payload, window, flags, sack, says_more: false }, gap)
     })
 }
 
