@@ -18,12 +18,14 @@ use std::process::{Command, Output, Stdio};
 
 use bentpipe_kernel::route::RouteSocket;
 
+use crate::config::Interface;
 use crate::error::Error;
 
 mod policy;
 mod ruleset;
 mod snooped;
 
+use ruleset::successor;
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
 pub use ruleset::{Plan, ruleset};
 
@@ -102,6 +104,8 @@ pub(crate) struct Interception {
     routes: Routes,
     /// The rules that are in force, unless somebody else has removed them.
     rules: String,
+    /// The interfaces by which they tell the ends of snooped flows apart; none if they snoop none.
+    sides: Vec<Interface>,
 }
 
 /// The policy routing behind the rules.
@@ -136,7 +140,8 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let mut interception = Self { routes: Routes { names, families, detours }, rules: String::new() };
+        let mut interception =
+            Self { routes: Routes { names, families, detours }, rules: String::new(), sides: Vec::new() };
         for &family in &interception.routes.families {
             interception.routes.add(family)?;
         }
@@ -145,10 +150,19 @@ impl Interception {
     }
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
+    ///
+    /// Flows that are snooped stay so if these rules snoop, too, whatever they say of the flows: that was decided at their
+    /// SYN. Where other interfaces are satellites, it is no longer known which of their ends is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
-        let rules = ruleset(&self.routes.names, plan);
-        load_rules(&rules)?;
-        self.rules = rules;
+        let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
+        let names = &self.routes.names;
+        let rules = ruleset(names, plan);
+        if !sides.is_empty() && sides == self.sides {
+            load_rules(&successor(names, plan, &self.rules))?;
+        } else {
+            load_rules(&rules)?;
+        }
+        (self.rules, self.sides) = (rules, sides);
         Ok(())
     }
 
