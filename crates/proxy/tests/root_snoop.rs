@@ -239,6 +239,44 @@ fn a_loss_in_a_standing_queue_is_left_to_the_sender_unless_the_configuration_say
 }
 
 #[test]
+fn the_ways_into_the_daemon_are_mended() {
+    let Some(net) = network() else { return };
+    let mut daemon = snooping(&net);
+    for (address, family) in SERVER.into_iter().zip(["-4", "-6"]) {
+        let listener = net.listen(address);
+        for harm in [
+            "ip link set bentpipe2 down".to_owned(),
+            "ip link set bentpipe3 down".to_owned(),
+            format!("ip {family} route flush table 25202"),
+            format!("ip {family} rule del pref 7603"),
+        ] {
+            let exchange = Exchange::start_and_hold(net.connection(&listener), 1_000_000);
+            exchange.wait_for(200_000);
+            net.gateway.run(&harm);
+            exchange.let_go();
+            exchange.expect_identical();
+            let start = Instant::now();
+            while !passes_through_both_ways(&mut daemon, net.connection(&listener)) {
+                assert!(start.elapsed() < PATIENCE, "{harm}: it is not mended");
+            }
+        }
+    }
+    daemon.settle();
+}
+
+/// Whether the snooper sees a flow's data and their acknowledgements, too.
+fn passes_through_both_ways(daemon: &mut Running, pair: (TcpStream, TcpStream)) -> bool {
+    let [before, packets] = ["cached", "packets"].map(|name| daemon.counter(name));
+    Exchange::start(pair, 100_000).expect_identical();
+    std::thread::sleep(Duration::from_millis(20));
+    let kept = daemon.counter("cached") - before;
+    // What comes back is as much.
+    kept >= 100_000 / 1460
+        && daemon.counter("packets") - packets >= 2 * kept
+        && daemon.counter(" held_bytes") == 0
+}
+
+#[test]
 fn the_first_rule_that_snoops_takes_a_restart_and_says_so() {
     let Some(net) = network() else { return };
     let mut daemon = started(&net, LEG);

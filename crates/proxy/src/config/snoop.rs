@@ -173,7 +173,10 @@ mod tests {
             ("flows = 0", "0 is not a limit"),
             ("retransmissions = 101", "write at most 100"),
             ("timer_floor = \"10us\"", "write at least \"1ms\""),
-            ("congested_above = 1", "1 is not a multiple that a round trip can rise to; write a number above 1"),
+            (
+                "congested_above = 1",
+                "1 is not a multiple that a round trip can rise to; write a number above 1",
+            ),
             ("congested_above = nan", "or \"off\""),
             ("congested_above = \"of\"", "\"of\" is not"),
             ("congested_above = true", "a number above 1, or \"off\""),

@@ -97,6 +97,7 @@ impl Detour {
 }
 
 const ROUTE_MARKED: &str = "route intercepted packets to this host";
+const ROUTE_DETOUR: &str = "route packets to the daemon";
 
 /// The rules and routes of a running daemon; they are removed with it.
 #[derive(Debug)]
@@ -197,6 +198,18 @@ impl Routes {
         Ok(mended)
     }
 
+    /// Sees the same to the detours whose devices are there, and that these are up; true if there was need to. Without its
+    /// route a detour's packets take their own way.
+    pub(crate) fn mend_detours(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let mut mended = false;
+        for detour in &self.detours {
+            for &family in &self.families {
+                mended |= detour.mend(family, socket)?;
+            }
+        }
+        Ok(mended)
+    }
+
     fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
         let answer = socket.is_delivered_here(family.some_address(), self.names.mark);
         answer.map_err(Error::system("ask for the route of intercepted packets"))
@@ -204,11 +217,7 @@ impl Routes {
 
     fn overruled(&self, family: Family) -> Error {
         let Names { mark, preference, .. } = self.names;
-        Error::Tool {
-            action: ROUTE_MARKED,
-            command: format!("ip {} rule", family.flag()),
-            reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
-        }
+        overruled(ROUTE_MARKED, family, mark, preference)
     }
 
     fn add(&self, family: Family) -> Result<(), Error> {
@@ -232,9 +241,33 @@ impl Detour {
     fn add(&self, family: Family) -> Result<(), Error> {
         let Self { mark, route_table, preference, device } = self;
         let family = family.flag();
-        let action = "route packets to the daemon";
+        let action = ROUTE_DETOUR;
         ip(action, &format!("{family} route replace default dev {device} table {route_table}"))?;
         ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    }
+
+    /// A device that is set down loses its routes, and keeps the rules that lead to them.
+    fn mend(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        if self.is_gone_or_leads_here(family, socket)? {
+            return Ok(false);
+        }
+        ip(ROUTE_DETOUR, &format!("link set {} up", self.device))?;
+        // It complains of what is still there.
+        let outcome = self.add(family);
+        if !self.is_gone_or_leads_here(family, socket)? {
+            outcome?;
+            return Err(overruled(ROUTE_DETOUR, family, self.mark, self.preference));
+        }
+        Ok(true)
+    }
+
+    /// Whoever has read a device that is gone has failed, and said so.
+    fn is_gone_or_leads_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
+            let Some(device) = socket.index_of(&self.device)? else { return Ok(true) };
+            Ok(socket.interface_of_marked(family.some_address(), self.mark)? == Some(device))
+        };
+        ask(socket).map_err(Error::system("ask for the route of packets that the daemon sees"))
     }
 
     fn rule(&self) -> (u32, u32, u32) {
@@ -283,6 +316,14 @@ fn clear(names: &Names) -> bool {
         found |= succeeds(&mut arguments("ip", &route));
     }
     found
+}
+
+fn overruled(action: &'static str, family: Family, mark: u32, preference: u32) -> Error {
+    Error::Tool {
+        action,
+        command: format!("ip {} rule", family.flag()),
+        reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
+    }
 }
 
 fn load_rules(text: &str) -> Result<(), Error> {

@@ -101,7 +101,14 @@ impl Drop for Snooper {
             tracing::error!("the snooper had panicked");
         }
         let SnoopStats {
-            packets, cached, retransmitted, timed_out, suppressed, yielded, most_held_bytes, ..
+            packets,
+            cached,
+            retransmitted,
+            timed_out,
+            suppressed,
+            yielded,
+            most_held_bytes,
+            ..
         } = self.stats();
         tracing::info!(
             packets,
