@@ -52,7 +52,7 @@ pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
 
 /// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are emptied, those
 /// that there shall be no more are removed, and the others are filled. A set that is declared anew gets another size, if it
-/// has another; before Linux 6.5 it stays as it is.
+/// has another and the kernel can do it; Linux 6.18 can.
 pub(super) fn successor(names: &Names, plan: &Plan<'_>, before: &str) -> String {
     let (name, table) = (&names.table, table(names, plan));
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
