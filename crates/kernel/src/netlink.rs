@@ -1,7 +1,7 @@
 //! Netlink (netlink(7), netlink(3)): messages made of attributes, and a socket on which the kernel answers them.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -155,6 +155,12 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     sequence: u32,
     buffer: Box<[u8]>,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Socket {

@@ -3,6 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 
+use rustix::io::Errno;
+use rustix::net::netdevice;
+
 use crate::netlink::{Message, Socket, Writer, attributes};
 
 /// Size of `struct rtmsg` of linux/rtnetlink.h.
@@ -44,7 +47,7 @@ impl RouteSocket {
         match (self.ask(from, to, None)?, from) {
             // IPv4 sends nothing from an address that is not its own. As for what is only passing through:
             (None, Some(foreign @ IpAddr::V4(_))) => match self.ask(None, foreign, None)? {
-                Some(arrival) => self.ask(from, to, Some(arrival)),
+                Some(arrival) => self.ask(from, to, Some((libc::RTA_IIF, arrival))),
                 None => Ok(None),
             },
             (found, _) => Ok(found),
@@ -63,11 +66,35 @@ impl RouteSocket {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
     }
 
-    /// One `RTM_GETROUTE`: for a packet of this host's own, or for one that arrives by the interface `arrival`.
-    fn ask(&mut self, from: Option<IpAddr>, to: IpAddr, arrival: Option<u32>) -> io::Result<Option<u32>> {
+    /// The index of the interface by which packets to `to` with this mark leave this host; `None` where they leave by none.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel has said nothing for a second, and what else it says.
+    pub fn interface_of_marked(&mut self, to: IpAddr, mark: u32) -> io::Result<Option<u32>> {
+        self.ask(None, to, Some((libc::RTA_MARK, mark)))
+    }
+
+    /// The index of the interface of this name, `None` if there is none (netdevice(7), `SIOCGIFINDEX`).
+    ///
+    /// # Errors
+    /// What else the kernel says.
+    pub fn index_of(&self, interface: &str) -> io::Result<Option<u32>> {
+        match netdevice::name_to_index(&self.socket, interface) {
+            Ok(index) => Ok(Some(index)),
+            Err(Errno::NODEV) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One `RTM_GETROUTE`: for a packet of this host's own, or with `RTA_IIF` for one that arrives by that interface.
+    fn ask(
+        &mut self,
+        from: Option<IpAddr>,
+        to: IpAddr,
+        detail: Option<(u16, u32)>,
+    ) -> io::Result<Option<u32>> {
         let sequence = self.socket.take_sequence(1);
-        let arrival = arrival.map(|index| (libc::RTA_IIF, index));
-        self.socket.send(question(sequence, from, to, arrival).as_bytes())?;
+        self.socket.send(question(sequence, from, to, detail).as_bytes())?;
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| answer(message)))?
     }
 }

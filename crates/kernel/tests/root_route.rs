@@ -114,3 +114,22 @@ fn a_source_elsewhere_is_routed_as_its_packets_are_forwarded() {
         assert_eq!(gateway.between("10.0.1.7", "10.9.0.1"), None);
     });
 }
+
+#[test]
+fn a_mark_decides_where_policy_routing_says_so_until_the_interface_is_set_down() {
+    with_gateway(|mut gateway| {
+        assert_eq!(gateway.socket.index_of("left0").unwrap(), gateway.left);
+        assert_eq!(gateway.socket.index_of("none0").unwrap(), None);
+        for (family, to) in [("-4", "192.0.2.1"), ("-6", "2001:db8::1")] {
+            run("ip", &format!("{family} route add default dev left0 table 100"), "");
+            run("ip", &format!("{family} rule add fwmark 7 lookup 100"), "");
+            let mut marked = |mark| gateway.socket.interface_of_marked(to.parse().unwrap(), mark).unwrap();
+            assert_eq!((marked(7), marked(8)), (gateway.left, gateway.sat), "{family}");
+        }
+        run("ip", "link set left0 down", "");
+        for to in ["192.0.2.1", "2001:db8::1"] {
+            let found = gateway.socket.interface_of_marked(to.parse().unwrap(), 7).unwrap();
+            assert_eq!(found, gateway.sat, "{to}");
+        }
+    });
+}

@@ -69,6 +69,8 @@ pub struct SnoopStats {
     pub suppressed: u64,
     /// ACKs whose SACK blocks were taken out.
     pub sack_hidden: u64,
+    /// Times that a loss was taken for congestion and left to the sender.
+    pub yielded: u64,
     /// Flows that are looked after now.
     pub flows: u64,
     /// Segments of flows that found no room; they passed.

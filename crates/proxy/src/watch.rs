@@ -24,6 +24,8 @@ const BEAT: Duration = Duration::from_millis(400);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often a failure of the same kind is told.
 const TELL: Duration = Duration::from_secs(60);
+/// How soon detours are looked at again that could not be mended; each attempt starts programs.
+const RETRY: Duration = Duration::from_secs(10);
 /// Clients that are kept out at a time; they must fit a transaction. Those beyond are reset when they are accepted.
 const MOST_CLIENTS: usize = 1000;
 
@@ -56,6 +58,8 @@ struct Watcher {
     table: String,
     routes: Routes,
     route_socket: RouteSocket,
+    /// When detours are looked at again.
+    detours_from: Instant,
     emptied: Arc<AtomicBool>,
     /// What every worker had answered when it was asked last.
     heard: Vec<u64>,
@@ -85,6 +89,7 @@ impl Watch {
             table: table.to_owned(),
             routes,
             route_socket,
+            detours_from: Instant::now(),
             emptied: emptied.clone(),
             heard,
             known: Diversion::default(),
@@ -130,6 +135,9 @@ impl Watcher {
             }
             let signs_of_life = beat && self.ask() && self.has_routes();
             self.update(beat, signs_of_life);
+            if beat {
+                self.mend_detours();
+            }
             std::thread::sleep(PAUSE);
             self.wait_until(next_beat);
         }
@@ -172,7 +180,24 @@ impl Watcher {
                 }
                 true
             }
-            Err(error) => self.tell(&error.to_string()),
+            Err(error) => self.tell(&format!("cannot keep the rules in force: {error}")),
+        }
+    }
+
+    /// Sees that packets which the daemon is to see reach it. If not they go on without it, so that it is no matter of life.
+    fn mend_detours(&mut self) {
+        if Instant::now() < self.detours_from {
+            return;
+        }
+        match self.routes.mend_detours(&mut self.route_socket) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::warn!("somebody had removed routes of detours, or set a device down: set up again")
+            }
+            Err(error) => {
+                self.detours_from = Instant::now() + RETRY;
+                self.tell(&format!("packets pass the daemon by that it shall see: {error}"));
+            }
         }
     }
 
@@ -239,16 +264,16 @@ impl Watcher {
         match restored {
             Ok(()) => tracing::warn!("somebody had removed the interception rules: installed again"),
             Err(reason) => {
-                self.tell(&reason);
+                self.tell(&format!("cannot keep the rules in force: {reason}"));
             }
         }
     }
 
-    /// Tells, now and then, why the rules are not kept in force; they are not.
-    fn tell(&mut self, reason: &str) -> bool {
+    /// Tells now and then of what cannot be mended; it is not.
+    fn tell(&mut self, trouble: &str) -> bool {
         if self.told.is_none_or(|told| told.elapsed() > TELL) {
             self.told = Some(Instant::now());
-            tracing::error!("cannot keep the rules in force: {reason}");
+            tracing::error!("{trouble}");
         }
         false
     }

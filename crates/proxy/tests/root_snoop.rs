@@ -165,10 +165,118 @@ fn a_reload_harms_no_flow_whatever_it_changes() {
         exchange.let_go();
         exchange.expect_identical();
         let pair = net.connection(&net.listen(SERVER[1]));
-        assert_eq!(net.snooped_flows(), usize::from(text.contains("snoop\"")), "{text}");
+        assert_eq!(net.is_snooped(&pair.0), text.contains("snoop\""), "{text}");
         Exchange::start(pair, 100_000).expect_identical();
     }
     daemon.settle();
+}
+
+#[test]
+fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops() {
+    let Some(net) = network_over(&lossy()) else { return };
+    // Every loss is Snoop's, so that it has always something to do.
+    let cache = format!("{CACHE}congested_above = \"off\"\n");
+    let first = format!("{LEG}{cache}{RULE}");
+    let mut daemon = started(&net, &first);
+    let no_more = "[[rules]]\naction = \"snoop\"\nport = 9\n[[rules]]\naction = \"pass\"\n";
+    for (address, text) in SERVER.into_iter().cycle().zip([
+        first.clone(),
+        format!("{LEG}{cache}flows = 5\nretransmissions = 7\n{RULE}"),
+        format!("{LEG}{cache}{no_more}"),
+        // With other listeners, and so other chains.
+        format!("{LEG}send_buffer = \"1MiB\"\n{cache}{RULE}"),
+    ]) {
+        daemon.reload(&first).unwrap();
+        let pair = net.connection(&net.listen(address));
+        let client = pair.0.try_clone().unwrap();
+        let exchange = Exchange::start_and_hold(pair, 4_000_000);
+        exchange.wait_for(500_000);
+        daemon.reload(&text).unwrap();
+        assert!(net.is_snooped(&client), "{text}");
+        let before = daemon.counter("retransmitted");
+        exchange.let_go();
+        exchange.expect_identical();
+        let after = daemon.counter("retransmitted");
+        assert!(after >= before + 10, "{before}, {after}: {text}");
+    }
+    // It does not need what it was to take over.
+    net.gateway.run("nft flush ruleset");
+    daemon.reload(&first).unwrap();
+    let chains = net.gateway.output("nft -t list table inet bentpipe");
+    assert_eq!(chains.matches("chain path_").count(), 3, "{chains}");
+    // Not to its state at the start: the former listeners live for another minute.
+    daemon.stop();
+    net.expect_untouched();
+}
+
+#[test]
+fn flows_pass_from_a_reload_on_that_names_other_satellites() {
+    let Some(net) = network_over(&lossy()) else { return };
+    let mut daemon = snooping(&net);
+    let pair = net.connection(&net.listen(SERVER[0]));
+    let client = pair.0.try_clone().unwrap();
+    let exchange = Exchange::start_and_hold(pair, 2_000_000);
+    exchange.wait_for(500_000);
+    let other = "[legs.other]\ninterface = \"ground0\"\ncongestion = \"reno\"\n";
+    daemon.reload(&format!("{LEG}{other}{CACHE}{RULE}")).unwrap();
+    assert!(!net.is_snooped(&client));
+    exchange.let_go();
+    exchange.expect_identical();
+    daemon.stop();
+    net.expect_untouched();
+}
+
+#[test]
+fn a_loss_in_a_standing_queue_is_left_to_the_sender_unless_the_configuration_says_otherwise() {
+    // A window that fills the queue, and losses all the while.
+    let slow = |direction: DirectionConfig| DirectionConfig { rate: Some(Rate::mbps(10)), ..direction };
+    let link = LinkConfig { forward: slow(lossy().forward), reverse: slow(lossy().reverse) };
+    let Some(net) = network_over(&link) else { return };
+    for (line, yields) in [("", true), ("congested_above = \"off\"\n", false)] {
+        let mut daemon = started(&net, &format!("{LEG}{CACHE}{line}{RULE}"));
+        Exchange::start(net.connection(&net.listen(SERVER[0])), 3_000_000).expect_identical();
+        assert!(daemon.counter("retransmitted") > 0);
+        assert_eq!(daemon.counter("yielded") > 0, yields, "{}", daemon.counter("yielded"));
+        daemon.settle();
+    }
+}
+
+#[test]
+fn the_ways_into_the_daemon_are_mended() {
+    let Some(net) = network() else { return };
+    let mut daemon = snooping(&net);
+    for (address, family) in SERVER.into_iter().zip(["-4", "-6"]) {
+        let listener = net.listen(address);
+        for harm in [
+            "ip link set bentpipe2 down".to_owned(),
+            "ip link set bentpipe3 down".to_owned(),
+            format!("ip {family} route flush table 25202"),
+            format!("ip {family} rule del pref 7603"),
+        ] {
+            let exchange = Exchange::start_and_hold(net.connection(&listener), 1_000_000);
+            exchange.wait_for(200_000);
+            net.gateway.run(&harm);
+            exchange.let_go();
+            exchange.expect_identical();
+            let start = Instant::now();
+            while !passes_through_both_ways(&mut daemon, net.connection(&listener)) {
+                assert!(start.elapsed() < PATIENCE, "{harm}: it is not mended");
+            }
+        }
+    }
+    daemon.settle();
+}
+
+/// Whether the snooper sees a flow's data and their acknowledgements, too.
+fn passes_through_both_ways(daemon: &mut Running, pair: (TcpStream, TcpStream)) -> bool {
+    let [before, packets] = ["cached", "packets"].map(|name| daemon.counter(name));
+    Exchange::start(pair, 100_000).expect_identical();
+    std::thread::sleep(Duration::from_millis(20));
+    let kept = daemon.counter("cached") - before;
+    // What comes back is as much.
+    kept >= 100_000 / 1460
+        && daemon.counter("packets") - packets >= 2 * kept
+        && daemon.counter(" held_bytes") == 0
 }
 
 #[test]

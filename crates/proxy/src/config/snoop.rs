@@ -4,7 +4,7 @@ use bentpipe_link::agent::snoop::SnoopConfig;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
-use super::values::Count;
+use super::values::{Count, Multiple};
 use super::{Action, Config, Interface, SatelliteLeg};
 
 /// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a leg.
@@ -33,12 +33,16 @@ pub struct SnoopSettings {
     pub timer_floor: Option<Span>,
     /// Whether SACK blocks are taken out of what passes to the sender during a local repair; true by default.
     pub hide_sack: Option<bool>,
+    /// A loss while the smoothed round-trip time is above this multiple of the flow's shortest is taken for an overflow of
+    /// the queue before the satellite, and left to the sender; 1.75 by default. `off`: no loss is.
+    pub congested_above: Option<Multiple>,
 }
 
 impl Config {
     /// What the agent is to do, if any rule says `snoop`.
     pub fn snoop_config(&self) -> Option<SnoopConfig> {
-        let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack } = self.snoop;
+        let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack, congested_above } =
+            self.snoop;
         let usual = SnoopConfig::with_cache(cache.unwrap_or_else(|| self.usual_snoop_cache()));
         self.wants_snoop().then(|| SnoopConfig {
             flows: flows.map_or(usual.flows, Count::get),
@@ -47,6 +51,7 @@ impl Config {
                 .unwrap_or(usual.retransmissions),
             timer_floor: timer_floor.map_or(usual.timer_floor, Span::get),
             hide_sack: hide_sack.unwrap_or(usual.hide_sack),
+            congested_above: congested_above.map_or(usual.congested_above, Multiple::get),
             ..usual
         })
     }
@@ -74,7 +79,8 @@ impl Config {
 
 /// What is wrong with these settings, or lacking for them.
 pub(super) fn contradiction(config: &Config) -> Option<String> {
-    let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack: _ } = config.snoop;
+    let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack: _, congested_above: _ } =
+        config.snoop;
     if let Some(cache) = cache.filter(|&cache| cache < LEAST_CACHE) {
         return Some(format!(
             "snoop.cache = \"{cache}\" does not hold a single packet of any size; write at least \"{LEAST_CACHE}\""
@@ -146,6 +152,20 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_is_taken_for_congestion_above_a_multiple_or_never() {
+        for (line, above) in [
+            ("", 1.75),
+            ("congested_above = 1.75\n", 1.75),
+            ("congested_above = 3\n", 3.0),
+            ("congested_above = inf\n", f64::INFINITY),
+            ("congested_above = \"off\"\n", f64::INFINITY),
+        ] {
+            let config = parse(LEGS, &format!("[snoop]\n{line}{RULE}")).unwrap();
+            assert_eq!(config.snoop_config().unwrap().congested_above, above, "{line}");
+        }
+    }
+
+    #[test]
     fn what_could_not_work_is_refused_with_what_could() {
         for (line, says) in [
             ("cache = \"10kB\"", "write at least \"65.536kB\""),
@@ -153,6 +173,13 @@ mod tests {
             ("flows = 0", "0 is not a limit"),
             ("retransmissions = 101", "write at most 100"),
             ("timer_floor = \"10us\"", "write at least \"1ms\""),
+            (
+                "congested_above = 1",
+                "1 is not a multiple that a round trip can rise to; write a number above 1",
+            ),
+            ("congested_above = nan", "or \"off\""),
+            ("congested_above = \"of\"", "\"of\" is not"),
+            ("congested_above = true", "a number above 1, or \"off\""),
             ("window = 7", "unknown field `window`"),
         ] {
             let error = parse(LEGS, &format!("[snoop]\n{line}\n{RULE}")).unwrap_err();

@@ -88,6 +88,42 @@ impl TryFrom<i64> for Count {
     }
 }
 
+/// A number above 1, or `off`, which stands for a multiple that nothing reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Multiple(f64);
+
+/// A multiple as it stands in the file.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "write a number above 1, or \"off\"")]
+enum Written {
+    Number(f64),
+    Word(String),
+}
+
+impl Multiple {
+    /// The number; infinite for `off`.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<Written> for Multiple {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let written = match written {
+            Written::Number(number) if number > 1.0 => return Ok(Self(number)),
+            Written::Word(word) if word == "off" => return Ok(Self(f64::INFINITY)),
+            Written::Number(number) => number.to_string(),
+            Written::Word(word) => format!("\"{}\"", word.escape_debug()),
+        };
+        Err(format!(
+            "{written} is not a multiple that a round trip can rise to; write a number above 1, or \"off\""
+        ))
+    }
+}
+
 /// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

@@ -18,12 +18,14 @@ use std::process::{Command, Output, Stdio};
 
 use bentpipe_kernel::route::RouteSocket;
 
+use crate::config::Interface;
 use crate::error::Error;
 
 mod policy;
 mod ruleset;
 mod snooped;
 
+use ruleset::successor;
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
 pub use ruleset::{Plan, ruleset};
 
@@ -95,6 +97,7 @@ impl Detour {
 }
 
 const ROUTE_MARKED: &str = "route intercepted packets to this host";
+const ROUTE_DETOUR: &str = "route packets to the daemon";
 
 /// The rules and routes of a running daemon; they are removed with it.
 #[derive(Debug)]
@@ -102,6 +105,8 @@ pub(crate) struct Interception {
     routes: Routes,
     /// The rules that are in force, unless somebody else has removed them.
     rules: String,
+    /// The interfaces by which they tell the ends of snooped flows apart; none if they snoop none.
+    sides: Vec<Interface>,
 }
 
 /// The policy routing behind the rules.
@@ -136,7 +141,8 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let mut interception = Self { routes: Routes { names, families, detours }, rules: String::new() };
+        let mut interception =
+            Self { routes: Routes { names, families, detours }, rules: String::new(), sides: Vec::new() };
         for &family in &interception.routes.families {
             interception.routes.add(family)?;
         }
@@ -145,10 +151,19 @@ impl Interception {
     }
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
+    ///
+    /// Flows that are snooped stay so if these rules snoop, too, whatever they say of the flows: that was decided at their
+    /// SYN. Where other interfaces are satellites, it is no longer known which of their ends is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
-        let rules = ruleset(&self.routes.names, plan);
-        load_rules(&rules)?;
-        self.rules = rules;
+        let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
+        let names = &self.routes.names;
+        let rules = ruleset(names, plan);
+        if !sides.is_empty() && sides == self.sides {
+            load_rules(&successor(names, plan, &self.rules))?;
+        } else {
+            load_rules(&rules)?;
+        }
+        (self.rules, self.sides) = (rules, sides);
         Ok(())
     }
 
@@ -183,6 +198,18 @@ impl Routes {
         Ok(mended)
     }
 
+    /// Sees the same to the detours whose devices are there, and that these are up; true if there was need to. Without its
+    /// route a detour's packets take their own way.
+    pub(crate) fn mend_detours(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let mut mended = false;
+        for detour in &self.detours {
+            for &family in &self.families {
+                mended |= detour.mend(family, socket)?;
+            }
+        }
+        Ok(mended)
+    }
+
     fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
         let answer = socket.is_delivered_here(family.some_address(), self.names.mark);
         answer.map_err(Error::system("ask for the route of intercepted packets"))
@@ -190,11 +217,7 @@ impl Routes {
 
     fn overruled(&self, family: Family) -> Error {
         let Names { mark, preference, .. } = self.names;
-        Error::Tool {
-            action: ROUTE_MARKED,
-            command: format!("ip {} rule", family.flag()),
-            reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
-        }
+        overruled(ROUTE_MARKED, family, mark, preference)
     }
 
     fn add(&self, family: Family) -> Result<(), Error> {
@@ -218,9 +241,33 @@ impl Detour {
     fn add(&self, family: Family) -> Result<(), Error> {
         let Self { mark, route_table, preference, device } = self;
         let family = family.flag();
-        let action = "route packets to the daemon";
+        let action = ROUTE_DETOUR;
         ip(action, &format!("{family} route replace default dev {device} table {route_table}"))?;
         ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    }
+
+    /// A device that is set down loses its routes, and keeps the rules that lead to them.
+    fn mend(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        if self.is_gone_or_leads_here(family, socket)? {
+            return Ok(false);
+        }
+        ip(ROUTE_DETOUR, &format!("link set {} up", self.device))?;
+        // It complains of what is still there.
+        let outcome = self.add(family);
+        if !self.is_gone_or_leads_here(family, socket)? {
+            outcome?;
+            return Err(overruled(ROUTE_DETOUR, family, self.mark, self.preference));
+        }
+        Ok(true)
+    }
+
+    /// Whoever has read a device that is gone has failed, and said so.
+    fn is_gone_or_leads_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
+            let Some(device) = socket.index_of(&self.device)? else { return Ok(true) };
+            Ok(socket.interface_of_marked(family.some_address(), self.mark)? == Some(device))
+        };
+        ask(socket).map_err(Error::system("ask for the route of packets that the daemon sees"))
     }
 
     fn rule(&self) -> (u32, u32, u32) {
@@ -269,6 +316,14 @@ fn clear(names: &Names) -> bool {
         found |= succeeds(&mut arguments("ip", &route));
     }
     found
+}
+
+fn overruled(action: &'static str, family: Family, mark: u32, preference: u32) -> Error {
+    Error::Tool {
+        action,
+        command: format!("ip {} rule", family.flag()),
+        reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
+    }
 }
 
 fn load_rules(text: &str) -> Result<(), Error> {

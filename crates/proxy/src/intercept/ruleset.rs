@@ -46,7 +46,28 @@ pub struct Plan<'a> {
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
 pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
-    let table = &names.table;
+    let name = &names.table;
+    format!("table inet {name}\ndelete table inet {name}\n{}", table(names, plan))
+}
+
+/// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are emptied, those
+/// that there shall be no more are removed, and the others are filled. A set that is declared anew gets another size, if it
+/// has another and the kernel can do it; Linux 6.18 can.
+pub(super) fn successor(names: &Names, plan: &Plan<'_>, before: &str) -> String {
+    let (name, table) = (&names.table, table(names, plan));
+    let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
+    // Declared, so that it is no error if somebody else has removed them.
+    let declared: String = gone().map(|chain| format!("\tchain {chain} {{\n\t}}\n")).collect();
+    let removed: String = gone().map(|chain| format!("delete chain inet {name} {chain}\n")).collect();
+    format!("table inet {name} {{\n{declared}}}\nflush table inet {name}\n{removed}{table}")
+}
+
+/// The names of the chains that a rule set declares.
+fn chains(rules: &str) -> impl Iterator<Item = &str> {
+    rules.lines().filter_map(|line| line.strip_prefix("\tchain ")?.strip_suffix(" {"))
+}
+
+fn table(names: &Names, plan: &Plan<'_>) -> String {
     let body = [
         sets(),
         prerouting(names, plan),
@@ -57,10 +78,7 @@ pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
         snooped::declarations(names, plan),
     ];
     let paths = paths(names, plan);
-    format!(
-        "table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{}{paths}}}\n",
-        body.concat()
-    )
+    format!("table inet {} {{\n{}{paths}}}\n", names.table, body.concat())
 }
 
 fn sets() -> String {
@@ -334,6 +352,32 @@ mod tests {
             rules.contains("icmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 0x0640 meta mark set 0x6270"),
             "{rules}"
         );
+    }
+
+    #[test]
+    fn a_successor_removes_the_chains_that_it_has_not_and_leaves_the_sets() {
+        let (one, three) = (early(&["a"]), early(&["a", "b", "c"]));
+        let interfaces = [Interface::try_from("a".to_owned()).unwrap()];
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths(1, 7600),
+            handshake: Handshake::Early,
+            at_limit: AtLimit::Pass,
+            rules: &[],
+            snooped: None,
+        };
+        let rules = successor(&Names::default(), &plan, &three);
+        let first = crate::path::path_count(1);
+        for path in crate::path::paths(3, 7600) {
+            for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", path.port)) {
+                let is_gone = usize::from(path.port) >= 7600 + first;
+                let removed = rules.contains(&format!("delete chain inet bentpipe {chain}\n"));
+                assert_eq!(removed, is_gone, "{chain}\n{rules}");
+                assert!(!removed || rules.contains(&format!("\tchain {chain} {{\n\t}}\n")));
+            }
+        }
+        assert!(rules.contains("}\nflush table inet bentpipe\n") && !rules.contains("delete table"));
+        assert!(rules.ends_with(one.split_once("delete table inet bentpipe\n").unwrap().1));
     }
 
     #[test]

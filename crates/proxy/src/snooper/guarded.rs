@@ -100,9 +100,11 @@ impl Guarded {
             timed_out: past.timed_out + now.timed_out,
             suppressed: past.suppressed + now.suppressed,
             sack_hidden: past.sack_hidden + now.sack_hidden,
+            yielded: past.yielded + now.yielded,
             flows_passed: past.flows_passed + now.flows_passed,
             most_held_bytes: past.most_held_bytes.max(now.most_held_bytes),
-            ..now
+            flows: now.flows,
+            held_bytes: now.held_bytes,
         }
     }
 

@@ -100,14 +100,23 @@ impl Drop for Snooper {
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the snooper had panicked");
         }
-        let SnoopStats { packets, cached, retransmitted, timed_out, suppressed, most_held_bytes, .. } =
-            self.stats();
+        let SnoopStats {
+            packets,
+            cached,
+            retransmitted,
+            timed_out,
+            suppressed,
+            yielded,
+            most_held_bytes,
+            ..
+        } = self.stats();
         tracing::info!(
             packets,
             cached,
             retransmitted,
             timed_out,
             suppressed,
+            yielded,
             most_held_bytes,
             "snooping ended"
         );

@@ -16,6 +16,7 @@ pub(super) struct Tally {
     timed_out: Counter,
     suppressed: Counter,
     sack_hidden: Counter,
+    yielded: Counter,
     flows: Counter,
     flows_passed: Counter,
     held_bytes: Counter,
@@ -31,6 +32,7 @@ impl Tally {
         self.timed_out.set(counters.timed_out);
         self.suppressed.set(counters.suppressed);
         self.sack_hidden.set(counters.sack_hidden);
+        self.yielded.set(counters.yielded);
         self.flows.set(counters.flows);
         self.flows_passed.set(counters.flows_passed);
         self.held_bytes.set(counters.held_bytes);
@@ -47,6 +49,7 @@ impl Tally {
             timed_out: self.timed_out.get(),
             suppressed: self.suppressed.get(),
             sack_hidden: self.sack_hidden.get(),
+            yielded: self.yielded.get(),
             flows: self.flows.get(),
             flows_passed: self.flows_passed.get(),
             held_bytes: self.held_bytes.get(),

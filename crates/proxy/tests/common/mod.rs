@@ -202,6 +202,14 @@ impl Net {
         [4, 6].map(|family| list(family).matches(" expires ").count()).iter().sum()
     }
 
+    /// Whether this client's connection is one of them.
+    pub fn is_snooped(&self, client: &TcpStream) -> bool {
+        let address = client.local_addr().unwrap();
+        let family = if address.is_ipv4() { 4 } else { 6 };
+        let elements = self.gateway.output(&format!("nft list set inet bentpipe snooped{family}"));
+        elements.contains(&format!("{} . {} . ", address.ip(), address.port()))
+    }
+
     /// Everything that the daemon may leave on the gateway.
     pub fn traces(&self) -> String {
         traces(&self.gateway)
