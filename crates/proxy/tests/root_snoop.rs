@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::{DirectionConfig, LinkConfig};
-use bentpipe_units::{Probability, Rate};
+use bentpipe_units::{ByteCount, Probability, Rate};
 use common::exchange::Exchange;
 use common::{CLIENT, Host, Net, PATIENCE, Running, SERVER, network, network_over, socket_address};
 use rustix::process::Signal;
@@ -18,6 +18,11 @@ const RULE: &str = "[[rules]]\naction = \"snoop\"\n";
 
 fn snooping(net: &Net) -> Running {
     started(net, &format!("{LEG}{CACHE}{RULE}"))
+}
+
+/// The round trip grows with the load of the machine that runs the test, too: no loss is to be taken for congestion.
+fn repairing(net: &Net) -> Running {
+    started(net, &format!("{LEG}{CACHE}congested_above = \"off\"\n{RULE}"))
 }
 
 fn started(net: &Net, text: &str) -> Running {
@@ -100,7 +105,7 @@ fn a_connection_from_the_satellite_is_looked_after_as_well() {
 fn what_the_satellite_loses_is_sent_again_from_the_gateway() {
     let Some(net) = network_over(&lossy()) else { return };
     for address in SERVER {
-        let mut daemon = snooping(&net);
+        let mut daemon = repairing(&net);
         Exchange::start(net.connection(&net.listen(address)), 3_000_000).expect_identical();
         assert!(daemon.counter("retransmitted") >= 10, "{}", daemon.counter("retransmitted"));
         assert_eq!(daemon.counter("dropped"), 0);
@@ -174,10 +179,9 @@ fn a_reload_harms_no_flow_whatever_it_changes() {
 #[test]
 fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops() {
     let Some(net) = network_over(&lossy()) else { return };
-    // Every loss is Snoop's, so that it has always something to do.
     let cache = format!("{CACHE}congested_above = \"off\"\n");
     let first = format!("{LEG}{cache}{RULE}");
-    let mut daemon = started(&net, &first);
+    let mut daemon = repairing(&net);
     let no_more = "[[rules]]\naction = \"snoop\"\nport = 9\n[[rules]]\naction = \"pass\"\n";
     for (address, text) in SERVER.into_iter().cycle().zip([
         first.clone(),
@@ -228,15 +232,19 @@ fn flows_pass_from_a_reload_on_that_names_other_satellites() {
 
 #[test]
 fn a_loss_in_a_standing_queue_is_left_to_the_sender_unless_the_configuration_says_otherwise() {
-    // A window that fills the queue, and losses all the while.
-    let slow = |direction: DirectionConfig| DirectionConfig { rate: Some(Rate::mbps(10)), ..direction };
+    // A window that fills a queue of 160 ms behind a round trip of 40 ms, and losses all the while.
+    let slow = |direction| DirectionConfig {
+        rate: Some(Rate::mbps(10)),
+        queue: Some(ByteCount::new(200_000)),
+        ..direction
+    };
     let link = LinkConfig { forward: slow(lossy().forward), reverse: slow(lossy().reverse) };
     let Some(net) = network_over(&link) else { return };
     for (line, yields) in [("", true), ("congested_above = \"off\"\n", false)] {
         let mut daemon = started(&net, &format!("{LEG}{CACHE}{line}{RULE}"));
         Exchange::start(net.connection(&net.listen(SERVER[0])), 3_000_000).expect_identical();
-        assert!(daemon.counter("retransmitted") > 0);
-        assert_eq!(daemon.counter("yielded") > 0, yields, "{}", daemon.counter("yielded"));
+        let yielded = daemon.counter("yielded");
+        assert_eq!(yielded > 0, yields, "{yielded}");
         daemon.settle();
     }
 }
