@@ -4,7 +4,7 @@ use bentpipe_link::agent::snoop::SnoopConfig;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
-use super::values::{Count, Multiple};
+use super::values::{Count, Share};
 use super::{Action, Config, Interface, SatelliteLeg};
 
 /// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a leg.
@@ -33,9 +33,9 @@ pub struct SnoopSettings {
     pub timer_floor: Option<Span>,
     /// Whether SACK blocks are taken out of what passes to the sender during a local repair; true by default.
     pub hide_sack: Option<bool>,
-    /// A loss while the smoothed round-trip time is above this multiple of the flow's shortest is taken for an overflow of
-    /// the queue before the satellite, and left to the sender; 1.75 by default. `off`: no loss is.
-    pub congested_above: Option<Multiple>,
+    /// A loss while the flow's round trip is above this share of the way from its shortest to its longest is taken for an overflow
+    /// of the queue before the satellite, and left to the sender; 0.75 by default. `off`: no loss is.
+    pub congested_above: Option<Share>,
 }
 
 impl Config {
@@ -51,7 +51,7 @@ impl Config {
                 .unwrap_or(usual.retransmissions),
             timer_floor: timer_floor.map_or(usual.timer_floor, Span::get),
             hide_sack: hide_sack.unwrap_or(usual.hide_sack),
-            congested_above: congested_above.map_or(usual.congested_above, Multiple::get),
+            congested_above: congested_above.map_or(usual.congested_above, Share::get),
             ..usual
         })
     }
@@ -152,12 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_taken_for_congestion_above_a_multiple_or_never() {
+    fn a_loss_is_taken_for_congestion_above_a_share_or_never() {
         for (line, above) in [
-            ("", 1.75),
-            ("congested_above = 1.75\n", 1.75),
-            ("congested_above = 3\n", 3.0),
-            ("congested_above = inf\n", f64::INFINITY),
+            ("", 0.75),
+            ("congested_above = 0.75\n", 0.75),
+            ("congested_above = 0.9\n", 0.9),
             ("congested_above = \"off\"\n", f64::INFINITY),
         ] {
             let config = parse(LEGS, &format!("[snoop]\n{line}{RULE}")).unwrap();
@@ -173,13 +172,12 @@ mod tests {
             ("flows = 0", "0 is not a limit"),
             ("retransmissions = 101", "write at most 100"),
             ("timer_floor = \"10us\"", "write at least \"1ms\""),
-            (
-                "congested_above = 1",
-                "1 is not a multiple that a round trip can rise to; write a number above 1",
-            ),
+            ("congested_above = 1", "1 is not a share of a range; write a number above 0 and below 1"),
             ("congested_above = nan", "or \"off\""),
+            ("congested_above = inf", "or \"off\""),
+            ("congested_above = 0", "0 is not a share"),
             ("congested_above = \"of\"", "\"of\" is not"),
-            ("congested_above = true", "a number above 1, or \"off\""),
+            ("congested_above = true", "a number above 0 and below 1, or \"off\""),
             ("window = 7", "unknown field `window`"),
         ] {
             let error = parse(LEGS, &format!("[snoop]\n{line}\n{RULE}")).unwrap_err();

@@ -88,39 +88,37 @@ impl TryFrom<i64> for Count {
     }
 }
 
-/// A number above 1, or `off`, which stands for a multiple that nothing reaches.
+/// A number above 0 and below 1, or `off`, which stands for a share that nothing reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
-pub struct Multiple(f64);
+pub struct Share(f64);
 
-/// A multiple as it stands in the file.
+/// A share as it stands in the file.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "write a number above 1, or \"off\"")]
+#[serde(untagged, expecting = "write a number above 0 and below 1, or \"off\"")]
 enum Written {
     Number(f64),
     Word(String),
 }
 
-impl Multiple {
+impl Share {
     /// The number; infinite for `off`.
     pub const fn get(self) -> f64 {
         self.0
     }
 }
 
-impl TryFrom<Written> for Multiple {
+impl TryFrom<Written> for Share {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
         let written = match written {
-            Written::Number(number) if number > 1.0 => return Ok(Self(number)),
+            Written::Number(number) if number > 0.0 && number < 1.0 => return Ok(Self(number)),
             Written::Word(word) if word == "off" => return Ok(Self(f64::INFINITY)),
             Written::Number(number) => number.to_string(),
             Written::Word(word) => format!("\"{}\"", word.escape_debug()),
         };
-        Err(format!(
-            "{written} is not a multiple that a round trip can rise to; write a number above 1, or \"off\""
-        ))
+        Err(format!("{written} is not a share of a range; write a number above 0 and below 1, or \"off\""))
     }
 }
 

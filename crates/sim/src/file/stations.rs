@@ -75,9 +75,19 @@ fn read_snoop(
     section.update("flows", &mut config.flows, read_flows)?;
     section.update("hide_sack", &mut config.hide_sack, Field::boolean)?;
     section.update("congested_above", &mut config.congested_above, |field| {
-        Ok(unless(field, "off", Field::positive)?.unwrap_or(f64::INFINITY))
+        Ok(unless(field, "off", read_share)?.unwrap_or(f64::INFINITY))
     })?;
     Ok((at, config))
+}
+
+/// A number between 0 and 1.
+fn read_share(field: &Field<'_>) -> Result<f64, Fault> {
+    let share = field.positive()?;
+    if share < 1.0 {
+        Ok(share)
+    } else {
+        Err(field.fault(format!("{share} is not below 1; or write \"off\"")))
+    }
 }
 
 fn read_cache(

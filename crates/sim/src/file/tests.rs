@@ -31,7 +31,7 @@ queue = "750kB"
 gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
 outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
 encapsulation = "dvb-mpe"
-snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, congested_above = 2.5 }
+snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, congested_above = 0.5 }
 delayed_dup_acks = { at = "client", delay = "600ms", flows = 8, hide_sack = false }
 [link.arq]
 retransmissions = 2
@@ -146,7 +146,7 @@ fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
         retransmissions: 4,
         timer_floor: Duration::from_millis(100),
         hide_sack: false,
-        congested_above: 2.5,
+        congested_above: 0.5,
     };
     let delay = Duration::from_millis(600);
     let delayed = DelayedDupAckConfig { delay, flows: 8, hide_sack: false };

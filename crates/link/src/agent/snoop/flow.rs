@@ -212,7 +212,7 @@ impl<P: Packet> Tracked<P> {
         let is_duplicate =
             !advances && ack.may_tell_of_loss() && (same_window || is_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
-        if self.duplicates == 2 && self.recover.is_none() && self.is_congested(config) {
+        if self.duplicates == 2 && self.is_congested(config) {
             self.yielding = Some(self.next);
         }
         let in_care = self.is_in_care();
@@ -269,9 +269,10 @@ impl<P: Packet> Tracked<P> {
         near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
     }
 
-    /// The round trip is longer than it need be, so a queue stands, and what is lost is likely to have found it full.
+    /// The round trip is about as long as it ever is, so a queue stands that is full or nearly so, and what is lost is likely to
+    /// have found it full.
     fn is_congested(&self, config: &SnoopConfig) -> bool {
-        self.rtt.inflation().is_some_and(|inflation| inflation > config.congested_above)
+        self.rtt.rise().is_some_and(|rise| rise > config.congested_above)
     }
 
     fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {

@@ -55,8 +55,11 @@ pub struct SnoopConfig {
     /// SACK blocks are taken out of what passes while Snoop repairs: a sender that uses them needs no third duplicate ACK
     /// (RFC 6675, RFC 8985).
     pub hide_sack: bool,
-    /// A loss while the smoothed round-trip time is above this multiple of the flow's shortest is taken for an overflow of the
-    /// queue behind Snoop: it is the sender's care. Infinite: every loss is Snoop's.
+    /// A loss while the flow's round trip is above this share of the way from its shortest to its longest, 0 to 1, is taken for
+    /// an overflow of the queue behind Snoop: it is the sender's care. Infinite: every loss is Snoop's.
+    ///
+    /// Source: the "spike" of Cen, Cosman, Voelker, "End-to-end differentiation of congestion and wireless losses", IEEE/ACM
+    /// Transactions on Networking 11(5), 2003, with another threshold.
     pub congested_above: f64,
 }
 
@@ -69,7 +72,7 @@ impl SnoopConfig {
             retransmissions: 5,
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
-            congested_above: 1.75,
+            congested_above: 0.75,
         }
     }
 }
