@@ -43,7 +43,7 @@ fn agent(report: &AgentReport) -> String {
 
 fn snoop(counters: &SnoopCounters) -> String {
     let SnoopCounters { cached, not_cached, retransmitted, timed_out, suppressed, .. } = *counters;
-    let SnoopCounters { sack_hidden, flows_passed, most_held_bytes, .. } = *counters;
+    let SnoopCounters { sack_hidden, yielded, flows_passed, most_held_bytes, .. } = *counters;
     line(
         "snoop",
         &[
@@ -52,6 +52,7 @@ fn snoop(counters: &SnoopCounters) -> String {
             (timed_out, "timeouts"),
             (suppressed, "duplicate ACKs suppressed"),
             (sack_hidden, "ACKs without their SACK blocks"),
+            (yielded, "losses left to the sender for congestion"),
             (not_cached, "segments without room"),
             (flows_passed, "segments of connections without room"),
             (most_held_bytes, "bytes held at most"),
