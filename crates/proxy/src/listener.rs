@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
 
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
@@ -17,6 +19,10 @@ const BACKLOG: i32 = 4096;
 /// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to the usual
 /// handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
 const FAST_OPEN_QUEUE: u16 = 1024;
+
+/// How often, and how long apart, a port is tried that has just been found free.
+const BIND_TRIES: u32 = 20;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl` says,
 /// because the interception tells their ICMP errors by it.
@@ -45,9 +51,22 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
         leg.apply(socket.as_fd())
     };
     prepare().map_err(Error::system(format!("prepare the listener on {address} for leg {}", leg.name())))?;
-    let listen = || socket.bind(&address.into()).and_then(|()| socket.listen(BACKLOG));
-    listen().map_err(|source| Error::Port { address, source })?;
+    bind(&socket, address)
+        .and_then(|()| socket.listen(BACKLOG))
+        .map_err(|source| Error::Port { address, source })?;
     Ok(socket.into())
+}
+
+/// Binds to an address that [`check_free`] has found free. The socket by which it did so may live on for a moment: in a child
+/// that another thread has forked at that time, until it executes its program.
+fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    for _ in 0..BIND_TRIES {
+        match socket.bind(&address.into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => thread::sleep(BIND_PAUSE),
+            outcome => return outcome,
+        }
+    }
+    socket.bind(&address.into())
 }
 
 /// Options of every relayed socket, whichever side it faces.

@@ -56,10 +56,11 @@ pub struct SnoopConfig {
     /// (RFC 6675, RFC 8985).
     pub hide_sack: bool,
     /// A loss while the flow's round trip is above this share of the way from its shortest to its longest, 0 to 1, is taken for
-    /// an overflow of the queue behind Snoop: it is the sender's care. Infinite: every loss is Snoop's.
+    /// an overflow of the queue behind Snoop, if that queue has stood and not only met bursts: it is the sender's care.
+    /// Infinite: every loss is Snoop's.
     ///
     /// Source: the "spike" of Cen, Cosman, Voelker, "End-to-end differentiation of congestion and wireless losses", IEEE/ACM
-    /// Transactions on Networking 11(5), 2003, with another threshold.
+    /// Transactions on Networking 11(5), 2003, with another threshold and with the condition.
     pub congested_above: f64,
 }
 
