@@ -1,0 +1,71 @@
+//! What is lost, and sending it again.
+
+use bentpipe_units::Time;
+
+use super::super::super::Packet;
+use super::{SnoopConfig, Tracked};
+
+impl<P: Packet> Tracked<P> {
+    /// Sends again what is known to be lost.
+    pub(super) fn repair(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        if self.is_in_care() && self.first_is_lost(now) {
+            self.resend_first(now, config, send);
+        }
+        // Without SACK blocks nothing is known of what lies behind the first.
+        if self.sacked.is_empty() {
+            return;
+        }
+        while let Some(&(order, seq)) = self.resent.front().filter(|(order, _)| *order < self.delivered) {
+            self.resent.pop_front();
+            if self.segments.at_mut(seq).is_some_and(|kept| kept.order == order && !kept.sacked) {
+                self.resend(now, seq, config, send);
+            }
+        }
+        let mut index = self.segments.place_of(self.examined);
+        while let Some(kept) = self.segments.get(index) {
+            let (seq, end, is_original, sacked) = (kept.seq, kept.end, kept.is_original(), kept.sacked);
+            if is_original && kept.order >= self.delivered {
+                break;
+            }
+            if is_original && !sacked {
+                self.resend(now, seq, config, send);
+            }
+            self.examined = end;
+            index += 1;
+        }
+    }
+
+    /// Whether the first segment, which the receiver waits for, is lost.
+    fn first_is_lost(&self, now: Time) -> bool {
+        let Some(first) = self.segments.first() else { return false };
+        if first.is_original() {
+            return self.duplicates >= 2 || first.order < self.delivered;
+        }
+        // More duplicates than what went out before it can cause: something behind it has arrived.
+        let overtaken = first.order < self.delivered || self.duplicates > self.expected;
+        overtaken && self.rtt.least().is_some_and(|least| now - first.sent_at >= least)
+    }
+
+    pub(super) fn resend_first(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        if let Some(seq) = self.segments.first().map(|kept| kept.seq) {
+            self.resend(now, seq, config, send);
+            let behind = u32::try_from(self.segments.len() - 1).unwrap_or(u32::MAX);
+            self.expected = behind.max(self.duplicates);
+        }
+    }
+
+    fn resend(&mut self, now: Time, seq: u32, config: &SnoopConfig, send: &mut impl FnMut(P)) {
+        let Some(kept) = self.segments.at_mut(seq).filter(|kept| !kept.by_sender) else { return };
+        if kept.resent >= config.retransmissions {
+            kept.given_up = true;
+            return;
+        }
+        self.sent += 1;
+        kept.resent += 1;
+        (kept.order, kept.sent_at) = (self.sent, now);
+        self.resent.push_back((self.sent, seq));
+        self.recover = Some(self.next);
+        self.timer_since = now;
+        send(kept.packet.clone());
+    }
+}
