@@ -234,7 +234,7 @@ fn a_server_that_refuses_is_a_reset_although_data_went_with_the_syn() {
     let listener = scene.far.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     exchange_until(&scene, &listener, || opened_fast(&scene) == (1, 1));
-    drop(listener);
+    common::stop_listening(listener);
     let mut ours = scene.client().enter(|| TcpStream::connect(to).unwrap());
     let _ = ours.write_all(b"request");
     assert_eq!(read_all(&mut ours).unwrap_err().kind(), ErrorKind::ConnectionReset);

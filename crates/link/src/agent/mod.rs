@@ -25,6 +25,7 @@ mod packet;
 mod rtt;
 pub mod snoop;
 mod station;
+pub mod xcp;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,7 +34,7 @@ use bentpipe_units::Time;
 use serde::Serialize;
 
 pub use flow::Flow;
-pub use packet::{Packet, TcpFlags, TcpHeader};
+pub use packet::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 pub use station::{AgentConfig, Frame, Station, StationConfig, StationReport};
 
 /// Something at one end of a link through which all packets pass.

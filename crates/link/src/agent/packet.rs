@@ -1,5 +1,6 @@
 use std::fmt;
 use std::hash::Hash;
+use std::time::Duration;
 
 /// A packet, as far as agents look into it. Cloning one is cheap.
 pub trait Packet: Clone + fmt::Debug + Send + 'static {
@@ -20,6 +21,29 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
 
     /// The same packet without its SACK blocks, which RFC 2018 §8 allows: they are advice, and a receiver may take it back.
     fn without_sack(&self) -> Self;
+
+    /// What its sender tells the routers of its path, where it does.
+    fn congestion_header(&self) -> Option<CongestionHeader> {
+        None
+    }
+
+    /// The same packet with another feedback in its congestion header; one without such a header stays as it is.
+    fn with_feedback(self, feedback: i32) -> Self {
+        let _ = feedback;
+        self
+    }
+}
+
+/// What an XCP sender tells the routers of its path in each segment (Katabi, Handley and Rohrs 2002, §3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CongestionHeader {
+    /// The sender's round-trip time; zero before the first measurement.
+    pub rtt: Duration,
+    /// X: the time between its packets, that is the round-trip time divided by the window in packets.
+    pub spacing: Duration,
+    /// By how much the sender's rate is to change for this packet, bytes per second: what the sender asks for, and what
+    /// routers leave of it.
+    pub feedback: i32,
 }
 
 /// What the header of a TCP segment says (RFC 9293 §3.1).

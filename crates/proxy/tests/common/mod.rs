@@ -12,7 +12,7 @@ pub mod probe;
 pub mod symmetric;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -465,6 +465,12 @@ pub fn error_of_reading(stream: &mut TcpStream) -> std::io::Error {
         Ok(bytes) => panic!("an end of file after {} bytes, not an error", bytes.len()),
         Err(error) => error,
     }
+}
+
+/// Nobody listens there any more. Closing it is not enough: a program that another test is about to start has a copy until then,
+/// and would have the kernel go on accepting.
+pub fn stop_listening(listener: TcpListener) {
+    SockRef::from(&listener).shutdown(Shutdown::Both).unwrap();
 }
 
 /// Everything up to the end of file.
