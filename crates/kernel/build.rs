@@ -6,16 +6,28 @@ use std::process::exit;
 
 use libbpf_cargo::SkeletonBuilder;
 
+/// Each is a `.bpf.c` in `src/bpf`.
+const PROGRAMS: [&str; 2] = ["explicit", "hybla"];
+
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let built = SkeletonBuilder::new()
-        .source("src/bpf/hybla.bpf.c")
-        .clang_args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter"])
-        .build_and_generate(out.join("hybla.skel.rs"));
-    if let Err(error) = built {
-        eprintln!("cannot compile the eBPF program of Hybla: {error:#}");
-        eprintln!("this needs clang and the headers of libelf and zlib: `make setup` installs them");
-        exit(1);
+    for program in PROGRAMS {
+        let built = SkeletonBuilder::new()
+            .source(format!("src/bpf/{program}.bpf.c"))
+            .clang_args([
+                "-mcpu=v3",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused-function",
+                "-Wno-unused-parameter",
+            ])
+            .build_and_generate(out.join(format!("{program}.skel.rs")));
+        if let Err(error) = built {
+            eprintln!("cannot compile the eBPF program {program}: {error:#}");
+            eprintln!("this needs clang and the headers of libelf and zlib: `make setup` installs them");
+            exit(1);
+        }
     }
 }

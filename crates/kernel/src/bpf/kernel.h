@@ -27,10 +27,16 @@ typedef __u32 __wsum;
 typedef __u8 u8;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s64 s64;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct sock_common {
+	unsigned short skc_family;
+};
+
 struct sock {
+	struct sock_common __sk_common;
 	unsigned long sk_pacing_rate; /* bytes per second */
 	unsigned long sk_max_pacing_rate;
 	u32 sk_pacing_status;
@@ -50,6 +56,8 @@ struct minmax {
 };
 
 struct tcp_sock {
+	unsigned short tcp_header_len; /* of a segment without SACK blocks */
+	u64 bytes_sent;                /* payload, retransmissions included */
 	u32 snd_cwnd;
 	u32 snd_cwnd_clamp;
 	u32 snd_ssthresh;
@@ -76,7 +84,14 @@ struct ack_sample {
 	int rtt_us; /* negative where there is none */
 };
 
-struct rate_sample;
+struct rate_sample {
+	long rtt_us; /* negative where there is none; of segments sent once only */
+};
+
+enum tcp_ca_event {
+	CA_EVENT_TX_START, /* data is sent, and none was on its way */
+};
+
 union tcp_cc_info;
 
 struct tcp_congestion_ops {
@@ -87,11 +102,22 @@ struct tcp_congestion_ops {
 	u32 (*undo_cwnd)(struct sock *sk);
 	u32 (*sndbuf_expand)(struct sock *sk);
 	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
 	u32 flags;
 	char name[16];
 };
 
 #pragma clang attribute pop
+
+/* Kinds of maps and their flags (linux/bpf.h, which wants headers of the machine that clang's bpf target does not find). */
+enum {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_F_NO_PREALLOC = 1 << 0,
+	BPF_F_CLONE = 1 << 9,
+	BPF_F_MMAPABLE = 1 << 10,
+};
 
 /* enum tcp_ca_state: what the kernel's loss recovery is doing. */
 enum {
@@ -108,6 +134,8 @@ enum {
 	SK_PACING_NEEDED = 1,
 	SK_PACING_FQ = 2,
 };
+
+#define AF_INET6 10
 
 #define TCP_INFINITE_SSTHRESH 0x7fffffff
 
