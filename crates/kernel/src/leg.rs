@@ -11,6 +11,7 @@ use bentpipe_units::{ByteCount, Rate};
 use crate::congestion::{Provided, provide};
 use crate::sockopt;
 use crate::timers::{Intentions, Timers, syn_retries};
+use crate::weight::Weight;
 
 /// What an operator says of a leg.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -125,10 +126,21 @@ impl Leg {
         Ok(())
     }
 
-    /// Gives a socket that is about to connect the leg's settings, [`apply`](Self::apply), and the patience to do so through
-    /// a short outage, which a lower ceiling of the timeout would take from it.
-    pub fn apply_before_connect(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// The same, [`apply`](Self::apply), with the weight that the connection, or each that is accepted from a listener, has
+    /// among those that share the leg.
+    ///
+    /// A congestion control that knows no weights is no error: the weight then has no effect.
+    pub fn apply_weighted(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         self.apply(socket)?;
+        self.congestion
+            .as_deref()
+            .map_or(Ok(()), |congestion| congestion.set_weight(socket, weight.get().into()))
+    }
+
+    /// Gives a socket that is about to connect the leg's settings, [`apply_weighted`](Self::apply_weighted), and the patience
+    /// to do so through a short outage, which a lower ceiling of the timeout would take from it.
+    pub fn apply_before_connect(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
+        self.apply_weighted(socket, weight)?;
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
