@@ -173,14 +173,15 @@ impl Daemon {
     /// Whether accepted sockets would be other than they are.
     fn needs_other_listeners(&self, config: &Config) -> bool {
         let of = |config: &Config| {
-            (config.legs.clone(), config.terrestrial.clone(), config.proxy.port, config.limits.share())
+            let Config { legs, terrestrial, proxy, limits, .. } = config;
+            (legs.clone(), terrestrial.clone(), proxy.port, limits.share(), config.weights())
         };
         of(config) != of(&self.config)
     }
 
     /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
-        let paths = path::paths(config.legs.len(), self.ports.free(config.proxy.port)?);
+        let paths = path::paths(config.legs.len(), &config.weights(), self.ports.free(config.proxy.port)?);
         check_ports(&paths, &self.families)?;
         let legs = Arc::new(Legs::prepare(config));
         let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
@@ -194,7 +195,7 @@ impl Prepared {
     pub fn start(self) -> Result<Daemon, Error> {
         let Self { config, names, devices, snoop_devices, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
-        let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
+        let paths = path::paths(config.legs.len(), &config.weights(), ports.free(config.proxy.port)?);
         ports.take(&paths);
         check_ports(&paths, &families)?;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
@@ -362,7 +363,7 @@ fn open_listeners(paths: &[Path], families: &[Family], legs: &Arc<Legs>) -> Resu
     let each = paths.iter().flat_map(|path| families.iter().map(move |&family| (*path, family)));
     each.map(|(path, family)| {
         let address = listener::address(family, path.port);
-        Ok(Listener::new(listener::open(address, legs.get(path.client))?, path, legs.clone()))
+        Ok(Listener::new(listener::open(address, legs.get(path.client), path.weight)?, path, legs.clone()))
     })
     .collect()
 }

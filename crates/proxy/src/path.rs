@@ -1,8 +1,10 @@
 //! Legs and the paths between them: which settings face the client, which face the server.
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::{Leg, LegSettings};
 
 use crate::config::{Config, Interface};
+use crate::ports::WEIGHT_STRIDE;
 
 /// One side of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,31 +15,49 @@ pub enum LegId {
     Terrestrial,
 }
 
-/// From the leg that a connection comes from to the leg that its server is reached by; it has its own listeners.
+/// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both; it has its own
+/// listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The leg that the client is on.
     pub client: LegId,
     /// The leg that the server is on.
     pub server: LegId,
+    /// What its connections weigh among those that share a leg.
+    pub weight: Weight,
     /// The loopback port that the path's connections are handed to.
     pub port: u16,
 }
 
-/// The number of paths between `satellites` satellite legs and the terrestrial one: all pairs but ground to ground.
+/// The number of paths of one weight between `satellites` satellite legs and the terrestrial one: all pairs but ground to
+/// ground.
 pub const fn path_count(satellites: usize) -> usize {
     (satellites + 1) * (satellites + 1) - 1
 }
 
-/// The paths of a configuration, on ports from `first_port` upwards. A satellite leg has a path to itself as well:
-/// terminals of a star network reach each other through the gateway.
-pub fn paths(satellites: usize, first_port: u16) -> Vec<Path> {
+/// The paths of a configuration: those of the default weight on ports from `first_port` upwards, then those of each of
+/// `weights`, which are others. A satellite leg has a path to itself as well: terminals of a star network reach each other
+/// through the gateway.
+pub fn paths(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<Path> {
     let legs = || (0..satellites).map(LegId::Satellite).chain([LegId::Terrestrial]);
-    legs()
-        .flat_map(|client| legs().map(move |server| (client, server)))
-        .filter(|pair| *pair != (LegId::Terrestrial, LegId::Terrestrial))
-        .zip(first_port..=u16::MAX)
-        .map(|((client, server), port)| Path { client, server, port })
+    let pairs = || {
+        legs()
+            .flat_map(|client| legs().map(move |server| (client, server)))
+            .filter(|pair| *pair != (LegId::Terrestrial, LegId::Terrestrial))
+    };
+    let first_ports = (first_port..=u16::MAX).step_by(usize::from(WEIGHT_STRIDE));
+    [Weight::default()]
+        .into_iter()
+        .chain(weights.iter().copied())
+        .zip(first_ports)
+        .flat_map(|(weight, first)| {
+            pairs().zip(first..=u16::MAX).map(move |((client, server), port)| Path {
+                client,
+                server,
+                weight,
+                port,
+            })
+        })
         .collect()
 }
 
@@ -73,24 +93,54 @@ pub(crate) fn interfaces(config: &Config) -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{MAX_LEGS, MAX_WEIGHTS};
+
+    fn weight(number: i64) -> Weight {
+        Weight::try_from(number).unwrap()
+    }
 
     #[test]
     fn one_satellite_makes_three_paths_on_successive_ports() {
-        let (satellite, ground) = (LegId::Satellite(0), LegId::Terrestrial);
+        let (satellite, ground, weight) = (LegId::Satellite(0), LegId::Terrestrial, Weight::default());
         assert_eq!(
-            paths(1, 7600),
+            paths(1, &[], 7600),
             [
-                Path { client: satellite, server: satellite, port: 7600 },
-                Path { client: satellite, server: ground, port: 7601 },
-                Path { client: ground, server: satellite, port: 7602 },
+                Path { client: satellite, server: satellite, weight, port: 7600 },
+                Path { client: satellite, server: ground, weight, port: 7601 },
+                Path { client: ground, server: satellite, weight, port: 7602 },
             ]
         );
     }
 
     #[test]
+    fn another_weight_has_paths_of_its_own_and_leaves_the_others_where_they_are() {
+        let (plain, weights) = (paths(2, &[], 7600), [4, 9].map(weight));
+        let all = paths(2, &weights, 7600);
+        assert!(all.starts_with(&plain) && all.len() == 3 * path_count(2));
+        for path in &all[plain.len()..] {
+            let alike = plain.iter().find(|other| (other.client, other.server) == (path.client, path.server));
+            let steps = 1 + weights.iter().position(|weight| *weight == path.weight).unwrap() as u16;
+            assert_eq!(path.port, alike.unwrap().port + steps * WEIGHT_STRIDE, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_paths_of_all_ranges_share_a_port() {
+        let weights: Vec<Weight> = (2..2 + MAX_WEIGHTS as i64).map(weight).collect();
+        let ranges = crate::ports::ranges(7600);
+        let mut ports: Vec<u16> =
+            ranges.flat_map(|first| paths(MAX_LEGS, &weights, first)).map(|path| path.port).collect();
+        ports.sort_unstable();
+        let count = ports.len();
+        ports.dedup();
+        assert_eq!((ports.len(), count), (count, 4 * 9 * 80));
+        assert!(ports.iter().all(|port| (7600..7600 + crate::ports::PORTS).contains(port)));
+    }
+
+    #[test]
     fn ground_to_ground_is_never_a_path() {
         for satellites in 1..5 {
-            let paths = paths(satellites, 1000);
+            let paths = paths(satellites, &[], 1000);
             assert_eq!(paths.len(), path_count(satellites));
             assert!(paths.iter().all(|path| path.client != path.server || path.client != LegId::Terrestrial));
         }
@@ -98,6 +148,6 @@ mod tests {
 
     #[test]
     fn the_last_port_of_all_can_be_used() {
-        assert_eq!(paths(1, u16::MAX - 2).last().unwrap().port, u16::MAX);
+        assert_eq!(paths(1, &[], u16::MAX - 2).last().unwrap().port, u16::MAX);
     }
 }

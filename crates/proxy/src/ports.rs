@@ -2,20 +2,24 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::{MAX_LEGS, Port};
+use crate::config::{MAX_LEGS, MAX_WEIGHTS, Port};
 use crate::error::Error;
 use crate::path::{Path, path_count};
 use crate::worker::RETIREMENT;
 
-/// Ports that the paths of the most legs need.
+/// Ports that the paths of the most legs need, of one weight.
 const RANGE: u16 = path_count(MAX_LEGS) as u16;
 const RANGES: u16 = 4;
 
 /// When a range's listeners are gone after others have taken their place; with time to spare for a worker that is late.
 const AFTER_REPLACEMENT: Duration = Duration::from_secs(RETIREMENT.as_secs() + 8);
 
+/// From a path's port to that of the same path with the next weight: those of all ranges lie between, so that ranges are where
+/// they are without weights.
+pub(crate) const WEIGHT_STRIDE: u16 = RANGE * RANGES;
+
 /// The number of ports from `proxy.port` upwards that the daemon may use.
-pub(crate) const PORTS: u16 = RANGE * RANGES;
+pub(crate) const PORTS: u16 = WEIGHT_STRIDE * (1 + MAX_WEIGHTS as u16);
 
 /// Which ranges are in use.
 #[derive(Debug, Default)]
@@ -27,10 +31,9 @@ pub(crate) struct PortRanges {
 impl PortRanges {
     /// The first port of a range whose listeners, if it had any, have retired.
     pub(crate) fn free(&self, first: Port) -> Result<u16, Error> {
-        let ranges = (0..RANGES).map(|index| first.get().saturating_add(index * RANGE));
         let now = Instant::now();
         let mut soonest = None;
-        for range in ranges {
+        for range in ranges(first.get()) {
             match self.successor_of(range) {
                 Successor::NotTaken => return Ok(range),
                 Successor::None => {}
@@ -61,6 +64,11 @@ impl PortRanges {
     }
 }
 
+/// The first ports of all ranges.
+pub(crate) fn ranges(first: u16) -> impl Iterator<Item = u16> {
+    (0..RANGES).map(move |index| first.saturating_add(index * RANGE))
+}
+
 /// What has come after a range.
 enum Successor {
     /// The range has no listeners.
@@ -82,7 +90,7 @@ mod tests {
         for index in 0..RANGES {
             let port = ranges.free(first).unwrap();
             assert_eq!(port, 7600 + index * RANGE);
-            ranges.take(&paths(2, port));
+            ranges.take(&paths(2, &[], port));
         }
         let error = ranges.free(first).unwrap_err().to_string();
         assert!(error.contains("try again in 7"), "{error}");

@@ -213,7 +213,7 @@ fn nft_takes_whatever_rules_there_are() {
                 &Names::default(),
                 &Plan {
                     interfaces: &interfaces,
-                    paths: &path::paths(interfaces.len(), 7600),
+                    paths: &path::paths(interfaces.len(), &[], 7600),
                     handshake: config.proxy.handshake,
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
