@@ -9,6 +9,9 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+use crate::path::path_count;
+use crate::ports::RANGES;
+
 mod dscp;
 mod limits;
 mod list;
@@ -221,6 +224,11 @@ impl Config {
         others.into_iter().collect()
     }
 
+    /// The number of paths, of all weights.
+    pub(crate) fn path_count(&self) -> usize {
+        path_count(self.legs.len()) * (1 + self.weights().len())
+    }
+
     /// What no single line could be blamed for.
     fn contradiction(&self) -> Option<String> {
         if self.legs.is_empty() {
@@ -240,17 +248,22 @@ impl Config {
                 ));
             }
         }
-        let (port, highest) = (self.proxy.port.get(), u16::MAX - crate::ports::PORTS + 1);
-        if port > highest {
-            let ports = crate::ports::PORTS;
-            return Some(format!(
-                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
-            ));
-        }
         rule::contradiction(&self.rules)
             .or_else(|| rule::too_many_weights(&self.weights()))
+            .or_else(|| self.lack_of_ports())
             .or_else(|| self.limits.contradiction(self.longest_outage()))
             .or_else(|| snoop::contradiction(self))
+    }
+
+    /// Listeners that a reload replaces keep their ports for a while.
+    fn lack_of_ports(&self) -> Option<String> {
+        let (port, ports) = (self.proxy.port.get(), self.path_count() * RANGES);
+        let highest = usize::from(u16::MAX) + 1 - ports;
+        (usize::from(port) > highest).then(|| {
+            format!(
+                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
+            )
+        })
     }
 
     /// The longest outage that some leg is to survive.
@@ -435,7 +448,7 @@ hide_sack = false
     #[test]
     fn a_port_without_room_for_its_successors_is_refused() {
         let error = message("[proxy]\nport = 65534\n[legs.a]\ninterface = \"sat0\"\n");
-        assert!(error.contains("choose at most 62656"), "{error}");
+        assert!(error.contains("the 12 ports that the daemon may use; choose at most 65524"), "{error}");
     }
 
     #[test]

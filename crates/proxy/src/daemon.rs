@@ -181,7 +181,7 @@ impl Daemon {
 
     /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
-        let paths = path::paths(config.legs.len(), &config.weights(), self.ports.free(config.proxy.port)?);
+        let paths = free_paths(config, &self.ports)?;
         check_ports(&paths, &self.families)?;
         let legs = Arc::new(Legs::prepare(config));
         let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
@@ -195,7 +195,7 @@ impl Prepared {
     pub fn start(self) -> Result<Daemon, Error> {
         let Self { config, names, devices, snoop_devices, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
-        let paths = path::paths(config.legs.len(), &config.weights(), ports.free(config.proxy.port)?);
+        let paths = free_paths(&config, &ports)?;
         ports.take(&paths);
         check_ports(&paths, &families)?;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
@@ -348,6 +348,12 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
 fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
     let interfaces = path::interfaces(config);
     Settings { legs: legs.clone(), interfaces, at_limit: config.limits.at_limit }
+}
+
+/// The paths of `config`, on ports that no listener has which serves or is still about to retire.
+fn free_paths(config: &Config, ports: &PortRanges) -> Result<Vec<Path>, Error> {
+    let first = ports.free(config.proxy.port, config.path_count())?;
+    Ok(path::paths(config.legs.len(), &config.weights(), first))
 }
 
 fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {

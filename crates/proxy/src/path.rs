@@ -4,7 +4,6 @@ use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::{Leg, LegSettings};
 
 use crate::config::{Config, Interface};
-use crate::ports::WEIGHT_STRIDE;
 
 /// One side of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +34,7 @@ pub const fn path_count(satellites: usize) -> usize {
     (satellites + 1) * (satellites + 1) - 1
 }
 
-/// The paths of a configuration: those of the default weight on ports from `first_port` upwards, then those of each of
+/// The paths of a configuration on successive ports from `first_port` upwards: those of the default weight, then those of each of
 /// `weights`, which are others. A satellite leg has a path to itself as well: terminals of a star network reach each other
 /// through the gateway.
 pub fn paths(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<Path> {
@@ -45,19 +44,12 @@ pub fn paths(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<Path
             .flat_map(|client| legs().map(move |server| (client, server)))
             .filter(|pair| *pair != (LegId::Terrestrial, LegId::Terrestrial))
     };
-    let first_ports = (first_port..=u16::MAX).step_by(usize::from(WEIGHT_STRIDE));
     [Weight::default()]
         .into_iter()
         .chain(weights.iter().copied())
-        .zip(first_ports)
-        .flat_map(|(weight, first)| {
-            pairs().zip(first..=u16::MAX).map(move |((client, server), port)| Path {
-                client,
-                server,
-                weight,
-                port,
-            })
-        })
+        .flat_map(|weight| pairs().map(move |(client, server)| (client, server, weight)))
+        .zip(first_port..=u16::MAX)
+        .map(|((client, server, weight), port)| Path { client, server, weight, port })
         .collect()
 }
 
@@ -93,11 +85,6 @@ pub(crate) fn interfaces(config: &Config) -> Vec<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MAX_LEGS, MAX_WEIGHTS};
-
-    fn weight(number: i64) -> Weight {
-        Weight::try_from(number).unwrap()
-    }
 
     #[test]
     fn one_satellite_makes_three_paths_on_successive_ports() {
@@ -113,28 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn another_weight_has_paths_of_its_own_and_leaves_the_others_where_they_are() {
-        let (plain, weights) = (paths(2, &[], 7600), [4, 9].map(weight));
+    fn each_weight_has_paths_of_its_own_and_leaves_the_others_where_they_are() {
+        let (plain, weights) = (paths(2, &[], 7600), [4, 9].map(|number| Weight::try_from(number).unwrap()));
         let all = paths(2, &weights, 7600);
         assert!(all.starts_with(&plain) && all.len() == 3 * path_count(2));
-        for path in &all[plain.len()..] {
-            let alike = plain.iter().find(|other| (other.client, other.server) == (path.client, path.server));
-            let steps = 1 + weights.iter().position(|weight| *weight == path.weight).unwrap() as u16;
-            assert_eq!(path.port, alike.unwrap().port + steps * WEIGHT_STRIDE, "{path:?}");
+        for (path, port) in all.iter().zip(7600..) {
+            assert_eq!(path.port, port);
         }
-    }
-
-    #[test]
-    fn no_two_paths_of_all_ranges_share_a_port() {
-        let weights: Vec<Weight> = (2..2 + MAX_WEIGHTS as i64).map(weight).collect();
-        let ranges = crate::ports::ranges(7600);
-        let mut ports: Vec<u16> =
-            ranges.flat_map(|first| paths(MAX_LEGS, &weights, first)).map(|path| path.port).collect();
-        ports.sort_unstable();
-        let count = ports.len();
-        ports.dedup();
-        assert_eq!((ports.len(), count), (count, 4 * 9 * 80));
-        assert!(ports.iter().all(|port| (7600..7600 + crate::ports::PORTS).contains(port)));
+        for (paths, weight) in all.chunks(path_count(2)).skip(1).zip(weights) {
+            let pairs =
+                |paths: &[Path]| paths.iter().map(|path| (path.client, path.server)).collect::<Vec<_>>();
+            assert!(pairs(paths) == pairs(&plain) && paths.iter().all(|path| path.weight == weight));
+        }
     }
 
     #[test]

@@ -362,11 +362,11 @@ mod tests {
         let text = ruleset(&Names::default(), &plan);
         let to_satellite = "!= { \"sat0\" } fib daddr oifname \"sat0\" goto";
         for part in [
-            "chain faithful_weight_4 {\n\t\tiifname \"sat0\" fib daddr oifname \"sat0\" goto hold_7920\n".into(),
-            format!("\t\tiifname {to_satellite} hold_7922\n"),
-            "chain hold_7922 {\n\t\tsocket transparent 1 goto split_7922\n\t\tjump limits\n\t\ttcp urgptr set 4\n".into(),
+            "chain faithful_weight_4 {\n\t\tiifname \"sat0\" fib daddr oifname \"sat0\" goto hold_7603\n".into(),
+            format!("\t\tiifname {to_satellite} hold_7605\n"),
+            "chain hold_7605 {\n\t\tsocket transparent 1 goto split_7605\n\t\tjump limits\n\t\ttcp urgptr set 4\n".into(),
             "chain answered {\n\t\ttcp urgptr 4 jump answered_weight_4\n\t\tfib saddr oifname \"sat0\"".into(),
-            format!("\t\tfib saddr oifname {to_satellite} split_7922\n"),
+            format!("\t\tfib saddr oifname {to_satellite} split_7605\n"),
             "iifname \"bentpipe1\" tcp urgptr set 0\n\t\tiifname \"bentpipe1\" return\n".into(),
         ] {
             assert!(text.contains(&part), "{part}\n{text}");
