@@ -215,7 +215,7 @@ impl Config {
     }
 
     /// The weights besides 1 that rules give to connections, in ascending order.
-    pub(crate) fn weights(&self) -> Vec<Weight> {
+    pub fn weights(&self) -> Vec<Weight> {
         let given = self.rules.iter().filter_map(|rule| match rule.action {
             Action::Split { weight, .. } => Some(weight),
             Action::Snoop | Action::Pass | Action::Reject => None,
