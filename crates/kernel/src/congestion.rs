@@ -1,16 +1,23 @@
 //! The congestion control that a leg asks for, or the next best that this kernel has.
 
 use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
 
+use crate::explicit::{Explicit, MAX_LEGS, SharedLeg};
 use crate::hybla::{self, Hybla};
 
 /// What operators write for TCP Hybla, whoever implements it.
 pub const HYBLA: &str = "hybla";
 
+/// What operators write for explicit rates.
+pub const EXPLICIT: &str = "explicit";
+
 /// A congestion control that sockets can choose for as long as this value lives.
 #[derive(Debug)]
 pub struct Provided {
     name: String,
+    shared: Option<SharedLeg>,
     _hybla: Option<Hybla>,
 }
 
@@ -23,14 +30,32 @@ impl Provided {
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
     /// and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
-        hybla::is_hybla(&self.name) || self.name == "bbr"
+        self.shared.is_some() || hybla::is_hybla(&self.name) || self.name == "bbr"
+    }
+
+    /// The leg whose connections wait to be given their rates, where these are explicit.
+    pub fn shared(&self) -> Option<&SharedLeg> {
+        self.shared.as_ref()
+    }
+
+    /// Gives a socket that has this congestion control its weight, as
+    /// [`Weight`](crate::Weight) has it: before `listen(2)`, so that accepted sockets inherit it,
+    /// or before `connect(2)`. Of one that shares out nothing by weight, as those of the kernel and Hybla, it does nothing.
+    ///
+    /// # Errors
+    /// What the kernel says where the congestion control cannot be told of the socket.
+    pub fn set_weight(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
+        self.shared.as_ref().map_or(Ok(()), |leg| leg.join(socket, weight))
     }
 }
 
-/// Provides `wanted`, or the next best with one log line that says so: for Hybla without eBPF the kernel's own module,
-/// then `bbr`, then the default.
-pub fn provide(wanted: &str) -> Provided {
+/// Provides `wanted` for the leg of this name, or the next best with one log line that says so: for explicit rates Hybla; for
+/// Hybla without eBPF the kernel's own module, then `bbr`, then the default.
+pub fn provide(wanted: &str, leg: &str) -> Provided {
     let available = available();
+    if wanted == EXPLICIT {
+        return provide_explicit(leg, &available);
+    }
     if wanted == HYBLA {
         return provide_hybla(&available);
     }
@@ -55,9 +80,24 @@ pub fn default() -> String {
     read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
 }
 
+fn provide_explicit(leg: &str, available: &[String]) -> Provided {
+    let explicit = Explicit::acquire();
+    let refused = match explicit.as_ref().map(|explicit| explicit.leg(leg)) {
+        Ok(Some(shared)) => {
+            let name = shared.explicit().name().to_owned();
+            return Provided { name, shared: Some(shared), _hybla: None };
+        }
+        Ok(None) => format!("there are {MAX_LEGS} legs with explicit rates already"),
+        Err(error) => error.to_string(),
+    };
+    let next = provide_hybla(available);
+    tracing::warn!("{refused}; leg {leg} has no explicit rates and uses {} instead", next.name());
+    next
+}
+
 fn provide_hybla(available: &[String]) -> Provided {
     match Hybla::acquire() {
-        Ok(hybla) => Provided { name: hybla.name().to_owned(), _hybla: Some(hybla) },
+        Ok(hybla) => Provided { name: hybla.name().to_owned(), shared: None, _hybla: Some(hybla) },
         Err(error) => {
             let replacement = without_ebpf(available);
             tracing::warn!("{error}; using the kernel's {replacement} instead");
@@ -86,7 +126,7 @@ fn try_on_a_socket(name: &str) -> bool {
 }
 
 fn plain(name: &str) -> Provided {
-    Provided { name: name.to_owned(), _hybla: None }
+    Provided { name: name.to_owned(), shared: None, _hybla: None }
 }
 
 fn read_words(path: &str) -> Vec<String> {
@@ -108,12 +148,12 @@ mod tests {
 
     #[test]
     fn an_unknown_congestion_control_is_replaced_and_never_an_error() {
-        let provided = provide("no_such_thing");
+        let provided = provide("no_such_thing", "geo");
         assert!(provided.name() == "bbr" || provided.name() == default(), "{provided:?}");
     }
 
     #[test]
     fn what_the_kernel_has_is_provided_under_its_own_name() {
-        assert_eq!(provide("reno").name(), "reno");
+        assert_eq!(provide("reno", "geo").name(), "reno");
     }
 }

@@ -44,6 +44,13 @@ pub struct Explicit {
     registration: Arc<Registration>,
 }
 
+/// One leg of those that the copy serves. While it lives, nobody else has its number.
+#[derive(Debug, Clone)]
+pub struct SharedLeg {
+    explicit: Explicit,
+    seat: Arc<Seat>,
+}
+
 /// What the congestion control says of a connection. Counters wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
@@ -84,17 +91,27 @@ struct Registration {
     name: String,
     _link: libbpf_rs::Link,
     members: MapHandle,
+    seats: Mutex<Vec<Weak<Seat>>>,
     legs: Mapped<LegEntry>,
     owners: Mapped<Owner>,
     slots: Mapped<SlotEntry>,
+}
+
+/// The number of a leg.
+#[derive(Debug)]
+struct Seat {
+    leg: String,
+    number: usize,
 }
 
 /// `struct leg` of the program.
 #[derive(Debug)]
 #[repr(C)]
 struct LegEntry {
-    newcomer_rate: AtomicU64,
+    rate: AtomicU64,
     rtt_us: AtomicU64,
+    weight: AtomicU32,
+    joined: AtomicU32,
 }
 
 /// An entry of `owners`.
@@ -123,7 +140,7 @@ struct SlotEntry {
     unused: AtomicU32,
 }
 
-// SAFETY: atomics, 16 bytes.
+// SAFETY: atomics, 24 bytes.
 unsafe impl Shared for LegEntry {}
 // SAFETY: an atomic, 8 bytes.
 unsafe impl Shared for Owner {}
@@ -155,22 +172,18 @@ impl Explicit {
         &self.registration.name
     }
 
-    /// Says to which leg, below [`MAX_LEGS`], a socket belongs that will connect or listen, and its weight. What a listener
-    /// accepts takes both from it. A socket that belongs nowhere keeps to the window of RFC 6928.
-    pub fn join(&self, socket: BorrowedFd<'_>, leg: usize, weight: u32) -> io::Result<()> {
-        let key = socket.as_raw_fd().to_ne_bytes();
-        let [a, b, c, d] = (leg as u32).to_ne_bytes();
-        let [e, f, g, h] = weight.to_ne_bytes();
-        let members = &self.registration.members;
-        members.update(&key, &[a, b, c, d, e, f, g, h], MapFlags::ANY).map_err(io::Error::other)
-    }
-
-    /// What a connection of the leg sends before it has been given a rate, bytes on the wire per second, and the round trip
-    /// that it goes by until it has measured one.
-    pub fn set_newcomers(&self, leg: usize, rate: u64, rtt: Duration) {
-        let entry = &self.registration.legs[leg];
-        entry.newcomer_rate.store(rate, Ordering::Relaxed);
-        entry.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
+    /// The leg of this name; `None` if there are [`MAX_LEGS`] others. As long as one of that name lives, it is the same.
+    pub fn leg(&self, name: &str) -> Option<SharedLeg> {
+        let mut seats = self.registration.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let taken: Vec<_> = seats.iter().map(Weak::upgrade).collect();
+        let same = taken.iter().flatten().find(|seat| seat.leg == name).cloned();
+        let seat = same.or_else(|| {
+            let number = taken.iter().position(Option::is_none)?;
+            let seat = Arc::new(Seat { leg: name.to_owned(), number });
+            seats[number] = Arc::downgrade(&seat);
+            Some(seat)
+        })?;
+        Some(SharedLeg { explicit: self.clone(), seat })
     }
 
     /// All connections. One that begins or ends meanwhile may say what is half its own and half another's.
@@ -181,9 +194,49 @@ impl Explicit {
         taken.map(|(slot, (owner, entry))| entry.read(slot, owner))
     }
 
-    /// Gives the connection in this slot a rate, bytes on the wire per second.
+    /// Gives the connection in this slot a rate, bytes on the wire per second; with zero it has what a newcomer has.
     pub fn set_rate(&self, slot: usize, rate: u64) {
         self.registration.slots[slot].rate.store(rate, Ordering::Relaxed);
+    }
+}
+
+impl SharedLeg {
+    /// The congestion control.
+    pub fn explicit(&self) -> &Explicit {
+        &self.explicit
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.seat.leg
+    }
+
+    /// Its number, [`Flow::leg`] of its connections.
+    pub fn number(&self) -> usize {
+        self.seat.number
+    }
+
+    /// Says that a socket belongs to this leg, and its weight, before it connects or listens. What a listener accepts takes both
+    /// from it. A socket of which nobody says so keeps to the window of RFC 6928.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it.
+    pub fn join(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
+        let key = socket.as_raw_fd().to_ne_bytes();
+        let [a, b, c, d] = (self.seat.number as u32).to_ne_bytes();
+        let [e, f, g, h] = weight.to_ne_bytes();
+        let members = &self.explicit.registration.members;
+        members.update(&key, &[a, b, c, d, e, f, g, h], MapFlags::ANY).map_err(io::Error::other)
+    }
+
+    /// What connections may have that begin before this is called again: one of weight w has `rate`·w/(`weight` + w) bytes on
+    /// the wire per second, the next one finds w added; and the round trip that they go by until they have measured one.
+    pub fn set_newcomers(&self, rate: u64, weight: u32, rtt: Duration) {
+        let entry = &self.explicit.registration.legs[self.seat.number];
+        entry.rate.store(rate, Ordering::Relaxed);
+        entry.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
+        entry.weight.store(weight, Ordering::Relaxed);
+        entry.joined.store(0, Ordering::Relaxed);
     }
 }
 
@@ -234,6 +287,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
         name: name.to_owned(),
         _link: link,
         members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
+        seats: Mutex::new(vec![Weak::new(); MAX_LEGS]),
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,

@@ -9,8 +9,10 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate};
 
 use crate::congestion::{Provided, provide};
+use crate::explicit::SharedLeg;
 use crate::sockopt;
 use crate::timers::{Intentions, Timers, syn_retries};
+use crate::weight::Weight;
 
 /// What an operator says of a leg.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -52,7 +54,7 @@ impl Leg {
     /// Loads what the leg needs and derives its kernel timers. What this kernel lacks is replaced by the next best, with
     /// one log line that says so.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
-        let congestion = settings.congestion.as_deref().map(|wanted| Arc::new(provide(wanted)));
+        let congestion = settings.congestion.as_deref().map(|wanted| Arc::new(provide(wanted, name)));
         let keeps_queue_short = congestion.as_deref().is_some_and(Provided::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
         let intentions =
@@ -87,6 +89,11 @@ impl Leg {
     /// The congestion control that the leg's sockets get; `None` is the kernel's default.
     pub fn congestion(&self) -> Option<&str> {
         self.congestion.as_deref().map(Provided::name)
+    }
+
+    /// The leg as the congestion control knows it whose connections wait to be given their rates, where these are explicit.
+    pub fn shared(&self) -> Option<&SharedLeg> {
+        self.congestion.as_deref().and_then(Provided::shared)
     }
 
     /// The kernel's timer values for this leg.
@@ -125,10 +132,21 @@ impl Leg {
         Ok(())
     }
 
-    /// Gives a socket that is about to connect the leg's settings, [`apply`](Self::apply), and the patience to do so through
-    /// a short outage, which a lower ceiling of the timeout would take from it.
-    pub fn apply_before_connect(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// The same, [`apply`](Self::apply), with the weight that the connection, or each that is accepted from a listener, has
+    /// among those that share the leg.
+    ///
+    /// A congestion control that knows no weights is no error: the weight then has no effect.
+    pub fn apply_weighted(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         self.apply(socket)?;
+        self.congestion
+            .as_deref()
+            .map_or(Ok(()), |congestion| congestion.set_weight(socket, weight.get().into()))
+    }
+
+    /// Gives a socket that is about to connect the leg's settings, [`apply_weighted`](Self::apply_weighted), and the patience
+    /// to do so through a short outage, which a lower ceiling of the timeout would take from it.
+    pub fn apply_before_connect(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
+        self.apply_weighted(socket, weight)?;
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 

@@ -4,6 +4,7 @@
 //! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
+//! - [`Weight`]: a connection's share of a leg, compared with others.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
@@ -27,5 +28,7 @@ mod struct_ops;
 pub mod tcp_info;
 pub mod timers;
 pub mod tun;
+mod weight;
 
 pub use struct_ops::StructOpsError;
+pub use weight::Weight;

@@ -3,10 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::explicit::{Explicit, Flow};
+use bentpipe_kernel::explicit::{Explicit, Flow, MAX_LEGS, SharedLeg};
 use bentpipe_kernel::{congestion, sockopt};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,32 +20,36 @@ fn missing() -> Option<&'static str> {
     (!std::path::Path::new("/sys/kernel/btf/vmlinux").exists()).then_some("a kernel with BTF")
 }
 
-fn explicit() -> Option<Explicit> {
+/// One test at a time: they share the legs.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn explicit() -> Option<(Explicit, MutexGuard<'static, ()>)> {
     if let Some(need) = missing() {
         println!("skipped: needs {need}");
         return None;
     }
-    Some(Explicit::acquire().unwrap())
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((Explicit::acquire().unwrap(), turn))
 }
 
 /// A connection whose accepting end belongs to `leg` with this weight.
-fn connection(explicit: &Explicit, leg: usize, weight: u32) -> (TcpStream, TcpStream) {
+fn connection(leg: &SharedLeg, weight: u32) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    explicit.join(listener.as_fd(), leg, weight).unwrap();
-    sockopt::set_congestion(&listener, explicit.name()).unwrap();
+    leg.join(listener.as_fd(), weight).unwrap();
+    sockopt::set_congestion(&listener, leg.explicit().name()).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().unwrap().0)
 }
 
-fn flows(explicit: &Explicit, leg: usize) -> Vec<Flow> {
-    explicit.flows().filter(|flow| flow.leg == leg).collect()
+fn flows(leg: &SharedLeg) -> Vec<Flow> {
+    leg.explicit().flows().filter(|flow| flow.leg == leg.number()).collect()
 }
 
 /// Waits until the leg has so many connections.
-fn wait_for(explicit: &Explicit, leg: usize, count: usize) -> Vec<Flow> {
+fn wait_for(leg: &SharedLeg, count: usize) -> Vec<Flow> {
     let start = Instant::now();
     loop {
-        let flows = flows(explicit, leg);
+        let flows = flows(leg);
         if flows.len() == count {
             return flows;
         }
@@ -55,28 +60,31 @@ fn wait_for(explicit: &Explicit, leg: usize, count: usize) -> Vec<Flow> {
 
 #[test]
 fn it_is_registered_while_it_is_held() {
-    let Some(explicit) = explicit() else { return };
+    let Some((explicit, _turn)) = explicit() else { return };
     let name = explicit.name().to_owned();
     assert!(congestion::available().contains(&name));
+    assert!(bentpipe_kernel::explicit::is_explicit(&name));
     assert_eq!(Explicit::acquire().unwrap().name(), name, "one process has one copy");
 }
 
 #[test]
 fn what_a_listener_accepts_has_its_leg_and_its_weight_and_a_slot_until_it_ends() {
-    let Some(explicit) = explicit() else { return };
-    let (client, server) = connection(&explicit, 3, 7);
-    let flow = wait_for(&explicit, 3, 1)[0];
-    assert_eq!((flow.weight, flow.leg), (7, 3));
+    let Some((explicit, _turn)) = explicit() else { return };
+    let leg = explicit.leg("with a weight").unwrap();
+    let (client, server) = connection(&leg, 7);
+    let flow = wait_for(&leg, 1)[0];
+    assert_eq!((flow.weight, flow.leg), (7, leg.number()));
     assert!(flow.mss > 0 && flow.header == 52, "{flow:?}");
     drop((server, client));
-    wait_for(&explicit, 3, 0);
+    wait_for(&leg, 0);
 }
 
 #[test]
 fn a_connection_sends_at_the_rate_that_it_is_given() {
-    let Some(explicit) = explicit() else { return };
-    explicit.set_newcomers(4, 1_000_000, Duration::from_millis(10));
-    let (mut client, mut server) = connection(&explicit, 4, 1);
+    let Some((explicit, _turn)) = explicit() else { return };
+    let leg = explicit.leg("with a rate").unwrap();
+    leg.set_newcomers(1_000_000, 0, Duration::from_millis(10));
+    let (mut client, mut server) = connection(&leg, 1);
     thread::scope(|scope| {
         scope.spawn(move || while server.write(&[7; 65536]).is_ok() {});
         let mut buffer = vec![0; 1 << 16];
@@ -89,7 +97,7 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
         };
         read_for(Duration::from_millis(300));
         let newcomer = read_for(Duration::from_millis(700));
-        let flow = wait_for(&explicit, 4, 1)[0];
+        let flow = wait_for(&leg, 1)[0];
         explicit.set_rate(flow.slot, 4_000_000);
         read_for(Duration::from_millis(300));
         let given = read_for(Duration::from_millis(700));
@@ -101,7 +109,7 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
 
 #[test]
 fn a_socket_that_belongs_nowhere_works_too() {
-    let Some(explicit) = explicit() else { return };
+    let Some((explicit, _turn)) = explicit() else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     sockopt::set_congestion(&listener, explicit.name()).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -113,4 +121,15 @@ fn a_socket_that_belongs_nowhere_works_too() {
         client.read_to_end(&mut received).unwrap();
         assert_eq!(received.len(), 300_000);
     });
+}
+
+#[test]
+fn a_leg_keeps_its_number_while_it_lives_and_there_is_an_end_of_them() {
+    let Some((explicit, _turn)) = explicit() else { return };
+    let first = explicit.leg("the first").unwrap();
+    assert_eq!(explicit.leg("the first").unwrap().number(), first.number());
+    let others: Vec<_> = (0..MAX_LEGS).map_while(|n| explicit.leg(&format!("one more, {n}"))).collect();
+    assert!(others.len() < MAX_LEGS && others.iter().all(|leg| leg.number() != first.number()));
+    drop(others);
+    assert!(explicit.leg("a late one").is_some());
 }

@@ -1,12 +1,16 @@
 //! `bentpipe.toml`: what the operator says, read into values that are valid once they exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
+
+use crate::path::path_count;
+use crate::ports::RANGES;
 
 mod dscp;
 mod limits;
@@ -31,6 +35,8 @@ pub use values::{Congestion, Count, Interface, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
+/// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair of legs.
+pub const MAX_WEIGHTS: usize = 8;
 /// Round-trip time that is assumed of the terrestrial side where its timers are derived from it.
 const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
 
@@ -62,7 +68,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxySettings {
-    /// The first of the loopback ports that intercepted connections are handed to, one for each pair of legs.
+    /// The first of the loopback ports that intercepted connections are handed to, one for each pair of legs and weight.
     pub port: Port,
     /// Worker threads, 1 to 256; by default one for each processor, at most four.
     pub workers: Workers,
@@ -199,13 +205,28 @@ impl Config {
     /// Whether the handshake of any connection is to be faithful.
     pub(crate) fn wants_faithful(&self) -> bool {
         let wants =
-            |rule: &Rule| matches!(rule.action, Action::Split { handshake: Some(Handshake::Faithful) });
+            |rule: &Rule| matches!(rule.action, Action::Split { handshake: Some(Handshake::Faithful), .. });
         self.proxy.handshake == Handshake::Faithful || self.rules.iter().any(wants)
     }
 
     /// Whether any flow is to be snooped.
     pub fn wants_snoop(&self) -> bool {
         self.rules.iter().any(|rule| rule.action == Action::Snoop)
+    }
+
+    /// The weights besides 1 that rules give to connections, in ascending order.
+    pub fn weights(&self) -> Vec<Weight> {
+        let given = self.rules.iter().filter_map(|rule| match rule.action {
+            Action::Split { weight, .. } => Some(weight),
+            Action::Snoop | Action::Pass | Action::Reject => None,
+        });
+        let others: BTreeSet<Weight> = given.filter(|weight| *weight != Weight::default()).collect();
+        others.into_iter().collect()
+    }
+
+    /// The number of paths, of all weights.
+    pub(crate) fn path_count(&self) -> usize {
+        path_count(self.legs.len()) * (1 + self.weights().len())
     }
 
     /// What no single line could be blamed for.
@@ -227,16 +248,22 @@ impl Config {
                 ));
             }
         }
-        let (port, highest) = (self.proxy.port.get(), u16::MAX - crate::ports::PORTS + 1);
-        if port > highest {
-            let ports = crate::ports::PORTS;
-            return Some(format!(
-                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
-            ));
-        }
         rule::contradiction(&self.rules)
+            .or_else(|| rule::too_many_weights(&self.weights()))
+            .or_else(|| self.lack_of_ports())
             .or_else(|| self.limits.contradiction(self.longest_outage()))
             .or_else(|| snoop::contradiction(self))
+    }
+
+    /// Listeners that a reload replaces keep their ports for a while.
+    fn lack_of_ports(&self) -> Option<String> {
+        let (port, ports) = (self.proxy.port.get(), self.path_count() * RANGES);
+        let highest = usize::from(u16::MAX) + 1 - ports;
+        (usize::from(port) > highest).then(|| {
+            format!(
+                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
+            )
+        })
     }
 
     /// The longest outage that some leg is to survive.
@@ -326,6 +353,7 @@ comment = "by hand"
 action = "split"
 port = 80
 handshake = "faithful"
+weight = 4
 
 [[rules]]
 action = "snoop"
@@ -361,7 +389,10 @@ hide_sack = false
         assert_eq!(config.terrestrial.settings().congestion.as_deref(), Some("cubic"));
         assert_eq!(config.rules[0].client.as_ref().map(|networks| networks.len()), Some(2));
         assert_eq!(config.rules[0].comment.as_ref().map(Comment::as_str), Some("by hand"));
-        assert_eq!(config.rules[1].action, Action::Split { handshake: Some(Handshake::Faithful) });
+        assert_eq!(
+            config.rules[1].action,
+            Action::Split { handshake: Some(Handshake::Faithful), weight: Weight::try_from(4).unwrap() }
+        );
         assert_eq!((config.rules[2].action, config.rules[3].action), (Action::Snoop, Action::Reject));
         let snoop = config.snoop_config().unwrap();
         assert_eq!((snoop.cache, snoop.flows, snoop.retransmissions), (ByteCount::new(2 << 20), 1000, 3));
@@ -417,7 +448,7 @@ hide_sack = false
     #[test]
     fn a_port_without_room_for_its_successors_is_refused() {
         let error = message("[proxy]\nport = 65534\n[legs.a]\ninterface = \"sat0\"\n");
-        assert!(error.contains("choose at most 65216"), "{error}");
+        assert!(error.contains("the 12 ports that the daemon may use; choose at most 65524"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::io::Errno;
@@ -32,11 +33,16 @@ pub(crate) struct Upstream {
 
 /// Begins to connect to the server from the client's own address and port. Where the port is taken, any port of the
 /// client's address is used instead. With a `first_word` the connection is opened fast.
-pub(crate) fn start(ends: &Ends, leg: &Leg, first_word: Option<&FirstWord>) -> io::Result<Upstream> {
-    match connect_from(ends.client, ends, leg, first_word) {
+pub(crate) fn start(
+    ends: &Ends,
+    leg: &Leg,
+    weight: Weight,
+    first_word: Option<&FirstWord>,
+) -> io::Result<Upstream> {
+    match connect_from(ends.client, ends, leg, weight, first_word) {
         Err(error) if is_taken(&error) => {
             let any_port = SocketAddr::new(ends.client.ip(), 0);
-            let upstream = connect_from(any_port, ends, leg, first_word)?;
+            let upstream = connect_from(any_port, ends, leg, weight, first_word)?;
             Ok(Upstream { other_port: true, ..upstream })
         }
         outcome => outcome,
@@ -47,13 +53,14 @@ fn connect_from(
     source: SocketAddr,
     ends: &Ends,
     leg: &Leg,
+    weight: Weight,
     first_word: Option<&FirstWord>,
 ) -> io::Result<Upstream> {
     let socket = Socket::new(Domain::for_address(ends.server), Type::STREAM.nonblocking(), None)?;
     sockopt::set_transparent(&socket, &source)?;
     socket.set_reuse_address(true)?;
     set_relay_options(&socket, &source)?;
-    leg.apply_before_connect(socket.as_fd())?;
+    leg.apply_before_connect(socket.as_fd(), weight)?;
     if ends.dscp != 0 {
         sockopt::set_dscp(&socket, &source, ends.dscp)?;
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
+use bentpipe_link::explicit::Standing;
 use socket2::{Domain, Socket, Type};
 
 use crate::budget;
@@ -20,6 +22,7 @@ use crate::listener;
 use crate::path::{self, Legs, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
+use crate::sharing::Sharing;
 use crate::snooper::{self, Snooper};
 use crate::stats::{Counters, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
@@ -39,6 +42,7 @@ pub struct Daemon {
     /// Stops before the workers as well: what it gives back must find its listener.
     greeter: Option<Greeter>,
     snooper: Option<Snooper>,
+    sharing: Option<Sharing>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
@@ -46,8 +50,9 @@ pub struct Daemon {
     paths: Vec<Path>,
     families: Vec<Family>,
     legs: Arc<Legs>,
-    /// Kept for a reload that asks for it when the rights to load it are gone.
+    /// Kept for a reload that asks for them when the rights to load them are gone.
     _hybla: Option<Hybla>,
+    explicit: Option<Explicit>,
     /// What keeps a second daemon out; the kernel frees it with the process.
     _only_one: Socket,
 }
@@ -63,6 +68,7 @@ pub struct Prepared {
     legs: Arc<Legs>,
     families: Vec<Family>,
     hybla: Option<Hybla>,
+    explicit: Option<Explicit>,
     only_one: Socket,
 }
 
@@ -103,9 +109,9 @@ impl Daemon {
         let legs = Arc::new(Legs::prepare(config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
-        let hybla = Hybla::acquire().ok();
+        let (hybla, explicit) = (Hybla::acquire().ok(), Explicit::acquire().ok());
         let config = config.clone();
-        Ok(Prepared { config, names, devices, snoop_devices, legs, families, hybla, only_one })
+        Ok(Prepared { config, names, devices, snoop_devices, legs, families, hybla, explicit, only_one })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -130,6 +136,9 @@ impl Daemon {
         }
         if let Some((legs, paths, listeners)) = listeners {
             (self.legs, self.paths) = (legs, paths);
+            if let Some(sharing) = &self.sharing {
+                sharing.replace(self.legs.shares(config));
+            }
             self.ports.take(&self.paths);
             for (worker, listeners) in self.workers.iter().zip(listeners) {
                 worker.mailbox.send(Order::Listen(listeners));
@@ -165,6 +174,11 @@ impl Daemon {
         Stats { connecting: self.shared.gate.connecting() as u64, snoop, ..stats }
     }
 
+    /// What is known of each leg with explicit rates, and its name.
+    pub fn standings(&self) -> Vec<(String, Standing)> {
+        self.sharing.as_ref().map(Sharing::standings).unwrap_or_default()
+    }
+
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()
@@ -173,14 +187,15 @@ impl Daemon {
     /// Whether accepted sockets would be other than they are.
     fn needs_other_listeners(&self, config: &Config) -> bool {
         let of = |config: &Config| {
-            (config.legs.clone(), config.terrestrial.clone(), config.proxy.port, config.limits.share())
+            let Config { legs, terrestrial, proxy, limits, .. } = config;
+            (legs.clone(), terrestrial.clone(), proxy.port, limits.share(), config.weights())
         };
         of(config) != of(&self.config)
     }
 
     /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
-        let paths = path::paths(config.legs.len(), self.ports.free(config.proxy.port)?);
+        let paths = free_paths(config, &self.ports)?;
         check_ports(&paths, &self.families)?;
         let legs = Arc::new(Legs::prepare(config));
         let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
@@ -192,9 +207,9 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, devices, snoop_devices, legs, families, hybla, only_one } = self;
+        let Self { config, names, devices, snoop_devices, legs, families, hybla, explicit, only_one } = self;
         let mut ports = PortRanges::default();
-        let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
+        let paths = free_paths(&config, &ports)?;
         ports.take(&paths);
         check_ports(&paths, &families)?;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
@@ -206,6 +221,7 @@ impl Prepared {
             interception: None,
             greeter: None,
             snooper: None,
+            sharing: None,
             shared,
             workers: Vec::new(),
             config,
@@ -214,8 +230,12 @@ impl Prepared {
             families,
             legs,
             _hybla: hybla,
+            explicit,
             _only_one: only_one,
         };
+        if daemon.explicit.is_some() {
+            daemon.sharing = Some(Sharing::spawn(daemon.legs.shares(&daemon.config))?);
+        }
         for index in 0..daemon.config.proxy.workers.get() {
             let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
             daemon.workers.push(Handle::spawn(index, listeners, &daemon.config, &daemon.shared)?);
@@ -247,7 +267,8 @@ impl Daemon {
         self.interception = Some(interception.clone());
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
         let greeter = self.greeter.iter().map(Greeter::pulse);
-        let pulses = workers.chain(greeter).chain(self.snooper.iter().map(Snooper::pulse)).collect();
+        let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(Sharing::pulse));
+        let pulses = workers.chain(greeter).chain(helpers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
             gate: self.shared.gate.clone(),
@@ -266,6 +287,7 @@ impl Drop for Daemon {
         drop(self.interception.take());
         drop(self.greeter.take());
         drop(self.snooper.take());
+        drop(self.sharing.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.join();
@@ -349,6 +371,12 @@ fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
     Settings { legs: legs.clone(), interfaces, at_limit: config.limits.at_limit }
 }
 
+/// The paths of `config`, on ports that no listener has which serves or is still about to retire.
+fn free_paths(config: &Config, ports: &PortRanges) -> Result<Vec<Path>, Error> {
+    let first = ports.free(config.proxy.port, config.path_count())?;
+    Ok(path::paths(config.legs.len(), &config.weights(), first))
+}
+
 fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {
     for path in paths {
         for &family in families {
@@ -362,7 +390,7 @@ fn open_listeners(paths: &[Path], families: &[Family], legs: &Arc<Legs>) -> Resu
     let each = paths.iter().flat_map(|path| families.iter().map(move |&family| (*path, family)));
     each.map(|(path, family)| {
         let address = listener::address(family, path.port);
-        Ok(Listener::new(listener::open(address, legs.get(path.client))?, path, legs.clone()))
+        Ok(Listener::new(listener::open(address, legs.get(path.client), path.weight)?, path, legs.clone()))
     })
     .collect()
 }

@@ -41,7 +41,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The listeners of earlier configurations are still there for handshakes that are under way.
-    #[error("the legs have been changed several times within a minute; try again in {seconds} s")]
+    #[error("the legs or weights have been changed several times within a minute; try again in {seconds} s")]
     TooManyReloads {
         /// When the next one is possible.
         seconds: u64,

@@ -158,6 +158,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
+    use bentpipe_kernel::Weight;
+
     use super::*;
     use crate::config::Config;
     use crate::gate::tests::ticket;
@@ -172,7 +174,8 @@ mod tests {
 
     fn opening(ours: TcpStream) -> Opening {
         let address = ours.local_addr().unwrap();
-        let path = Path { client: LegId::Terrestrial, server: LegId::Satellite(0), port: 1 };
+        let (client, server) = (LegId::Terrestrial, LegId::Satellite(0));
+        let path = Path { client, server, weight: Weight::default(), port: 1 };
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"").unwrap();
         let ends = Ends { client: address, server: address, dscp: 0 };
         Opening { client: ours.into(), ends, path, legs: Arc::new(Legs::prepare(&config)), ticket: ticket() }

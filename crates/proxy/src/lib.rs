@@ -31,6 +31,7 @@ mod pool;
 mod ports;
 mod pulse;
 mod relay;
+mod sharing;
 mod slab;
 mod snooper;
 mod stats;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use socket2::{Domain, Socket, Type};
@@ -37,8 +38,8 @@ pub(crate) fn address(family: Family, port: u16) -> SocketAddr {
 }
 
 /// Opens a listener whose accepted sockets inherit everything that a relayed socket needs, the client leg's settings
-/// included. Each worker has its own on the same address; the kernel spreads connections over them.
-pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
+/// and the weight included. Each worker has its own on the same address; the kernel spreads connections over them.
+pub(crate) fn open(address: SocketAddr, leg: &Leg, weight: Weight) -> Result<OwnedFd, Error> {
     let socket = transparent_socket(address)?;
     let prepare = || -> io::Result<()> {
         socket.set_reuse_address(true)?;
@@ -48,7 +49,7 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg) -> Result<OwnedFd, Error> {
         if leg.fast_open() {
             sockopt::set_fast_open_queue(&socket, FAST_OPEN_QUEUE)?;
         }
-        leg.apply(socket.as_fd())
+        leg.apply_weighted(socket.as_fd(), weight)
     };
     prepare().map_err(Error::system(format!("prepare the listener on {address} for leg {}", leg.name())))?;
     bind(&socket, address)

@@ -1,8 +1,11 @@
 //! Legs and the paths between them: which settings face the client, which face the server.
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::{Leg, LegSettings};
+use bentpipe_link::explicit::SharerConfig;
 
 use crate::config::{Config, Interface};
+use crate::sharing::Share;
 
 /// One side of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,31 +16,42 @@ pub enum LegId {
     Terrestrial,
 }
 
-/// From the leg that a connection comes from to the leg that its server is reached by; it has its own listeners.
+/// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both; it has its own
+/// listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The leg that the client is on.
     pub client: LegId,
     /// The leg that the server is on.
     pub server: LegId,
+    /// What its connections weigh among those that share a leg.
+    pub weight: Weight,
     /// The loopback port that the path's connections are handed to.
     pub port: u16,
 }
 
-/// The number of paths between `satellites` satellite legs and the terrestrial one: all pairs but ground to ground.
+/// The number of paths of one weight between `satellites` satellite legs and the terrestrial one: all pairs but ground to
+/// ground.
 pub const fn path_count(satellites: usize) -> usize {
     (satellites + 1) * (satellites + 1) - 1
 }
 
-/// The paths of a configuration, on ports from `first_port` upwards. A satellite leg has a path to itself as well:
-/// terminals of a star network reach each other through the gateway.
-pub fn paths(satellites: usize, first_port: u16) -> Vec<Path> {
+/// The paths of a configuration on successive ports from `first_port` upwards: those of the default weight, then those of each of
+/// `weights`, which are others. A satellite leg has a path to itself as well: terminals of a star network reach each other
+/// through the gateway.
+pub fn paths(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<Path> {
     let legs = || (0..satellites).map(LegId::Satellite).chain([LegId::Terrestrial]);
-    legs()
-        .flat_map(|client| legs().map(move |server| (client, server)))
-        .filter(|pair| *pair != (LegId::Terrestrial, LegId::Terrestrial))
+    let pairs = || {
+        legs()
+            .flat_map(|client| legs().map(move |server| (client, server)))
+            .filter(|pair| *pair != (LegId::Terrestrial, LegId::Terrestrial))
+    };
+    [Weight::default()]
+        .into_iter()
+        .chain(weights.iter().copied())
+        .flat_map(|weight| pairs().map(move |(client, server)| (client, server, weight)))
         .zip(first_port..=u16::MAX)
-        .map(|((client, server), port)| Path { client, server, port })
+        .map(|((client, server, weight), port)| Path { client, server, weight, port })
         .collect()
 }
 
@@ -55,6 +69,16 @@ impl Legs {
             satellites: config.legs.iter().map(|(name, leg)| prepare(name, leg.settings())).collect(),
             terrestrial: prepare("terrestrial", config.terrestrial.settings()),
         }
+    }
+
+    /// The legs whose connections wait to be given their rates.
+    pub(crate) fn shares(&self, config: &Config) -> Vec<Share> {
+        let legs = self.satellites.iter().zip(config.legs.values());
+        legs.filter_map(|(leg, settings)| {
+            let config = SharerConfig { capacity: settings.rate, rtt: settings.rtt.get() };
+            Some(Share { leg: leg.shared()?.clone(), config })
+        })
+        .collect()
     }
 
     pub(crate) fn get(&self, id: LegId) -> &Leg {
@@ -76,21 +100,36 @@ mod tests {
 
     #[test]
     fn one_satellite_makes_three_paths_on_successive_ports() {
-        let (satellite, ground) = (LegId::Satellite(0), LegId::Terrestrial);
+        let (satellite, ground, weight) = (LegId::Satellite(0), LegId::Terrestrial, Weight::default());
         assert_eq!(
-            paths(1, 7600),
+            paths(1, &[], 7600),
             [
-                Path { client: satellite, server: satellite, port: 7600 },
-                Path { client: satellite, server: ground, port: 7601 },
-                Path { client: ground, server: satellite, port: 7602 },
+                Path { client: satellite, server: satellite, weight, port: 7600 },
+                Path { client: satellite, server: ground, weight, port: 7601 },
+                Path { client: ground, server: satellite, weight, port: 7602 },
             ]
         );
     }
 
     #[test]
+    fn each_weight_has_paths_of_its_own_and_leaves_the_others_where_they_are() {
+        let (plain, weights) = (paths(2, &[], 7600), [4, 9].map(|number| Weight::try_from(number).unwrap()));
+        let all = paths(2, &weights, 7600);
+        assert!(all.starts_with(&plain) && all.len() == 3 * path_count(2));
+        for (path, port) in all.iter().zip(7600..) {
+            assert_eq!(path.port, port);
+        }
+        for (paths, weight) in all.chunks(path_count(2)).skip(1).zip(weights) {
+            let pairs =
+                |paths: &[Path]| paths.iter().map(|path| (path.client, path.server)).collect::<Vec<_>>();
+            assert!(pairs(paths) == pairs(&plain) && paths.iter().all(|path| path.weight == weight));
+        }
+    }
+
+    #[test]
     fn ground_to_ground_is_never_a_path() {
         for satellites in 1..5 {
-            let paths = paths(satellites, 1000);
+            let paths = paths(satellites, &[], 1000);
             assert_eq!(paths.len(), path_count(satellites));
             assert!(paths.iter().all(|path| path.client != path.server || path.client != LegId::Terrestrial));
         }
@@ -98,6 +137,6 @@ mod tests {
 
     #[test]
     fn the_last_port_of_all_can_be_used() {
-        assert_eq!(paths(1, u16::MAX - 2).last().unwrap().port, u16::MAX);
+        assert_eq!(paths(1, &[], u16::MAX - 2).last().unwrap().port, u16::MAX);
     }
 }

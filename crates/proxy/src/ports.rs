@@ -1,98 +1,159 @@
-//! The ports of listeners: four ranges in turn, because those that a reload replaces live on for a while.
+//! The ports of listeners: a range for the paths of each configuration, because listeners that a reload replaces live on for a
+//! while.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::config::{MAX_LEGS, Port};
+use crate::config::Port;
 use crate::error::Error;
-use crate::path::{Path, path_count};
+use crate::path::Path;
 use crate::worker::RETIREMENT;
 
-/// Ports that the paths of the most legs need.
-const RANGE: u16 = path_count(MAX_LEGS) as u16;
-const RANGES: u16 = 4;
+/// The most ranges that have listeners at a time.
+pub(crate) const RANGES: usize = 4;
 
 /// When a range's listeners are gone after others have taken their place; with time to spare for a worker that is late.
 const AFTER_REPLACEMENT: Duration = Duration::from_secs(RETIREMENT.as_secs() + 8);
 
-/// The number of ports from `proxy.port` upwards that the daemon may use.
-pub(crate) const PORTS: u16 = RANGE * RANGES;
-
-/// Which ranges are in use.
+/// Which ports are in use.
 #[derive(Debug, Default)]
 pub(crate) struct PortRanges {
-    /// The first ports of ranges that have been taken and may still be in use, the newest last, with when they were taken.
-    taken: Vec<(u16, Instant)>,
+    /// The ranges that have been taken and may still have listeners, the newest last.
+    taken: Vec<Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    /// Its ports; as numbers that can lie behind the last port of all.
+    ports: Range<u32>,
+    /// When others have taken its place.
+    replaced: Option<Instant>,
 }
 
 impl PortRanges {
-    /// The first port of a range whose listeners, if it had any, have retired.
-    pub(crate) fn free(&self, first: Port) -> Result<u16, Error> {
-        let ranges = (0..RANGES).map(|index| first.get().saturating_add(index * RANGE));
+    /// The first of `count` successive ports, the lowest from `first` upwards whose listeners, if they had any, have retired.
+    pub(crate) fn free(&self, first: Port, count: usize) -> Result<u16, Error> {
         let now = Instant::now();
-        let mut soonest = None;
-        for range in ranges {
-            match self.successor_of(range) {
-                Successor::NotTaken => return Ok(range),
-                Successor::None => {}
-                Successor::Since(replaced) if replaced + AFTER_REPLACEMENT <= now => return Ok(range),
-                Successor::Since(replaced) => {
-                    soonest = soonest.into_iter().chain([replaced + AFTER_REPLACEMENT]).min()
-                }
-            }
-        }
-        let wait = soonest.unwrap_or(now).saturating_duration_since(now);
-        Err(Error::TooManyReloads { seconds: wait.as_secs() + 1 })
+        let living: Vec<&Taken> = self.taken.iter().filter(|taken| !taken.is_retired(now)).collect();
+        let lowest = u32::from(first.get());
+        // The lowest gap of this size begins at the beginning or where a range ends.
+        let fits = |start: &u16| {
+            let ports = range(*start, count);
+            u32::from(*start) >= lowest
+                && ports.end <= u32::from(u16::MAX) + 1
+                && living.iter().all(|taken| !overlap(&taken.ports, &ports))
+        };
+        let ends = living.iter().filter_map(|taken| u16::try_from(taken.ports.end).ok());
+        let gap = ends.chain([first.get()]).filter(fits).min();
+        gap.filter(|_| living.len() < RANGES).ok_or_else(|| {
+            let soonest = living.iter().filter_map(|taken| taken.retired_at()).min().unwrap_or(now);
+            Error::TooManyReloads { seconds: soonest.saturating_duration_since(now).as_secs() + 1 }
+        })
     }
 
     /// Takes note that these paths' listeners are those that serve from now on.
     pub(crate) fn take(&mut self, paths: &[Path]) {
         let now = Instant::now();
-        if let Some(first) = paths.first() {
-            self.taken.retain(|&(range, _)| range != first.port);
-            self.taken.push((first.port, now));
+        self.taken.retain(|taken| !taken.is_retired(now));
+        if let Some(before) = self.taken.last_mut() {
+            before.replaced = Some(now);
         }
-    }
-
-    fn successor_of(&self, range: u16) -> Successor {
-        match self.taken.iter().position(|&(taken, _)| taken == range) {
-            None => Successor::NotTaken,
-            Some(index) => self.taken.get(index + 1).map_or(Successor::None, |&(_, at)| Successor::Since(at)),
+        if let Some(first) = paths.first() {
+            self.taken.push(Taken { ports: range(first.port, paths.len()), replaced: None });
         }
     }
 }
 
-/// What has come after a range.
-enum Successor {
-    /// The range has no listeners.
-    NotTaken,
-    /// Its listeners serve.
-    None,
-    /// Its listeners wait for their end since then.
-    Since(Instant),
+impl Taken {
+    fn retired_at(&self) -> Option<Instant> {
+        self.replaced.map(|replaced| replaced + AFTER_REPLACEMENT)
+    }
+
+    fn is_retired(&self, now: Instant) -> bool {
+        self.retired_at().is_some_and(|at| at <= now)
+    }
+}
+
+fn range(first: u16, count: usize) -> Range<u32> {
+    let first = u32::from(first);
+    first..first.saturating_add(count.try_into().unwrap_or(u32::MAX))
+}
+
+fn overlap(one: &Range<u32>, other: &Range<u32>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::paths;
+    use crate::path::{path_count, paths};
+    use proptest::prelude::*;
+
+    impl PortRanges {
+        /// As if so much time had passed.
+        fn wait(&mut self, length: Duration) {
+            for taken in &mut self.taken {
+                taken.replaced = taken.replaced.map(|at| at - length);
+            }
+        }
+    }
+
+    fn port(number: u16) -> Port {
+        Port::try_from(i64::from(number)).unwrap()
+    }
 
     #[test]
     fn reloads_take_other_ports_until_there_are_none_and_then_ask_for_patience() {
-        let (mut ranges, first) = (PortRanges::default(), Port::default());
+        let (mut ranges, count) = (PortRanges::default(), path_count(2));
         for index in 0..RANGES {
-            let port = ranges.free(first).unwrap();
-            assert_eq!(port, 7600 + index * RANGE);
-            ranges.take(&paths(2, port));
+            let port = ranges.free(Port::default(), count).unwrap();
+            assert_eq!(usize::from(port), 7600 + index * count);
+            ranges.take(&paths(2, &[], port));
         }
-        let error = ranges.free(first).unwrap_err().to_string();
+        let error = ranges.free(Port::default(), count).unwrap_err().to_string();
         assert!(error.contains("try again in 7"), "{error}");
     }
 
     #[test]
     fn a_range_whose_listeners_have_retired_is_taken_again() {
         let mut ranges = PortRanges::default();
-        let long_ago = Instant::now() - 2 * RETIREMENT;
-        ranges.taken = vec![(7600, long_ago), (7680, long_ago)];
-        assert_eq!(ranges.free(Port::default()).unwrap(), 7600);
+        ranges.take(&paths(2, &[], 7600));
+        ranges.take(&paths(2, &[], 7608));
+        assert_eq!(ranges.free(Port::default(), 8).unwrap(), 7616);
+        ranges.wait(AFTER_REPLACEMENT);
+        assert_eq!(ranges.free(Port::default(), 8).unwrap(), 7600);
+        assert_eq!(ranges.free(Port::default(), 9).unwrap(), 7616, "there is no room for nine before 7608");
+    }
+
+    #[test]
+    fn the_last_port_of_all_is_the_end() {
+        let (mut ranges, last) = (PortRanges::default(), port(u16::MAX));
+        assert_eq!(ranges.free(port(u16::MAX - 2), 3).unwrap(), u16::MAX - 2);
+        assert!(ranges.free(last, 2).is_err());
+        assert_eq!(ranges.free(last, 1).unwrap(), u16::MAX);
+        ranges.take(&paths(1, &[], u16::MAX - 2));
+        assert!(ranges.free(port(u16::MAX - 2), 3).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn living_ranges_never_overlap_and_four_always_find_room(
+            reloads in prop::collection::vec((1usize..=8, 0u16..4, 0u64..80), 1..40)
+        ) {
+            let mut ranges = PortRanges::default();
+            for (satellites, offset, seconds) in reloads {
+                let first = port(7600 + offset);
+                if let Ok(start) = ranges.free(first, path_count(satellites)) {
+                    prop_assert!(start >= first.get());
+                    ranges.take(&paths(satellites, &[], start));
+                } else {
+                    prop_assert_eq!(ranges.taken.iter().filter(|taken| !taken.is_retired(Instant::now())).count(), RANGES);
+                }
+                for (index, one) in ranges.taken.iter().enumerate() {
+                    prop_assert!(ranges.taken[..index].iter().all(|other| !overlap(&one.ports, &other.ports)));
+                }
+                ranges.wait(Duration::from_secs(seconds));
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use bentpipe_proxy::Config;
 use bentpipe_proxy::config::{Action, Interface, Rule};
 use bentpipe_proxy::intercept::{Names, Plan, ruleset};
 use bentpipe_proxy::path;
+use common::census::Census;
 use common::probe::{Probe, Server};
 use common::{Host, Net, Running, network};
 use proptest::prelude::*;
@@ -40,7 +41,8 @@ struct Packet {
 /// What becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    Split,
+    /// With this weight.
+    Split(u16),
     /// Not split, but taken note of: the daemon sees its packets.
     Snooped,
     Forwarded,
@@ -72,7 +74,7 @@ fn decide(rules: &[Rule], packet: &Packet) -> Fate {
     }
     for rule in rules.iter().filter(|rule| matches(rule, packet)) {
         match (rule.action, packet.is_tcp) {
-            (Action::Split { .. }, true) => return Fate::Split,
+            (Action::Split { weight, .. }, true) => return Fate::Split(weight.get()),
             (Action::Snoop, true) if packet.legs_crossed() == 1 => return Fate::Snooped,
             (Action::Snoop, true) => return Fate::Forwarded,
             (Action::Pass, _) => return Fate::Forwarded,
@@ -80,7 +82,7 @@ fn decide(rules: &[Rule], packet: &Packet) -> Fate {
             (Action::Split { .. } | Action::Snoop, false) | (Action::Reject, true) => {}
         }
     }
-    if packet.is_tcp { Fate::Split } else { Fate::Forwarded }
+    if packet.is_tcp { Fate::Split(1) } else { Fate::Forwarded }
 }
 
 fn matches(rule: &Rule, packet: &Packet) -> bool {
@@ -115,7 +117,17 @@ fn rule(
 ) -> impl Strategy<Value = String> {
     let code_point = select(vec!["0", "8", "\"af11\"", "\"ef\"", "63"]).prop_map(String::from);
     (
-        select(vec!["\"split\"", "\"snoop\"", "\"pass\"", "\"reject\""]),
+        select(vec![
+            "\"split\"",
+            "\"split\"\nweight = 7",
+            "\"split\"\nweight = 100\nhandshake = \"faithful\"",
+            "\"snoop\"",
+            "\"snoop\"",
+            "\"pass\"",
+            "\"pass\"",
+            "\"reject\"",
+            "\"reject\"",
+        ]),
         key("client", network.clone()),
         key("server", network),
         key("client_interface", interface.clone()),
@@ -213,7 +225,7 @@ fn nft_takes_whatever_rules_there_are() {
                 &Names::default(),
                 &Plan {
                     interfaces: &interfaces,
-                    paths: &path::paths(interfaces.len(), 7600),
+                    paths: &path::paths(interfaces.len(), &config.weights(), 7600),
                     handshake: config.proxy.handshake,
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
@@ -279,20 +291,24 @@ impl World {
         self.net.snooped_flows()
     }
 
-    /// What really becomes of it.
-    fn fate(&self, daemon: &mut Running, packet: &Packet) -> Fate {
+    /// What really becomes of it; `weights` are those of the daemon's listeners, in the order of their ports.
+    fn fate(&self, daemon: &mut Running, weights: &[u16], packet: &Packet) -> Fate {
         let server = &self.servers[packet.to.0][packet.port];
         let client = self.host(packet.from.0);
         if !packet.is_tcp {
             return if server.reach(client, packet.probe()) { Fate::Forwarded } else { Fate::Refused };
         }
         let before = (daemon.counter("flows_total"), self.snooped());
-        server.connect(client, packet.probe());
-        match (daemon.counter("flows_total") - before.0, self.snooped() - before.1) {
-            (0, 0) => Fate::Forwarded,
-            (1, 0) => Fate::Split,
-            (0, 1) => Fate::Snooped,
-            (split, snooped) => panic!("one connection was {split} flows and {snooped} snooped ones"),
+        let census = Census { gateway: &self.net.gateway };
+        let ((), port) = census.port_of(|| server.connect(client, packet.probe()));
+        let weight_at = |port: u16| weights[usize::from(port - 7600) / path::path_count(2)];
+        match (daemon.counter("flows_total") - before.0, self.snooped() - before.1, port) {
+            (0, 0, None) => Fate::Forwarded,
+            (1, 0, Some(port)) => Fate::Split(weight_at(port)),
+            (0, 1, None) => Fate::Snooped,
+            (split, snooped, port) => {
+                panic!("one connection was {split} flows and {snooped} snooped ones, by {port:?}")
+            }
         }
     }
 }
@@ -307,8 +323,11 @@ fn the_kernel_does_what_the_rules_say() {
             let text = format!("{LEGS}{}", rules.concat());
             let config = Config::parse("x", &text).unwrap();
             let mut daemon = world.net.try_daemon(&text).map_err(TestCaseError::fail)?;
+            Census::begin(&world.net.gateway);
+            let weights: Vec<u16> =
+                [1].into_iter().chain(config.weights().iter().map(|weight| weight.get())).collect();
             for packet in &packets {
-                let fate = world.fate(&mut daemon, packet);
+                let fate = world.fate(&mut daemon, &weights, packet);
                 prop_assert_eq!(fate, decide(&config.rules, packet), "{:?}", packet);
             }
             Ok(())

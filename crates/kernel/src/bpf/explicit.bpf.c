@@ -7,7 +7,7 @@
  * (bentpipe_link::explicit), and this program carries it out:
  *
  *     pacing rate = the payload's part of the rate that the controller has written
- *     W           = rate * (RTT + a quarter + 20 ms)
+ *     W           = rate * (RTT + a quarter + 20 ms), the RTT at most twice the shortest
  *
  * A loss changes nothing: it says that a segment must be sent again, not that the rate was wrong. After a retransmission
  * timeout the kernel sends one segment at a time; the first acknowledgement says that the path is back, and the whole
@@ -38,10 +38,15 @@ struct membership {
 	u32 weight;
 };
 
-/* A leg, written by the controller. */
+/*
+ * A leg, written by the controller: what connections without a rate may have, which begin between two of its decisions. One
+ * of weight w has rate * w / (weight + joined), and is then one of those that have joined.
+ */
 struct leg {
-	u64 newcomer_rate; /* of a connection that has no rate yet, bytes on the wire per second */
-	u64 rtt_us;        /* of the empty link, until it is measured */
+	u64 rate;   /* bytes on the wire per second */
+	u64 rtt_us; /* of the empty link, until it is measured */
+	u32 weight; /* of all that would have more */
+	u32 joined; /* weight of those that have begun since the last decision */
 };
 
 /* A connection. The controller writes `rate`, this program all else. */
@@ -63,7 +68,7 @@ struct slot {
 	u32 unused;
 };
 
-_Static_assert(sizeof(struct slot) == 72 && sizeof(struct leg) == 16, "user space counts on it");
+_Static_assert(sizeof(struct slot) == 72 && sizeof(struct leg) == 24, "user space counts on it");
 
 struct explicit {
 	u64 epoch_us;     /* when the next epoch of the shortest round trip begins */
@@ -183,13 +188,17 @@ static u64 rate_of(const struct explicit *e, const struct slot *slot)
 	if (slot && slot->rate)
 		return slot->rate;
 	struct leg *leg = leg_of(e);
-	return leg ? leg->newcomer_rate : 0;
+	if (!leg)
+		return 0;
+	return leg->rate * e->weight / max_u64(leg->weight + max_u64(leg->joined, e->weight), 1);
 }
 
 /* Rate and window. */
 static void obey(struct sock *sk, struct tcp_sock *tp, const struct explicit *e, const struct slot *slot)
 {
-	u64 rtt_us = shortest_rtt_us(e);
+	u64 shortest_us = shortest_rtt_us(e);
+	/* With the queue, up to twice the shortest: that is for the rate to answer, and the path may have become longer. */
+	u64 rtt_us = min_u64(max_u64(slot ? slot->rtt_us : 0, shortest_us), 2 * shortest_us);
 	u64 mss = max_u64(tp->mss_cache, 1);
 	u64 rate = rate_of(e, slot) * mss / (mss + header_length(sk, tp));
 
@@ -295,10 +304,20 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 SEC("struct_ops")
 void BPF_PROG(explicit_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
-	struct slot *slot = slot_of(tcp_private(sk));
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct explicit *e = tcp_private(sk);
+	struct slot *slot = slot_of(e);
 
-	if (event == CA_EVENT_TX_START && slot && !slot->in_flight)
-		slot->in_flight = 1;
+	if (event != CA_EVENT_TX_START || !slot || slot->in_flight)
+		return;
+	struct leg *leg = leg_of(e);
+	if (leg)
+		__sync_fetch_and_add(&leg->joined, e->weight);
+	slot->rate = 0;
+	slot->rate = rate_of(e, slot);
+	report(sk, tp, e, slot);
+	slot->in_flight = 1;
+	obey(sk, tp, e, slot);
 }
 
 /* A loss is no reason to send less. */

@@ -1,12 +1,13 @@
 //! `[[rules]]`: which connections are split; the first rule that matches decides.
 
+use bentpipe_kernel::Weight;
 use serde::Deserialize;
 
 use super::dscp::Dscp;
 use super::list::List;
 use super::network::Network;
 use super::ports::Ports;
-use super::{Handshake, Interface};
+use super::{Handshake, Interface, MAX_WEIGHTS};
 
 /// The port of HTTP/3, and so of nearly all QUIC (RFC 9114 §3.1).
 const QUIC: u16 = 443;
@@ -43,6 +44,8 @@ pub enum Action {
     Split {
         /// When the client's handshake completes; as `[proxy]` says where it is left out.
         handshake: Option<Handshake>,
+        /// Their weight among the connections that share a leg.
+        weight: Weight,
     },
     /// TCP connections are not split; the gateway looks after their segments on the satellite leg.
     Snoop,
@@ -69,6 +72,7 @@ struct Written {
     port: Option<List<Ports>>,
     dscp: Option<List<Dscp>>,
     handshake: Option<Handshake>,
+    weight: Option<Weight>,
     comment: Option<Comment>,
 }
 
@@ -117,15 +121,7 @@ impl TryFrom<Written> for Rule {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let action = match (written.action, written.handshake) {
-            (ActionName::Split, handshake) => Action::Split { handshake },
-            (ActionName::Snoop, None) => Action::Snoop,
-            (ActionName::Pass, None) => Action::Pass,
-            (ActionName::Reject, None) => Action::Reject,
-            (ActionName::Snoop | ActionName::Pass | ActionName::Reject, Some(_)) => {
-                return Err("handshake goes with action = \"split\" only; leave it out of this rule".into());
-            }
-        };
+        let action = written.action()?;
         let port = match action {
             Action::Reject => written.port.or_else(|| Some(Ports::one(QUIC).into())),
             Action::Split { .. } | Action::Snoop | Action::Pass => written.port,
@@ -138,6 +134,27 @@ impl TryFrom<Written> for Rule {
             Err("client and server have no address family in common, so that this rule can never match; write \
                  networks of the same family, or two rules"
                 .into())
+        }
+    }
+}
+
+impl Written {
+    fn action(&self) -> Result<Action, String> {
+        let only_split = match (self.handshake, self.weight) {
+            (Some(_), _) => Some("handshake"),
+            (None, Some(_)) => Some("weight"),
+            (None, None) => None,
+        };
+        match (self.action, only_split) {
+            (ActionName::Split, _) => {
+                Ok(Action::Split { handshake: self.handshake, weight: self.weight.unwrap_or_default() })
+            }
+            (ActionName::Snoop, None) => Ok(Action::Snoop),
+            (ActionName::Pass, None) => Ok(Action::Pass),
+            (ActionName::Reject, None) => Ok(Action::Reject),
+            (ActionName::Snoop | ActionName::Pass | ActionName::Reject, Some(key)) => {
+                Err(format!("{key} goes with action = \"split\" only; leave it out of this rule"))
+            }
         }
     }
 }
@@ -192,6 +209,16 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
     None
 }
 
+/// Says that rules give more weights than there may be, if they do.
+pub(super) fn too_many_weights(weights: &[Weight]) -> Option<String> {
+    let count = weights.len();
+    (count > MAX_WEIGHTS).then(|| {
+        format!(
+            "rules: {count} different weights besides 1; each has listeners of its own, so write at most {MAX_WEIGHTS}"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Config;
@@ -216,7 +243,7 @@ mod tests {
         let page = include_str!("../../../../docs/policy.md");
         let examples: Vec<&str> =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        assert_eq!(examples.len(), 4);
+        assert_eq!(examples.len(), 5);
         for example in examples {
             parse(&(SNOOP.to_owned() + example)).unwrap_or_else(|error| panic!("{error}\n{example}"));
         }
@@ -225,7 +252,7 @@ mod tests {
         let code = |line: &&str| line.contains(" = ") || line.contains("[[");
         let lines: Vec<&str> =
             rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
-        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(4));
+        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(5));
         assert_eq!(Config::parse("x", file).unwrap().rules, []);
     }
 
@@ -267,6 +294,46 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_weight_is_a_whole_number_of_a_rule_that_splits() {
+        let weight = |text: &str| parse(&format!("[[rules]]\naction = \"split\"\n{text}")).unwrap()[0].action;
+        let split = |number| Action::Split { handshake: None, weight: Weight::try_from(number).unwrap() };
+        assert_eq!(
+            (weight(""), weight("weight = 1"), weight("weight = 100")),
+            (split(1), split(1), split(100))
+        );
+        for written in ["0", "101", "-4", "70000"] {
+            let error = error(&format!("[[rules]]\naction = \"split\"\nweight = {written}"));
+            let complaint =
+                format!("line 5, key rules.weight: {written} is not a weight; write a whole number");
+            assert!(error.contains(&complaint), "{error}");
+        }
+        for written in ["4.5", "\"4\"", "[4]"] {
+            let error = error(&format!("[[rules]]\naction = \"split\"\nweight = {written}"));
+            assert!(error.contains("line 5, key rules.weight: invalid type"), "{error}");
+        }
+        for action in ["snoop", "pass", "reject"] {
+            let error = error(&format!("[[rules]]\naction = \"{action}\"\nweight = 1"));
+            assert!(
+                error.contains("line 3") && error.contains("weight goes with action = \"split\""),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn eight_weights_besides_one_are_served_and_nine_are_refused() {
+        let rules = |weights: &[i64]| {
+            let rule = |weight| {
+                format!("[[rules]]\naction = \"split\"\nport = {}\nweight = {weight}\n", weight + 1000)
+            };
+            parse(&weights.iter().map(rule).collect::<String>())
+        };
+        assert!(rules(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 2, 1]).is_ok());
+        let error = rules(&[2, 3, 4, 5, 6, 7, 8, 9, 100]).unwrap_err();
+        assert!(error.contains("rules: 9 different weights besides 1;"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use bentpipe_kernel::Weight;
 use bentpipe_link::ip::{Carried, addresses, carried_tcp, is_intact};
 
 /// The header of TCP without options, in bytes.
@@ -9,6 +10,11 @@ const TCP_HEADER: usize = 20;
 /// Bits of the TCP header's flags (RFC 9293 §3.1).
 const SYN: u8 = 0x02;
 const FIN_SYN_RST_ACK: u8 = 0x17;
+
+/// Where the urgent pointer lies in the TCP header, bytes. Without the flag URG, which no SYN needs, it means nothing (RFC 9293
+/// §3.1), so that the rules can say in it how much the connection weighs: 0 stands for the default weight. They write it into
+/// every SYN that they have held, whatever the client had written, and clear it where one goes on to the server.
+const URGENT_POINTER: usize = 18;
 
 /// A client's wish to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +25,8 @@ pub(crate) struct Syn {
     pub(crate) dscp: u8,
     /// The initial sequence number. A SYN that is repeated has that of the first, a new connection has another.
     pub(crate) isn: u32,
+    /// What the rule that had it held gives the connection.
+    pub(crate) weight: Weight,
 }
 
 impl Syn {
@@ -34,8 +42,10 @@ impl Syn {
         let client = SocketAddr::new(source, u16::from_be_bytes([header[0], header[1]]));
         let server = SocketAddr::new(destination, u16::from_be_bytes([header[2], header[3]]));
         let isn = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let said = i64::from(u16::from_be_bytes([header[URGENT_POINTER], header[URGENT_POINTER + 1]]));
+        let weight = Weight::try_from(said).unwrap_or_default();
         let are_hosts = [client, server].iter().all(|end| is_host(end.ip()) && end.port() != 0);
-        (is_syn && is_intact && are_hosts).then_some(Self { client, server, dscp, isn })
+        (is_syn && is_intact && are_hosts).then_some(Self { client, server, dscp, isn, weight })
     }
 }
 

@@ -204,7 +204,7 @@ impl Reception {
         };
         let begun = self.leg_towards(syn).and_then(|leg| {
             let ends = Ends { client: syn.client, server: syn.server, dscp: syn.dscp };
-            let upstream = connect::start(&ends, self.settings.legs.get(leg), None)?;
+            let upstream = connect::start(&ends, self.settings.legs.get(leg), syn.weight, None)?;
             self.book.enter(syn, packet, upstream, ticket, now)
         });
         match begun {

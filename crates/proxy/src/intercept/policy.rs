@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use bentpipe_kernel::Weight;
+
 use super::snooped;
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
@@ -18,7 +20,9 @@ enum Protocol {
 pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     let lines = rules.iter().filter_map(|rule| {
         let verdict = match rule.action {
-            Action::Split { handshake } => format!("goto {}", chain(handshake.unwrap_or(default))),
+            Action::Split { handshake, weight } => {
+                format!("goto {}", chain(handshake.unwrap_or(default), weight))
+            }
             Action::Snoop => format!("goto {}", snooped::OFFER),
             Action::Pass => "return".to_owned(),
             Action::Reject => return None,
@@ -28,12 +32,18 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     lines.collect()
 }
 
-/// The chain that splits connections with this handshake.
-pub(super) fn chain(handshake: Handshake) -> &'static str {
-    match handshake {
+/// The chain that splits connections with this handshake and weight.
+pub(super) fn chain(handshake: Handshake, weight: Weight) -> String {
+    let name = match handshake {
         Handshake::Early => "early",
         Handshake::Faithful => "faithful",
-    }
+    };
+    weighted(name, weight)
+}
+
+/// The name of a chain of which there is one for each weight.
+pub(super) fn weighted(name: &str, weight: Weight) -> String {
+    if weight == Weight::default() { name.to_owned() } else { format!("{name}_weight_{weight}") }
 }
 
 /// The same for UDP, for a chain of the hook `forward`: no line where nothing is rejected, and none behind the last
@@ -186,6 +196,19 @@ mod tests {
             datagrams(&rules),
             "\t\tudp dport 1 return\n\t\tudp dport 443 reject with icmpx type port-unreachable\n"
         );
+    }
+
+    #[test]
+    fn a_weight_has_a_chain_of_its_own_for_each_handshake() {
+        let rules = rules(
+            "[[rules]]\naction = \"split\"\nport = 1\nweight = 4\n[[rules]]\naction = \"split\"\nport = 2\nweight = 1\n\
+             [[rules]]\naction = \"split\"\nport = 3\nweight = 4\nhandshake = \"faithful\"\n",
+        );
+        assert_eq!(
+            connections(&rules, Handshake::Early),
+            "\t\ttcp dport 1 goto early_weight_4\n\t\ttcp dport 2 goto early\n\t\ttcp dport 3 goto faithful_weight_4\n"
+        );
+        assert_eq!(datagrams(&rules), "");
     }
 
     #[test]

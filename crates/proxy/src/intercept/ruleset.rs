@@ -1,7 +1,10 @@
 //! The nftables rules as text.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
+
+use bentpipe_kernel::Weight;
 
 use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::listener::TTL;
@@ -18,6 +21,9 @@ pub(crate) const FULL: &str = "full";
 pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
 /// How long the rules stay in force without a sign of life.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
+
+/// The chain of SYNs that were held.
+const ANSWERED: &str = "answered";
 
 /// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the client in
 /// whose name we connect. It is ours if the packet that it quotes has never been forwarded: its time to live is still
@@ -109,6 +115,7 @@ fn prerouting(names: &Names, plan: &Plan<'_>) -> String {
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
          \t\tiif \"lo\" return\n\
          \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
+         \t\tiifname \"{passed}\" tcp urgptr set 0\n\
          \t\tiifname \"{passed}\" return\n\
          {given_back}\
          \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
@@ -137,7 +144,7 @@ fn output(names: &Names) -> String {
 /// What becomes of a connection is decided at its SYN.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
-    let otherwise = policy::chain(plan.handshake);
+    let otherwise = policy::chain(plan.handshake, Weight::default());
     format!(
         "\tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
@@ -184,43 +191,63 @@ fn limits(at_limit: AtLimit) -> String {
     )
 }
 
-/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that were held in
-/// the meantime, and finds it by the interface that leads back to the client.
+/// The chains of all paths, and before them those that find the path.
+fn paths(names: &Names, plan: &Plan<'_>) -> String {
+    let chains: String = plan.paths.iter().map(|path| path_chains(names, path)).collect();
+    let weights: BTreeSet<Weight> = plan.paths.iter().map(|path| path.weight).collect();
+    let others = || weights.iter().filter(|weight| **weight != Weight::default());
+    let told: String = others()
+        .map(|&weight| format!("\t\ttcp urgptr {weight} jump {}\n", policy::weighted(ANSWERED, weight)))
+        .collect();
+    let entrances: String = others()
+        .map(|&weight| entrances(plan, weight, ""))
+        .chain([entrances(plan, Weight::default(), &told)])
+        .collect();
+    chains + &entrances
+}
+
+/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to the greeter first, with
+/// its weight in the urgent pointer, by which it will be known when it comes back.
 ///
 /// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it meets one in
 /// TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for which it has a socket
 /// (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
-fn paths(names: &Names, plan: &Plan<'_>) -> String {
-    let (mark, held_mark) = (names.mark, names.held.mark);
-    let (mut early, mut faithful, mut answered, mut chains) =
-        (String::new(), String::new(), String::new(), String::new());
-    for path in plan.paths {
+fn path_chains(names: &Names, path: &Path) -> String {
+    let (mark, held_mark, port) = (names.mark, names.held.mark, path.port);
+    let said = if path.weight == Weight::default() { 0 } else { path.weight.get() };
+    let to_listener = [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")].map(|(family, protocol, host)| {
+        format!(
+            "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {mark:#x} accept\n"
+        )
+    });
+    format!(
+        "\tchain split_{port} {{\n{}\t}}\n\
+         \tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}\n\
+         \tchain hold_{port} {{\n\t\tsocket transparent 1 goto split_{port}\n\t\tjump limits\n\
+         \t\ttcp urgptr set {said}\n\t\tmeta mark set {held_mark:#x} accept\n\t}}\n",
+        to_listener.concat()
+    )
+}
+
+/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that were held in
+/// the meantime, and finds it by the interface that leads back to the client. The rules `told` come first there.
+fn entrances(plan: &Plan<'_>, weight: Weight, told: &str) -> String {
+    let (mut early, mut faithful, mut answered) = (String::new(), String::new(), told.to_owned());
+    for path in plan.paths.iter().filter(|path| path.weight == weight) {
         let port = path.port;
         let from = interface_match(path.client, plan.interfaces);
         let to = format!("fib daddr oifname {}", interface_match(path.server, plan.interfaces));
         let _ = writeln!(early, "\t\tiifname {from} {to} goto path_{port}");
         let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold_{port}");
         let _ = writeln!(answered, "\t\tfib saddr oifname {from} {to} goto split_{port}");
-        let _ = writeln!(chains, "\tchain split_{port} {{");
-        for (family, protocol, host) in [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")] {
-            let _ = writeln!(
-                chains,
-                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {mark:#x} accept"
-            );
-        }
-        let _ =
-            writeln!(chains, "\t}}\n\tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}");
-        let _ = writeln!(
-            chains,
-            "\tchain hold_{port} {{\n\t\tsocket transparent 1 goto split_{port}\n\t\tjump limits\n\
-             \t\tmeta mark set {held_mark:#x} accept\n\t}}"
-        );
     }
+    let [early_name, faithful_name] =
+        [Handshake::Early, Handshake::Faithful].map(|handshake| policy::chain(handshake, weight));
+    let answered_name = policy::weighted(ANSWERED, weight);
     format!(
-        "{chains}\
-         \tchain early {{\n{early}\t}}\n\
-         \tchain faithful {{\n{faithful}\t}}\n\
-         \tchain answered {{\n{answered}\t}}\n"
+        "\tchain {early_name} {{\n{early}\t}}\n\
+         \tchain {faithful_name} {{\n{faithful}\t}}\n\
+         \tchain {answered_name} {{\n{answered}\t}}\n"
     )
 }
 
@@ -243,7 +270,7 @@ mod tests {
     fn text(interfaces: &[&str], handshake: Handshake, at_limit: AtLimit) -> String {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
-        let paths = paths(interfaces.len(), 7600);
+        let paths = paths(interfaces.len(), &[], 7600);
         let plan =
             Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[], snooped: None };
         ruleset(&Names::default(), &plan)
@@ -314,8 +341,36 @@ mod tests {
         let rules = text(&["sat0"], Handshake::Faithful, AtLimit::Pass);
         assert!(
             rules.contains("\t\tgoto faithful\n")
-                && rules.contains("jump limits\n\t\tmeta mark set 0x6271 accept")
+                && rules.contains("jump limits\n\t\ttcp urgptr set 0\n\t\tmeta mark set 0x6271 accept")
         );
+    }
+
+    #[test]
+    fn a_held_syn_carries_its_weight_to_the_greeter_and_back_to_the_listener_of_that_weight() {
+        let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
+        let (weight, handshake) = (Weight::try_from(4).unwrap(), Handshake::Faithful);
+        let (rules, paths) = ([], paths(1, &[weight], 7600));
+        let at_limit = AtLimit::Pass;
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths,
+            handshake,
+            at_limit,
+            rules: &rules,
+            snooped: None,
+        };
+        let text = ruleset(&Names::default(), &plan);
+        let to_satellite = "!= { \"sat0\" } fib daddr oifname \"sat0\" goto";
+        for part in [
+            "chain faithful_weight_4 {\n\t\tiifname \"sat0\" fib daddr oifname \"sat0\" goto hold_7603\n".into(),
+            format!("\t\tiifname {to_satellite} hold_7605\n"),
+            "chain hold_7605 {\n\t\tsocket transparent 1 goto split_7605\n\t\tjump limits\n\t\ttcp urgptr set 4\n".into(),
+            "chain answered {\n\t\ttcp urgptr 4 jump answered_weight_4\n\t\tfib saddr oifname \"sat0\"".into(),
+            format!("\t\tfib saddr oifname {to_satellite} split_7605\n"),
+            "iifname \"bentpipe1\" tcp urgptr set 0\n\t\tiifname \"bentpipe1\" return\n".into(),
+        ] {
+            assert!(text.contains(&part), "{part}\n{text}");
+        }
     }
 
     #[test]
@@ -327,7 +382,7 @@ mod tests {
         let (handshake, at_limit) = (Handshake::Early, AtLimit::Pass);
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths(1, 7600),
+            paths: &paths(1, &[], 7600),
             handshake,
             at_limit,
             rules: &config.rules,
@@ -360,7 +415,7 @@ mod tests {
         let interfaces = [Interface::try_from("a".to_owned()).unwrap()];
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths(1, 7600),
+            paths: &paths(1, &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rules: &[],
@@ -368,7 +423,7 @@ mod tests {
         };
         let rules = successor(&Names::default(), &plan, &three);
         let first = crate::path::path_count(1);
-        for path in crate::path::paths(3, 7600) {
+        for path in crate::path::paths(3, &[], 7600) {
             for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", path.port)) {
                 let is_gone = usize::from(path.port) >= 7600 + first;
                 let removed = rules.contains(&format!("delete chain inet bentpipe {chain}\n"));

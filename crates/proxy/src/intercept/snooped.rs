@@ -182,7 +182,7 @@ mod tests {
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &crate::path::paths(interfaces.len(), 7600),
+            paths: &crate::path::paths(interfaces.len(), &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rules: &[],

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -125,7 +126,7 @@ impl Worker {
         if ends.dscp != 0 {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
-        let upstream = self.start_upstream(&ends, legs.get(path.server), first_word.as_ref())?;
+        let upstream = self.start_upstream(&ends, legs.get(path.server), path.weight, first_word.as_ref())?;
         if let Some(word) = first_word {
             word.consume(&client, upstream.sent)?;
             self.counters.bytes_up.add(upstream.sent as u64);
@@ -141,11 +142,12 @@ impl Worker {
         &mut self,
         ends: &Ends,
         leg: &Leg,
+        weight: Weight,
         first_word: Option<&FirstWord>,
     ) -> io::Result<Upstream> {
-        match connect::start(ends, leg, first_word) {
+        match connect::start(ends, leg, weight, first_word) {
             Err(error) if out_of_descriptors(&error).is_some() && self.spare.take().is_some() => {
-                connect::start(ends, leg, first_word)
+                connect::start(ends, leg, weight, first_word)
             }
             outcome => outcome,
         }

@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod accounts;
+pub mod census;
 pub mod crowd;
 pub mod exchange;
 pub mod footprint;

@@ -61,7 +61,8 @@ impl Scene {
 }
 
 fn syn(isn: u32) -> Syn {
-    Syn { client: ([10, 0, 0, 1], 1000).into(), server: ([10, 0, 0, 2], 80).into(), dscp: 0, isn }
+    let (client, server) = (([10, 0, 0, 1], 1000).into(), ([10, 0, 0, 2], 80).into());
+    Syn { client, server, dscp: 0, isn, weight: Default::default() }
 }
 
 #[test]
