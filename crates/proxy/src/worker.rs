@@ -61,6 +61,8 @@ pub(crate) struct Worker {
     /// By the number that epoll knows them by; numbers are not used again.
     listeners: BTreeMap<usize, Listener>,
     next_listener: usize,
+    /// When the first of them is closed. There may be so many that they are not to be looked through in each round.
+    next_retirement: Option<Instant>,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox<Order>>,
     counters: Arc<Counters>,
@@ -104,6 +106,7 @@ impl Worker {
             epoll,
             listeners: BTreeMap::new(),
             next_listener: 0,
+            next_retirement: None,
             shared,
             mailbox,
             counters,
@@ -170,6 +173,7 @@ impl Worker {
                     old.retires.get_or_insert(at);
                 }
                 listeners.into_iter().for_each(|listener| self.listen(listener));
+                self.next_retirement = self.first_retirement();
             }
         }
     }

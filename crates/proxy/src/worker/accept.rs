@@ -129,17 +129,23 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn retired(&self, now: Instant) -> Option<usize> {
-        let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
-        self.listeners.iter().find(|(_, listener)| due(listener)).map(|(&number, _)| number)
+    /// When the first listener is to be closed.
+    pub(super) fn first_retirement(&self) -> Option<Instant> {
+        self.listeners.values().filter_map(|listener| listener.retires).min()
     }
 
-    /// Accepts what is left and closes the listener.
-    pub(super) fn retire(&mut self, number: usize) {
-        for _ in 0..ACCEPT_BATCH {
-            self.accept_from(number);
+    /// Accepts what is left of the listeners that are due, and closes them.
+    pub(super) fn retire_listeners(&mut self, now: Instant) {
+        let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
+        let numbers: Vec<usize> =
+            self.listeners.iter().filter(|(_, listener)| due(listener)).map(|(&number, _)| number).collect();
+        for number in numbers {
+            for _ in 0..ACCEPT_BATCH {
+                self.accept_from(number);
+            }
+            self.listeners.remove(&number);
         }
-        self.listeners.remove(&number);
+        self.next_retirement = self.first_retirement();
     }
 }
 

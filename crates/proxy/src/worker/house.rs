@@ -32,8 +32,8 @@ impl Worker {
             self.next_inspection = now + ROUND / ROUND_PARTS;
             self.inspect_some(now);
         }
-        while let Some(number) = self.retired(now) {
-            self.retire(number);
+        if self.next_retirement.is_some_and(|at| at <= now) {
+            self.retire_listeners(now);
         }
     }
 
@@ -76,8 +76,7 @@ impl Worker {
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
         let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
-        let retirement = self.listeners.values().filter_map(|listener| listener.retires).min();
-        let due = [sweep, inspection, retirement, self.resume_accepting, self.listening.due()]
+        let due = [sweep, inspection, self.next_retirement, self.resume_accepting, self.listening.due()]
             .into_iter()
             .flatten()
             .min()?;
