@@ -1,6 +1,7 @@
 //! What the Linux kernel can be made to do for TCP over satellites, without a patch.
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
+//! - [`router`]: what an XCP router does for each packet, in eBPF at an interface.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
@@ -19,6 +20,7 @@ mod netlink;
 pub mod nftables;
 pub mod privileges;
 pub mod route;
+pub mod router;
 pub mod sockopt;
 pub mod tcp_info;
 pub mod timers;
