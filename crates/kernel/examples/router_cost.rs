@@ -18,7 +18,6 @@ fn main() -> Result<(), RouterError> {
         capacity: Rate::mbps(1_000_000),
         variant: Variant::PXcp,
         longest_rtt: Duration::from_secs(4),
-        queue_window: Duration::from_millis(300),
     };
     let router = Router::detached(&config)?;
     // More than is asked for: the feedback stays as it is. Nothing at all: it is lowered, in every run to the same.

@@ -51,8 +51,6 @@ pub struct RouterConfig {
     pub variant: Variant,
     /// A longer round-trip time in a congestion header counts as this, and no queue as longer.
     pub longest_rtt: Duration,
-    /// The queue that counts is the shortest within such a time.
-    pub queue_window: Duration,
 }
 
 /// What has passed since the sums were last taken.
@@ -66,7 +64,7 @@ pub struct RouterSums {
     pub rtt_spacing: f64,
     /// Σ X of the packets to which positive feedback is given, seconds.
     pub asking_spacing: f64,
-    /// The shortest that a queue in front of the link has been in the last window, bytes.
+    /// The queue that has stood in front of the link for half a round trip, bytes.
     pub queue: f64,
 }
 
@@ -81,6 +79,8 @@ pub struct RouterShares {
     pub per_second: f64,
     /// Cn: negative feedback for a byte, bytes per second.
     pub per_byte: f64,
+    /// d, the mean round-trip time of the traffic: the queue that counts is the shortest in about half of it.
+    pub mean_rtt: Duration,
 }
 
 /// What a router has done, in packets on the wire.
@@ -137,7 +137,6 @@ pub struct Router {
     program: OwnedFd,
     taken: page::Sums,
     capacity: Rate,
-    queue_window: Duration,
     _link: Option<OwnedFd>,
 }
 
@@ -168,12 +167,9 @@ impl Router {
     /// Goes by another configuration from the next packet on.
     pub fn configure(&mut self, config: &RouterConfig) {
         self.capacity = config.capacity;
-        self.queue_window = config.queue_window;
         let bytes_per_second = (config.capacity.bps() as f64 / 8.0).max(1.0);
         self.page.configure(&page::Settings {
             transmit_time: fixed(1e9 / bytes_per_second, page::TRANSMIT_SHIFT),
-            queue_window: nanos(config.queue_window),
-            longest_queue: nanos(config.longest_rtt),
             longest_rtt: u32::try_from(config.longest_rtt.as_micros()).unwrap_or(u32::MAX),
             only_to_askers: config.variant == Variant::PXcp,
         });
@@ -185,7 +181,7 @@ impl Router {
         let sums = self.page.sums();
         let since = sums.since(&self.taken);
         self.taken = sums;
-        let queue = self.page.queue(self.queue_window).as_secs_f64() * self.capacity.bps() as f64 / 8.0;
+        let queue = self.page.queue().as_secs_f64() * self.capacity.bps() as f64 / 8.0;
         RouterSums {
             bytes: since.bytes as f64,
             spacing: since.spacing as f64 * 1e-9,
@@ -198,6 +194,7 @@ impl Router {
     /// Hands this out from the next packet on; what was left of the former shares is gone.
     pub fn set_shares(&self, shares: &RouterShares) {
         self.page.publish(&Slot {
+            mean_rtt: nanos(shares.mean_rtt),
             positive: fixed(shares.positive, page::FEEDBACK_SHIFT),
             negative: fixed(shares.negative, page::FEEDBACK_SHIFT),
             per_ns: fixed(shares.per_second * 1e-9, page::FEEDBACK_SHIFT + page::FACTOR_SHIFT).into(),
@@ -225,8 +222,8 @@ impl Router {
         let loaded = open.load().map_err(RouterError::Load)?;
         let page = Page::map(loaded.maps.routers.as_fd()).map_err(RouterError::Map)?;
         let program = loaded.progs.xcp_router.as_fd().try_clone_to_owned().map_err(RouterError::Map)?;
-        let (capacity, queue_window) = (config.capacity, config.queue_window);
-        let mut router = Self { page, program, taken: page::Sums::default(), capacity, queue_window, _link: None };
+        let (capacity, taken) = (config.capacity, page::Sums::default());
+        let mut router = Self { page, program, taken, capacity, _link: None };
         router.configure(config);
         Ok(router)
     }

@@ -14,8 +14,7 @@ fn config(variant: Variant) -> RouterConfig {
     RouterConfig {
         capacity: Rate::mbps(10),
         variant,
-        longest_rtt: Duration::from_secs(4),
-        queue_window: Duration::from_millis(300),
+        longest_rtt: Duration::from_secs(2),
     }
 }
 
@@ -61,7 +60,7 @@ struct Case {
 
 fn segment() -> impl Strategy<Value = Segment> {
     let asked = prop_oneof![-2_000_000i32..2_000_000, Just(i32::MAX), Just(i32::MIN), Just(0)];
-    let fields = (1_000u32..3_000_000, 1_000u32..1_000_000_000, asked)
+    let fields = (0u32..3_000_000, 1_000u32..3_000_000_000, asked)
         .prop_map(|(rtt, spacing, feedback)| HeaderFields { rtt, spacing, feedback });
     (fields, any::<bool>(), 1usize..1400, 0usize..=24).prop_map(|(fields, v6, payload, nops)| Segment {
         fields: Some(fields),
@@ -77,14 +76,14 @@ fn case() -> impl Strategy<Value = Case> {
 
 fn shares() -> impl Strategy<Value = RouterShares> {
     (0.0..5e6, 0.0..5e6, 0.0..5e6, 0.0..50.0).prop_map(|(positive, negative, per_second, per_byte)| {
-        RouterShares { positive, negative, per_second, per_byte }
+        RouterShares { positive, negative, per_second, per_byte, ..RouterShares::default() }
     })
 }
 
 #[test]
 fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
     for variant in [Variant::Xcp, Variant::PXcp] {
-        let Some(mut router) = detached(variant) else { return };
+        let Some(router) = detached(variant) else { return };
         runner()
             .run(&(shares(), prop::collection::vec(case(), 1..40)), |(shares, cases)| {
                 router.set_shares(&shares);
@@ -102,7 +101,8 @@ fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
                     let trial = router.try_frame(&run).unwrap();
                     let count = f64::from(segments);
                     let may_grow = variant == Variant::Xcp || fields.feedback > 0;
-                    let spacing = count * f64::from(fields.spacing) * 1e-9;
+                    let rtt = f64::from(fields.rtt) * 1e-6;
+                    let spacing = count * (f64::from(fields.spacing) * 1e-9).min(rtt).min(2.0);
                     let asked = count * f64::from(fields.feedback);
                     let wanted = pools.give(spacing, f64::from(wire), asked, may_grow);
                     let given = count * f64::from(feedback_of(&trial.bytes));
@@ -145,21 +145,24 @@ fn sums_are_those_of_the_packets_on_the_wire() {
 #[test]
 fn the_queue_drains_at_the_capacity() {
     let Some(mut router) = detached(Variant::Xcp) else { return };
-    let short = RouterConfig { queue_window: Duration::ZERO, ..config(Variant::Xcp) };
-    router.configure(&short);
     assert_eq!(router.take_sums().queue, 0.0);
     let frame = Segment { fields: None, v6: false, payload: 1210, nops: 0 }.frame();
     // 1250 bytes each: a second of 10 Mbit/s.
     router.try_frame(&Frame { repeat: 1000, ..Frame::new(&frame) }).unwrap();
+    // No queue has stood yet. One that is still there when a watch of 2 ms has passed has.
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(3));
+        router.try_frame(&Frame::new(&frame)).unwrap();
+    }
     let queue = router.take_sums().queue;
-    // The program runs a thousand times in less than half a second even on a busy machine.
-    assert!((600_000.0..=1_250_000.0).contains(&queue), "{queue}");
+    // The program runs a thousand times in much less than half a second even on a busy machine.
+    assert!((600_000.0..=1_252_000.0).contains(&queue), "{queue}");
     common::wait_for("the queue to drain", || (router.take_sums().queue == 0.0).then_some(()));
 }
 
 #[test]
 fn what_cannot_be_read_passes_as_it_is() {
-    let Some(mut router) = detached(Variant::Xcp) else { return };
+    let Some(router) = detached(Variant::Xcp) else { return };
     router.set_shares(&RouterShares { negative: 1e9, per_byte: 1e6, ..RouterShares::default() });
     let fields = HeaderFields { rtt: 600_000, spacing: 1_000_000, feedback: 1000 };
     let good = Segment { fields: Some(fields), v6: false, payload: 100, nops: 0 }.frame();
@@ -200,8 +203,7 @@ fn what_cannot_be_read_passes_as_it_is() {
 #[test]
 fn a_sender_that_knows_no_round_trip_time_yet_gets_nothing() {
     let Some(mut router) = detached(Variant::Xcp) else { return };
-    let shares = RouterShares { positive: 1e6, per_second: 1e6, ..RouterShares::default() };
-    router.set_shares(&shares);
+    router.set_shares(&RouterShares { positive: 1e6, per_second: 1e6, ..RouterShares::default() });
     for (asked, given) in [(5000, 0), (0, 0), (-7, -7)] {
         let fields = HeaderFields { rtt: 0, spacing: 1_000_000, feedback: asked };
         let frame = Segment { fields: Some(fields), v6: true, payload: 9, nops: 3 }.frame();

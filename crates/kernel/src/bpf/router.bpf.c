@@ -45,6 +45,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define TRANSMIT_SHIFT 16
 /* Sums of microseconds times nanoseconds lose 10 bits, so that they wrap round no sooner than they are read. */
 #define RTT_SPACING_SHIFT 10
+/* ns; what stands for less is a burst */
+#define SHORTEST_WATCH 2000000
 
 #define tcx_next -1
 /* linux/bpf.h */
@@ -95,9 +97,8 @@ struct router {
 	u64 generation;
 	struct shares slots[2];
 	u64 transmit_time;   /* of a byte, ns */
-	u64 queue_window;    /* ns */
-	u64 longest_queue;   /* ns */
-	u32 longest_rtt;     /* us */
+	u64 mean_rtt;        /* ns */
+	u32 longest_rtt;     /* us; no queue counts as longer either */
 	u32 only_to_askers;  /* P-XCP */
 	/* What this program counts. The sums only grow, or wrap round. */
 	u64 packets;
@@ -110,9 +111,9 @@ struct router {
 	u64 asking_spacing;  /* ns */
 	/* The queue, as a transmitter of the given capacity would have it. */
 	u64 busy_until;      /* ns, monotonic clock */
-	u64 window_begin;    /* ns, monotonic clock */
-	u64 window_shortest; /* the shortest queue of this window so far, ns */
-	u64 shortest;        /* that of the last complete one, ns */
+	u64 watch_end;       /* ns, monotonic clock */
+	u64 watch_shortest;  /* the shortest queue of this watch so far, ns */
+	u64 standing;        /* that of the last complete one, ns */
 	/* What is left of the shares of this generation. */
 	u64 adopted;
 	u64 positive;
@@ -265,11 +266,11 @@ static inline u64 share_of(const struct ratio *ratio, u64 amount, u64 pool)
 }
 
 /* The feedback of all segments together, in fixed point; the pools have that much less. */
-static inline __s64 give(struct router *r, const struct shares *s, const struct packet *p)
+static inline __s64 give(struct router *r, const struct shares *s, const struct packet *p, u64 spacing)
 {
 	__s64 asked = (__s64)p->asked * p->segments * (1 << FEEDBACK_SHIFT);
 	bool may_grow = !r->only_to_askers || asked > 0;
-	__s64 positive = may_grow ? share_of(&s->per_ns, (u64)p->spacing * p->segments, r->positive) : 0;
+	__s64 positive = may_grow ? share_of(&s->per_ns, spacing, r->positive) : 0;
 	__s64 negative = share_of(&s->per_byte, p->bytes, r->negative);
 	__s64 feedback = positive - negative;
 
@@ -296,17 +297,19 @@ static inline __s32 per_segment(__s64 feedback, u32 segments)
 	return feedback < 0 ? -(__s32)size : (__s32)size;
 }
 
+/* A burst drains within a round trip, and a queue that stands does not: what counts is the shortest in half of one. */
 static inline void queue(struct router *r, u64 now, u32 bytes)
 {
-	u64 length = r->busy_until > now ? min_u64(r->busy_until - now, r->longest_queue) : 0;
+	u64 length = r->busy_until > now ? min_u64(r->busy_until - now, r->longest_rtt * 1000ULL) : 0;
 
-	/* Another processor may have read the clock a little later and come here earlier. */
-	if ((__s64)(now - r->window_begin) >= (__s64)r->queue_window) {
-		r->shortest = r->window_shortest;
-		r->window_shortest = length;
-		r->window_begin = now;
+	r->watch_shortest = min_u64(r->watch_shortest, length);
+	if (now >= r->watch_end) {
+		u64 watch = r->mean_rtt > length ? (r->mean_rtt - length) / 2 : 0;
+
+		r->standing = r->watch_shortest;
+		r->watch_shortest = length;
+		r->watch_end = now + (watch > SHORTEST_WATCH ? watch : SHORTEST_WATCH);
 	}
-	r->window_shortest = min_u64(r->window_shortest, length);
 	r->busy_until = now + length + ((bytes * r->transmit_time) >> TRANSMIT_SHIFT);
 }
 
@@ -326,17 +329,16 @@ static inline const struct shares *adopt(struct router *r)
 /* Counts a packet with a congestion header and says what feedback it has from here on. */
 static inline __s32 serve(struct router *r, const struct shares *shares, const struct packet *p)
 {
-	u64 spacing = (u64)p->spacing * p->segments;
+	u64 rtt = min_u64(p->rtt, r->longest_rtt);
+	/* A sender sends a packet in each round trip at the least. */
+	u64 spacing = min_u64(p->spacing, rtt * 1000) * p->segments;
 
 	r->with_header += p->segments;
-	/* Before its first measurement a sender has no rate that could be changed. */
-	if (!p->rtt)
-		return p->asked < 0 ? p->asked : 0;
 	r->spacing += spacing;
-	r->rtt_spacing += (spacing * min_u64(p->rtt, r->longest_rtt)) >> RTT_SPACING_SHIFT;
+	r->rtt_spacing += (spacing * rtt) >> RTT_SPACING_SHIFT;
 	if (!r->only_to_askers || p->asked > 0)
 		r->asking_spacing += spacing;
-	return per_segment(give(r, shares, p), p->segments);
+	return per_segment(give(r, shares, p, spacing), p->segments);
 }
 
 static inline __s32 account(struct router *r, const struct packet *p, u64 now)

@@ -35,8 +35,7 @@ struct Memory {
     generation: AtomicU64,
     slots: [Shares; 2],
     transmit_time: AtomicU64,
-    queue_window: AtomicU64,
-    longest_queue: AtomicU64,
+    mean_rtt: AtomicU64,
     longest_rtt: AtomicU32,
     only_to_askers: AtomicU32,
     packets: AtomicU64,
@@ -48,9 +47,9 @@ struct Memory {
     rtt_spacing: AtomicU64,
     asking_spacing: AtomicU64,
     busy_until: AtomicU64,
-    window_begin: AtomicU64,
-    window_shortest: AtomicU64,
-    shortest: AtomicU64,
+    watch_end: AtomicU64,
+    watch_shortest: AtomicU64,
+    standing: AtomicU64,
     _adopted: AtomicU64,
     _positive: AtomicU64,
     _negative: AtomicU64,
@@ -74,10 +73,6 @@ struct SharedRatio {
 pub(super) struct Settings {
     /// Of a byte, ns, fixed point.
     pub(super) transmit_time: u64,
-    /// ns.
-    pub(super) queue_window: u64,
-    /// ns.
-    pub(super) longest_queue: u64,
     /// µs.
     pub(super) longest_rtt: u32,
     pub(super) only_to_askers: bool,
@@ -85,6 +80,8 @@ pub(super) struct Settings {
 
 /// What is to be handed out, in fixed point.
 pub(super) struct Slot {
+    /// ns.
+    pub(super) mean_rtt: u64,
     pub(super) positive: u64,
     pub(super) negative: u64,
     pub(super) per_ns: Ratio,
@@ -137,8 +134,6 @@ impl Page {
     pub(super) fn configure(&self, settings: &Settings) {
         let memory = self.memory();
         memory.transmit_time.store(settings.transmit_time, Ordering::Relaxed);
-        memory.queue_window.store(settings.queue_window, Ordering::Relaxed);
-        memory.longest_queue.store(settings.longest_queue, Ordering::Relaxed);
         memory.longest_rtt.store(settings.longest_rtt, Ordering::Relaxed);
         memory.only_to_askers.store(settings.only_to_askers.into(), Ordering::Relaxed);
     }
@@ -152,6 +147,7 @@ impl Page {
         slot.negative.store(shares.negative, Ordering::Relaxed);
         slot.per_ns.store(&shares.per_ns);
         slot.per_byte.store(&shares.per_byte);
+        memory.mean_rtt.store(shares.mean_rtt, Ordering::Relaxed);
         memory.generation.store(next, Ordering::Release);
     }
 
@@ -165,19 +161,16 @@ impl Page {
         }
     }
 
-    /// The shortest queue of the last window, as the time that it needs.
-    pub(super) fn queue(&self, window: Duration) -> Duration {
+    /// The shortest queue of the last watch, as the time that it needs.
+    pub(super) fn queue(&self) -> Duration {
         let memory = self.memory();
         let now = monotonic();
         let left = memory.busy_until.load(Ordering::Relaxed).saturating_sub(now);
-        let age = now.saturating_sub(memory.window_begin.load(Ordering::Relaxed));
-        let shortest = if u128::from(age) >= window.as_nanos() {
-            memory.window_shortest.load(Ordering::Relaxed)
-        } else {
-            memory.shortest.load(Ordering::Relaxed)
-        };
-        // Where no packet has come for a while the queue has become shorter than the last one saw it.
-        Duration::from_nanos(shortest.min(left))
+        // The next packet would have begun another watch.
+        let is_over = now >= memory.watch_end.load(Ordering::Relaxed);
+        let of_this_watch = || memory.watch_shortest.load(Ordering::Relaxed).min(left);
+        let standing = if is_over { of_this_watch() } else { memory.standing.load(Ordering::Relaxed) };
+        Duration::from_nanos(standing)
     }
 
     pub(super) fn counters(&self) -> RouterCounters {
