@@ -11,11 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 fn config(variant: Variant) -> RouterConfig {
-    RouterConfig {
-        capacity: Rate::mbps(10),
-        variant,
-        longest_rtt: Duration::from_secs(2),
-    }
+    RouterConfig { capacity: Rate::mbps(10), variant, longest_rtt: Duration::from_secs(2) }
 }
 
 fn runner() -> TestRunner {
@@ -106,8 +102,8 @@ fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
                     let asked = count * f64::from(fields.feedback);
                     let wanted = pools.give(spacing, f64::from(wire), asked, may_grow);
                     let given = count * f64::from(feedback_of(&trial.bytes));
-                    // A part of a byte per second for each packet so far, and what the factors lack.
-                    carried += count + wanted.abs() * 1e-6;
+                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for a nanosecond.
+                    carried += count + spacing * 0.24;
                     prop_assert!((given - wanted).abs() <= carried, "{given} and not {wanted} ± {carried}");
                     prop_assert!(feedback_of(&trial.bytes) <= fields.feedback);
                     prop_assert!(checksum_is_right(&trial.bytes));
@@ -166,7 +162,8 @@ fn what_cannot_be_read_passes_as_it_is() {
     router.set_shares(&RouterShares { negative: 1e9, per_byte: 1e6, ..RouterShares::default() });
     let fields = HeaderFields { rtt: 600_000, spacing: 1_000_000, feedback: 1000 };
     let good = Segment { fields: Some(fields), v6: false, payload: 100, nops: 0 }.frame();
-    let touched = |router: &Router, frame: &[u8]| router.try_frame(&Frame::new(frame)).unwrap().bytes != frame;
+    let touched =
+        |router: &Router, frame: &[u8]| router.try_frame(&Frame::new(frame)).unwrap().bytes != frame;
     assert!(touched(&router, &good));
     let option = 14 + 20 + 20;
     let spoilt = |at: usize, value: u8| {

@@ -237,6 +237,7 @@ impl Config {
         rule::contradiction(&self.rules)
             .or_else(|| self.limits.contradiction(self.longest_outage()))
             .or_else(|| snoop::contradiction(self))
+            .or_else(|| crate::router::contradiction(self))
     }
 
     /// The longest outage that some leg is to survive.

@@ -20,8 +20,9 @@ use crate::listener;
 use crate::path::{self, Legs, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
+use crate::router::{Attached, Routers};
 use crate::snooper::{self, Snooper};
-use crate::stats::{Counters, SnoopStats, Stats};
+use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
@@ -39,6 +40,7 @@ pub struct Daemon {
     /// Stops before the workers as well: what it gives back must find its listener.
     greeter: Option<Greeter>,
     snooper: Option<Snooper>,
+    routers: Option<Routers>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
@@ -60,6 +62,7 @@ pub struct Prepared {
     names: Names,
     devices: Option<Devices>,
     snoop_devices: Option<snooper::Devices>,
+    routers: Attached,
     legs: Arc<Legs>,
     families: Vec<Family>,
     hybla: Option<Hybla>,
@@ -100,12 +103,13 @@ impl Daemon {
         }
         let devices = config.wants_faithful().then(|| Devices::open(&names)).transpose()?;
         let snoop_devices = config.wants_snoop().then(|| snooper::Devices::open(&names)).transpose()?;
-        let legs = Arc::new(Legs::prepare(config));
+        let routers = Attached::attach(config);
+        let config = routers.adapt(config);
+        let legs = Arc::new(Legs::prepare(&config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let hybla = Hybla::acquire().ok();
-        let config = config.clone();
-        Ok(Prepared { config, names, devices, snoop_devices, legs, families, hybla, only_one })
+        Ok(Prepared { config, names, devices, snoop_devices, routers, legs, families, hybla, only_one })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -119,6 +123,11 @@ impl Daemon {
         }
         if config.wants_snoop() && self.snooper.is_none() {
             return Err(Error::Restart { what: "the first rule with action = \"snoop\"" });
+        }
+        let adapted = self.routers.as_ref().map_or_else(|| config.clone(), |routers| routers.adapt(config));
+        let config = &adapted;
+        if let Some(routers) = &self.routers {
+            routers.check(config)?;
         }
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
@@ -144,6 +153,9 @@ impl Daemon {
         if let (Some(snooper), Some(wanted)) = (&self.snooper, config.snoop_config()) {
             snooper.replace_settings(wanted);
         }
+        if let Some(routers) = &self.routers {
+            routers.replace_settings(config);
+        }
         self.shared.gate.set_ceilings(budget::ceilings(config));
         if let Some(watch) = &self.watch {
             watch.note_new_rules();
@@ -162,7 +174,8 @@ impl Daemon {
         let workers = self.workers.iter().map(|worker| &*worker.counters);
         let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
         let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
-        Stats { connecting: self.shared.gate.connecting() as u64, snoop, ..stats }
+        let router = self.routers.as_ref().map_or_else(RouterStats::default, Routers::stats);
+        Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats }
     }
 
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
@@ -192,7 +205,7 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, devices, snoop_devices, legs, families, hybla, only_one } = self;
+        let Self { config, names, devices, snoop_devices, routers, legs, families, hybla, only_one } = self;
         let mut ports = PortRanges::default();
         let paths = path::paths(config.legs.len(), ports.free(config.proxy.port)?);
         ports.take(&paths);
@@ -206,6 +219,7 @@ impl Prepared {
             interception: None,
             greeter: None,
             snooper: None,
+            routers: None,
             shared,
             workers: Vec::new(),
             config,
@@ -228,6 +242,7 @@ impl Prepared {
         if let (Some(devices), Some(wanted)) = (snoop_devices, daemon.config.snoop_config()) {
             daemon.snooper = Some(Snooper::spawn(devices, wanted)?);
         }
+        daemon.routers = Some(Routers::start(routers, &daemon.config)?);
         daemon.intercept(names)?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
         Ok(daemon)
@@ -247,7 +262,9 @@ impl Daemon {
         self.interception = Some(interception.clone());
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
         let greeter = self.greeter.iter().map(Greeter::pulse);
-        let pulses = workers.chain(greeter).chain(self.snooper.iter().map(Snooper::pulse)).collect();
+        let routers = self.routers.iter().filter_map(Routers::pulse);
+        let pulses = workers.chain(greeter).chain(self.snooper.iter().map(Snooper::pulse)).chain(routers);
+        let pulses = pulses.collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
             gate: self.shared.gate.clone(),
@@ -266,6 +283,7 @@ impl Drop for Daemon {
         drop(self.interception.take());
         drop(self.greeter.take());
         drop(self.snooper.take());
+        drop(self.routers.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.join();

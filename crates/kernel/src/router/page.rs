@@ -128,7 +128,9 @@ impl Page {
         let memory =
             unsafe { mmap(ptr::null_mut(), size_of::<Memory>(), protection, MapFlags::SHARED, array, 0) }?;
         // A mapping never begins at the null page.
-        NonNull::new(memory.cast()).map(|memory| Self { memory }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        NonNull::new(memory.cast())
+            .map(|memory| Self { memory })
+            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     pub(super) fn configure(&self, settings: &Settings) {

@@ -112,9 +112,9 @@ fn sum(frame: &[u8]) -> u16 {
     let start = transport(frame);
     let addresses = if is_v6(frame) { ETHERNET + 8 } else { ETHERNET + 12 };
     let length = (frame.len() - start) as u32;
-    let bytes = frame[addresses..].chunks(2).map(|pair| {
-        u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
-    });
+    let bytes = frame[addresses..]
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
     let mut sum = bytes.sum::<u32>() + length + 6;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
