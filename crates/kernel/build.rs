@@ -7,7 +7,7 @@ use std::process::exit;
 use libbpf_cargo::SkeletonBuilder;
 
 /// Each is a `.bpf.c` in `src/bpf`.
-const PROGRAMS: [&str; 2] = ["explicit", "hybla"];
+const PROGRAMS: [&str; 3] = ["explicit", "hybla", "router"];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");

@@ -2,6 +2,7 @@
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
 //! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
+//! - [`router`]: what an XCP router does for each packet, in eBPF at an interface.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`Weight`]: a connection's share of a leg, compared with others.
@@ -23,6 +24,7 @@ mod netlink;
 pub mod nftables;
 pub mod privileges;
 pub mod route;
+pub mod router;
 pub mod sockopt;
 mod struct_ops;
 pub mod tcp_info;

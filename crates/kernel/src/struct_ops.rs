@@ -71,7 +71,7 @@ pub(crate) fn write_name(field: &mut [i8; 16], name: &str) {
     }
 }
 
-fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
+pub(crate) fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
     tracing::debug!("libbpf: {}", text.trim_end());
 }
 

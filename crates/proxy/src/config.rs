@@ -253,6 +253,7 @@ impl Config {
             .or_else(|| self.lack_of_ports())
             .or_else(|| self.limits.contradiction(self.longest_outage()))
             .or_else(|| snoop::contradiction(self))
+            .or_else(|| crate::router::contradiction(self))
     }
 
     /// Listeners that a reload replaces keep their ports for a while.

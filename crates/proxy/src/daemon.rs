@@ -22,9 +22,10 @@ use crate::listener;
 use crate::path::{self, Legs, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
+use crate::router::{Attached, Routers};
 use crate::sharing::Sharing;
 use crate::snooper::{self, Snooper};
-use crate::stats::{Counters, SnoopStats, Stats};
+use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
@@ -43,6 +44,7 @@ pub struct Daemon {
     greeter: Option<Greeter>,
     snooper: Option<Snooper>,
     sharing: Option<Sharing>,
+    routers: Option<Routers>,
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
@@ -65,6 +67,7 @@ pub struct Prepared {
     names: Names,
     devices: Option<Devices>,
     snoop_devices: Option<snooper::Devices>,
+    routers: Attached,
     legs: Arc<Legs>,
     families: Vec<Family>,
     hybla: Option<Hybla>,
@@ -106,12 +109,24 @@ impl Daemon {
         }
         let devices = config.wants_faithful().then(|| Devices::open(&names)).transpose()?;
         let snoop_devices = config.wants_snoop().then(|| snooper::Devices::open(&names)).transpose()?;
-        let legs = Arc::new(Legs::prepare(config));
+        let routers = Attached::attach(config);
+        let config = routers.adapt(config);
+        let legs = Arc::new(Legs::prepare(&config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let (hybla, explicit) = (Hybla::acquire().ok(), Explicit::acquire().ok());
-        let config = config.clone();
-        Ok(Prepared { config, names, devices, snoop_devices, legs, families, hybla, explicit, only_one })
+        Ok(Prepared {
+            config,
+            names,
+            devices,
+            snoop_devices,
+            routers,
+            legs,
+            families,
+            hybla,
+            explicit,
+            only_one,
+        })
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection; those that are
@@ -125,6 +140,11 @@ impl Daemon {
         }
         if config.wants_snoop() && self.snooper.is_none() {
             return Err(Error::Restart { what: "the first rule with action = \"snoop\"" });
+        }
+        let adapted = self.routers.as_ref().map_or_else(|| config.clone(), |routers| routers.adapt(config));
+        let config = &adapted;
+        if let Some(routers) = &self.routers {
+            routers.check(config)?;
         }
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
@@ -153,6 +173,9 @@ impl Daemon {
         if let (Some(snooper), Some(wanted)) = (&self.snooper, config.snoop_config()) {
             snooper.replace_settings(wanted);
         }
+        if let Some(routers) = &self.routers {
+            routers.replace_settings(config);
+        }
         self.shared.gate.set_ceilings(budget::ceilings(config));
         if let Some(watch) = &self.watch {
             watch.note_new_rules();
@@ -171,7 +194,8 @@ impl Daemon {
         let workers = self.workers.iter().map(|worker| &*worker.counters);
         let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
         let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
-        Stats { connecting: self.shared.gate.connecting() as u64, snoop, ..stats }
+        let router = self.routers.as_ref().map_or_else(RouterStats::default, Routers::stats);
+        Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats }
     }
 
     /// What is known of each leg with explicit rates, and its name.
@@ -207,7 +231,18 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let Self { config, names, devices, snoop_devices, legs, families, hybla, explicit, only_one } = self;
+        let Self {
+            config,
+            names,
+            devices,
+            snoop_devices,
+            routers,
+            legs,
+            families,
+            hybla,
+            explicit,
+            only_one,
+        } = self;
         let mut ports = PortRanges::default();
         let paths = free_paths(&config, &ports)?;
         ports.take(&paths);
@@ -222,6 +257,7 @@ impl Prepared {
             greeter: None,
             snooper: None,
             sharing: None,
+            routers: None,
             shared,
             workers: Vec::new(),
             config,
@@ -248,6 +284,7 @@ impl Prepared {
         if let (Some(devices), Some(wanted)) = (snoop_devices, daemon.config.snoop_config()) {
             daemon.snooper = Some(Snooper::spawn(devices, wanted)?);
         }
+        daemon.routers = Some(Routers::start(routers, &daemon.config)?);
         daemon.intercept(names)?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
         Ok(daemon)
@@ -268,7 +305,8 @@ impl Daemon {
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
         let greeter = self.greeter.iter().map(Greeter::pulse);
         let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(Sharing::pulse));
-        let pulses = workers.chain(greeter).chain(helpers).collect();
+        let routers = self.routers.iter().filter_map(Routers::pulse);
+        let pulses = workers.chain(greeter).chain(helpers).chain(routers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
             gate: self.shared.gate.clone(),
@@ -288,6 +326,7 @@ impl Drop for Daemon {
         drop(self.greeter.take());
         drop(self.snooper.take());
         drop(self.sharing.take());
+        drop(self.routers.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.join();

@@ -50,6 +50,23 @@ pub struct Stats {
     pub buffered: u64,
     /// Flows that are not split but snooped.
     pub snoop: SnoopStats,
+    /// The routers of legs with `congestion = "xcp"` or `"p-xcp"`.
+    pub router: RouterStats,
+}
+
+/// What the XCP routers have done, in packets on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RouterStats {
+    /// Packets that left by their interfaces.
+    pub xcp_packets: u64,
+    /// Those with a congestion header.
+    pub xcp_headers: u64,
+    /// Those of them whose sender got less than it asked for.
+    pub xcp_lowered: u64,
+    /// Segments with TCP options that could not be read; they passed.
+    pub xcp_malformed: u64,
+    /// Control intervals that have ended.
+    pub xcp_intervals: u64,
 }
 
 /// What has been done for the flows that are not split but looked after packet by packet.

@@ -1,6 +1,8 @@
 //! What the tests on the real kernel share. Each test file uses some of it.
 #![allow(dead_code)]
 
+pub(crate) mod frame;
+
 use std::fmt::Debug;
 use std::io::Write;
 use std::process::{Command, Stdio};

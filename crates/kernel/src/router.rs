@@ -1,0 +1,268 @@
+//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and hands out
+//! feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control interval.
+//!
+//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process ends, and
+//! packets then pass with the feedback that their senders ask for. Program and process share a page of memory. So after
+//! [`Router::attach`] no further right is needed.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use bentpipe_units::Rate;
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+mod page;
+mod trial;
+
+use page::{Page, Slot};
+pub use trial::{Frame, Trial};
+
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unreachable_pub,
+    unused,
+    unsafe_op_in_unsafe_fn
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/router.skel.rs"));
+}
+
+/// Which senders get positive feedback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// All of them (Katabi, Handley and Rohrs 2002).
+    Xcp,
+    /// Those that ask for more (P-XCP, Zhou, Yeung and Li 2004): what others cannot use is not wasted on them.
+    PXcp,
+}
+
+/// What the program goes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouterConfig {
+    /// What the link carries, of IP packets with their headers.
+    pub capacity: Rate,
+    /// Who gets positive feedback.
+    pub variant: Variant,
+    /// A longer round-trip time in a congestion header counts as this, and no queue as longer.
+    pub longest_rtt: Duration,
+}
+
+/// What has passed since the sums were last taken.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RouterSums {
+    /// Bytes of IP packets, of those without a congestion header too.
+    pub bytes: f64,
+    /// Σ X, seconds; X is the time between a sender's packets.
+    pub spacing: f64,
+    /// Σ RTT·X, square seconds.
+    pub rtt_spacing: f64,
+    /// Σ X of the packets to which positive feedback is given, seconds.
+    pub asking_spacing: f64,
+    /// The queue that has stood in front of the link for half a round trip, bytes.
+    pub queue: f64,
+}
+
+/// What is to be handed out until the next decision.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RouterShares {
+    /// r⁺, bytes per second.
+    pub positive: f64,
+    /// r⁻, bytes per second.
+    pub negative: f64,
+    /// Cp: positive feedback for a second of X, bytes per second.
+    pub per_second: f64,
+    /// Cn: negative feedback for a byte, bytes per second.
+    pub per_byte: f64,
+    /// d, the mean round-trip time of the traffic: the queue that counts is the shortest in about half of it.
+    pub mean_rtt: Duration,
+}
+
+/// What a router has done, in packets on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RouterCounters {
+    /// All that passed.
+    pub packets: u64,
+    /// Those with a congestion header.
+    pub with_header: u64,
+    /// Those of them whose sender got less than it asked for.
+    pub lowered: u64,
+    /// Segments with TCP options that could not be read, which passed as they were.
+    pub malformed: u64,
+}
+
+/// Why an interface has no router.
+#[derive(Debug, thiserror::Error)]
+pub enum RouterError {
+    /// There is no such interface.
+    #[error("cannot attach the XCP router: there is no network interface \"{interface}\": {source}")]
+    Interface {
+        /// The name that was looked for.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel did not take the program.
+    #[error(
+        "cannot load the eBPF program of the XCP router: {0} (it needs Linux 6.6 with BTF, and root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)"
+    )]
+    Load(#[source] libbpf_rs::Error),
+    /// The kernel took the program but not for this interface.
+    #[error(
+        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS)"
+    )]
+    Attach {
+        /// The interface.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The page that program and process share could not be mapped.
+    #[error("cannot map the memory of the XCP router: {0}")]
+    Map(#[source] io::Error),
+    /// The program could not be run on a frame.
+    #[error("cannot run the XCP router on a frame: {0} (it needs root or CAP_BPF and CAP_NET_ADMIN)")]
+    Run(#[source] io::Error),
+}
+
+/// A router at the egress of an interface for as long as this value lives.
+#[derive(Debug)]
+pub struct Router {
+    page: Page,
+    program: OwnedFd,
+    taken: page::Sums,
+    capacity: Rate,
+    _link: Option<OwnedFd>,
+}
+
+impl Router {
+    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`] nothing
+    /// is handed out: no sender gets more than zero.
+    ///
+    /// # Errors
+    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the rights,
+    /// [`RouterError::Map`].
+    pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
+        let index = index_of(interface)?;
+        let mut router = Self::load(config)?;
+        let link = attach(router.program.as_fd(), index)
+            .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
+        router._link = Some(link);
+        Ok(router)
+    }
+
+    /// A router that is at no interface, for [`Router::try_frame`].
+    ///
+    /// # Errors
+    /// As [`Router::attach`].
+    pub fn detached(config: &RouterConfig) -> Result<Self, RouterError> {
+        Self::load(config)
+    }
+
+    /// Goes by another configuration from the next packet on.
+    pub fn configure(&mut self, config: &RouterConfig) {
+        self.capacity = config.capacity;
+        let bytes_per_second = (config.capacity.bps() as f64 / 8.0).max(1.0);
+        self.page.configure(&page::Settings {
+            transmit_time: fixed(1e9 / bytes_per_second, page::TRANSMIT_SHIFT),
+            longest_rtt: u32::try_from(config.longest_rtt.as_micros()).unwrap_or(u32::MAX),
+            only_to_askers: config.variant == Variant::PXcp,
+        });
+    }
+
+    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum already and in
+    /// another the next time.
+    pub fn take_sums(&mut self) -> RouterSums {
+        let sums = self.page.sums();
+        let since = sums.since(&self.taken);
+        self.taken = sums;
+        let queue = self.page.queue().as_secs_f64() * self.capacity.bps() as f64 / 8.0;
+        RouterSums {
+            bytes: since.bytes as f64,
+            spacing: since.spacing as f64 * 1e-9,
+            rtt_spacing: since.rtt_spacing as f64 * f64::from(1 << page::RTT_SPACING_SHIFT) * 1e-15,
+            asking_spacing: since.asking_spacing as f64 * 1e-9,
+            queue,
+        }
+    }
+
+    /// Hands this out from the next packet on; what was left of the former shares is gone.
+    pub fn set_shares(&self, shares: &RouterShares) {
+        self.page.publish(&Slot {
+            mean_rtt: nanos(shares.mean_rtt),
+            positive: fixed(shares.positive, page::FEEDBACK_SHIFT),
+            negative: fixed(shares.negative, page::FEEDBACK_SHIFT),
+            per_ns: fixed(shares.per_second * 1e-9, page::FEEDBACK_SHIFT + page::FACTOR_SHIFT).into(),
+            per_byte: fixed(shares.per_byte, page::FEEDBACK_SHIFT + page::FACTOR_SHIFT).into(),
+        });
+    }
+
+    /// What it has done since it was attached.
+    pub fn counters(&self) -> RouterCounters {
+        self.page.counters()
+    }
+
+    /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it (`BPF_PROG_TEST_RUN`).
+    ///
+    /// # Errors
+    /// [`RouterError::Run`] for what is no Ethernet frame, or without the rights.
+    pub fn try_frame(&self, frame: &Frame<'_>) -> Result<Trial, RouterError> {
+        trial::run(self.program.as_fd(), frame).map_err(RouterError::Run)
+    }
+
+    fn load(config: &RouterConfig) -> Result<Self, RouterError> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, crate::struct_ops::log_from_libbpf)));
+        let mut storage = MaybeUninit::uninit();
+        let open = skel::RouterSkelBuilder::default().open(&mut storage).map_err(RouterError::Load)?;
+        let loaded = open.load().map_err(RouterError::Load)?;
+        let page = Page::map(loaded.maps.routers.as_fd()).map_err(RouterError::Map)?;
+        let program = loaded.progs.xcp_router.as_fd().try_clone_to_owned().map_err(RouterError::Map)?;
+        let (capacity, taken) = (config.capacity, page::Sums::default());
+        let mut router = Self { page, program, taken, capacity, _link: None };
+        router.configure(config);
+        Ok(router)
+    }
+}
+
+fn index_of(interface: &str) -> Result<u32, RouterError> {
+    let fail = |source| RouterError::Interface { interface: interface.to_owned(), source };
+    let name = CString::new(interface).map_err(|error| fail(error.into()))?;
+    // SAFETY: `name` ends with a zero and lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(fail(io::Error::last_os_error())),
+        index => Ok(index),
+    }
+}
+
+/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
+fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+    let interface = i32::try_from(interface).map_err(io::Error::other)?;
+    // SAFETY: a null pointer stands for no options.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: the kernel has just made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// A fixed-point number of so many fractional bits. Negative numbers are zero, and what is too large the largest.
+fn fixed(value: f64, shift: u32) -> u64 {
+    (value * (1u64 << shift) as f64) as u64
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,70 @@
+//! Runs of the router's program on frames that go nowhere.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
+
+/// The most that comes back of a frame, bytes.
+const LONGEST: usize = 65_536;
+/// `struct __sk_buff` of linux/bpf.h as 32-bit words up to its `sk`, and where the members are that a run may set.
+const CONTEXT_WORDS: usize = 42;
+const WIRE_LEN: usize = 40;
+const GSO_SEGS: usize = 41;
+
+/// What the program is to be run on.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// An Ethernet frame.
+    pub bytes: &'a [u8],
+    /// How many packets it will be cut into; 0 for one that is not to be cut.
+    pub segments: u32,
+    /// The bytes that it has on the wire, all its packets with their headers; 0 for the length of the frame.
+    pub wire_length: u32,
+    /// How often the program is to see it, one time after the other.
+    pub repeat: u32,
+}
+
+/// What a run has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    /// The frame as the program left it.
+    pub bytes: Vec<u8>,
+    /// What the program says is to become of it (`enum tcx_action_base`): −1 for the next program.
+    pub verdict: i32,
+    /// What a run took, on the average.
+    pub took: Duration,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame that is one packet, once.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, segments: 0, wire_length: 0, repeat: 1 }
+    }
+}
+
+pub(super) fn run(program: BorrowedFd<'_>, frame: &Frame<'_>) -> io::Result<Trial> {
+    let mut bytes = vec![0u8; LONGEST];
+    let mut context = [0u32; CONTEXT_WORDS];
+    (context[WIRE_LEN], context[GSO_SEGS]) = (frame.wire_length, frame.segments);
+    let mut options = bpf_test_run_opts {
+        sz: size_of::<bpf_test_run_opts>() as _,
+        data_in: frame.bytes.as_ptr().cast(),
+        data_size_in: u32::try_from(frame.bytes.len()).map_err(io::Error::other)?,
+        data_out: bytes.as_mut_ptr().cast(),
+        data_size_out: LONGEST as u32,
+        ctx_in: (&raw const context).cast(),
+        ctx_size_in: size_of_val(&context) as u32,
+        repeat: i32::try_from(frame.repeat).unwrap_or(i32::MAX),
+        ..Default::default()
+    };
+    // SAFETY: the pointers are to `frame`, `bytes` and `context`, which live through the call, with their lengths.
+    let outcome = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if outcome < 0 {
+        return Err(io::Error::from_raw_os_error(-outcome));
+    }
+    bytes.truncate(options.data_size_out as usize);
+    let took = Duration::from_nanos(options.duration.into());
+    Ok(Trial { bytes, verdict: options.retval.cast_signed(), took })
+}
