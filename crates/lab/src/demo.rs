@@ -61,7 +61,7 @@ impl Default for Settings {
             ways: ["reno", "cubic", "bbr"]
                 .map(|name| Way::EndToEnd(name.into()))
                 .into_iter()
-                .chain([Way::Split("hybla".into())])
+                .chain(["hybla", "explicit"].map(|name| Way::Split(name.into())))
                 .collect(),
         }
     }

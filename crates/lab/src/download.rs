@@ -31,7 +31,7 @@ pub struct Request {
 impl Request {
     const LENGTH: usize = 16;
 
-    fn encode(self) -> [u8; Self::LENGTH] {
+    pub(crate) fn encode(self) -> [u8; Self::LENGTH] {
         let mut wire = [0; Self::LENGTH];
         wire[..8].copy_from_slice(&self.seed.to_be_bytes());
         wire[8..].copy_from_slice(&self.bytes.to_be_bytes());
@@ -236,7 +236,7 @@ pub fn download(server: SocketAddr, request: Request, progress: &Progress) -> io
     })
 }
 
-fn is_patience(error: &io::Error) -> bool {
+pub(crate) fn is_patience(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 

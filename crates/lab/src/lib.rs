@@ -19,6 +19,7 @@ pub mod slow_start;
 pub mod statistics;
 pub mod table;
 pub mod trace;
+pub mod trial;
 
 /// What can go wrong in an experiment.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bentpipe_link::{Cause, Counters, Direction, Fate, Mangled, MangledCounters, Mangler, Mangling};
-use bentpipe_units::Time;
+use bentpipe_units::{ByteCount, Time};
 use rustix::io::Errno;
 
 use crate::in_flight::Flying;
@@ -44,6 +44,11 @@ impl CarrierState {
             cut_bytes: AtomicU64::new(0),
             failure: OnceLock::new(),
         }
+    }
+
+    /// Bytes that wait in front of the transmitter, or are being sent.
+    pub(crate) fn backlog(&self, now: Time) -> ByteCount {
+        self.path().direction.backlog(now)
     }
 
     /// When the model delivers what is offered `now` with `length` bytes, and what arrives of it; why not, if it is lost. The

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::{StationConfig, StationReport};
 use bentpipe_link::{Counters, Direction, Link, LinkConfig, MangledCounters, Mangling};
-use bentpipe_units::Time;
+use bentpipe_units::{ByteCount, Time};
 
 use crate::bell::{Bell, Stop};
 use crate::carrier::Carrier;
@@ -141,6 +141,12 @@ impl SatelliteLink {
     /// IP bytes that the far hosts have got, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
     pub fn delivered_bytes(&self) -> (u64, u64) {
         (self.forward.written().1, self.reverse.written().1)
+    }
+
+    /// Bytes that wait in front of the transmitters, or are being sent, forward and reverse. Cheap: sample it to draw a curve.
+    pub fn backlog(&self) -> (ByteCount, ByteCount) {
+        let now = self.clock.now();
+        (self.forward.backlog(now), self.reverse.backlog(now))
     }
 
     /// What has arrived, forward and reverse, and how punctually.

@@ -1,0 +1,44 @@
+//! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a flow being
+//! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
+//!
+//! `TRACE=1` prints what the controller of explicit rates knows, each half second.
+
+use std::time::Duration;
+
+use bentpipe_lab::trial::{Flow, Trial};
+use bentpipe_units::{Rate, Span};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [congestion, rate, configured, rtt, per, seconds, rest @ ..] = &arguments[..] else {
+        panic!("trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]")
+    };
+    let rate: Rate = rate.parse().unwrap();
+    let rtt = rtt.parse::<Span>().unwrap().get();
+    let seed = rest.first().map_or(1, |seed| seed.parse().unwrap());
+    let mut trial = Trial::of_a_minute(rate, rtt, per.parse().unwrap(), congestion, seed);
+    trial.configured = (configured != "-").then(|| configured.parse().unwrap());
+    trial.lasts = Duration::from_secs_f64(seconds.parse().unwrap());
+    let flow = |text: &String| {
+        let (begins, reads) = text.split_once(':').map_or((text.as_str(), None), |(a, b)| (a, Some(b)));
+        Flow { begins: begins.parse::<Span>().unwrap().get(), reads: reads.map(|rate| rate.parse().unwrap()) }
+    };
+    if rest.len() > 1 {
+        trial.flows = rest[1..].iter().map(flow).collect();
+    }
+    if let Ok(from) = std::env::var("WARMUP") {
+        trial.warmup = Duration::from_secs_f64(from.parse().unwrap());
+    }
+    trial.traces = std::env::var("TRACE").is_ok();
+    let measured = trial.run().unwrap();
+    let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
+    println!(
+        "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} ms, 95% {:.0} ms, drops {:.2}%",
+        mbps.join(" "),
+        100.0 * measured.of_limit(),
+        measured.limit_bps / 1e6,
+        1e3 * measured.median_queue_s(),
+        1e3 * measured.queue_s[measured.queue_s.len() * 95 / 100],
+        100.0 * measured.queue_drops,
+    );
+}

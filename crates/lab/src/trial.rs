@@ -1,0 +1,241 @@
+//! Downloads through the daemon over an emulated link for a fixed time: what each gets, and what waits in front of the link.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bentpipe_link::{Counters, DirectionConfig, LinkConfig, OutageTrace};
+use bentpipe_proxy::{Config, Daemon};
+use bentpipe_units::{Probability, Rate, Span, Time};
+
+use crate::Error;
+use crate::demo::start_proxy;
+use crate::download::{Request, Server};
+use crate::scene::{SATELLITE, Scene};
+
+/// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
+const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
+const PORT: u16 = 80;
+/// How often the queue is looked at.
+const SAMPLE: Duration = Duration::from_millis(10);
+/// How long a client waits for bytes before it looks whether the time is over.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A link, what the daemon is told of it, and who downloads.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// What the link carries, each way.
+    pub rate: Rate,
+    /// What the daemon is told that it carries; `None`: nothing.
+    pub configured: Option<Rate>,
+    /// The round-trip time of the empty link.
+    pub rtt: Duration,
+    /// Packet error rate, each way.
+    pub per: Probability,
+    /// When the link is down, each way.
+    pub outages: OutageTrace,
+    /// The congestion control of the satellite leg.
+    pub congestion: String,
+    /// The downloads.
+    pub flows: Vec<Flow>,
+    /// How long it lasts, from the first connection.
+    pub lasts: Duration,
+    /// What is measured begins so much later.
+    pub warmup: Duration,
+    /// The seed of the link's losses.
+    pub seed: u64,
+    /// Whether what the daemon knows of the link is printed now and then.
+    pub traces: bool,
+}
+
+/// One download.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Flow {
+    /// When it begins.
+    pub begins: Duration,
+    /// What its client reads at the most; `None`: all that comes.
+    pub reads: Option<Rate>,
+}
+
+/// What came of it, from the end of the warm-up on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// What each client has read, bits per second.
+    pub goodputs_bps: Vec<f64>,
+    /// The most that any transport could have delivered, bits per second, while the link was up.
+    pub limit_bps: f64,
+    /// The part of the time in which the link was up.
+    pub clear_sky: f64,
+    /// How long the last byte in the queue had to wait, at each sample, seconds, in ascending order.
+    pub queue_s: Vec<f64>,
+    /// The part of the packets offered to the link that its queue had no room for.
+    pub queue_drops: f64,
+}
+
+impl Trial {
+    /// One download of a minute over a link that is what the daemon thinks it is.
+    pub fn of_a_minute(rate: Rate, rtt: Duration, per: f64, congestion: &str, seed: u64) -> Self {
+        Self {
+            rate,
+            configured: Some(rate),
+            rtt,
+            per: Probability::new(per).expect("a part of one"),
+            outages: OutageTrace::none(),
+            congestion: congestion.to_owned(),
+            flows: vec![Flow::default()],
+            lasts: Duration::from_secs(60),
+            warmup: Duration::ZERO,
+            seed,
+            traces: false,
+        }
+    }
+
+    /// Runs it in network namespaces.
+    ///
+    /// # Errors
+    /// The link, the daemon or a connection failed.
+    pub fn run(&self) -> Result<Measured, Error> {
+        let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
+        let scene = Scene::build(&self.link(), self.seed)?;
+        let address = scene.server_address(PORT);
+        let mut server = scene.server.run(|| Server::start(address, None))?.map_err(fail)?;
+        let daemon = start_proxy(&scene, &self.proxy())?;
+        let measured = self.watch(&scene, &daemon, address).map_err(fail);
+        scene.server.run(|| server.stop())?;
+        scene.gateway.run(|| drop(daemon))?;
+        measured
+    }
+
+    fn link(&self) -> LinkConfig {
+        let direction = DirectionConfig {
+            rate: Some(self.rate),
+            delay: self.rtt / 2,
+            per: self.per,
+            outages: self.outages.clone(),
+            ..Default::default()
+        };
+        LinkConfig { forward: direction.clone(), reverse: direction }
+    }
+
+    fn proxy(&self) -> Config {
+        let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
+        let text = format!(
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{}\"\n{rate}rtt = \"{}\"\n\
+             restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
+            self.congestion,
+            Span(self.rtt),
+        );
+        Config::parse("the trial's configuration", &text).expect("it is made of valid values")
+    }
+
+    fn watch(&self, scene: &Scene, daemon: &Daemon, address: SocketAddr) -> std::io::Result<Measured> {
+        let over = AtomicBool::new(false);
+        let read: Vec<AtomicU64> = self.flows.iter().map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            let started = Instant::now();
+            let clients: Vec<_> = self
+                .flows
+                .iter()
+                .zip(&read)
+                .map(|(flow, read)| {
+                    let over = &over;
+                    let client = move || flow.download(address, self.seed, started, over, read);
+                    scope.spawn(move || scene.client.run(client).map_err(std::io::Error::other)?)
+                })
+                .collect();
+            let measured = self.sample(scene, daemon, started, &read);
+            over.store(true, Ordering::Relaxed);
+            clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
+            Ok(measured)
+        })
+    }
+
+    fn sample(&self, scene: &Scene, daemon: &Daemon, started: Instant, read: &[AtomicU64]) -> Measured {
+        let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
+        let (from, before, counted) = (scene.link.now(), now(), scene.link.counters().0);
+        let mut queue_s = Vec::new();
+        while started.elapsed() < self.lasts {
+            std::thread::sleep(SAMPLE);
+            queue_s.push(self.rate.time_for(scene.link.backlog().0.get()).as_secs_f64());
+            if self.traces && queue_s.len() % 50 == 0 {
+                let queue_s = queue_s.last().copied().unwrap_or_default();
+                println!("{:5.1} s queue {queue_s:.3} s {:?}", started.elapsed().as_secs_f64(), daemon.standings());
+            }
+        }
+        let (until, counters) = (scene.link.now(), scene.link.counters().0);
+        let up = (until - from - self.down_between(from, until)).as_secs_f64();
+        queue_s.sort_by(f64::total_cmp);
+        let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;
+        Measured {
+            goodputs_bps: now().into_iter().zip(&before).map(bits).collect(),
+            limit_bps: self.rate.bps() as f64 * PAYLOAD_SHARE * (1.0 - self.per.get()),
+            clear_sky: up / (until - from).as_secs_f64(),
+            queue_s,
+            queue_drops: queue_drops(&counted, &counters),
+        }
+    }
+
+    /// How long the link is down from one moment to another.
+    fn down_between(&self, from: Time, until: Time) -> Duration {
+        let down = self.outages.outages().map(|(start, length)| {
+            let end = start + length;
+            end.min(until).since(start.max(from))
+        });
+        down.sum()
+    }
+}
+
+fn queue_drops(before: &Counters, after: &Counters) -> f64 {
+    let offered = after.offered - before.offered;
+    (after.dropped.queue_full - before.dropped.queue_full) as f64 / (offered.max(1)) as f64
+}
+
+impl Flow {
+    /// Reads until it is over.
+    fn download(
+        &self,
+        server: SocketAddr,
+        seed: u64,
+        started: Instant,
+        over: &AtomicBool,
+        read: &AtomicU64,
+    ) -> std::io::Result<()> {
+        std::thread::sleep(self.begins.saturating_sub(started.elapsed()));
+        let mut connection = TcpStream::connect(server)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.write_all(&Request { seed, bytes: u64::MAX }.encode())?;
+        let mut buffer = vec![0; 1 << 16];
+        let begun = Instant::now();
+        while !over.load(Ordering::Relaxed) {
+            let most = self.reads.map_or(buffer.len(), |rate| {
+                let due = rate.bytes_in(begun.elapsed()).saturating_sub(read.load(Ordering::Relaxed));
+                buffer.len().min(due as usize)
+            });
+            if most == 0 {
+                std::thread::sleep(SAMPLE);
+                continue;
+            }
+            match connection.read(&mut buffer[..most]) {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => _ = read.fetch_add(length as u64, Ordering::Relaxed),
+                Err(error) if crate::download::is_patience(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Measured {
+    /// What all have read, as a part of the limit.
+    pub fn of_limit(&self) -> f64 {
+        self.goodputs_bps.iter().sum::<f64>() / self.limit_bps
+    }
+
+    /// The median of the queue's delay, seconds.
+    pub fn median_queue_s(&self) -> f64 {
+        self.queue_s.get(self.queue_s.len() / 2).copied().unwrap_or_default()
+    }
+}
