@@ -33,12 +33,13 @@ fn main() {
     let measured = trial.run().unwrap();
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
     println!(
-        "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} ms, 95% {:.0} ms, drops {:.2}%",
+        "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} ms, 95% {:.0} ms, drops {:.2}%; {:.1}% of the rate offered",
         mbps.join(" "),
         100.0 * measured.of_limit(),
         measured.limit_bps / 1e6,
         1e3 * measured.median_queue_s(),
         1e3 * measured.queue_s[measured.queue_s.len() * 95 / 100],
         100.0 * measured.queue_drops,
+        100.0 * measured.offered,
     );
 }

@@ -22,6 +22,10 @@ pub const MTU: u32 = 1500;
 /// kernel's bookkeeping doubles it. With the usual start at 64 kB the receiver needs four round trips to open up, whatever
 /// the sender does.
 const CLIENT_BUFFER_BDPS: u64 = 4;
+/// The gateway's send buffer in the same, as `bentpipe doctor` advises.
+const GATEWAY_BUFFER_BDPS: u64 = 4;
+/// The most that the kernel's default lets a send buffer grow to, bytes.
+const USUAL_SEND_BUFFER: u64 = 4_194_304;
 /// The most that the kernel's default lets a receive buffer grow to, bytes.
 const USUAL_BUFFER: u64 = 33_554_432;
 const SATELLITE_SUBNET: Subnet = Subnet::new(1);
@@ -67,6 +71,7 @@ impl Scene {
         }
         forwarding(&gateway)?;
         open_receive_window(&client, config)?;
+        open_send_buffer(&gateway, config)?;
         Ok(Self { link, client, gateway, server })
     }
 
@@ -79,6 +84,15 @@ impl Scene {
     pub fn server_address_v6(&self, port: u16) -> SocketAddr {
         (TERRESTRIAL_SUBNET.right6(), port).into()
     }
+}
+
+/// Lets the gateway's send buffers grow to what its link needs.
+fn open_send_buffer(gateway: &Namespace, config: &LinkConfig) -> Result<(), Error> {
+    if let Some(bdp) = config.forward.bdp() {
+        let most = (GATEWAY_BUFFER_BDPS * bdp.get()).max(USUAL_SEND_BUFFER);
+        gateway.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {most}"))?;
+    }
+    Ok(())
 }
 
 /// Gives the client the receive buffer that its link needs, as `bentpipe doctor` advises.

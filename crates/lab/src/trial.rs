@@ -71,6 +71,8 @@ pub struct Measured {
     pub queue_s: Vec<f64>,
     /// The part of the packets offered to the link that its queue had no room for.
     pub queue_drops: f64,
+    /// What was offered to the link while it was up, as a part of its rate; retransmissions included.
+    pub offered: f64,
 }
 
 impl Trial {
@@ -161,7 +163,9 @@ impl Trial {
             queue_s.push(self.rate.time_for(scene.link.backlog().0.get()).as_secs_f64());
             if self.traces && queue_s.len() % 50 == 0 {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
-                println!("{:5.1} s queue {queue_s:.3} s {:?}", started.elapsed().as_secs_f64(), daemon.standings());
+                let read = now().iter().sum::<u64>() as f64 / 1e6;
+                let at = started.elapsed().as_secs_f64();
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", daemon.standings());
             }
         }
         let (until, counters) = (scene.link.now(), scene.link.counters().0);
@@ -174,6 +178,9 @@ impl Trial {
             clear_sky: up / (until - from).as_secs_f64(),
             queue_s,
             queue_drops: queue_drops(&counted, &counters),
+            offered: (counters.offered_bytes - counted.offered_bytes) as f64 * 8.0
+                / up
+                / self.rate.bps() as f64,
         }
     }
 

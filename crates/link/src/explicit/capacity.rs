@@ -6,8 +6,9 @@ use bentpipe_units::{Rate, Time};
 
 use super::round::Rates;
 
-/// The part of the capacity that is given out. The rest drains what bursts have left in the queue.
-const UTILISATION: f64 = 0.985;
+/// The part of the capacity that is given out where a queue of [`NOISE`] stands, and how much more where none does: senders that
+/// fall short of their rates by less than that fill the link all the same, and the queue settles at half of it.
+const UTILISATION: (f64, f64) = (0.995, 0.0125);
 /// The part of the standing queue that is drained in a round trip. As the queue is seen a round trip late, more than π/2 would
 /// make it swing.
 const DRAIN: f64 = 0.5;
@@ -103,7 +104,8 @@ impl Capacity {
     pub(super) fn budget(&self, queue: Duration, rtt: Duration) -> f64 {
         let rtt = rtt.max(8 * NOISE).as_secs_f64();
         let drained = DRAIN * queue.saturating_sub(NOISE).as_secs_f64() / rtt;
-        self.estimate * (UTILISATION - drained).max(LEAST)
+        let short = 1.0 - queue.min(NOISE).as_secs_f64() / NOISE.as_secs_f64();
+        self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
     }
 
     /// No decision before then.
