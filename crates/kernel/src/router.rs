@@ -122,6 +122,9 @@ pub enum RouterError {
         /// What the system said.
         source: io::Error,
     },
+    /// The kernel did not say which programs there are.
+    #[error("cannot ask for the programs at an interface: {0} (it needs Linux 6.6 and CAP_NET_ADMIN)")]
+    Query(#[source] io::Error),
     /// The page that program and process share could not be mapped.
     #[error("cannot map the memory of the XCP router: {0}")]
     Map(#[source] io::Error),
@@ -227,6 +230,25 @@ impl Router {
         router.configure(config);
         Ok(router)
     }
+}
+
+/// How many programs there are at the egress of an interface, of whoever (bpf(2), `BPF_PROG_QUERY`).
+///
+/// # Errors
+/// [`RouterError::Interface`]; [`RouterError::Query`] on older kernels and without `CAP_NET_ADMIN`.
+pub fn programs_at(interface: &str) -> Result<u32, RouterError> {
+    let index = i32::try_from(index_of(interface)?).unwrap_or(i32::MAX);
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `options` lives through the call and has room for no numbers of programs, as its zeros say.
+    let outcome = unsafe { libbpf_sys::bpf_prog_query_opts(index, libbpf_sys::BPF_TCX_EGRESS, &mut options) };
+    if outcome < 0 {
+        return Err(RouterError::Query(io::Error::from_raw_os_error(-outcome)));
+    }
+    // SAFETY: the union's members are two names of the same number.
+    Ok(unsafe { options.__bindgen_anon_1.count })
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {
