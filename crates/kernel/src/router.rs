@@ -114,7 +114,7 @@ pub enum RouterError {
     Load(#[source] libbpf_rs::Error),
     /// The kernel took the program but not for this interface.
     #[error(
-        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS)"
+        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS, and fewer than 63 programs there)"
     )]
     Attach {
         /// The interface.

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::router::programs_at;
+use bentpipe_kernel::router::{Router, RouterConfig, Variant, programs_at};
+use bentpipe_units::Rate;
 use common::exchange::Exchange;
 use common::{Host, Net, PATIENCE, Running, SERVER, network};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -203,5 +204,25 @@ fn a_router_where_there_was_none_needs_a_restart() {
     let error = daemon.reload(&leg("xcp", "10Mbit/s")).unwrap_err();
     assert!(error.contains("xcp") && error.contains("restart"), "{error}");
     daemon.reload(&leg("cubic", "10Mbit/s")).unwrap();
+    daemon.stop();
+}
+
+#[test]
+fn where_no_router_can_be_had_the_leg_has_the_next_best() {
+    let Some(net) = network() else { return };
+    let config =
+        RouterConfig { capacity: Rate::mbps(10), variant: Variant::Xcp, longest_rtt: Duration::from_secs(1) };
+    // Until the interface has no room for another program.
+    let attach = || Router::attach("sat0", &config).ok();
+    let others: Vec<_> = net.gateway.enter(|| std::iter::from_fn(attach).take(1000).collect());
+    assert!((1..1000).contains(&others.len()));
+    let mut daemon = started(&net, &leg("xcp", "10Mbit/s"));
+    // What cannot be had is no reason to refuse what it goes on with.
+    daemon.reload(&leg("xcp", "20Mbit/s")).unwrap();
+    let (client, server) = net.connection(&net.listen(SERVER[0]));
+    let sockets = net.gateway.output("ss -Htinoe state established");
+    assert!(sockets.contains("hybla"), "{sockets}");
+    Exchange::start((client, server), 100_000).expect_identical();
+    assert_eq!(daemon.counter("xcp_packets"), 0);
     daemon.stop();
 }
