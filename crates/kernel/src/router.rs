@@ -1,9 +1,10 @@
-//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and hands out
-//! feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control interval.
+//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and
+//! hands out feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control
+//! interval.
 //!
-//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process ends, and
-//! packets then pass with the feedback that their senders ask for. Program and process share a page of memory. So after
-//! [`Router::attach`] no further right is needed.
+//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process
+//! ends, and packets then pass with the feedback that their senders ask for. Program and process share a page of
+//! memory. So after [`Router::attach`] no further right is needed.
 
 use std::ffi::CString;
 use std::io;
@@ -144,12 +145,12 @@ pub struct Router {
 }
 
 impl Router {
-    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`] nothing
-    /// is handed out: no sender gets more than zero.
+    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`]
+    /// nothing is handed out: no sender gets more than zero.
     ///
     /// # Errors
-    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the rights,
-    /// [`RouterError::Map`].
+    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the
+    /// rights, [`RouterError::Map`].
     pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
         let index = index_of(interface)?;
         let mut router = Self::load(config)?;
@@ -178,8 +179,8 @@ impl Router {
         });
     }
 
-    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum already and in
-    /// another the next time.
+    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum
+    /// already and in another the next time.
     pub fn take_sums(&mut self) -> RouterSums {
         let sums = self.page.sums();
         let since = sums.since(&self.taken);

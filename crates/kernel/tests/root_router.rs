@@ -27,7 +27,8 @@ fn detached(variant: Variant) -> Option<Router> {
     Some(Router::detached(&config(variant)).unwrap())
 }
 
-/// As the papers have it, in floating point (Katabi, Handley and Rohrs 2002, §3.5): what the eBPF program is to be equal to.
+/// As the papers have it, in floating point (Katabi, Handley and Rohrs 2002, §3.5): what the eBPF program is to be
+/// equal to.
 #[derive(Debug, Clone, Copy)]
 struct Pools(RouterShares);
 
@@ -102,7 +103,8 @@ fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
                     let asked = count * f64::from(fields.feedback);
                     let wanted = pools.give(spacing, f64::from(wire), asked, may_grow);
                     let given = count * f64::from(feedback_of(&trial.bytes));
-                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for a nanosecond.
+                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for
+                    // a nanosecond.
                     carried += count + spacing * 0.24;
                     prop_assert!((given - wanted).abs() <= carried, "{given} and not {wanted} ± {carried}");
                     prop_assert!(feedback_of(&trial.bytes) <= fields.feedback);
@@ -128,7 +130,8 @@ fn sums_are_those_of_the_packets_on_the_wire() {
         router.try_frame(&Frame { segments, wire_length, ..Frame::new(&frame) }).unwrap();
     }
     let sums = router.take_sums();
-    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data, once all of it.
+    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data, once
+    // all of it.
     assert_eq!(sums.bytes, f64::from(10 * 56 + 1000 + 56 + 1000 + 40 + 1000));
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * b;
     assert!(close(sums.spacing, 11.0 * 1.2e-3) && close(sums.asking_spacing, 10.0 * 1.2e-3), "{sums:?}");

@@ -46,7 +46,8 @@ impl Wire {
         Self { sender, receiver }
     }
 
-    /// A segment of `flow`, whose sender says that its round trip is so long and that it sends a packet in each `spacing`.
+    /// A segment of `flow`, whose sender says that its round trip is so long and that it sends a packet in each
+    /// `spacing`.
     fn send(&self, flow: u16, rtt: Duration, spacing: Duration) {
         let mut segment = [flow, flow].map(u16::to_be_bytes).concat();
         segment.extend([0, 0, 0, 0, 0, 0, 0, 0, 9 << 4, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
@@ -58,8 +59,8 @@ impl Wire {
         self.sender.send(&segment).unwrap();
     }
 
-    /// The next that has arrived: of which flow, and its feedback. The server's answers that it knows no such connection are
-    /// not heard here, since they leave it.
+    /// The next that has arrived: of which flow, and its feedback. The server's answers that it knows no such
+    /// connection are not heard here, since they leave it.
     fn receive(&mut self) -> Option<(u16, i32)> {
         let mut packet = [0; 2048];
         loop {

@@ -42,8 +42,8 @@ impl Injector {
         Self { socket, interface: index as i32 }
     }
 
-    /// Sends what begins with a link header of `link` bytes. The checksum field holds the sum of the pseudo header; data beyond
-    /// `size` bytes are for further segments.
+    /// Sends what begins with a link header of `link` bytes. The checksum field holds the sum of the pseudo header;
+    /// data beyond `size` bytes are for further segments.
     pub(crate) fn send(&self, packet: &[u8], link: usize, size: usize) {
         let v6 = packet[link] >> 4 == 6;
         let transport = link + if v6 { 40 } else { 20 };
