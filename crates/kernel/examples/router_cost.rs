@@ -1,64 +1,84 @@
-//! What the XCP router's eBPF program takes for a packet: `router_cost [RUNS]`, as root, in a release build.
+//! What the XCP router's eBPF program takes for a packet: `router_cost [PACKETS]`, as root, in a release build.
 //!
-//! The program runs on frames that go nowhere (`BPF_PROG_TEST_RUN`), each a million times if not told otherwise, on one
-//! processor whose caches know it. The best of seven rounds is printed, and the median.
+//! First the program alone runs on a frame that goes nowhere (`BPF_PROG_TEST_RUN`), a million times if not told
+//! otherwise. Then packets of which each is changed go out by one end of a cable in a network namespace of its own,
+//! with and without the program there. The best of 21 rounds is printed, and the median.
 
-use std::time::Duration;
+#[path = "../tests/common/frame.rs"]
+#[allow(dead_code)]
+mod frame;
+#[path = "../tests/common/injector.rs"]
+mod injector;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use bentpipe_kernel::router::{Frame, Router, RouterConfig, RouterError, RouterShares, Variant};
 use bentpipe_units::Rate;
+use frame::{HeaderFields, Segment};
+use injector::Injector;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-const ROUNDS: usize = 7;
-/// Behind the headers of Ethernet, IP and TCP.
+const ROUNDS: usize = 21;
 const PAYLOAD: usize = 1400;
 
 fn main() -> Result<(), RouterError> {
-    let runs = std::env::args().nth(1).and_then(|runs| runs.parse().ok()).unwrap_or(1_000_000);
+    let packets = std::env::args().nth(1).and_then(|packets| packets.parse().ok()).unwrap_or(1_000_000);
     let config = RouterConfig {
         capacity: Rate::mbps(1_000_000),
         variant: Variant::PXcp,
         longest_rtt: Duration::from_secs(4),
     };
-    let router = Router::detached(&config)?;
-    // More than is asked for: the feedback stays as it is. Nothing at all: it is lowered, in every run to the same.
-    let plenty = RouterShares { positive: 1e15, per_second: 1e15, ..RouterShares::default() };
-    for (what, frame, shares) in [
-        ("no TCP", frame(17, &[]), plenty),
-        ("TCP without options", frame(6, &[]), plenty),
-        ("timestamps, no congestion header", frame(6, &timestamps()), plenty),
-        ("congestion header, nothing to change", frame(6, &congestion_header()), plenty),
-        ("feedback lowered, checksum corrected", frame(6, &congestion_header()), RouterShares::default()),
-    ] {
-        router.set_shares(&shares);
-        let mut took = Vec::new();
-        for _ in 0..ROUNDS {
-            took.push(router.try_frame(&Frame { repeat: runs, ..Frame::new(&frame) })?.took.as_nanos());
-        }
-        took.sort_unstable();
-        println!("{what:40} {:4} ns (median {} ns)", took[0], took[ROUNDS / 2]);
+    alone(&config, packets)?;
+    at_a_cable(&config, packets / 10)
+}
+
+fn segment(with_header: bool) -> Segment {
+    let fields = HeaderFields { rtt: 600_000, spacing: 1_200_000, feedback: 1000 };
+    Segment { fields: with_header.then_some(fields), v6: false, payload: PAYLOAD, nops: 0 }
+}
+
+fn alone(config: &RouterConfig, packets: u32) -> Result<(), RouterError> {
+    let router = Router::detached(config)?;
+    // More than is asked for, so that the feedback stays as it is, however often.
+    router.set_shares(&RouterShares { positive: 1e15, per_second: 1e15, ..RouterShares::default() });
+    for (what, with_header) in [("no congestion header", false), ("congestion header, kept", true)] {
+        let frame = segment(with_header).frame();
+        let frame = Frame { repeat: packets, ..Frame::new(&frame) };
+        let run = |_| Ok(router.try_frame(&frame)?.took.as_nanos() as f64);
+        let took = (0..ROUNDS).map(run).collect::<Result<Vec<_>, RouterError>>()?;
+        print(&format!("program alone, {what}"), took);
     }
     Ok(())
 }
 
-fn timestamps() -> Vec<u8> {
-    [&[1, 1, 8, 10][..], &[0; 8]].concat()
+fn at_a_cable(config: &RouterConfig, packets: u32) -> Result<(), RouterError> {
+    // SAFETY: NEWNET changes this thread's network only, and it is the only thread.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("root makes network namespaces");
+    for line in ["link add near type veth peer name far", "link set near up", "link set far up"] {
+        assert!(Command::new("ip").args(line.split(' ')).status().is_ok_and(|status| status.success()));
+    }
+    let injector = Injector::open("near");
+    let frame = segment(true).unfinished_frame();
+    let send = || {
+        let start = Instant::now();
+        (0..packets).for_each(|_| injector.send(&frame, 14, PAYLOAD));
+        start.elapsed().as_nanos() as f64 / f64::from(packets)
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    // One after the other, so that what else this machine does falls on both.
+    for _ in 0..ROUNDS {
+        without.push(send());
+        let router = Router::attach("near", config)?;
+        with.push(send());
+        assert_eq!(router.counters().lowered, u64::from(packets));
+    }
+    print("sent over a cable, no program", without);
+    print("sent over a cable, feedback lowered in each", with);
+    Ok(())
 }
 
-/// Behind timestamps, 600 ms, 1.2 ms, 1 kB/s.
-fn congestion_header() -> Vec<u8> {
-    let numbers = [600_000u32, 1_200_000, 1000].map(u32::to_be_bytes).concat();
-    [&timestamps()[..], &[254, 16, 0x42, 0x50], &numbers].concat()
-}
-
-fn frame(protocol: u8, options: &[u8]) -> Vec<u8> {
-    let mut frame = vec![2; 12];
-    let length = (40 + options.len() + PAYLOAD) as u16;
-    let [high, low] = length.to_be_bytes();
-    frame.extend([8, 0, 0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    let mut tcp = [0; 20];
-    tcp[12] = ((20 + options.len()) / 4 * 16) as u8;
-    frame.extend(tcp);
-    frame.extend(options);
-    frame.resize(frame.len() + PAYLOAD, 7);
-    frame
+fn print(what: &str, mut took: Vec<f64>) {
+    took.sort_by(f64::total_cmp);
+    println!("{what:45} {:6.0} ns (median {:.0} ns)", took[0], took[took.len() / 2]);
 }

@@ -1,9 +1,10 @@
-//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and hands out
-//! feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control interval.
+//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and
+//! hands out feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control
+//! interval.
 //!
-//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process ends, and
-//! packets then pass with the feedback that their senders ask for. Program and process share a page of memory. So after
-//! [`Router::attach`] no further right is needed.
+//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process
+//! ends, and packets then pass with the feedback that their senders ask for. Program and process share a page of
+//! memory. So after [`Router::attach`] no further right is needed.
 
 use std::ffi::CString;
 use std::io;
@@ -114,7 +115,7 @@ pub enum RouterError {
     Load(#[source] libbpf_rs::Error),
     /// The kernel took the program but not for this interface.
     #[error(
-        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS)"
+        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS, and fewer than 63 programs there)"
     )]
     Attach {
         /// The interface.
@@ -122,6 +123,9 @@ pub enum RouterError {
         /// What the system said.
         source: io::Error,
     },
+    /// The kernel did not say which programs there are.
+    #[error("cannot ask for the programs at an interface: {0} (it needs Linux 6.6 and CAP_NET_ADMIN)")]
+    Query(#[source] io::Error),
     /// The page that program and process share could not be mapped.
     #[error("cannot map the memory of the XCP router: {0}")]
     Map(#[source] io::Error),
@@ -141,12 +145,12 @@ pub struct Router {
 }
 
 impl Router {
-    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`] nothing
-    /// is handed out: no sender gets more than zero.
+    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`]
+    /// nothing is handed out: no sender gets more than zero.
     ///
     /// # Errors
-    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the rights,
-    /// [`RouterError::Map`].
+    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the
+    /// rights, [`RouterError::Map`].
     pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
         let index = index_of(interface)?;
         let mut router = Self::load(config)?;
@@ -175,8 +179,8 @@ impl Router {
         });
     }
 
-    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum already and in
-    /// another the next time.
+    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum
+    /// already and in another the next time.
     pub fn take_sums(&mut self) -> RouterSums {
         let sums = self.page.sums();
         let since = sums.since(&self.taken);
@@ -227,6 +231,25 @@ impl Router {
         router.configure(config);
         Ok(router)
     }
+}
+
+/// How many programs there are at the egress of an interface, of whoever (bpf(2), `BPF_PROG_QUERY`).
+///
+/// # Errors
+/// [`RouterError::Interface`]; [`RouterError::Query`] on older kernels and without `CAP_NET_ADMIN`.
+pub fn programs_at(interface: &str) -> Result<u32, RouterError> {
+    let index = i32::try_from(index_of(interface)?).unwrap_or(i32::MAX);
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `options` lives through the call and has room for no numbers of programs, as its zeros say.
+    let outcome = unsafe { libbpf_sys::bpf_prog_query_opts(index, libbpf_sys::BPF_TCX_EGRESS, &mut options) };
+    if outcome < 0 {
+        return Err(RouterError::Query(io::Error::from_raw_os_error(-outcome)));
+    }
+    // SAFETY: the union's members are two names of the same number.
+    Ok(unsafe { options.__bindgen_anon_1.count })
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {

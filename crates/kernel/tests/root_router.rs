@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use bentpipe_kernel::router::{Frame, Router, RouterConfig, RouterShares, Variant};
+use bentpipe_link::agent::xcp::control::Shares;
 use bentpipe_units::Rate;
 use common::frame::{HeaderFields, Segment, blank, checksum_is_right, feedback_of};
 use proptest::prelude::*;
@@ -25,27 +26,6 @@ fn detached(variant: Variant) -> Option<Router> {
         return None;
     }
     Some(Router::detached(&config(variant)).unwrap())
-}
-
-/// As the papers have it, in floating point (Katabi, Handley and Rohrs 2002, §3.5): what the eBPF program is to be equal to.
-#[derive(Debug, Clone, Copy)]
-struct Pools(RouterShares);
-
-impl Pools {
-    fn give(&mut self, spacing: f64, bytes: f64, asked: f64, may_grow: bool) -> f64 {
-        let Self(left) = self;
-        let growth = if may_grow { left.per_second * spacing } else { 0.0 };
-        let mut positive = left.positive.min(growth);
-        let mut negative = left.negative.min(left.per_byte * bytes);
-        let feedback = positive - negative;
-        if asked < feedback {
-            negative = left.negative.min(negative + feedback - asked);
-            positive = (asked + negative).max(0.0);
-        }
-        left.positive = (left.positive - positive).max(0.0);
-        left.negative -= negative;
-        feedback.min(asked)
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -77,13 +57,14 @@ fn shares() -> impl Strategy<Value = RouterShares> {
 }
 
 #[test]
-fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
+fn feedback_is_that_of_virtual_time_and_checksums_stay_right() {
     for variant in [Variant::Xcp, Variant::PXcp] {
         let Some(router) = detached(variant) else { return };
         runner()
             .run(&(shares(), prop::collection::vec(case(), 1..40)), |(shares, cases)| {
                 router.set_shares(&shares);
-                let mut pools = Pools(shares);
+                let RouterShares { positive, negative, per_second, per_byte, .. } = shares;
+                let mut in_virtual_time = Shares { positive, negative, per_second, per_byte };
                 let mut carried = 0.0;
                 for Case { segment, segments } in cases {
                     let frame = segment.frame();
@@ -100,10 +81,12 @@ fn feedback_is_what_the_formulas_say_and_checksums_stay_right() {
                     let rtt = f64::from(fields.rtt) * 1e-6;
                     let spacing = count * (f64::from(fields.spacing) * 1e-9).min(rtt).min(2.0);
                     let asked = count * f64::from(fields.feedback);
-                    let wanted = pools.give(spacing, f64::from(wire), asked, may_grow);
+                    let spacing = Duration::from_secs_f64(spacing);
+                    let wanted = in_virtual_time.give(spacing, f64::from(wire), asked, may_grow);
                     let given = count * f64::from(feedback_of(&trial.bytes));
-                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for a nanosecond.
-                    carried += count + spacing * 0.24;
+                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for
+                    // a nanosecond.
+                    carried += count + spacing.as_secs_f64() * 0.24;
                     prop_assert!((given - wanted).abs() <= carried, "{given} and not {wanted} ± {carried}");
                     prop_assert!(feedback_of(&trial.bytes) <= fields.feedback);
                     prop_assert!(checksum_is_right(&trial.bytes));
@@ -128,7 +111,8 @@ fn sums_are_those_of_the_packets_on_the_wire() {
         router.try_frame(&Frame { segments, wire_length, ..Frame::new(&frame) }).unwrap();
     }
     let sums = router.take_sums();
-    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data, once all of it.
+    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data, once
+    // all of it.
     assert_eq!(sums.bytes, f64::from(10 * 56 + 1000 + 56 + 1000 + 40 + 1000));
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * b;
     assert!(close(sums.spacing, 11.0 * 1.2e-3) && close(sums.asking_spacing, 10.0 * 1.2e-3), "{sums:?}");
@@ -154,6 +138,12 @@ fn the_queue_drains_at_the_capacity() {
     // The program runs a thousand times in much less than half a second even on a busy machine.
     assert!((600_000.0..=1_252_000.0).contains(&queue), "{queue}");
     common::wait_for("the queue to drain", || (router.take_sums().queue == 0.0).then_some(()));
+    // Each of these has left, in a millisecond, before the next one comes.
+    for _ in 0..4 {
+        router.try_frame(&Frame::new(&frame)).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        assert_eq!(router.take_sums().queue, 0.0);
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The XCP routers of the satellite legs: what they hand out in a control interval is decided here.
 //!
-//! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums once in each
-//! control interval, has the shares decided by the code that decides them in virtual time
+//! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums once in
+//! each control interval, has the shares decided by the code that decides them in virtual time
 //! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and puts them where the kernel finds them.
-//! If the thread is late, what it decides is for the time that has really passed, and meanwhile no more is handed out than
-//! was decided before.
+//! If the thread is late, what it decides is for the time that has really passed, and meanwhile no more is handed
+//! out than was decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,7 +62,8 @@ struct Tally {
 }
 
 impl Attached {
-    /// Attaches a router to the interface of each leg that wants one. Needs `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN`.
+    /// Attaches a router to the interface of each leg that wants one. Needs `CAP_BPF`, `CAP_PERFMON` and
+    /// `CAP_NET_ADMIN`.
     pub(crate) fn attach(config: &Config) -> Self {
         let mut attached = Self { routers: BTreeMap::new(), failed: BTreeSet::new() };
         for (interface, wanted) in wanted(config) {
@@ -81,7 +82,8 @@ impl Attached {
         attached
     }
 
-    /// The configuration as it can be had: a leg whose router could not be attached has the next best congestion control.
+    /// The configuration as it can be had: a leg whose router could not be attached has the next best congestion
+    /// control.
     pub(crate) fn adapt(&self, config: &Config) -> Config {
         adapt(config, &self.failed)
     }

@@ -2,16 +2,17 @@
 /*
  * What an XCP router does for each packet, at the egress of an interface (tcx, Linux 6.6).
  *
- * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002), §3.5. The sums
- * are kept here, and the feedback is handed out here; what is to be handed out in a control interval is decided in user
- * space, in floating point, by the code that decides it in virtual time as well.
+ * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002), §3.5.
+ * The sums are kept here, and the feedback is handed out here; what is to be handed out in a control interval is
+ * decided in user space, in floating point, by the code that decides it in virtual time as well.
  *
  * The congestion header is a TCP option (kind 254, RFC 6994 experiment 0x4250) of 16 bytes in segments with data:
  *
  *     254  16  0x42 0x50 | RTT, us | X, ns | feedback, bytes per second, signed |
  *
- * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will have a copy: what
- * is given to the segments together is divided by their number. Bytes are those of IP packets, headers of each included.
+ * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will have a
+ * copy: what is given to the segments together is divided by their number. Bytes are those of IP packets, headers of
+ * each included.
  *
  * Whatever cannot be read passes as it is.
  */
@@ -176,7 +177,7 @@ static inline u8 classify(const u8 *options, u32 at, u32 length)
 	return length == OFFER_LENGTH || length == TOTAL_LENGTH ? ABSENT : MALFORMED;
 }
 
-/* Looks at one option; whether that was the last. The verifier sees this once, where it would see a loop 40 times over. */
+/* Looks at one option; whether that was the last. The verifier sees this once, and a loop would be 40 times that. */
 static long look_at_option(u32 index, void *context)
 {
 	struct packet *p = context;
@@ -199,7 +200,7 @@ static long look_at_option(u32 index, void *context)
 	return 0;
 }
 
-/* The offset of the TCP header, if this is the first and last fragment of an IP packet with nothing in between; or 0. */
+/* The offset of the TCP header, if the IP packet is whole and has nothing in between; or 0. */
 static inline u32 find_transport(struct __sk_buff *skb, u32 network)
 {
 	u8 ip[20];

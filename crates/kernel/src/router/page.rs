@@ -186,8 +186,8 @@ impl Page {
     }
 
     fn memory(&self) -> &Memory {
-        // SAFETY: the mapping is at least as long as a `Memory`, aligned to a page, and lives as long as `self`; any bits
-        // are a valid value of its fields.
+        // SAFETY: the mapping is at least as long as a `Memory`, aligned to a page, and lives as long as `self`; any
+        // bits are a valid value of its fields.
         unsafe { self.memory.as_ref() }
     }
 }

@@ -44,8 +44,17 @@ impl Segment {
         frame.extend(options);
         frame.extend((0..self.payload).map(|byte| byte as u8));
         let checksum = !sum(&frame);
-        let at = transport(&frame) + 16;
-        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        write_checksum(&mut frame, checksum);
+        frame
+    }
+
+    /// As the kernel's own TCP leaves it for later: with the sum of the pseudo header instead of the checksum.
+    pub(crate) fn unfinished_frame(&self) -> Vec<u8> {
+        let mut frame = self.frame();
+        let pseudo = sum(&frame[..transport(&frame)]);
+        let length = (frame.len() - transport(&frame)) as u16;
+        let (sum, carry) = pseudo.overflowing_add(length);
+        write_checksum(&mut frame, sum + u16::from(carry));
         frame
     }
 
@@ -78,6 +87,23 @@ pub(crate) fn checksum_is_right(frame: &[u8]) -> bool {
     sum(frame) == 0xffff
 }
 
+/// The packet of a device without link headers as a frame.
+pub(crate) fn with_link_header(packet: &[u8]) -> Vec<u8> {
+    let protocol = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
+    [&[0; 12][..], &protocol, packet].concat()
+}
+
+/// What the segment carries.
+pub(crate) fn payload(frame: &[u8]) -> &[u8] {
+    let start = transport(frame);
+    &frame[start + usize::from(frame[start + 12] >> 4) * 4..]
+}
+
+fn write_checksum(frame: &mut [u8], checksum: u16) {
+    let at = transport(frame) + 16;
+    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
 fn feedback_at(frame: &[u8]) -> Option<usize> {
     let options = transport(frame) + TCP;
     let position = frame[options..].windows(4).position(|bytes| bytes == [254, 16, 0x42, 0x50])?;
@@ -88,6 +114,8 @@ fn ipv4(length: usize) -> Vec<u8> {
     let total = ((20 + length) as u16).to_be_bytes();
     let mut header = vec![8, 0, 0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 6, 0, 0];
     header.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+    let checksum = !fold(words(&header[2..]));
+    header[12..14].copy_from_slice(&checksum.to_be_bytes());
     header
 }
 
@@ -112,10 +140,14 @@ fn sum(frame: &[u8]) -> u16 {
     let start = transport(frame);
     let addresses = if is_v6(frame) { ETHERNET + 8 } else { ETHERNET + 12 };
     let length = (frame.len() - start) as u32;
-    let bytes = frame[addresses..]
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])));
-    let mut sum = bytes.sum::<u32>() + length + 6;
+    fold(words(&frame[addresses..]) + length + 6)
+}
+
+fn words(bytes: &[u8]) -> u32 {
+    bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0))).sum()
+}
+
+fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod frame;
+pub(crate) mod injector;
 
 use std::fmt::Debug;
 use std::io::Write;

@@ -38,8 +38,8 @@ impl Interval {
         self.began + if self.silent_at.is_some() { LOOK } else { self.mean_rtt }
     }
 
-    /// Decides if the interval has ended; whether it has. One in which nothing has passed is the last until packets come
-    /// again, and gives them nothing that was made of what was before the silence.
+    /// Decides if the interval has ended; whether it has. One in which nothing has passed is the last until packets
+    /// come again, and gives them nothing that was made of what was before the silence.
     pub(super) fn advance(&mut self, now: Instant, router: &mut Router) -> bool {
         if now < self.wake_at() {
             return false;
