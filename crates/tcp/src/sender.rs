@@ -383,7 +383,7 @@ impl Sender {
     fn may_send(&mut self, now: Time, len: u64) -> bool {
         let window = match self.recovery.allowance() {
             Some(bytes) => len <= bytes,
-            None => self.in_flight() + len <= self.congestion.cwnd().max(self.mss),
+            None => self.in_flight() + len <= self.congestion.flight_limit().max(self.mss),
         };
         self.paced_out = window && now < self.next_paced;
         let may = window && !self.paced_out;

@@ -81,6 +81,11 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
     fn cwnd(&self) -> u64;
 
+    /// Bytes that may be in flight: the window, unless the pacing holds the sender to it and this is only to be out of its way.
+    fn flight_limit(&self) -> u64 {
+        self.cwnd()
+    }
+
     /// The slow-start threshold, bytes; [`NO_SSTHRESH`] before there is one.
     fn ssthresh(&self) -> u64;
 

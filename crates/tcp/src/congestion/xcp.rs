@@ -76,6 +76,14 @@ impl CongestionControl for Xcp {
         }
     }
 
+    /// Whole segments: a window of 3.4 of them is 3.4 in a round trip by the pacing, as it tells the routers, and not 3.
+    fn flight_limit(&self) -> u64 {
+        match &self.window {
+            Window::Standard(standard) => standard.cwnd(),
+            Window::Explicit(explicit) => (explicit.cwnd as u64).next_multiple_of(self.parameters.mss),
+        }
+    }
+
     fn ssthresh(&self) -> u64 {
         match &self.window {
             Window::Standard(standard) => standard.ssthresh(),
@@ -103,7 +111,8 @@ impl CongestionControl for Xcp {
 
     fn on_feedback(&mut self, feedback: &Feedback) {
         let Feedback { now, change, srtt, demand } = *feedback;
-        if change >= ASKS_FOR_MORE {
+        // As asked for: no router has touched it. Nothing where nothing has been said before: nothing may have been asked.
+        if change >= ASKS_FOR_MORE || change == 0 && matches!(self.window, Window::Standard(_)) {
             return;
         }
         let cwnd = self.cwnd() as f64;
@@ -232,11 +241,13 @@ mod tests {
         feed(&mut xcp, 0, 20_000, u64::MAX);
         assert_eq!(xcp.cwnd(), 10 * MSS + 10_000);
         feed(&mut xcp, 1, -10_000, u64::MAX);
-        assert_eq!(xcp.cwnd(), 15 * MSS);
+        assert_eq!((xcp.cwnd(), xcp.flight_limit()), (15 * MSS, 15 * MSS));
         assert_eq!(xcp.pacing_rate(RTT), Rate::from_bps(15 * MSS * 8 * 2));
         acknowledge(&mut xcp, 2);
         assert_eq!(xcp.cwnd(), 15 * MSS, "an acknowledgement alone changes nothing");
-        feed(&mut xcp, 3, -1_000_000, u64::MAX);
+        feed(&mut xcp, 3, 2, u64::MAX);
+        assert_eq!((xcp.cwnd(), xcp.flight_limit()), (15 * MSS + 1, 16 * MSS));
+        feed(&mut xcp, 4, -1_000_000, u64::MAX);
         assert_eq!(xcp.cwnd(), MSS);
     }
 
@@ -275,7 +286,7 @@ mod tests {
     #[test]
     fn a_request_that_comes_back_as_it_was_has_met_no_router() {
         let mut xcp = sender(XcpSender::Xcp);
-        for change in [ASKS_FOR_MORE, 2 * ASKS_FOR_MORE, i32::MAX] {
+        for change in [ASKS_FOR_MORE, 2 * ASKS_FOR_MORE, i32::MAX, 0] {
             feed(&mut xcp, 500, change, u64::MAX);
             assert_eq!((xcp.cwnd(), xcp.pacing_rate(RTT)), (10 * MSS, None));
         }
