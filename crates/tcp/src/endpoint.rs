@@ -18,8 +18,8 @@ use crate::{Config, SynSchedule};
 const TIMESTAMPS_LENGTH: u64 = 12;
 /// RFC 7323 §2.3: a larger shift is taken as this one.
 const MAX_WINDOW_SHIFT: u8 = 14;
-/// Bytes of a TCP header at the most.
-const MAX_HEADER: usize = 60;
+/// Bytes of options that a TCP header has room for.
+const MAX_OPTIONS: usize = 40;
 /// What a host that announces no mss must accept (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -555,27 +555,28 @@ impl Endpoint {
 
     fn segment(&mut self, now: Time, outgoing: Outgoing) -> Segment {
         let flags = if outgoing.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        // Without feedback for the length of a repair a queue would stand as long: it goes before the last SACK block, which
+        // an earlier acknowledgement has told of (RFC 2018 §4).
+        let congestion =
+            if self.feedback { self.congestion_option(outgoing.len) } else { CongestionOption::None };
+        let timestamps = self.own_timestamps(now);
+        let taken = if timestamps.is_some() { TIMESTAMPS_LENGTH as usize } else { 0 } + congestion.length();
         let sack = match self.sack {
-            true => self.receiver.sack_blocks(self.initial_receive, self.timestamps),
+            true => self.receiver.sack_blocks(self.initial_receive, sack_room(taken)),
             false => SackBlocks::default(),
         };
         let window = self.receiver.acknowledge();
-        let segment = Segment {
+        Segment {
             seq: sequence_of(self.initial_send, outgoing.start),
             ack: self.acknowledgement(),
             len: outgoing.len,
             window,
             flags,
             syn: None,
-            timestamps: self.own_timestamps(now),
+            timestamps,
             sack,
-            congestion: CongestionOption::None,
-        };
-        // SACK blocks come first, as in Linux: feedback that has no room beside them comes with a later segment.
-        let option =
-            if self.feedback { self.congestion_option(outgoing.len) } else { CongestionOption::None };
-        let has_room = segment.header_length() + option.length() <= MAX_HEADER;
-        Segment { congestion: if has_room { option } else { CongestionOption::None }, ..segment }
+            congestion,
+        }
     }
 
     fn congestion_option(&self, len: u32) -> CongestionOption {
@@ -601,6 +602,11 @@ impl Endpoint {
 /// The clock of the timestamps: milliseconds (RFC 7323 §5.4), from 1, for an echo of 0 is none.
 fn clock(now: Time) -> u32 {
     ((now.as_nanos() / 1_000_000) as u32).wrapping_add(1)
+}
+
+/// The SACK blocks that fit beside so many bytes of other options (RFC 2018 §3).
+fn sack_room(taken: usize) -> usize {
+    (MAX_OPTIONS - taken).saturating_sub(4) / 8
 }
 
 /// The smallest shift with which the receive buffer fits into the header's 16 bits.
