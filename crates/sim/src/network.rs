@@ -216,5 +216,6 @@ mod tests {
     #[test]
     fn a_packet_on_a_link_without_stations_takes_104_bytes() {
         assert_eq!(size_of::<(Time, Packet)>(), 104);
+        assert_eq!(size_of::<(Time, Frame<Packet>)>(), 144);
     }
 }
