@@ -1,10 +1,11 @@
 //! Links and what is on them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use bentpipe_link::agent::{self, Frame, TcpFlags, TcpHeader};
+use bentpipe_link::agent::{self, CongestionHeader, Frame, TcpFlags, TcpHeader};
 use bentpipe_link::{Counters, Direction, Fate, Link};
-use bentpipe_tcp::{SackBlocks, Segment};
+use bentpipe_tcp::{CongestionOption, SackBlocks, Segment};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::scenario::{Hop, LinkSpec};
@@ -45,6 +46,24 @@ impl agent::Packet for Packet {
 
     fn without_sack(&self) -> Self {
         Self { segment: Segment { sack: SackBlocks::default(), ..self.segment }, ..*self }
+    }
+
+    fn congestion_header(&self) -> Option<CongestionHeader> {
+        let CongestionOption::Request { rtt, spacing, feedback } = self.segment.congestion else {
+            return None;
+        };
+        Some(CongestionHeader {
+            rtt: Duration::from_micros(rtt.into()),
+            spacing: Duration::from_nanos(spacing.into()),
+            feedback,
+        })
+    }
+
+    fn with_feedback(mut self, given: i32) -> Self {
+        if let CongestionOption::Request { feedback, .. } = &mut self.segment.congestion {
+            *feedback = given;
+        }
+        self
     }
 }
 
@@ -153,7 +172,9 @@ mod tests {
         sack.push(u32::MAX, 3);
         let flags = Flags::FIN | Flags::ACK;
         let timestamps = Some(Timestamps { value: 1, echo: 2 });
-        let segment = Segment { seq: 9, ack: 12, len: 100, window: 77, flags, timestamps, sack, syn: None };
+        let congestion = CongestionOption::Request { rtt: 600_000, spacing: 1_200, feedback: 99 };
+        let segment =
+            Segment { seq: 9, ack: 12, len: 100, window: 77, flags, timestamps, sack, congestion, syn: None };
         Packet { segment, from: 6, hop: 1 }
     }
 
@@ -182,7 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_on_a_link_without_stations_takes_88_bytes() {
-        assert_eq!(size_of::<(Time, Packet)>(), 88);
+    fn a_router_reads_the_congestion_header_and_writes_its_feedback() {
+        let header = packet().congestion_header().unwrap();
+        assert_eq!((header.rtt.as_millis(), header.spacing.as_nanos(), header.feedback), (600, 1_200, 99));
+        let lowered = packet().with_feedback(-5);
+        assert_eq!(lowered.congestion_header().unwrap().feedback, -5);
+        let mut bare = packet();
+        bare.segment.congestion = CongestionOption::Total(7);
+        assert_eq!((bare.congestion_header(), bare.with_feedback(3)), (None, bare));
+    }
+
+    #[test]
+    fn a_packet_on_a_link_without_stations_takes_104_bytes() {
+        assert_eq!(size_of::<(Time, Packet)>(), 104);
+        assert_eq!(size_of::<(Time, Frame<Packet>)>(), 144);
     }
 }

@@ -6,7 +6,10 @@ use bentpipe_units::Time;
 
 use crate::handshake::Handshake;
 use crate::receiver::Receiver;
-use crate::segment::{Flags, SackBlocks, Segment, SynOptions, Timestamps, offset_of, sequence_of};
+use crate::segment::{
+    CongestionOption, Flags, REQUEST_LENGTH, SackBlocks, Segment, SynOptions, Timestamps, offset_of,
+    sequence_of,
+};
 use crate::sender::{Agreement, Outgoing, Sender};
 use crate::state::{End, State, Statistics, Variables};
 use crate::{Config, SynSchedule};
@@ -15,6 +18,8 @@ use crate::{Config, SynSchedule};
 const TIMESTAMPS_LENGTH: u64 = 12;
 /// RFC 7323 §2.3: a larger shift is taken as this one.
 const MAX_WINDOW_SHIFT: u8 = 14;
+/// Bytes of options that a TCP header has room for.
+const MAX_OPTIONS: usize = 40;
 /// What a host that announces no mss must accept (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -32,6 +37,11 @@ pub struct Endpoint {
     window_shift_out: u8,
     timestamps: bool,
     sack: bool,
+    /// Both sides use the congestion header.
+    feedback: bool,
+    /// The sum of the feedback that has arrived, for the other side; and the sum that the other side has told of last.
+    feedback_in: u32,
+    feedback_told: u32,
     echo: u32,
     sender: Sender,
     receiver: Receiver,
@@ -81,6 +91,9 @@ impl Endpoint {
             window_shift_out: 0,
             timestamps: config.timestamps,
             sack: config.sack,
+            feedback: false,
+            feedback_in: 0,
+            feedback_told: 0,
             echo: 0,
             sender: Sender::new(&config),
             receiver: Receiver::new(receive_buffer, u64::from(config.mss), config.delayed_ack),
@@ -304,6 +317,8 @@ impl Endpoint {
         self.handshake.peer = options;
         self.timestamps = self.config.timestamps && segment.timestamps.is_some();
         self.sack = self.config.sack && options.sack_permitted;
+        self.feedback =
+            self.config.congestion.wants_feedback() && segment.congestion == CongestionOption::Offer;
         self.echo = segment.timestamps.map_or(0, |timestamps| timestamps.value);
         if let Some(shift) = options.window_scale.filter(|_| self.config.window_scaling) {
             self.window_shift_in = shift.min(MAX_WINDOW_SHIFT);
@@ -375,7 +390,8 @@ impl Endpoint {
         let repeated = self.handshake.sent > 1;
         let once = (self.handshake.transmissions == 1).then(|| now - self.handshake.began_at);
         let announced = self.handshake.peer.mss.unwrap_or(DEFAULT_MSS).min(self.config.mss);
-        let options = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
+        let timestamps = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
+        let options = timestamps + if self.feedback { REQUEST_LENGTH as u64 } else { 0 };
         let agreed = Agreement {
             mss: u64::from(announced).saturating_sub(options).max(1),
             sack: self.sack,
@@ -407,6 +423,9 @@ impl Endpoint {
             self.note_timestamp(segment, start, nxt);
         } else {
             return;
+        }
+        if let CongestionOption::Request { feedback, .. } = segment.congestion {
+            self.feedback_in = self.feedback_in.wrapping_add_signed(feedback);
         }
         if segment.len > 0 || segment.is_fin() {
             self.receiver.take(now, start, u64::from(segment.len), segment.is_fin());
@@ -450,8 +469,21 @@ impl Endpoint {
         let blocks = segment.sack.as_slice().iter().filter(|_| selective).filter_map(|&(first, end)| {
             Some((offset_of(initial, first, ack)?, offset_of(initial, end, ack)?))
         });
+        self.note_feedback(now, segment, ack >= una);
         self.sender.on_ack(now, ack, blocks, duplicate, echo);
         true
+    }
+
+    /// What the routers have said since the last time. An acknowledgement that was overtaken tells of what is known.
+    fn note_feedback(&mut self, now: Time, segment: &Segment, in_order: bool) {
+        if let CongestionOption::Total(total) = segment.congestion
+            && self.feedback
+            && in_order
+        {
+            let change = total.wrapping_sub(self.feedback_told) as i32;
+            self.feedback_told = total;
+            self.sender.on_feedback(now, change);
+        }
     }
 
     /// The round-trip time by the timestamps, where both sides have them and the echo is not from the future.
@@ -499,6 +531,10 @@ impl Endpoint {
             flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN },
             syn: Some(syn),
             timestamps: self.own_timestamps(now),
+            congestion: match self.config.congestion.wants_feedback() && (!answer || self.feedback) {
+                true => CongestionOption::Offer,
+                false => CongestionOption::None,
+            },
             ..Segment::default()
         }
     }
@@ -519,8 +555,14 @@ impl Endpoint {
 
     fn segment(&mut self, now: Time, outgoing: Outgoing) -> Segment {
         let flags = if outgoing.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+        // Without feedback for the length of a repair a queue would stand as long: it goes before the last SACK block, which
+        // an earlier acknowledgement has told of (RFC 2018 §4).
+        let congestion =
+            if self.feedback { self.congestion_option(outgoing.len) } else { CongestionOption::None };
+        let timestamps = self.own_timestamps(now);
+        let taken = if timestamps.is_some() { TIMESTAMPS_LENGTH as usize } else { 0 } + congestion.length();
         let sack = match self.sack {
-            true => self.receiver.sack_blocks(self.initial_receive, self.timestamps),
+            true => self.receiver.sack_blocks(self.initial_receive, sack_room(taken)),
             false => SackBlocks::default(),
         };
         let window = self.receiver.acknowledge();
@@ -531,9 +573,21 @@ impl Endpoint {
             window,
             flags,
             syn: None,
-            timestamps: self.own_timestamps(now),
+            timestamps,
             sack,
+            congestion,
         }
+    }
+
+    fn congestion_option(&self, len: u32) -> CongestionOption {
+        if len == 0 {
+            return CongestionOption::Total(self.feedback_in);
+        }
+        self.sender.request(len.into()).map_or(CongestionOption::None, |request| CongestionOption::Request {
+            rtt: request.rtt.as_micros().try_into().unwrap_or(u32::MAX),
+            spacing: request.spacing.as_nanos().try_into().unwrap_or(u32::MAX),
+            feedback: request.feedback,
+        })
     }
 
     fn acknowledgement(&self) -> u32 {
@@ -548,6 +602,11 @@ impl Endpoint {
 /// The clock of the timestamps: milliseconds (RFC 7323 §5.4), from 1, for an echo of 0 is none.
 fn clock(now: Time) -> u32 {
     ((now.as_nanos() / 1_000_000) as u32).wrapping_add(1)
+}
+
+/// The SACK blocks that fit beside so many bytes of other options (RFC 2018 §3).
+fn sack_room(taken: usize) -> usize {
+    (MAX_OPTIONS - taken).saturating_sub(4) / 8
 }
 
 /// The smallest shift with which the receive buffer fits into the header's 16 bits.

@@ -34,7 +34,7 @@ pub use config::{Config, ConfigError, MAX_RECEIVE_BUFFER};
 pub use endpoint::Endpoint;
 pub use recovery::Recovery;
 pub use rto::{Rto, RtoLimits};
-pub use segment::{Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
+pub use segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
 pub use state::{End, State, Statistics, Variables};
 pub use syn::SynSchedule;
 pub use wire::WireError;

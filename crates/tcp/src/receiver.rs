@@ -7,8 +7,6 @@ use bentpipe_units::Time;
 use crate::ranges::Ranges;
 use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
 
-/// SACK blocks that fit beside timestamps (RFC 2018 §3).
-const SACK_BLOCKS_BESIDE_TIMESTAMPS: usize = 3;
 /// RFC 9293 §3.8.6.3: an acknowledgement for at least every second full-sized segment.
 const SEGMENTS_PER_ACK: u64 = 2;
 
@@ -186,13 +184,12 @@ impl Receiver {
         self.recent[0] = start;
     }
 
-    /// The SACK blocks of the next acknowledgement.
-    pub(crate) fn sack_blocks(&mut self, initial: u32, timestamps: bool) -> SackBlocks {
+    /// The SACK blocks of the next acknowledgement, as many as have room.
+    pub(crate) fn sack_blocks(&mut self, initial: u32, room: usize) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         if self.beyond.is_empty() {
             return blocks;
         }
-        let room = if timestamps { SACK_BLOCKS_BESIDE_TIMESTAMPS } else { MAX_SACK_BLOCKS };
         let mut reported = [0; MAX_SACK_BLOCKS];
         for (slot, &offset) in self.recent.iter().enumerate() {
             let Some((start, end)) = self.beyond.containing(offset) else { continue };
@@ -290,13 +287,13 @@ mod tests {
         let mut receiver = receiver(10_000);
         for n in [2, 4, 6, 8] {
             segment(&mut receiver, n);
-            receiver.sack_blocks(0, true);
+            receiver.sack_blocks(0, 3);
         }
         let first = |n: u64| (1 + n * MSS) as u32;
-        let blocks = receiver.sack_blocks(0, true);
+        let blocks = receiver.sack_blocks(0, 3);
         assert_eq!(blocks.as_slice(), [8, 6, 4].map(|n| (first(n), first(n + 1))));
         segment(&mut receiver, 3);
-        let blocks = receiver.sack_blocks(0, false);
+        let blocks = receiver.sack_blocks(0, 4);
         assert_eq!(blocks.as_slice(), [(first(2), first(5)), (first(8), first(9)), (first(6), first(7))]);
     }
 

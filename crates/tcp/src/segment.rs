@@ -21,7 +21,46 @@ pub struct Segment {
     pub timestamps: Option<Timestamps>,
     /// RFC 2018.
     pub sack: SackBlocks,
+    /// What it says to the routers of the path, or of them.
+    pub congestion: CongestionOption,
 }
+
+/// The congestion header of XCP as a TCP option: kind 254, of the shared experimental ones (RFC 6994).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CongestionOption {
+    /// There is none.
+    #[default]
+    None,
+    /// On a SYN: its sender would use it. On the answer: and so would the other.
+    Offer,
+    /// On a segment with data, from the sender to the routers and to the receiver.
+    Request {
+        /// The sender's round-trip time, microseconds; 0 before the first measurement.
+        rtt: u32,
+        /// X, the time between its segments, nanoseconds; what is longer than fits is as long as fits.
+        spacing: u32,
+        /// Bytes per second: what the sender asks for, and what routers leave of it.
+        feedback: i32,
+    },
+    /// On a segment without data, from the receiver: the running sum of the feedback that it has received, modulo 2³². The
+    /// sender takes differences, so that a lost one loses nothing.
+    Total(u32),
+}
+
+impl CongestionOption {
+    /// Bytes of the option, a multiple of four; 0 for none.
+    pub fn length(self) -> usize {
+        match self {
+            CongestionOption::None => 0,
+            CongestionOption::Offer => 4,
+            CongestionOption::Request { .. } => REQUEST_LENGTH,
+            CongestionOption::Total(_) => 8,
+        }
+    }
+}
+
+/// Bytes of [`CongestionOption::Request`].
+pub(crate) const REQUEST_LENGTH: usize = 16;
 
 /// Options that only a SYN carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::congestion::{Acked, CongestionControl, Parameters};
+use crate::congestion::{Acked, CongestionControl, Feedback, Parameters, Request};
 use crate::recovery::{Acknowledgement, LossRecovery};
 use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
@@ -254,6 +254,22 @@ impl Sender {
         }
     }
 
+    /// Bytes that there are to be sent and that the other side has room for, from the first unacknowledged one on.
+    fn demand(&self) -> u64 {
+        self.written.min(self.edge).saturating_sub(self.queue.una())
+    }
+
+    /// What the next segment, of so many payload bytes, tells the routers.
+    pub(crate) fn request(&self, len: u64) -> Option<Request> {
+        self.congestion.request(len, self.rto.srtt(), self.demand())
+    }
+
+    /// The routers want the rate changed, by so many bytes per second.
+    pub(crate) fn on_feedback(&mut self, now: Time, change: i32) {
+        let (srtt, demand) = (self.rto.srtt(), self.demand());
+        self.congestion.on_feedback(&Feedback { now, change, srtt, demand });
+    }
+
     /// Loss recovery and the timer; returns whether losses are, or were until now, being repaired.
     fn recover(&mut self, ack: &Acknowledgement) -> bool {
         let before = self.recovery.is_active();
@@ -367,7 +383,7 @@ impl Sender {
     fn may_send(&mut self, now: Time, len: u64) -> bool {
         let window = match self.recovery.allowance() {
             Some(bytes) => len <= bytes,
-            None => self.in_flight() + len <= self.congestion.cwnd().max(self.mss),
+            None => self.in_flight() + len <= self.congestion.flight_limit().max(self.mss),
         };
         self.paced_out = window && now < self.next_paced;
         let may = window && !self.paced_out;

@@ -1,6 +1,6 @@
 //! Segments as bytes: the TCP header of RFC 9293 §3.1 with the options that this endpoint knows.
 
-use crate::segment::{Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
+use crate::segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
 
 const HEADER: usize = 20;
 const MAX_HEADER: usize = 60;
@@ -12,6 +12,9 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const EXPERIMENTAL: u8 = 254;
+/// The identifier among the experimental options (RFC 6994 §3).
+const CONGESTION: [u8; 2] = [0x42, 0x50];
 
 /// RFC 7323 §2.3: a larger shift is taken as this one.
 const MAX_WINDOW_SCALE: u8 = 14;
@@ -43,11 +46,11 @@ impl Segment {
         });
         let timestamps = 12 * usize::from(self.timestamps.is_some());
         let sack = if self.sack.is_empty() { 0 } else { 4 + 8 * self.sack.len() };
-        HEADER + syn + timestamps + sack
+        HEADER + syn + timestamps + sack + self.congestion.length()
     }
 
     /// Appends the TCP header to `wire`; the checksum, which covers payload and addresses too, is left zero. SACK blocks
-    /// for which the header has no room are left out.
+    /// for which the header has no room are left out; the congestion option has its room before them.
     pub fn encode_header(&self, source_port: u16, destination_port: u16, wire: &mut Vec<u8>) {
         let start = wire.len();
         wire.extend_from_slice(&source_port.to_be_bytes());
@@ -80,6 +83,7 @@ impl Segment {
         if let Some(shift) = syn.window_scale {
             wire.extend_from_slice(&[NO_OPERATION, WINDOW_SCALE, 3, shift]);
         }
+        self.encode_congestion(wire);
         let room = (MAX_HEADER - (wire.len() - start)).saturating_sub(4) / 8;
         let blocks = &self.sack.as_slice()[..self.sack.len().min(room)];
         if !blocks.is_empty() {
@@ -88,6 +92,23 @@ impl Segment {
                 wire.extend_from_slice(&first.to_be_bytes());
                 wire.extend_from_slice(&end.to_be_bytes());
             }
+        }
+    }
+
+    fn encode_congestion(&self, wire: &mut Vec<u8>) {
+        if self.congestion == CongestionOption::None {
+            return;
+        }
+        wire.extend_from_slice(&[EXPERIMENTAL, self.congestion.length() as u8]);
+        wire.extend_from_slice(&CONGESTION);
+        match self.congestion {
+            CongestionOption::None | CongestionOption::Offer => {}
+            CongestionOption::Request { rtt, spacing, feedback } => {
+                wire.extend_from_slice(&rtt.to_be_bytes());
+                wire.extend_from_slice(&spacing.to_be_bytes());
+                wire.extend_from_slice(&feedback.to_be_bytes());
+            }
+            CongestionOption::Total(total) => wire.extend_from_slice(&total.to_be_bytes()),
         }
     }
 
@@ -145,8 +166,25 @@ impl Segment {
                 self.sack = SackBlocks::default();
                 blocks.chunks_exact(8).for_each(|block| self.sack.push(word(block, 0), word(block, 4)));
             }
+            (EXPERIMENTAL, [high, low, value @ ..], _) if [*high, *low] == CONGESTION => {
+                self.decode_congestion(value);
+            }
             _ => {}
         }
+    }
+
+    /// What follows the identifier: its length says what it is, and where it may be.
+    fn decode_congestion(&mut self, value: &[u8]) {
+        self.congestion = match (value.len(), self.is_syn()) {
+            (0, true) => CongestionOption::Offer,
+            (12, false) => CongestionOption::Request {
+                rtt: word(value, 0),
+                spacing: word(value, 4),
+                feedback: word(value, 8) as i32,
+            },
+            (4, false) => CongestionOption::Total(word(value, 0)),
+            _ => self.congestion,
+        };
     }
 }
 
@@ -189,6 +227,16 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_16_bytes_of_the_experimental_kind() {
+        let congestion = CongestionOption::Request { rtt: 600_000, spacing: 0x0102_0304, feedback: -2 };
+        let wire = encode(&Segment { flags: Flags::ACK, congestion, ..Segment::default() });
+        assert_eq!(wire[20..], [254, 16, 0x42, 0x50, 0, 9, 0x27, 0xc0, 1, 2, 3, 4, 255, 255, 255, 254]);
+        let mut other = wire.clone();
+        other[23] = 0x51;
+        assert_eq!(Segment::decode(&other).unwrap().congestion, CongestionOption::None, "another experiment");
+    }
+
+    #[test]
     fn a_truncated_option_ends_the_options_and_no_more() {
         let mut wire = encode(&Segment { flags: Flags::ACK, seq: 7, ..Segment::default() });
         wire[12] = 6 << 4;
@@ -212,17 +260,31 @@ mod tests {
             .prop_map(|(mss, window_scale, sack_permitted)| SynOptions { mss, window_scale, sack_permitted });
         let timestamps = any::<(u32, u32)>().prop_map(|(value, echo)| Timestamps { value, echo });
         let blocks = prop::collection::vec(any::<(u32, u32)>(), 0..=3);
-        (any::<(u32, u32, u16, u8)>(), 0u32..2000, syn, prop::option::of(timestamps), blocks).prop_map(
-            |((seq, ack, window, bits), len, syn, timestamps, blocks)| {
+        let congestion = prop_oneof![
+            Just(CongestionOption::None),
+            Just(CongestionOption::Offer),
+            any::<(u32, u32, i32)>().prop_map(|(rtt, spacing, feedback)| CongestionOption::Request {
+                rtt,
+                spacing,
+                feedback
+            }),
+            any::<u32>().prop_map(CongestionOption::Total),
+        ];
+        (any::<(u32, u32, u16, u8)>(), 0u32..2000, syn, prop::option::of(timestamps), blocks, congestion)
+            .prop_map(|((seq, ack, window, bits), len, syn, timestamps, blocks, congestion)| {
                 let flags = Flags::from_bits(bits);
                 let syn = flags.has(Flags::SYN).then_some(syn);
                 let mut sack = SackBlocks::default();
                 if syn.is_none() {
                     blocks.iter().for_each(|&(first, end)| sack.push(first, end));
                 }
-                Segment { seq, ack, len, window, flags, syn, timestamps, sack }
-            },
-        )
+                let segment =
+                    Segment { seq, ack, len, window, flags, syn, timestamps, sack, ..Segment::default() };
+                let is_in_place = (congestion == CongestionOption::Offer) == syn.is_some();
+                let has_room = segment.header_length() + congestion.length() <= MAX_HEADER;
+                let congestion = if is_in_place && has_room { congestion } else { CongestionOption::None };
+                Segment { congestion, ..segment }
+            })
     }
 
     proptest! {

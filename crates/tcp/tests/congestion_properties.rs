@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Parameters};
+use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Feedback, Parameters, XcpSender};
 use bentpipe_units::Time;
 use proptest::prelude::*;
 
@@ -12,6 +12,7 @@ const MSS: u64 = 1448;
 enum Event {
     Established(Option<Duration>),
     Ack(Acked),
+    Feedback(Feedback),
     Loss(u64),
     RecoveryEnd,
     Timeout(u64, bool),
@@ -53,10 +54,18 @@ fn acked() -> impl Strategy<Value = Acked> {
         })
 }
 
+fn feedback() -> impl Strategy<Value = Event> {
+    let change = prop_oneof![any::<i32>(), -100_000i32..100_000];
+    (any::<u64>(), change, duration(), bytes()).prop_map(|(now, change, srtt, demand)| {
+        Event::Feedback(Feedback { now: Time::from_nanos(now), change, srtt, demand })
+    })
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         1 => proptest::option::of(duration()).prop_map(Event::Established),
         12 => acked().prop_map(Event::Ack),
+        6 => feedback(),
         2 => bytes().prop_map(Event::Loss),
         2 => Just(Event::RecoveryEnd),
         2 => (bytes(), any::<bool>()).prop_map(|(in_flight, first)| Event::Timeout(in_flight, first)),
@@ -68,7 +77,8 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     let hybla = any::<[bool; 5]>().prop_map(|[rho, pacing, hoe, recovery_growth, queue]| {
         Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
     });
-    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), hybla]
+    let xcp = prop_oneof![Just(XcpSender::Xcp), Just(XcpSender::PXcp)].prop_map(Algorithm::Xcp);
+    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), hybla, xcp]
 }
 
 proptest! {
@@ -86,6 +96,7 @@ proptest! {
             match &event {
                 Event::Established(rtt) => control.on_established(Time::ZERO, *rtt),
                 Event::Ack(ack) => control.on_ack(ack),
+                Event::Feedback(feedback) => control.on_feedback(feedback),
                 Event::Loss(in_flight) => control.on_loss(Time::ZERO, *in_flight),
                 Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),
                 Event::Timeout(in_flight, first) => control.on_timeout(Time::ZERO, *in_flight, *first),
@@ -100,6 +111,9 @@ proptest! {
                 prop_assert!(control.cwnd() <= before.max(2 * mss), "a loss raised {before}: {control:?}");
             }
             let _ = control.pacing_rate(Duration::from_millis(600));
+            for srtt in [Duration::ZERO, Duration::from_millis(600), Duration::MAX] {
+                let _ = control.request(mss, srtt, before);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
+mod iwssc09;
 mod lossy_link;
 mod pepsal;
 mod psats09;
@@ -48,7 +49,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 13] = [
+pub const ALL: [Experiment; 16] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -60,6 +61,9 @@ pub const ALL: [Experiment; 13] = [
     surrey::FIG2,
     surrey::FIG3,
     surrey::FIG4,
+    iwssc09::ASYMMETRIC,
+    iwssc09::LOSS,
+    iwssc09::FAIRNESS,
     surrey::DELAY,
     lossy_link::LOSSY_LINK,
 ];

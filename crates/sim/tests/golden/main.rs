@@ -132,6 +132,17 @@ fn hybla_gives_the_known_table() {
     check_transfers("hybla");
 }
 
+/// Without a router nobody lowers what is asked for, and both are NewReno with a longer header.
+#[test]
+fn xcp_without_a_router_gives_the_known_table() {
+    check_transfers("xcp");
+}
+
+#[test]
+fn p_xcp_without_a_router_gives_the_known_table() {
+    check_transfers("p-xcp");
+}
+
 #[test]
 fn every_congestion_control_has_a_table() {
     let snapshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshots");

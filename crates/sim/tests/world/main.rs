@@ -3,6 +3,7 @@
 mod closed_forms;
 mod scene;
 mod stations;
+mod xcp;
 
 use bentpipe_sim::{RunResult, Scenario, Unobserved, run};
 use bentpipe_tcp::Config;

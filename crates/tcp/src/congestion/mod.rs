@@ -8,6 +8,7 @@ mod cubic;
 mod hybla;
 mod new_reno;
 mod slow_start;
+mod xcp;
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,6 +20,7 @@ pub use cubic::Cubic;
 pub use hybla::{Components, Hybla, RTT0};
 pub use new_reno::NewReno;
 pub use slow_start::SlowStart;
+pub use xcp::{Xcp, XcpSender};
 
 /// No threshold yet: slow start goes on until the first loss (RFC 5681 §3.1: "arbitrarily high").
 pub const NO_SSTHRESH: u64 = u64::MAX;
@@ -49,10 +51,40 @@ pub struct Acked {
     pub in_recovery: bool,
 }
 
+/// What a sender tells the routers of its path in a segment, and asks of them (Katabi and others 2002, §3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub rtt: Duration,
+    /// X: the time between segments as long as this one, at a window in each round trip.
+    pub spacing: Duration,
+    /// By how much the rate is to change for this segment, bytes per second; routers only lower it.
+    pub feedback: i32,
+}
+
+/// What the routers of the path have made of the requests that arrived since the last acknowledgement.
+#[derive(Debug, Clone, Copy)]
+pub struct Feedback {
+    /// When it arrived.
+    pub now: Time,
+    /// By how much the rate is to change, bytes per second.
+    pub change: i32,
+    /// The smoothed round-trip time; zero before the first measurement.
+    pub srtt: Duration,
+    /// Bytes that the application has written and the receiver has room for, from the first unacknowledged one on: less than
+    /// the window if that is not what holds the sender back.
+    pub demand: u64,
+}
+
 /// A congestion control algorithm, one for each connection.
 pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
     fn cwnd(&self) -> u64;
+
+    /// Bytes that may be in flight: the window, unless the pacing holds the sender to it and this is only to be out of its way.
+    fn flight_limit(&self) -> u64 {
+        self.cwnd()
+    }
 
     /// The slow-start threshold, bytes; [`NO_SSTHRESH`] before there is one.
     fn ssthresh(&self) -> u64;
@@ -67,6 +99,18 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The handshake is over; `rtt` is what it measured, if it did (RFC 6298 §3: not of a repeated SYN).
     fn on_established(&mut self, now: Time, rtt: Option<Duration>) {
         let _ = (now, rtt);
+    }
+
+    /// What the next segment, of so many payload bytes, tells the routers of its path, where both sides have agreed to; `None`
+    /// is nothing. `demand` is [`Feedback::demand`].
+    fn request(&self, segment: u64, srtt: Duration, demand: u64) -> Option<Request> {
+        let _ = (segment, srtt, demand);
+        None
+    }
+
+    /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same one.
+    fn on_feedback(&mut self, feedback: &Feedback) {
+        let _ = feedback;
     }
 
     /// New data was acknowledged.
@@ -111,11 +155,13 @@ pub enum Algorithm {
     Cubic,
     /// Hybla, with those of its components that are switched on.
     Hybla(Components),
+    /// XCP or P-XCP: routers set the window.
+    Xcp(XcpSender),
 }
 
 impl Algorithm {
     /// The names that [`FromStr`] takes.
-    pub const NAMES: [&'static str; 3] = ["newreno", "cubic", "hybla"];
+    pub const NAMES: [&'static str; 5] = ["newreno", "cubic", "hybla", "xcp", "p-xcp"];
 
     /// A controller for a new connection.
     pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
@@ -123,7 +169,13 @@ impl Algorithm {
             Algorithm::NewReno => Box::new(NewReno::new(parameters)),
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
             Algorithm::Hybla(components) => Box::new(Hybla::new(parameters, components)),
+            Algorithm::Xcp(sender) => Box::new(Xcp::new(parameters, sender)),
         }
+    }
+
+    /// Whether it wants feedback of the routers, so that the handshake is to ask for it.
+    pub fn wants_feedback(self) -> bool {
+        matches!(self, Algorithm::Xcp(_))
     }
 }
 
@@ -133,13 +185,15 @@ impl fmt::Display for Algorithm {
             Algorithm::NewReno => "newreno",
             Algorithm::Cubic => "cubic",
             Algorithm::Hybla(_) => "hybla",
+            Algorithm::Xcp(XcpSender::Xcp) => "xcp",
+            Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
         })
     }
 }
 
 /// A name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a congestion control: choose newreno, cubic or hybla")]
+#[error("\"{0}\" is not a congestion control: choose newreno, cubic, hybla, xcp or p-xcp")]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -150,6 +204,8 @@ impl FromStr for Algorithm {
             "newreno" => Ok(Algorithm::NewReno),
             "cubic" => Ok(Algorithm::Cubic),
             "hybla" => Ok(Algorithm::Hybla(Components::ALL)),
+            "xcp" => Ok(Algorithm::Xcp(XcpSender::Xcp)),
+            "p-xcp" => Ok(Algorithm::Xcp(XcpSender::PXcp)),
             _ => Err(UnknownAlgorithm(name.to_owned())),
         }
     }

@@ -32,6 +32,14 @@ impl NewReno {
     }
 }
 
+impl NewReno {
+    /// A controller that goes on with a window that is known to be about right: slow start is over.
+    pub(super) fn beyond_slow_start(parameters: Parameters) -> Self {
+        let new = Self::new(parameters);
+        Self { ssthresh: new.cwnd as u64, ..new }
+    }
+}
+
 impl CongestionControl for NewReno {
     fn cwnd(&self) -> u64 {
         self.cwnd as u64

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::{Config, End, Endpoint, Flags, SackBlocks, Segment, State, SynOptions, Timestamps};
+use bentpipe_tcp::{
+    Config, CongestionOption, End, Endpoint, Flags, SackBlocks, Segment, State, SynOptions, Timestamps,
+};
 use bentpipe_units::Time;
 use proptest::prelude::*;
 
@@ -27,6 +29,19 @@ fn options() -> impl Strategy<Value = SynOptions> {
         .prop_map(|(mss, window_scale, sack_permitted)| SynOptions { mss, window_scale, sack_permitted })
 }
 
+fn congestion() -> impl Strategy<Value = CongestionOption> {
+    prop_oneof![
+        Just(CongestionOption::None),
+        Just(CongestionOption::Offer),
+        any::<(u32, u32, i32)>().prop_map(|(rtt, spacing, feedback)| CongestionOption::Request {
+            rtt,
+            spacing,
+            feedback
+        }),
+        any::<u32>().prop_map(CongestionOption::Total),
+    ]
+}
+
 /// What an attacker who knows roughly where the two are, or a mad peer, may send.
 fn garbage(theirs: u32, ours: u32) -> impl Strategy<Value = Segment> {
     let blocks = prop::collection::vec((number(ours), number(ours)), 0..4);
@@ -37,16 +52,16 @@ fn garbage(theirs: u32, ours: u32) -> impl Strategy<Value = Segment> {
     let bits = prop_oneof![6 => Just(Flags::ACK.bits()), 3 => Just(fin.bits()), 1 => 0u8..32];
     (
         (number(theirs), number(ours), len, any::<u16>(), bits),
-        (prop::option::of(options()), timestamps, blocks),
+        (prop::option::of(options()), timestamps, blocks, congestion()),
     )
-        .prop_map(|((seq, ack, len, window, flags), (syn, timestamps, blocks))| {
+        .prop_map(|((seq, ack, len, window, flags), (syn, timestamps, blocks, congestion))| {
             let mut sack = SackBlocks::default();
             blocks.into_iter().for_each(|(first, end)| sack.push(first, end));
             let flags = Flags::from_bits(flags);
             // Only a SYN has a SYN's options, and every SYN has them, as the codec makes sure.
             let syn = flags.has(Flags::SYN).then(|| syn.unwrap_or_default());
             let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
-            Segment { seq, ack, len, window, flags, syn, timestamps, sack }
+            Segment { seq, ack, len, window, flags, syn, timestamps, sack, congestion }
         })
 }
 

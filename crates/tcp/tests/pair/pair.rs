@@ -261,7 +261,11 @@ impl Pair {
         if !again {
             assert!(end <= here.edge.max(start), "side {side} sends beyond the window: {segment:?}");
             let variables = here.endpoint.variables();
-            let window = variables.cwnd.max(u64::from(here.config.mss)) + u64::from(segment.is_fin());
+            // A window that routers set is held by the pacing and rounded up to whole segments.
+            let rounded =
+                if here.config.congestion.wants_feedback() { u64::from(here.config.mss) } else { 0 };
+            let window =
+                variables.cwnd.max(u64::from(here.config.mss)) + rounded + u64::from(segment.is_fin());
             // Proportional rate reduction comes down to the window in the course of a round trip.
             let reducing = variables.recovering && here.config.proportional_rate_reduction;
             assert!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::congestion::{Algorithm, Components};
+use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
 use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
 use proptest::prelude::*;
 
@@ -94,6 +94,8 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
         Just(Algorithm::NewReno),
         Just(Algorithm::Cubic),
+        Just(Algorithm::Xcp(XcpSender::Xcp)),
+        Just(Algorithm::Xcp(XcpSender::PXcp)),
         (any::<[bool; 5]>()).prop_map(|[rho, pacing, hoe, recovery_growth, queue]| {
             Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
         }),
