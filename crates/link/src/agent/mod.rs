@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | [`Snoop`](snoop::Snoop) | the gateway | keeps TCP's segments and sends lost ones again before the sender learns of it |
 //! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | holds duplicate ACKs back while the link layer may still repair |
+//! | [`Xcp`](xcp::Xcp) | in front of the bottleneck | tells XCP's senders by how much their rates are to change |
 //! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, which knows nothing of TCP |
 
 pub mod arq;
@@ -85,4 +86,6 @@ pub enum AgentReport {
     Snoop(snoop::SnoopCounters),
     /// See [`delayed_dup_ack::DelayedDupAckCounters`].
     DelayedDupAck(delayed_dup_ack::DelayedDupAckCounters),
+    /// See [`xcp::XcpCounters`].
+    Xcp(xcp::XcpCounters),
 }

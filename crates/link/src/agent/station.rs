@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::arq::{Arq, ArqConfig, ArqCounters, ArqFrame};
 use super::delayed_dup_ack::{DelayedDupAck, DelayedDupAckConfig};
 use super::snoop::{Snoop, SnoopConfig};
+use super::xcp::{Xcp, XcpConfig};
 use super::{Agent, AgentReport, Outbox, Packet};
 
 /// What sits at one end of a link. The default is nothing.
@@ -26,6 +27,8 @@ pub enum AgentConfig {
     Snoop(SnoopConfig),
     /// See [`DelayedDupAck`].
     DelayedDupAck(DelayedDupAckConfig),
+    /// See [`Xcp`].
+    Xcp(XcpConfig),
 }
 
 /// What is on the link between two stations.
@@ -109,6 +112,7 @@ impl<P: Packet> Station<P> {
             match config {
                 AgentConfig::Snoop(config) => Box::new(Snoop::new(config)),
                 AgentConfig::DelayedDupAck(config) => Box::new(DelayedDupAck::new(config)),
+                AgentConfig::Xcp(config) => Box::new(Xcp::new(config)),
             }
         };
         Self {

@@ -15,7 +15,7 @@ use super::stations;
 /// The most links of a scenario.
 pub const MAX_LINKS: usize = 1000;
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "name",
     "between",
     "reverse",
@@ -29,6 +29,7 @@ const KEYS: [&str; 13] = [
     "snoop",
     "delayed_dup_acks",
     "arq",
+    "xcp",
 ];
 const DIRECTION_KEYS: [&str; 7] =
     ["rate", "delay", "per", "queue", "gilbert_elliott", "outages", "encapsulation"];

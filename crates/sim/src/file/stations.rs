@@ -1,12 +1,15 @@
-//! `snoop`, `delayed_dup_acks` and `arq` of a `[[link]]`: what sits at its ends.
+//! `snoop`, `delayed_dup_acks`, `arq` and `xcp` of a `[[link]]`: what sits at its ends.
 
 use std::time::Duration;
 
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, StationConfig};
-use bentpipe_link::{DirectionConfig, FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
+use bentpipe_link::{
+    DirectionConfig, Encapsulation, FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
+};
 use bentpipe_units::ByteCount;
 
 use super::document::unknown;
@@ -17,6 +20,8 @@ use super::section::{Field, Section};
 const SNOOP_KEYS: [&str; 8] =
     ["at", "cache", "cache_bdps", "retransmissions", "timer_floor", "flows", "hide_sack", "congested_above"];
 const DELAYED_DUP_ACKS_KEYS: [&str; 4] = ["at", "delay", "flows", "hide_sack"];
+const XCP_KEYS: [&str; 7] =
+    ["at", "capacity", "variant", "spare_gain", "queue_gain", "shuffled_gain", "max_rtt"];
 const ARQ_KEYS: [&str; 5] = ["retransmissions", "delivery", "buffer", "report_every", "report_within"];
 
 /// Snoop's cache where none is given, bandwidth-delay products: a segment is kept for a round trip, which a full queue
@@ -30,6 +35,8 @@ const MAX_RETRANSMISSIONS: u64 = 1000;
 const MAX_AGENT_FLOWS: u64 = 1_000_000;
 const MAX_REPORT_EVERY: u64 = 10_000;
 const SHORTEST_TIMER_FLOOR: Duration = Duration::from_millis(1);
+/// The shortest bound of the round trips that an XCP router believes.
+const SHORTEST_MAX_RTT: Duration = Duration::from_millis(10);
 const SHORTEST_REPORT: Duration = Duration::from_micros(1);
 
 /// What sits at the two ends of the link that `section` is about.
@@ -46,6 +53,10 @@ pub(super) fn read(
         read_unless_off(section, "delayed_dup_acks", |field| read_delayed_dup_acks(field, between))?;
     if let Some((at, delayed)) = delayed {
         stations[at].agents.push(AgentConfig::DelayedDupAck(delayed));
+    }
+    // Behind the others, nearest to the link: what they send again passes it too.
+    if let Some((at, xcp)) = read_unless_off(section, "xcp", |field| read_xcp(field, between, link))? {
+        stations[at].agents.push(AgentConfig::Xcp(xcp));
     }
     let arq = read_unless_off(section, "arq", |field| read_arq(field, link))?;
     stations.iter_mut().for_each(|station| station.arq = arq);
@@ -128,6 +139,34 @@ fn read_delayed_dup_acks(
     section.update("flows", &mut config.flows, read_flows)?;
     section.update("hide_sack", &mut config.hide_sack, Field::boolean)?;
     Ok((at, config))
+}
+
+/// With the index of its node among the link's two.
+fn read_xcp(field: &Field<'_>, between: [&str; 2], link: &LinkConfig) -> Result<(usize, XcpConfig), Fault> {
+    let section = field.section(&XCP_KEYS)?;
+    let at = read_end(&section, between)?;
+    let outgoing = [&link.forward, &link.reverse][at];
+    // What an encapsulation leaves of the rate depends on the packets.
+    let default = outgoing.rate.filter(|_| outgoing.encapsulation == Encapsulation::default());
+    let capacity = section.read("capacity", Field::value)?.or(default).ok_or_else(|| {
+        let what = "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
+        section.fault(format!("{what}: write for example capacity = \"10Mbit/s\""))
+    })?;
+    let mut config = XcpConfig::with_capacity(capacity);
+    section.update("variant", &mut config.variant, read_variant)?;
+    section.update("spare_gain", &mut config.gains.spare, Field::positive)?;
+    section.update("queue_gain", &mut config.gains.queue, Field::positive)?;
+    section.update("shuffled_gain", &mut config.gains.shuffled, Field::positive)?;
+    section.update("max_rtt", &mut config.max_rtt, |field| field.span_from(SHORTEST_MAX_RTT))?;
+    Ok((at, config))
+}
+
+fn read_variant(field: &Field<'_>) -> Result<Variant, Fault> {
+    match field.text()? {
+        "xcp" => Ok(Variant::Xcp),
+        "p-xcp" => Ok(Variant::PXcp),
+        other => Err(field.fault(format!("\"{other}\" is not a variant of XCP: choose xcp or p-xcp"))),
+    }
 }
 
 fn read_arq(field: &Field<'_>, link: &LinkConfig) -> Result<ArqConfig, Fault> {

@@ -6,6 +6,8 @@ use bentpipe_link::Encapsulation;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::xcp::control::Gains;
+use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, SynSchedule};
@@ -180,6 +182,38 @@ fn what_sits_at_a_links_ends_is_set_moved_and_taken_away_from_outside() {
 }
 
 #[test]
+fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that_is_none() {
+    let bare = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
+    let xcp = |xcp: &str| {
+        let stations =
+            with(&[bare[0], bare[1], &format!("link.sat.xcp={xcp}")]).unwrap().links[0].stations.clone();
+        let mut agents = stations.into_iter().flat_map(|station| station.agents);
+        agents.find_map(|agent| if let AgentConfig::Xcp(xcp) = agent { Some(xcp) } else { None }).unwrap()
+    };
+    assert_eq!(xcp("{ at = 'gw' }"), XcpConfig::with_capacity(Rate::mbps(10)));
+    let mut expected = XcpConfig::with_capacity(Rate::mbps(2));
+    assert_eq!(xcp("{ at = 'client' }"), expected, "its own direction leads back");
+    expected.capacity = Rate::mbps(9);
+    expected.variant = Variant::PXcp;
+    expected.gains = Gains { spare: 0.5, queue: 0.3, shuffled: 0.2 };
+    expected.max_rtt = Duration::from_secs(3);
+    let all =
+        "capacity = '9Mbit/s', variant = 'p-xcp', spare_gain = 0.5, queue_gain = 0.3, shuffled_gain = 0.2";
+    assert_eq!(xcp(&format!("{{ at = 'gw', {all}, max_rtt = '3s' }}")), expected);
+    for (settings, message) in [
+        (["link.sat.xcp.at=gw", "link.sat.encapsulation=dvb-mpe"], "link.sat.xcp: capacity is missing"),
+        (["link.sat.xcp.at=gw", "link.sat.rate=unlimited"], "link.sat.xcp: capacity is missing"),
+        (
+            ["link.sat.xcp={ at = 'gw', capacity = '9Mbit/s' }", "link.sat.xcp.variant=q"],
+            "link.sat.xcp.variant: \"q\" is not a variant of XCP",
+        ),
+    ] {
+        let error = with(&settings).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
 fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_leads_away_from_it() {
     // 10 Mbit/s forward, 2 Mbit/s back, and 600 ms there and back: 750 kB and 150 kB.
     let cache = |snoop: &str| {
@@ -187,7 +221,7 @@ fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_lea
         let agents = stations.into_iter().flat_map(|station| station.agents);
         let caches = agents.filter_map(|agent| match agent {
             AgentConfig::Snoop(snoop) => Some(snoop.cache.get()),
-            AgentConfig::DelayedDupAck(_) => None,
+            AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
         });
         caches.collect::<Vec<_>>()
     };
@@ -678,6 +712,10 @@ fn the_reference_describes_every_key() {
         FULL.replace("timer_floor = \"100ms\"", "zzz = 1"),
         FULL.replace("delay = \"600ms\"", "zzz = 1"),
         FULL.replace("delivery = \"immediate\"", "zzz = 1"),
+        bogus(
+            "delayed_dup_acks = { at = \"client\", delay = \"600ms\", flows = 8, hide_sack = false }",
+            "xcp = { zzz = 1 }",
+        ),
     ];
     for text in texts {
         let error = read(&text).unwrap_err();

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use bentpipe_link::agent::arq::ArqCounters;
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckCounters;
 use bentpipe_link::agent::snoop::SnoopCounters;
+use bentpipe_link::agent::xcp::XcpCounters;
 use bentpipe_link::agent::{AgentReport, StationReport};
 use bentpipe_link::{Cause, Counters, MangledCounters};
 
@@ -38,7 +39,16 @@ fn agent(report: &AgentReport) -> String {
     match report {
         AgentReport::Snoop(counters) => snoop(counters),
         AgentReport::DelayedDupAck(counters) => delayed_dup_ack(counters),
+        AgentReport::Xcp(counters) => xcp(counters),
     }
+}
+
+fn xcp(counters: &XcpCounters) -> String {
+    let XcpCounters { headers, lowered, intervals, .. } = *counters;
+    line(
+        "XCP",
+        &[(headers, "congestion headers"), (lowered, "of them lowered"), (intervals, "control intervals")],
+    )
 }
 
 fn snoop(counters: &SnoopCounters) -> String {

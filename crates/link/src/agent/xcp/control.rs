@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use bentpipe_units::Rate;
 
+const SHORTEST_TIME: Duration = Duration::from_micros(1);
+
 /// α, β and γ.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
@@ -65,17 +67,19 @@ impl Default for Gains {
 impl Sums {
     /// d, the mean round-trip time of the traffic; `None` where no packet has said anything of it.
     pub fn mean_rtt(&self) -> Option<Duration> {
-        (self.rtt_spacing > 0.0).then(|| Duration::from_secs_f64(self.rtt_spacing / self.spacing))
+        let mean = self.rtt_spacing / self.spacing;
+        (mean > 0.0).then(|| Duration::try_from_secs_f64(mean).ok()).flatten()
     }
 }
 
 impl Shares {
     /// What to give out in the interval that begins, after one of `elapsed` at a link of this `capacity` with this mean
-    /// round-trip time.
+    /// round-trip time. Times below a microsecond count as one, so that no share is infinite.
     pub fn decide(gains: Gains, capacity: Rate, elapsed: Duration, mean_rtt: Duration, sums: &Sums) -> Self {
+        let seconds = |time: Duration| time.max(SHORTEST_TIME).as_secs_f64();
         let capacity = capacity.bps() as f64 / 8.0;
-        let rate = sums.bytes / elapsed.as_secs_f64();
-        let change = gains.spare * (capacity - rate) - gains.queue * sums.queue / mean_rtt.as_secs_f64();
+        let rate = sums.bytes / seconds(elapsed);
+        let change = gains.spare * (capacity - rate) - gains.queue * sums.queue / seconds(mean_rtt);
         let shuffled = (gains.shuffled * rate - change.abs()).max(0.0);
         let positive = change.max(0.0) + shuffled;
         let negative = (-change).max(0.0) + shuffled;
@@ -101,7 +105,59 @@ impl Shares {
             positive = (asked + negative).max(0.0);
         }
         self.positive = (self.positive - positive).max(0.0);
-        self.negative -= negative;
+        self.negative = (self.negative - negative).max(0.0);
         feedback.min(asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// 1 Mbyte/s of capacity and as much traffic of one sender with X = 1 ms, for a second.
+    fn full() -> Sums {
+        Sums { bytes: 1e6, spacing: 1.0, rtt_spacing: 0.5, asking_spacing: 1.0, queue: 0.0 }
+    }
+
+    fn decide(sums: &Sums) -> Shares {
+        Shares::decide(Gains::default(), Rate::mbps(8), SECOND, SECOND / 2, sums)
+    }
+
+    #[test]
+    fn at_full_load_a_tenth_is_taken_from_all_and_given_to_all() {
+        let shares = decide(&full());
+        assert_eq!((shares.positive, shares.negative), (1e5, 1e5));
+        assert_eq!((shares.per_second, shares.per_byte), (1e5, 0.1));
+        assert_eq!(full().mean_rtt(), Some(SECOND / 2));
+    }
+
+    #[test]
+    fn a_standing_queue_is_drained_by_its_part() {
+        // φ = −0.226 · 100 kB / 0.5 s = −45.2 kB/s; 54.8 kB/s of the tenth are left to be shuffled.
+        let shares = decide(&Sums { queue: 1e5, ..full() });
+        assert!(
+            (shares.positive - 54_800.0).abs() < 1e-6 && (shares.negative - 1e5).abs() < 1e-6,
+            "{shares:?}"
+        );
+    }
+
+    #[test]
+    fn who_asks_for_less_leaves_the_rest_to_others_and_the_sum_as_it_was() {
+        let mut shares = decide(&full());
+        // 100 kB/s · 1 ms · 2 − 0.1 · 1000 = 100 B/s would be its feedback, and it wants 40.
+        let given = shares.give(Duration::from_millis(2), 1000.0, 40.0, true);
+        assert_eq!(given, 40.0);
+        let net = (1e5 - shares.positive) - (1e5 - shares.negative);
+        assert!((net - 40.0).abs() < 1e-6, "{shares:?}");
+    }
+
+    #[test]
+    fn nothing_at_all_is_no_division_by_zero() {
+        let shares =
+            Shares::decide(Gains::default(), Rate::mbps(8), Duration::ZERO, Duration::ZERO, &Sums::default());
+        assert_eq!((shares.per_second, shares.per_byte, Sums::default().mean_rtt()), (0.0, 0.0, None));
+        assert!(shares.positive.is_finite() && shares.negative.is_finite());
     }
 }

@@ -1,3 +1,208 @@
 //! The router of XCP and of P-XCP: it tells each sender by how much its rate is to change.
+//!
+//! Sources: Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002);
+//! draft-falk-xcp-spec-03 for rates instead of windows; Zhou, Yeung and Li, "P-XCP: a Transport Layer Protocol for Satellite
+//! IP Networks" (GLOBECOM 2004), as Lopez Pacheco and Lochin (IWSSC 2009) tell it.
+//!
+//! The agent stands in front of the link's queue and all of the link's traffic passes it. It knows no flows: what it needs to
+//! know of a sender is in the header of each of its packets. It sees the queue by an account of its own, which drains at the
+//! capacity, so that it works the same in front of a queue that it cannot look into.
 
 pub mod control;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use bentpipe_units::{Rate, Time};
+use serde::Serialize;
+
+use super::{Agent, AgentReport, CongestionHeader, Outbox, Packet};
+use control::{Gains, Shares, Sums};
+use queue::QueueAccount;
+
+/// The control interval, and the round trip that is believed, before any packet has told of one.
+pub const FIRST_INTERVAL: Duration = Duration::from_millis(200);
+/// No control interval is shorter: a header that claims a round trip of a microsecond must not cost a million decisions per
+/// second.
+pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest round trip that is believed unless told otherwise: far above that of any satellite around the Earth.
+pub const DEFAULT_MAX_RTT: Duration = Duration::from_secs(10);
+
+/// Which of the two routers it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Variant {
+    /// Positive feedback is for every sender.
+    #[default]
+    Xcp,
+    /// Positive feedback is for those senders only that ask for more; a sender that asks for nothing is limited elsewhere, by
+    /// its application or its receiver, and would leave it unused.
+    PXcp,
+}
+
+/// Parameters of the router.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct XcpConfig {
+    /// What there is to be shared out: IP bits per second that the link carries. Where the link encapsulates, less than its
+    /// rate.
+    pub capacity: Rate,
+    /// XCP or P-XCP.
+    pub variant: Variant,
+    /// α, β and γ.
+    pub gains: Gains,
+    /// The longest round trip that it believes of a header. It bounds the control interval, and what one sender can distort
+    /// the mean. Where real round trips are longer the control is too fast for them and oscillates.
+    pub max_rtt: Duration,
+}
+
+impl XcpConfig {
+    /// An XCP router of this capacity with the gains of the paper. There is no default for the capacity: no feedback is right
+    /// without it.
+    pub fn with_capacity(capacity: Rate) -> Self {
+        Self { capacity, variant: Variant::Xcp, gains: Gains::default(), max_rtt: DEFAULT_MAX_RTT }
+    }
+}
+
+/// What the router has done so far, and what it believes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct XcpCounters {
+    /// Packets with a congestion header.
+    pub headers: u64,
+    /// Headers whose feedback it has lowered.
+    pub lowered: u64,
+    /// Control intervals that have ended.
+    pub intervals: u64,
+    /// Senders that asked for more in the last interval, N = Σ X / Te, thousandths.
+    pub asking_milli: u64,
+    /// Senders that did not, limited elsewhere, thousandths. For an XCP router they are of the others' kind.
+    pub limited_milli: u64,
+    /// The mean round-trip time of the last interval, microseconds.
+    pub mean_rtt_us: u64,
+}
+
+/// The router.
+#[derive(Debug)]
+pub struct Xcp {
+    config: XcpConfig,
+    counters: XcpCounters,
+    queue: QueueAccount,
+    sums: Sums,
+    /// Σ X of the senders that did not ask for more, seconds.
+    limited_spacing: f64,
+    shares: Shares,
+    /// The last known mean, within its bounds.
+    mean_rtt: Duration,
+    /// When the interval under way began; `None` while nothing passes.
+    began_at: Option<Time>,
+}
+
+impl Xcp {
+    /// A router that has seen nothing yet.
+    pub fn new(config: &XcpConfig) -> Self {
+        Self {
+            config: XcpConfig { max_rtt: config.max_rtt.max(SHORTEST_INTERVAL), ..*config },
+            counters: XcpCounters::default(),
+            queue: QueueAccount::new(config.capacity),
+            sums: Sums::default(),
+            limited_spacing: 0.0,
+            shares: Shares::default(),
+            mean_rtt: FIRST_INTERVAL.min(config.max_rtt.max(SHORTEST_INTERVAL)),
+            began_at: None,
+        }
+    }
+
+    /// When the interval under way ends.
+    fn ends_at(&self) -> Time {
+        self.began_at.map_or(Time::MAX, |began| began + self.mean_rtt)
+    }
+
+    /// Ends the interval if its time has come. One in which nothing has passed is the last: the next packet begins anew, and
+    /// gets no feedback made of what was before the silence.
+    fn end_interval(&mut self, now: Time) {
+        let Some(began) = self.began_at.filter(|_| self.ends_at() <= now) else { return };
+        self.queue.advance(now, self.mean_rtt);
+        self.sums.queue = self.queue.standing();
+        let elapsed = now - began;
+        if let Some(mean) = self.sums.mean_rtt() {
+            self.mean_rtt = mean.clamp(SHORTEST_INTERVAL, self.config.max_rtt);
+        }
+        let silent = self.sums.bytes == 0.0;
+        self.shares = match silent {
+            true => Shares::default(),
+            false => {
+                Shares::decide(self.config.gains, self.config.capacity, elapsed, self.mean_rtt, &self.sums)
+            }
+        };
+        self.note(elapsed);
+        (self.sums, self.limited_spacing) = (Sums::default(), 0.0);
+        self.began_at = (!silent).then_some(now);
+    }
+
+    /// IWSSC 2009, equation 1: N = Σ 1 / (Te · cwnd / RTT), and RTT / cwnd is X.
+    fn note(&mut self, elapsed: Duration) {
+        let seconds = elapsed.max(SHORTEST_INTERVAL).as_secs_f64();
+        let milli = |spacing: f64| (spacing / seconds * 1000.0) as u64;
+        self.counters.intervals += 1;
+        self.counters.asking_milli = milli(self.sums.spacing - self.limited_spacing);
+        self.counters.limited_milli = milli(self.limited_spacing);
+        self.counters.mean_rtt_us = self.mean_rtt.as_micros() as u64;
+    }
+
+    /// Counts the packet in, and returns the feedback for it.
+    fn feedback(&mut self, bytes: f64, header: CongestionHeader) -> i32 {
+        let rtt = header.rtt.min(self.config.max_rtt).as_secs_f64();
+        // A sender sends a packet in each round trip at the least.
+        let spacing = header.spacing.min(header.rtt).min(self.config.max_rtt);
+        let asks = header.feedback > 0;
+        let may_grow = asks || self.config.variant == Variant::Xcp;
+        self.sums.spacing += spacing.as_secs_f64();
+        self.sums.rtt_spacing += rtt * spacing.as_secs_f64();
+        self.sums.asking_spacing += if may_grow { spacing.as_secs_f64() } else { 0.0 };
+        self.limited_spacing += if asks { 0.0 } else { spacing.as_secs_f64() };
+        let given = self.shares.give(spacing, bytes, f64::from(header.feedback), may_grow);
+        // Towards zero, so that no more is given or taken than was decided; never above what is asked.
+        (given as i32).min(header.feedback)
+    }
+}
+
+impl<P: Packet> Agent<P> for Xcp {
+    fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+        self.end_interval(now);
+        self.began_at.get_or_insert(now);
+        let length = packet.ip_length() as f64;
+        self.queue.arrive(now, self.mean_rtt, length);
+        self.sums.bytes += length;
+        let Some(header) = packet.congestion_header() else {
+            return out.to_link.push_back(packet);
+        };
+        let feedback = self.feedback(length, header);
+        self.counters.headers += 1;
+        self.counters.lowered += u64::from(feedback < header.feedback);
+        out.to_link.push_back(if feedback < header.feedback {
+            packet.with_feedback(feedback)
+        } else {
+            packet
+        });
+    }
+
+    fn inbound(&mut self, _now: Time, packet: P, out: &mut Outbox<P>) {
+        out.to_host.push_back(packet);
+    }
+
+    fn wake_at(&self) -> Time {
+        self.ends_at()
+    }
+
+    fn on_timer(&mut self, now: Time, _out: &mut Outbox<P>) {
+        self.end_interval(now);
+    }
+
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    fn report(&self) -> AgentReport {
+        AgentReport::Xcp(self.counters)
+    }
+}
