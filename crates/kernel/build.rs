@@ -1,20 +1,29 @@
 //! Compiles the eBPF programs with clang and generates their typed loaders.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 
 use libbpf_cargo::SkeletonBuilder;
 
+/// Each is `src/bpf/NAME.bpf.c`, and becomes `NAME.skel.rs`.
+const PROGRAMS: [&str; 3] = ["hybla", "xcp", "xcp_options"];
+
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for program in PROGRAMS {
+        compile(program, &out);
+    }
+}
+
+fn compile(program: &str, out: &Path) {
     let built = SkeletonBuilder::new()
-        .source("src/bpf/hybla.bpf.c")
+        .source(format!("src/bpf/{program}.bpf.c"))
         .clang_args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter"])
-        .build_and_generate(out.join("hybla.skel.rs"));
+        .build_and_generate(out.join(format!("{program}.skel.rs")));
     if let Err(error) = built {
-        eprintln!("cannot compile the eBPF program of Hybla: {error:#}");
+        eprintln!("cannot compile the eBPF program {program}: {error:#}");
         eprintln!("this needs clang and the headers of libelf and zlib: `make setup` installs them");
         exit(1);
     }

@@ -127,14 +127,14 @@ fn register(name: &str) -> Result<libbpf_rs::Link, HyblaError> {
 }
 
 /// Copies `name` with a zero behind it; the names made here are shorter than the field.
-fn write_name(field: &mut [i8; 16], name: &str) {
+pub(crate) fn write_name(field: &mut [i8; 16], name: &str) {
     field.fill(0);
     for (place, byte) in field[..15].iter_mut().zip(name.bytes()) {
         *place = byte.cast_signed();
     }
 }
 
-fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
+pub(crate) fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
     tracing::debug!("libbpf: {}", text.trim_end());
 }
 

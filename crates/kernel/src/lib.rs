@@ -1,6 +1,7 @@
 //! What the Linux kernel can be made to do for TCP over satellites, without a patch.
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
+//! - [`xcp`]: XCP and P-XCP, whose senders are told their rates by routers, as eBPF congestion controls with TCP options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
@@ -23,3 +24,4 @@ pub mod sockopt;
 pub mod tcp_info;
 pub mod timers;
 pub mod tun;
+pub mod xcp;
