@@ -215,7 +215,9 @@ static void fall_back(struct sock *sk)
 {
 	char name[TCP_CA_NAME_MAX];
 
-	__builtin_memcpy(name, (const char *)fallback, sizeof(name));
+	/* One by one, or the compiler takes the name above for the one that is meant. */
+	for (int i = 0; i < TCP_CA_NAME_MAX; i++)
+		name[i] = fallback[i];
 	if (bpf_setsockopt(sk, SOL_TCP, TCP_CONGESTION, name, sizeof(name))) {
 		/* Whoever provided it has taken it back; this one is always there. */
 		char reno[] = "reno";
