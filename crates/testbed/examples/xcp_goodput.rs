@@ -51,6 +51,9 @@ fn main() -> Result<()> {
     let (gateway, terminal) = (Namespace::new("gateway")?, Namespace::new("terminal")?);
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
     let link = SatelliteLink::start_with_stations(ends.0, ends.1, &config, &stations, 42, 1500)?;
+    // Room for three windows of the fastest link that is asked for.
+    gateway.sysctl("net.ipv4.tcp_wmem", "4096 16384 67108864")?;
+    terminal.sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")?;
     let subnet = Subnet::new(0);
     subnet.assign(&gateway, "sat0", &terminal, "sat0")?;
 
