@@ -2,16 +2,32 @@
 
 use std::fs;
 
+use bentpipe_units::Rate;
+
 use crate::hybla::{self, Hybla};
+use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
 /// What operators write for TCP Hybla, whoever implements it.
 pub const HYBLA: &str = "hybla";
+/// What they write for XCP and for P-XCP.
+pub const XCP: &str = "xcp";
+/// See [`XCP`].
+pub const P_XCP: &str = "p-xcp";
 
 /// A congestion control that sockets can choose for as long as this value lives.
 #[derive(Debug)]
 pub struct Provided {
     name: String,
     _hybla: Option<Hybla>,
+    xcp: Option<ProvidedXcp>,
+}
+
+/// What has to live for as long as sockets use XCP.
+#[derive(Debug)]
+struct ProvidedXcp {
+    xcp: Xcp,
+    _fallback: Box<Provided>,
+    _room: Vec<RoomInAcks>,
 }
 
 impl Provided {
@@ -23,16 +39,29 @@ impl Provided {
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
     /// and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
-        hybla::is_hybla(&self.name) || self.name == "bbr"
+        hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name) || self.name == "bbr"
+    }
+
+    /// XCP, if it is that: to [make room](Xcp::make_room_on) on interfaces that were not there yet.
+    pub fn xcp(&self) -> Option<&Xcp> {
+        self.xcp.as_ref().map(|provided| &provided.xcp)
     }
 }
 
 /// Provides `wanted`, or the next best with one log line that says so: for Hybla without eBPF the kernel's own module,
-/// then `bbr`, then the default.
+/// then `bbr`, then the default; for XCP without eBPF, and for sockets whose other end does not take it, Hybla.
 pub fn provide(wanted: &str) -> Provided {
+    provide_for(wanted, None)
+}
+
+/// The same for a leg that carries so much, headers included, where that is known.
+pub fn provide_for(wanted: &str, capacity: Option<Rate>) -> Provided {
     let available = available();
     if wanted == HYBLA {
         return provide_hybla(&available);
+    }
+    if wanted == XCP || wanted == P_XCP {
+        return provide_xcp(wanted == P_XCP, capacity, provide_hybla(&available));
     }
     if is_available(wanted, &available) {
         return plain(wanted);
@@ -57,12 +86,32 @@ pub fn default() -> String {
 
 fn provide_hybla(available: &[String]) -> Provided {
     match Hybla::acquire() {
-        Ok(hybla) => Provided { name: hybla.name().to_owned(), _hybla: Some(hybla) },
+        Ok(hybla) => Provided { name: hybla.name().to_owned(), _hybla: Some(hybla), xcp: None },
         Err(error) => {
             let replacement = without_ebpf(available);
             tracing::warn!("{error}; using the kernel's {replacement} instead");
             plain(&replacement)
         }
+    }
+}
+
+fn provide_xcp(p_xcp: bool, capacity: Option<Rate>, fallback: Provided) -> Provided {
+    let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
+        Ok(xcp) => xcp,
+        Err(error) => {
+            tracing::warn!("{error}; using {} instead", fallback.name());
+            return fallback;
+        }
+    };
+    let room = xcp.make_room().unwrap_or_else(|error| {
+        tracing::warn!("{error}; feedback will come late where losses are many");
+        Vec::new()
+    });
+    let name = xcp.name().to_owned();
+    Provided {
+        name,
+        _hybla: None,
+        xcp: Some(ProvidedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
     }
 }
 
@@ -86,7 +135,7 @@ fn try_on_a_socket(name: &str) -> bool {
 }
 
 fn plain(name: &str) -> Provided {
-    Provided { name: name.to_owned(), _hybla: None }
+    Provided { name: name.to_owned(), _hybla: None, xcp: None }
 }
 
 fn read_words(path: &str) -> Vec<String> {

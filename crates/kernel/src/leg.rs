@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use crate::congestion::{Provided, provide};
+use crate::congestion::{Provided, provide_for};
 use crate::sockopt;
 use crate::timers::{Intentions, Timers, syn_retries};
 
@@ -52,7 +52,8 @@ impl Leg {
     /// Loads what the leg needs and derives its kernel timers. What this kernel lacks is replaced by the next best, with
     /// one log line that says so.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
-        let congestion = settings.congestion.as_deref().map(|wanted| Arc::new(provide(wanted)));
+        let congestion =
+            settings.congestion.as_deref().map(|wanted| Arc::new(provide_for(wanted, settings.rate)));
         let keeps_queue_short = congestion.as_deref().is_some_and(Provided::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
         let intentions =

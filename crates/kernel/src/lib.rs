@@ -1,6 +1,7 @@
 //! What the Linux kernel can be made to do for TCP over satellites, without a patch.
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
+//! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
 //! - [`xcp`]: XCP and P-XCP, whose senders are told their rates by routers, as eBPF congestion controls with TCP options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
@@ -12,16 +13,21 @@
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
 
 pub mod congestion;
+pub mod explicit;
 pub mod host;
 pub mod hybla;
 pub mod leg;
 pub mod limits;
+mod mapped;
 mod netlink;
 pub mod nftables;
 pub mod privileges;
 pub mod route;
 pub mod sockopt;
+mod struct_ops;
 pub mod tcp_info;
 pub mod timers;
 pub mod tun;
 pub mod xcp;
+
+pub use struct_ops::StructOpsError;

@@ -16,7 +16,7 @@
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -24,8 +24,8 @@ use bentpipe_units::Rate;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::hybla::{log_from_libbpf, write_name};
 use crate::sockopt;
+use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
 
 #[allow(
     clippy::all,
@@ -47,9 +47,6 @@ mod skel {
 /// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken them; the
 /// next ones have a number behind them.
 pub const NAMES: [&str; 2] = ["bp_xcp", "bp_pxcp"];
-
-/// How many copies of each there can be at the same time.
-const COPIES: u32 = 64;
 
 /// What an end of XCP is to be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,20 +96,9 @@ pub enum XcpError {
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
-    /// The kernel did not take the congestion control's program.
-    #[error(
-        "cannot load XCP's eBPF congestion control (struct_ops): {0} (it needs Linux 6.4 with BTF, and root or CAP_BPF, \
-         CAP_PERFMON and CAP_NET_ADMIN)"
-    )]
-    Control(#[source] libbpf_rs::Error),
-    /// The kernel took the program but not the congestion control.
-    #[error("cannot register the congestion control {name}: {source}")]
-    Register {
-        /// The name that was tried.
-        name: String,
-        /// What the kernel said.
-        source: libbpf_rs::Error,
-    },
+    /// The congestion control (struct_ops) is not to be had.
+    #[error(transparent)]
+    Control(#[from] StructOpsError),
     /// The network interface did not take its program.
     #[error(
         "cannot make room for XCP's feedback in acknowledgements on {interface}: {source} (it needs Linux 6.6 and CAP_NET_ADMIN)"
@@ -175,7 +161,7 @@ impl Xcp {
         if let Some(registration) = known.and_then(|(_, registration)| registration.upgrade()) {
             return Ok(Self { registration });
         }
-        let registration = Arc::new(register_under_a_free_name(parameters)?);
+        let registration = Arc::new(register(parameters)?);
         current.push((key, Arc::downgrade(&registration)));
         Ok(Self { registration })
     }
@@ -191,6 +177,8 @@ impl Xcp {
     /// acknowledgements. On this interface of the calling thread's network namespace, the last block of a full
     /// acknowledgement makes room for the feedback where that has waited for a few segments. Losing a block loses
     /// nothing: each is said in several acknowledgements (RFC 2018 §4). Without it feedback comes late where losses are many.
+    ///
+    /// It belongs to the end that receives.
     ///
     /// # Errors
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
@@ -208,47 +196,34 @@ impl Xcp {
         // SAFETY: a new descriptor, which nobody else has.
         Ok(RoomInAcks { _link: unsafe { OwnedFd::from_raw_fd(link) } })
     }
+
+    /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface.
+    ///
+    /// # Errors
+    /// [`XcpError::Interface`] as [`make_room_on`](Self::make_room_on).
+    pub fn make_room(&self) -> Result<Vec<RoomInAcks>, XcpError> {
+        let failed = |source| XcpError::Interface { interface: "any interface".to_owned(), source };
+        let names = interfaces().map_err(failed)?;
+        names.iter().filter(|name| *name != "lo").map(|name| self.make_room_on(name)).collect()
+    }
 }
 
 /// Whether `name` is one that a copy of XCP or of P-XCP may have.
 pub fn is_xcp(name: &str) -> bool {
-    let is_copy = |number: &str| number.is_empty() || number.parse::<u32>().is_ok();
-    NAMES.iter().any(|known| name.strip_prefix(known).is_some_and(is_copy))
+    NAMES.iter().any(|base| is_copy(base, name))
 }
 
-fn register_under_a_free_name(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, log_from_libbpf)));
+fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     check_fallback(parameters.fallback)?;
-    let first = NAMES[usize::from(parameters.p_xcp)];
-    let mut copy = 1;
-    loop {
-        let name = if copy == 1 { first.to_owned() } else { format!("{first}{copy}") };
-        match register(&name, parameters) {
-            Err(XcpError::Register { source, .. })
-                if source.kind() == libbpf_rs::ErrorKind::AlreadyExists && copy < COPIES =>
-            {
-                copy += 1;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// A name that a socket does not take would be noticed only when it is needed.
-fn check_fallback(name: &str) -> Result<(), XcpError> {
-    let failed = |source| XcpError::Fallback { name: name.to_owned(), source };
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-    sockopt::set_congestion(probe, name).map_err(failed)
-}
-
-fn register(name: &str, parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     let mut storage = MaybeUninit::uninit();
-    let mut open =
+    let open =
         skel::options::XcpOptionsSkelBuilder::default().open(&mut storage).map_err(XcpError::Options)?;
-    let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
-    write_name(&mut constants.congestion, name);
-    let options = open.load().map_err(XcpError::Options)?;
-    let control = register_control(name, parameters, options.maps.xcp_endpoints.as_fd())?;
+    let mut options = open.load().map_err(XcpError::Options)?;
+    let endpoints = options.maps.xcp_endpoints.as_fd();
+    let base = NAMES[usize::from(parameters.p_xcp)];
+    let (name, control) = under_a_free_name(base, |name| register_control(name, parameters, endpoints))?;
+    let variables = options.maps.data_data.as_deref_mut().expect("the program has variables");
+    write_name(&mut variables.congestion, &name);
     let full_acks = options.progs.xcp_full_acks.as_fd().try_clone_to_owned();
     let full_acks = full_acks.map_err(|error| XcpError::Options(error.into()))?;
     let path = cgroup_of_this_process()?;
@@ -258,28 +233,33 @@ fn register(name: &str, parameters: XcpParameters<'_>) -> Result<Registration, X
     })?;
     let attached = options.progs.xcp_options.attach_cgroup(cgroup.as_raw_fd());
     let attached = attached.map_err(|source| XcpError::Attach { path, source })?;
-    Ok(Registration { name: name.to_owned(), full_acks, _control: control, _options: attached })
+    Ok(Registration { name, full_acks, _control: control, _options: attached })
+}
+
+/// A name that a socket does not take would be noticed only when it is needed.
+fn check_fallback(name: &str) -> Result<(), XcpError> {
+    let failed = |source| XcpError::Fallback { name: name.to_owned(), source };
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+    sockopt::set_congestion(probe, name).map_err(failed)
 }
 
 fn register_control(
     name: &str,
     parameters: XcpParameters<'_>,
-    endpoints: std::os::fd::BorrowedFd<'_>,
-) -> Result<libbpf_rs::Link, XcpError> {
+    endpoints: BorrowedFd<'_>,
+) -> Result<libbpf_rs::Link, StructOpsError> {
+    let failed = |source| StructOpsError::Load { program: "XCP", source };
     let mut storage = MaybeUninit::uninit();
-    let mut open = skel::control::XcpSkelBuilder::default().open(&mut storage).map_err(XcpError::Control)?;
+    let mut open = skel::control::XcpSkelBuilder::default().open(&mut storage).map_err(failed)?;
     let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
     constants.capacity = parameters.capacity.map_or(0, |capacity| capacity.bps() / 8);
     constants.ignores_loss = parameters.p_xcp.into();
     write_name(&mut constants.fallback, parameters.fallback);
     write_name(&mut open.struct_ops.bp_xcp_mut().name, name);
-    open.maps.xcp_endpoints.reuse_fd(endpoints).map_err(XcpError::Control)?;
-    let mut loaded = open.load().map_err(XcpError::Control)?;
-    loaded
-        .maps
-        .bp_xcp
-        .attach_struct_ops()
-        .map_err(|source| XcpError::Register { name: name.to_owned(), source })
+    open.maps.xcp_endpoints.reuse_fd(endpoints).map_err(failed)?;
+    let mut loaded = open.load().map_err(failed)?;
+    let attached = loaded.maps.bp_xcp.attach_struct_ops();
+    attached.map_err(|source| StructOpsError::Register { name: name.to_owned(), source })
 }
 
 /// The directory of this process's cgroup of version 2 (cgroups(7)), which on hosts with both versions is not the root.
@@ -305,6 +285,26 @@ fn cgroup_directory(cgroups: &str, mounts: &str, exists: impl Fn(&Path) -> bool)
     // Where a part of the hierarchy is mounted, the path may be one from outside it; its root is then the nearest there is.
     let own = root.join(path.trim_start_matches('/'));
     Some(if exists(&own) { own } else { root.to_owned() })
+}
+
+/// The names of the network interfaces of this namespace (if_nameindex(3)).
+fn interfaces() -> io::Result<Vec<String>> {
+    // SAFETY: it has no arguments; what it returns is given back below, once.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut names = Vec::new();
+    // SAFETY: the list ends with an entry whose index is zero, and is not read behind that.
+    let entries = (0..).map(|place| unsafe { *list.add(place) }).take_while(|entry| entry.if_index != 0);
+    for entry in entries {
+        // SAFETY: an entry that is not the last one has a name, which ends with a zero.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.if_name) };
+        names.push(name.to_string_lossy().into_owned());
+    }
+    // SAFETY: what if_nameindex returned; nothing refers to it any more.
+    unsafe { libc::if_freenameindex(list) };
+    Ok(names)
 }
 
 fn index_of(interface: &str) -> io::Result<i32> {

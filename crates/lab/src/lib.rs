@@ -31,7 +31,7 @@ pub enum Error {
     Proxy(String),
     /// Hybla could not be loaded.
     #[error(transparent)]
-    Hybla(#[from] bentpipe_kernel::hybla::HyblaError),
+    Hybla(#[from] bentpipe_kernel::StructOpsError),
     /// A transfer failed.
     #[error("the download by {run} failed: {source}")]
     Transfer {

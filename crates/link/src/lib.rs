@@ -10,7 +10,8 @@
 //!    ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the same.
 //! 5. **Delay**: what survives arrives one propagation time after its last bit has left.
 //!
-//! What sits at the link's ends and helps TCP across it is in [`agent`].
+//! What sits at the link's ends and helps TCP across it is in [`agent`]; what shares the link out among its senders in
+//! [`explicit`].
 //!
 //! A direction delivers in order and unharmed. A [`Mangler`] behind it reorders, duplicates and corrupts what it delivers.
 //!
@@ -33,6 +34,7 @@ mod counters;
 mod csv;
 mod direction;
 mod encapsulation;
+pub mod explicit;
 pub mod ip;
 mod loss;
 mod mangling;

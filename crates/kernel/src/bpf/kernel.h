@@ -28,6 +28,7 @@ typedef __u32 __wsum;
 typedef __u8 u8;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s64 s64;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -38,10 +39,10 @@ struct sock_common {
 };
 
 struct sock {
+	struct sock_common __sk_common;
 	unsigned long sk_pacing_rate; /* bytes per second */
 	unsigned long sk_max_pacing_rate;
 	u32 sk_pacing_status;
-	struct sock_common __sk_common;
 };
 
 struct tcp_congestion_ops;
@@ -66,6 +67,8 @@ struct minmax {
 };
 
 struct tcp_sock {
+	unsigned short tcp_header_len; /* of a segment without SACK blocks */
+	u64 bytes_sent;                /* payload, retransmissions included */
 	u32 snd_cwnd;
 	u32 snd_cwnd_clamp;
 	u32 snd_ssthresh;
@@ -83,7 +86,6 @@ struct tcp_sock {
 	u32 rate_interval_us;
 	u32 snd_wnd; /* bytes */
 	u32 mss_cache;
-	unsigned short tcp_header_len; /* bytes, with timestamps, without what changes from segment to segment */
 	u32 srtt_us; /* eighths of a microsecond */
 	struct minmax rtt_min;
 	u64 tcp_mstamp; /* microseconds */
@@ -94,7 +96,14 @@ struct ack_sample {
 	int rtt_us; /* negative where there is none */
 };
 
-struct rate_sample;
+struct rate_sample {
+	long rtt_us; /* negative where there is none; of segments sent once only */
+};
+
+enum tcp_ca_event {
+	CA_EVENT_TX_START, /* data is sent, and none was on its way */
+};
+
 union tcp_cc_info;
 
 struct tcp_congestion_ops {
@@ -105,6 +114,8 @@ struct tcp_congestion_ops {
 	u32 (*undo_cwnd)(struct sock *sk);
 	u32 (*sndbuf_expand)(struct sock *sk);
 	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
+	void (*cwnd_event)(struct sock *sk, enum tcp_ca_event event);
 	u32 flags;
 	char name[16];
 };
@@ -128,6 +139,15 @@ struct bpf_sock_ops_kern {
 };
 
 #pragma clang attribute pop
+
+/* Kinds of maps and their flags (linux/bpf.h, which wants headers of the machine that clang's bpf target does not find). */
+enum {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_F_NO_PREALLOC = 1 << 0,
+	BPF_F_CLONE = 1 << 9,
+	BPF_F_MMAPABLE = 1 << 10,
+};
 
 /* The context of a program, as the kernel has it (Linux 6.2). */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
@@ -236,8 +256,6 @@ enum {
 /* Of bpf_load_hdr_opt: look into the SYN. */
 #define BPF_LOAD_HDR_OPT_TCP_SYN 1
 
-#define BPF_MAP_TYPE_SK_STORAGE 24
-#define BPF_F_NO_PREALLOC 1
 #define BPF_SK_STORAGE_GET_F_CREATE 1
 
 #define AF_INET6 10
@@ -265,6 +283,8 @@ enum {
 	SK_PACING_NEEDED = 1,
 	SK_PACING_FQ = 2,
 };
+
+#define AF_INET6 10
 
 #define TCP_INFINITE_SSTHRESH 0x7fffffff
 

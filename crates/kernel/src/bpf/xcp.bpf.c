@@ -80,7 +80,7 @@ static u32 wire_size(const struct sock *sk, const struct tcp_sock *tp)
 {
 	u32 ip = sk->__sk_common.skc_family == AF_INET6 ? IPV6_HEADER : IPV4_HEADER;
 
-	return tp->mss_cache + tp->tcp_header_len + XCP_REQUEST + ip;
+	return tp->mss_cache + tp->tcp_header_len + ip;
 }
 
 /* No more than two bandwidth-delay products, where the bandwidth is known: whatever the options say. */

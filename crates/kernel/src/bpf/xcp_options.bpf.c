@@ -10,8 +10,8 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* The congestion control whose sockets speak XCP. */
-const volatile char congestion[TCP_CA_NAME_MAX] = "bp_xcp";
+/* The congestion control whose sockets speak XCP; its name is known when it is registered, and that is behind loading. */
+char congestion[TCP_CA_NAME_MAX] = "bp_xcp";
 
 /* Feedback of as many segments waits for a segment with room to spare; then it takes the place of something else. */
 #define OVERDUE 4
@@ -206,8 +206,9 @@ static int write_request(struct bpf_sock_ops *skops, struct xcp_endpoint *x, u32
 	int refused = bpf_store_hdr_opt(skops, &option, sizeof(option), 0);
 
 	if (!refused && x->request > 0) {
-		u32 mss = skops->mss_cache;
-		u32 segments = mss && payload > mss ? (payload + mss - 1) / mss : 1;
+		/* What the kernel calls so knows nothing of this option. */
+		u32 mss = skops->mss_cache > XCP_REQUEST ? skops->mss_cache - XCP_REQUEST : 1;
+		u32 segments = (payload + mss - 1) / mss;
 		x->asked += (u64)x->request * segments;
 	}
 	return refused;

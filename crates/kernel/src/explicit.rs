@@ -1,0 +1,247 @@
+//! Explicit rates as an eBPF congestion control: loading it, and the memory by which it is told the rates.
+//!
+//! The program measures and obeys; what the rates are is decided by a controller (`bentpipe_link::explicit`), which reads
+//! [`flows`](Explicit::flows) and writes [`set_rate`](Explicit::set_rate). A process has one copy for all its legs.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::mapped::{Mapped, Shared};
+use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
+
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unreachable_pub,
+    unused,
+    unsafe_op_in_unsafe_fn
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/explicit.skel.rs"));
+}
+
+/// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the next ones
+/// have a number behind it.
+pub const NAME: &str = "bp_explicit";
+
+/// The most legs that can be told apart.
+pub const MAX_LEGS: usize = 16;
+
+/// The fewest and the most connections that have a slot. Without one a connection gets the rate of a newcomer.
+const SLOTS: (u64, u64) = (1024, 1 << 18);
+
+/// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the registration.
+#[derive(Debug, Clone)]
+pub struct Explicit {
+    registration: Arc<Registration>,
+}
+
+/// What the congestion control says of a connection. Counters wrap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// Its slot.
+    pub slot: usize,
+    /// A number that another connection in the same slot hardly ever has.
+    pub owner: u64,
+    /// The leg that it was said to belong to.
+    pub leg: usize,
+    /// Its weight.
+    pub weight: u32,
+    /// When it last said something, by the clock of `CLOCK_MONOTONIC`; zero before it has.
+    pub at: Duration,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Segments with data sent, retransmissions included.
+    pub segments_sent: u32,
+    /// Segments that have arrived at the receiver.
+    pub delivered: u32,
+    /// Segments that were declared lost.
+    pub lost: u32,
+    /// Payload bytes of a full segment.
+    pub mss: u32,
+    /// Bytes of IP and TCP headers in front of it.
+    pub header: u32,
+    /// Segments sent and not acknowledged.
+    pub in_flight: u32,
+    /// The shortest round trip of the last moment; `None` before the first measurement.
+    pub rtt: Option<Duration>,
+    /// The shortest round trip of the last 15 to 30 s.
+    pub min_rtt: Option<Duration>,
+    /// The window, not the rate, holds it back.
+    pub window_limited: bool,
+}
+
+#[derive(Debug)]
+struct Registration {
+    name: String,
+    _link: libbpf_rs::Link,
+    members: MapHandle,
+    legs: Mapped<LegEntry>,
+    owners: Mapped<Owner>,
+    slots: Mapped<SlotEntry>,
+}
+
+/// `struct leg` of the program.
+#[derive(Debug)]
+#[repr(C)]
+struct LegEntry {
+    newcomer_rate: AtomicU64,
+    rtt_us: AtomicU64,
+}
+
+/// An entry of `owners`.
+#[derive(Debug)]
+#[repr(C)]
+struct Owner(AtomicU64);
+
+/// `struct slot` of the program.
+#[derive(Debug)]
+#[repr(C)]
+struct SlotEntry {
+    rate: AtomicU64,
+    at_us: AtomicU64,
+    bytes_sent: AtomicU64,
+    segments_sent: AtomicU32,
+    delivered: AtomicU32,
+    lost: AtomicU32,
+    mss: AtomicU32,
+    header: AtomicU32,
+    in_flight: AtomicU32,
+    rtt_us: AtomicU32,
+    min_rtt_us: AtomicU32,
+    leg: AtomicU32,
+    weight: AtomicU32,
+    window_limited: AtomicU32,
+    unused: AtomicU32,
+}
+
+// SAFETY: atomics, 16 bytes.
+unsafe impl Shared for LegEntry {}
+// SAFETY: an atomic, 8 bytes.
+unsafe impl Shared for Owner {}
+// SAFETY: atomics, 72 bytes.
+unsafe impl Shared for SlotEntry {}
+
+/// The copy of this process, if one is in use.
+static CURRENT: Mutex<Weak<Registration>> = Mutex::new(Weak::new());
+
+impl Explicit {
+    /// Takes a reference to this process's copy, loading it if this is the first one.
+    ///
+    /// # Errors
+    /// [`StructOpsError`] on a kernel without eBPF congestion control or without the privileges for it.
+    pub fn acquire() -> Result<Self, StructOpsError> {
+        // A panic elsewhere leaves a valid value behind.
+        let mut current = CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(registration) = current.upgrade() {
+            return Ok(Self { registration });
+        }
+        let (_, registration) = under_a_free_name(NAME, register)?;
+        let registration = Arc::new(registration);
+        *current = Arc::downgrade(&registration);
+        Ok(Self { registration })
+    }
+
+    /// The name for `TCP_CONGESTION`.
+    pub fn name(&self) -> &str {
+        &self.registration.name
+    }
+
+    /// Says to which leg, below [`MAX_LEGS`], a socket belongs that will connect or listen, and its weight. What a listener
+    /// accepts takes both from it. A socket that belongs nowhere keeps to the window of RFC 6928.
+    pub fn join(&self, socket: BorrowedFd<'_>, leg: usize, weight: u32) -> io::Result<()> {
+        let key = socket.as_raw_fd().to_ne_bytes();
+        let [a, b, c, d] = (leg as u32).to_ne_bytes();
+        let [e, f, g, h] = weight.to_ne_bytes();
+        let members = &self.registration.members;
+        members.update(&key, &[a, b, c, d, e, f, g, h], MapFlags::ANY).map_err(io::Error::other)
+    }
+
+    /// What a connection of the leg sends before it has been given a rate, bytes on the wire per second, and the round trip
+    /// that it goes by until it has measured one.
+    pub fn set_newcomers(&self, leg: usize, rate: u64, rtt: Duration) {
+        let entry = &self.registration.legs[leg];
+        entry.newcomer_rate.store(rate, Ordering::Relaxed);
+        entry.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// All connections. One that begins or ends meanwhile may say what is half its own and half another's.
+    pub fn flows(&self) -> impl Iterator<Item = Flow> {
+        let Registration { owners, slots, .. } = &*self.registration;
+        let owners = owners.iter().map(|owner| owner.0.load(Ordering::Acquire));
+        let taken = owners.zip(slots.iter()).enumerate().filter(|(_, (owner, _))| *owner != 0);
+        taken.map(|(slot, (owner, entry))| entry.read(slot, owner))
+    }
+
+    /// Gives the connection in this slot a rate, bytes on the wire per second.
+    pub fn set_rate(&self, slot: usize, rate: u64) {
+        self.registration.slots[slot].rate.store(rate, Ordering::Relaxed);
+    }
+}
+
+/// Whether `name` is one that a copy may have.
+pub fn is_explicit(name: &str) -> bool {
+    is_copy(NAME, name)
+}
+
+impl SlotEntry {
+    fn read(&self, slot: usize, owner: u64) -> Flow {
+        let word = |field: &AtomicU32| field.load(Ordering::Relaxed);
+        let long = |field: &AtomicU64| field.load(Ordering::Relaxed);
+        let span = |field| Some(word(field)).filter(|&us| us > 0).map(|us| Duration::from_micros(us.into()));
+        Flow {
+            slot,
+            owner,
+            leg: word(&self.leg) as usize,
+            weight: word(&self.weight),
+            at: Duration::from_micros(long(&self.at_us)),
+            bytes_sent: long(&self.bytes_sent),
+            segments_sent: word(&self.segments_sent),
+            delivered: word(&self.delivered),
+            lost: word(&self.lost),
+            mss: word(&self.mss),
+            header: word(&self.header),
+            in_flight: word(&self.in_flight),
+            rtt: span(&self.rtt_us),
+            min_rtt: span(&self.min_rtt_us),
+            window_limited: word(&self.window_limited) != 0,
+        }
+    }
+}
+
+fn register(name: &str) -> Result<Registration, StructOpsError> {
+    let load = |source| StructOpsError::Load { program: "explicit rates", source };
+    let share = |source| StructOpsError::Share { program: "explicit rates", source };
+    let slots = slots();
+    let mut storage = MaybeUninit::uninit();
+    let mut open = skel::ExplicitSkelBuilder::default().open(&mut storage).map_err(load)?;
+    open.maps.rodata_data.as_deref_mut().expect("the program has constants").slot_count = slots;
+    open.maps.slots.set_max_entries(slots).map_err(load)?;
+    open.maps.owners.set_max_entries(slots).map_err(load)?;
+    write_name(&mut open.struct_ops.bp_explicit_mut().name, name);
+    let mut loaded = open.load().map_err(load)?;
+    let link = loaded.maps.bp_explicit.attach_struct_ops();
+    let link = link.map_err(|source| StructOpsError::Register { name: name.to_owned(), source })?;
+    Ok(Registration {
+        name: name.to_owned(),
+        _link: link,
+        members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
+        legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
+        owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
+        slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,
+    })
+}
+
+/// As many as this process can have sockets.
+fn slots() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    limit.clamp(SLOTS.0, SLOTS.1).next_power_of_two() as u32
+}

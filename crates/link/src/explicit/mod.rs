@@ -1,0 +1,338 @@
+//! Sharing out a satellite link among the connections of one gateway.
+//!
+//! The gateway is the only sender onto the forward link. It knows its connections and what the link carries, so that it need not
+//! probe for a rate as TCP does, one connection against the others: it can give each its share. A loss then says that a segment
+//! is missing, and not that the rate was too high; whether it was, the queue says.
+//!
+//! ```text
+//! reports of all senders ──► the last round trip ──► Capacity: what the link carries ──► max–min shares ──► rates
+//!   sent, arrived, lost,       sent, arrived, lost     less where a queue stands,          by weight; what one
+//!   round trip, in flight      over all; the queue     more where none does                does not use is others'
+//! ```
+//!
+//! A [`Sharer`] is told in short intervals what the senders report and answers with a rate for each. It has no clock and no
+//! socket: the daemon feeds it from an eBPF congestion control, the simulator from its endpoints.
+//!
+//! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
+
+mod capacity;
+mod max_min;
+mod round;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bentpipe_units::{Rate, Time};
+
+use capacity::{Capacity, Observation};
+use max_min::Claim;
+use round::Round;
+
+/// A connection that uses less of its rate than this is limited elsewhere: by its application, by its receiver.
+const USED: f64 = 0.88;
+/// What is kept for one that is: a little more than it uses, so that it may grow.
+const KEPT: f64 = 1.1;
+/// How much faster it may become before the next look at it: so many times what it uses, and this part of a full share.
+const MAY_GROW: (f64, f64) = (2.0, 0.125);
+/// What a connection uses is measured over so many full segments at its rate, and no less than this time.
+const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis(100));
+/// A round trip that was measured longer ago than one of now, and this, says nothing of now.
+const STALE: Duration = Duration::from_millis(200);
+/// So many round trips without any acknowledgement are an outage. The rates are kept for when it ends.
+const OUTAGE: f64 = 1.5;
+
+/// What is known of the link beforehand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SharerConfig {
+    /// What the link carries, with the headers of IP and TCP; `None` if it must be found out.
+    pub capacity: Option<Rate>,
+    /// The round-trip time of the empty link, until it is measured.
+    pub rtt: Duration,
+}
+
+/// What a sender says of itself. Bytes are on the wire, and counted from the connection's beginning.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// Which connection it is.
+    pub id: u64,
+    /// Its share in proportion to others, 1 and up.
+    pub weight: u32,
+    /// When it last heard from its receiver, and so when the following was so.
+    pub at: Time,
+    /// Bytes sent, retransmissions included.
+    pub sent: u64,
+    /// Bytes that have arrived.
+    pub delivered: u64,
+    /// Bytes that were lost.
+    pub lost: u64,
+    /// Whether something is on its way.
+    pub in_flight: bool,
+    /// The shortest round trip of the last moment.
+    pub rtt: Option<Duration>,
+    /// The shortest round trip that it knows.
+    pub min_rtt: Option<Duration>,
+    /// Its window, not its rate, holds it back.
+    pub window_limited: bool,
+}
+
+/// What there is for connections that begin before the next [`tick`](Sharer::tick): one of weight w has `rate`·w/(`weight` + w),
+/// the next one finds its weight added.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Newcomers {
+    /// Bytes per second.
+    pub rate: f64,
+    /// The weights of all connections that would have more.
+    pub weight: u32,
+}
+
+/// What the sharer knows of the link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// What the link is thought to carry, bytes per second.
+    pub capacity: f64,
+    /// The round-trip time of the empty link.
+    pub rtt: Duration,
+    /// How long a packet waits in the queue.
+    pub queue: Duration,
+    /// Connections with something on its way.
+    pub active: usize,
+    /// Nobody hears anything.
+    pub outage: bool,
+}
+
+/// Shares out one link.
+#[derive(Debug)]
+pub struct Sharer {
+    config: SharerConfig,
+    capacity: Capacity,
+    round: Round,
+    flows: HashMap<u64, Flow>,
+    last_tick: Option<Time>,
+    /// When something last arrived, or nothing was on its way.
+    last_progress: Time,
+    /// The path has become longer by this, as far as round trips that do not shrink with the queue tell.
+    grown: Duration,
+    /// Since when a queue stands.
+    queued_since: Option<Time>,
+    newcomers: Newcomers,
+    standing: Standing,
+    ticks: u64,
+    claims: Vec<Claim>,
+}
+
+/// A connection as it was at the last tick.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    sent: u64,
+    delivered: u64,
+    lost: u64,
+    rate: f64,
+    /// Bytes per second that it uses, where it is limited elsewhere.
+    limited_to: Option<f64>,
+    /// Since when its use is measured, what it had sent then, and what it might have sent since.
+    since: Time,
+    sent_then: u64,
+    might: f64,
+    seen: u64,
+}
+
+impl Sharer {
+    /// A link at rest.
+    pub fn new(config: SharerConfig) -> Self {
+        let capacity = Capacity::new(config.capacity, config.rtt);
+        let standing = Standing {
+            capacity: capacity.bytes_per_second(),
+            rtt: config.rtt,
+            queue: Duration::ZERO,
+            active: 0,
+            outage: false,
+        };
+        let newcomers = Newcomers { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
+        Self {
+            config,
+            capacity,
+            round: Round::default(),
+            flows: HashMap::new(),
+            last_tick: None,
+            last_progress: Time::ZERO,
+            grown: Duration::ZERO,
+            queued_since: None,
+            newcomers,
+            standing,
+            ticks: 0,
+            claims: Vec::new(),
+        }
+    }
+
+    /// Takes the reports of all connections and gives each its rate; zero to those that are silent, which begin anew as
+    /// [`newcomers`](Self::newcomers). To be called every few tens of milliseconds; `now` never goes back.
+    pub fn tick(&mut self, now: Time, reports: &[Report], mut give: impl FnMut(u64, f64)) {
+        let elapsed = self.last_tick.map_or(Duration::ZERO, |last| now - last);
+        self.last_tick = Some(now);
+        self.ticks += 1;
+        let progress = self.take(now, reports);
+        let active = reports.iter().filter(|report| report.in_flight);
+        self.standing.active = active.clone().count();
+        if progress || self.standing.active == 0 {
+            self.last_progress = now;
+        }
+        let silent = (now - self.last_progress).as_secs_f64();
+        let outage = silent > OUTAGE * (self.standing.rtt + self.standing.queue).as_secs_f64();
+        if outage || self.standing.outage || self.standing.active == 0 {
+            // What was measured before says nothing about what comes after.
+            self.restart_measurements(now, reports);
+        }
+        self.standing.outage = outage;
+        if !outage {
+            self.observe(now, reports);
+            self.measure_use(now, elapsed, reports);
+        }
+        self.share(reports, &mut give);
+    }
+
+    /// What connections that begin before the next tick may have.
+    pub fn newcomers(&self) -> Newcomers {
+        self.newcomers
+    }
+
+    /// What is known of the link now.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Adds what is new to the sums. Says whether anything has arrived.
+    fn take(&mut self, now: Time, reports: &[Report]) -> bool {
+        let (mut sent, mut delivered, mut lost) = (0, 0, 0);
+        for report in reports {
+            let fresh = Flow {
+                sent: report.sent,
+                delivered: report.delivered,
+                lost: report.lost,
+                rate: 0.0,
+                limited_to: None,
+                since: report.at,
+                sent_then: report.sent,
+                might: 0.0,
+                seen: self.ticks,
+            };
+            let flow = self.flows.entry(report.id).or_insert(fresh);
+            // Another connection under the same number.
+            if report.sent < flow.sent || report.delivered < flow.delivered {
+                *flow = fresh;
+            }
+            sent += report.sent - flow.sent;
+            delivered += report.delivered - flow.delivered;
+            lost += report.lost.saturating_sub(flow.lost);
+            (flow.sent, flow.delivered, flow.lost) = (report.sent, report.delivered, report.lost);
+            flow.seen = self.ticks;
+        }
+        let ticks = self.ticks;
+        self.flows.retain(|_, flow| flow.seen == ticks);
+        self.round.add(now, [sent, delivered, lost], self.standing.rtt);
+        delivered > 0
+    }
+
+    fn restart_measurements(&mut self, now: Time, reports: &[Report]) {
+        self.round.clear();
+        self.capacity.hold(now + self.standing.rtt);
+        for report in reports {
+            if let Some(flow) = self.flows.get_mut(&report.id) {
+                (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);
+            }
+        }
+    }
+
+    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
+    fn observe(&mut self, now: Time, reports: &[Report]) {
+        let recent = self.standing.rtt + self.standing.queue + STALE;
+        let (mut sum, mut above, mut shortest) = (0.0, 0.0, 0.0);
+        for report in reports.iter().filter(|report| report.in_flight && report.at + recent >= now) {
+            if let (Some(rtt), Some(least)) = (report.rtt, report.min_rtt) {
+                let weight = self.flows.get(&report.id).map_or(0.0, |flow| flow.rate).max(1.0);
+                sum += weight;
+                above += weight * rtt.saturating_sub(least).as_secs_f64();
+                shortest += weight * least.as_secs_f64();
+            }
+        }
+        if sum > 0.0 {
+            let above = Duration::from_secs_f64(above / sum);
+            self.grown = self.grown.min(above);
+            self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
+            self.standing.queue = above - self.grown;
+        }
+        let wanted = self.claims.iter().any(Claim::is_greedy);
+        let Standing { rtt, queue, .. } = self.standing;
+        self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
+        let carried = self.queued_since.and_then(|since| self.round.rates_since(since, rtt));
+        let carried = carried.map(|rates| rates.delivered);
+        let observation = Observation { now, rates: self.round.rates(rtt), carried, queue, rtt, wanted };
+        if self.capacity.observe(&observation) {
+            // It should be gone by now: the path has become longer.
+            self.grown += self.standing.queue;
+            self.standing.rtt += self.standing.queue;
+            self.standing.queue = Duration::ZERO;
+        }
+        self.standing.capacity = self.capacity.bytes_per_second();
+    }
+
+    /// Who uses its rate, and who is limited elsewhere.
+    fn measure_use(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
+        for report in reports {
+            let Some(flow) = self.flows.get_mut(&report.id) else { continue };
+            if !report.in_flight {
+                (flow.limited_to, flow.since, flow.sent_then, flow.might) = (None, now, report.sent, 0.0);
+                continue;
+            }
+            flow.might += flow.rate * elapsed.as_secs_f64();
+            if report.at <= flow.since {
+                continue;
+            }
+            let span = report.at - flow.since;
+            if flow.might < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1 {
+                continue;
+            }
+            let used = (report.sent - flow.sent_then) as f64 / span.as_secs_f64();
+            let rate = flow.might / (now - flow.since).as_secs_f64();
+            flow.limited_to = (used < USED * rate && !report.window_limited).then_some(used);
+            (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);
+            // What it might have sent between its last word and now belongs to the next measurement.
+            flow.might = flow.rate * (now - report.at).as_secs_f64();
+        }
+    }
+
+    fn share(&mut self, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
+        let budget = self.capacity.budget(self.standing.queue, self.standing.rtt);
+        self.claims.clear();
+        let active = reports.iter().filter(|report| report.in_flight);
+        self.claims.extend(active.map(|report| {
+            let limited = self.flows.get(&report.id).and_then(|flow| flow.limited_to);
+            Claim { weight: report.weight.max(1), most: limited.map_or(f64::INFINITY, |used| KEPT * used) }
+        }));
+        let level = max_min::level(budget, &mut self.claims.clone());
+        let kept = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
+        let kept = kept.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
+        let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - kept.1;
+        self.newcomers = Newcomers { rate: budget - kept.0, weight };
+        for report in reports {
+            let Some(flow) = self.flows.get_mut(&report.id) else { continue };
+            let full = level * f64::from(report.weight.max(1));
+            flow.rate = match flow.limited_to {
+                _ if !report.in_flight => 0.0,
+                None => full,
+                Some(used) => full.min(MAY_GROW.0 * used + MAY_GROW.1 * full),
+            };
+            give(report.id, flow.rate);
+        }
+    }
+
+    /// What is known beforehand has changed; what has been measured is kept.
+    pub fn reconfigure(&mut self, config: SharerConfig) {
+        if config.capacity != self.config.capacity {
+            self.capacity = Capacity::new(config.capacity, self.standing.rtt);
+        }
+        self.config = config;
+    }
+}
+
+#[cfg(test)]
+mod tests;

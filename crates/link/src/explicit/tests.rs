@@ -1,0 +1,341 @@
+//! A sharer against a link of fluid: what is sent arrives half a round trip later, what is too much waits in a queue.
+
+use super::*;
+
+const TICK: Duration = Duration::from_millis(20);
+
+/// A link and its senders.
+struct Bed {
+    now: Time,
+    sharer: Sharer,
+    /// Bytes per second.
+    carries: f64,
+    /// Seconds of queue that it has room for.
+    room: f64,
+    per: f64,
+    rtt: Duration,
+    up: bool,
+    /// Weight of those that have begun since the last tick.
+    joined: u32,
+    queue: f64,
+    dropped: f64,
+    offered: f64,
+    flows: Vec<Sender>,
+    arriving: std::collections::VecDeque<(Time, Vec<[f64; 2]>, f64)>,
+    queues: Vec<f64>,
+}
+
+#[derive(Clone, Default)]
+struct Sender {
+    weight: u32,
+    most: f64,
+    rate: f64,
+    sent: f64,
+    delivered: f64,
+    lost: f64,
+    rtt: f64,
+    min_rtt: f64,
+    at: Time,
+    in_flight: bool,
+    sent_at: f64,
+}
+
+impl Bed {
+    fn new(configured: Option<u64>, carries: u64, rtt_ms: u64) -> Self {
+        let rtt = Duration::from_millis(rtt_ms);
+        let config = SharerConfig { capacity: configured.map(Rate::mbps), rtt };
+        Self {
+            now: Time::ZERO,
+            sharer: Sharer::new(config),
+            carries: carries as f64 * 1e6 / 8.0,
+            room: 1.0,
+            per: 0.0,
+            rtt,
+            up: true,
+            joined: 0,
+            queue: 0.0,
+            dropped: 0.0,
+            offered: 0.0,
+            flows: Vec::new(),
+            arriving: Default::default(),
+            queues: Vec::new(),
+        }
+    }
+
+    fn join(&mut self, weight: u32, most_mbps: f64) -> usize {
+        let newcomers = self.sharer.newcomers();
+        self.joined += weight;
+        let rate = newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined);
+        let rtt = self.rtt.as_secs_f64();
+        let most = most_mbps * 1e6 / 8.0;
+        self.flows.push(Sender {
+            weight,
+            most,
+            rate,
+            rtt,
+            min_rtt: rtt,
+            at: self.now,
+            in_flight: true,
+            ..Sender::default()
+        });
+        self.flows.len() - 1
+    }
+
+    fn step(&mut self) {
+        self.joined = 0;
+        self.now += TICK;
+        let dt = TICK.as_secs_f64();
+        let offered: Vec<f64> = self.flows.iter().map(|flow| flow.rate.min(flow.most) * dt).collect();
+        let sum: f64 = offered.iter().sum();
+        let drained = self.carries * dt;
+        let wait = self.queue / self.carries;
+        let fits = (self.room * self.carries - self.queue + drained).max(0.0).min(sum);
+        self.queue = (self.queue + fits - drained).max(0.0);
+        self.queues.push(self.queue / self.carries);
+        self.offered += sum;
+        self.dropped += sum - fits;
+        let arrives = if self.up { fits / sum.max(1e-9) * (1.0 - self.per) } else { 0.0 };
+        let shares = offered.iter().map(|bytes| [bytes * arrives, bytes * (1.0 - arrives)]).collect();
+        for (flow, bytes) in self.flows.iter_mut().zip(&offered) {
+            flow.sent += bytes;
+        }
+        let rtt = self.rtt.as_secs_f64() + wait;
+        self.arriving.push_back((self.now + Duration::from_secs_f64(rtt), shares, rtt));
+        while self.arriving.front().is_some_and(|first| first.0 <= self.now) {
+            let (_, shares, rtt) = self.arriving.pop_front().unwrap();
+            for (flow, [delivered, lost]) in self.flows.iter_mut().zip(shares) {
+                if delivered > 0.0 {
+                    flow.delivered += delivered;
+                    flow.lost += lost;
+                    flow.rtt = rtt;
+                    flow.min_rtt = flow.min_rtt.min(rtt);
+                    flow.at = self.now;
+                    flow.sent_at = flow.sent;
+                }
+            }
+        }
+        let reports: Vec<Report> = self.flows.iter().enumerate().map(|(id, flow)| flow.report(id)).collect();
+        let flows = &mut self.flows;
+        self.sharer.tick(self.now, &reports, |id, rate| flows[id as usize].rate = rate);
+    }
+
+    fn run(&mut self, seconds: f64) {
+        (0..(seconds / TICK.as_secs_f64()) as usize).for_each(|_| self.step());
+    }
+
+    /// The part of the link that was used in the next so many seconds.
+    fn use_over(&mut self, seconds: f64) -> f64 {
+        let delivered = |flows: &[Sender]| flows.iter().map(|flow| flow.delivered).sum::<f64>();
+        let before = delivered(&self.flows);
+        self.run(seconds);
+        (delivered(&self.flows) - before) / seconds / self.carries
+    }
+
+    fn median_queue(&self) -> f64 {
+        let mut queues = self.queues.clone();
+        queues.sort_by(f64::total_cmp);
+        queues[queues.len() / 2]
+    }
+}
+
+impl Sender {
+    fn report(&self, id: usize) -> Report {
+        let span = |seconds: f64| Some(Duration::from_secs_f64(seconds));
+        Report {
+            id: id as u64,
+            weight: self.weight,
+            at: self.at,
+            sent: self.sent_at as u64,
+            delivered: self.delivered as u64,
+            lost: self.lost as u64,
+            in_flight: self.in_flight,
+            rtt: span(self.rtt),
+            min_rtt: span(self.min_rtt),
+            window_limited: false,
+        }
+    }
+}
+
+const ALL: f64 = f64::INFINITY;
+
+#[test]
+fn one_connection_fills_the_link_and_losses_change_nothing() {
+    for (per, rtt) in [(0.0, 600), (0.01, 600), (0.05, 600), (0.01, 40), (0.01, 3000)] {
+        let mut bed = Bed::new(Some(10), 10, rtt);
+        bed.per = per;
+        bed.join(1, ALL);
+        bed.run(5.0 * rtt as f64 / 1000.0);
+        let used = bed.use_over(30.0);
+        assert!(used > 0.98 * (1.0 - per), "{used} at {per}, {rtt} ms");
+        assert!(bed.median_queue() < 0.005, "{}", bed.median_queue());
+    }
+}
+
+#[test]
+fn shares_are_by_weight_and_those_who_come_later_have_theirs() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    let first = [bed.join(1, ALL), bed.join(1, ALL)];
+    bed.run(30.0);
+    let second = [bed.join(1, ALL), bed.join(3, ALL)];
+    bed.run(5.0);
+    let rate = |index: usize| bed.flows[index].rate;
+    assert!((rate(first[0]) / rate(second[0]) - 1.0).abs() < 0.01);
+    assert!((rate(second[1]) / rate(first[1]) - 3.0).abs() < 0.01);
+}
+
+#[test]
+fn what_one_does_not_use_the_others_have() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    let (free, limited) = (bed.join(1, ALL), bed.join(1, 0.5));
+    bed.run(10.0);
+    let rate = |index: usize| bed.flows[index].rate * 8.0 / 1e6;
+    assert!(rate(free) > 9.2, "{} and {}", rate(free), rate(limited));
+    bed.flows[limited].most = ALL;
+    bed.run(4.0);
+    let rate = |index: usize| bed.flows[index].rate;
+    assert!((rate(free) / rate(limited) - 1.0).abs() < 0.01, "{} and {}", rate(free), rate(limited));
+}
+
+#[test]
+fn a_link_that_is_slower_than_it_was_said_to_be_is_not_overfilled() {
+    for (room, per) in [(1.0, 0.0), (1.0, 0.01), (0.1, 0.01), (0.02, 0.0), (0.02, 0.01)] {
+        let mut bed = Bed::new(Some(10), 5, 600);
+        (bed.room, bed.per) = (room, per);
+        bed.join(1, ALL);
+        bed.run(8.0);
+        (bed.dropped, bed.offered) = (0.0, 0.0);
+        bed.queues.clear();
+        let used = bed.use_over(120.0);
+        assert!(used > 0.92 * (1.0 - per), "{used} with {room} s and {per}");
+        assert!(bed.dropped < 0.01 * bed.offered, "{} of {}", bed.dropped, bed.offered);
+        assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
+    }
+}
+
+#[test]
+fn a_link_that_becomes_faster_again_is_used_again() {
+    let mut bed = Bed::new(Some(10), 5, 600);
+    bed.join(1, ALL);
+    bed.run(30.0);
+    bed.carries *= 2.0;
+    bed.run(60.0);
+    assert!(bed.use_over(10.0) > 0.97);
+}
+
+#[test]
+fn a_capacity_that_nobody_knows_is_found() {
+    for (carries, rtt) in [(2, 600), (10, 600), (100, 600), (10, 40)] {
+        let mut bed = Bed::new(None, carries, rtt);
+        bed.per = 0.01;
+        bed.join(1, ALL);
+        bed.run(25.0 * rtt as f64 / 1000.0);
+        (bed.dropped, bed.offered) = (0.0, 0.0);
+        bed.queues.clear();
+        let used = bed.use_over(60.0);
+        assert!(used > 0.92, "{used} of {carries} Mbit/s at {rtt} ms");
+        assert!(bed.dropped < 0.01 * bed.offered, "{} of {}", bed.dropped, bed.offered);
+        assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
+    }
+}
+
+#[test]
+fn after_an_outage_the_rates_are_what_they_were() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.per = 0.01;
+    bed.join(1, ALL);
+    bed.join(1, ALL);
+    bed.run(10.0);
+    let before: Vec<f64> = bed.flows.iter().map(|flow| flow.rate).collect();
+    bed.up = false;
+    bed.run(60.0);
+    assert!(bed.sharer.standing().outage);
+    bed.up = true;
+    let used = bed.use_over(10.0);
+    assert!(used > 0.9, "{used}");
+    for (flow, before) in bed.flows.iter().zip(before) {
+        assert!((flow.rate / before - 1.0).abs() < 0.02, "{} after {before}", flow.rate);
+    }
+}
+
+#[test]
+fn a_path_that_becomes_longer_is_no_queue_for_ever() {
+    let mut bed = Bed::new(Some(10), 10, 40);
+    bed.join(1, ALL);
+    bed.run(5.0);
+    bed.rtt = Duration::from_millis(90);
+    bed.run(10.0);
+    assert!(bed.use_over(10.0) > 0.97);
+    bed.rtt = Duration::from_millis(30);
+    bed.run(5.0);
+    assert!(bed.use_over(10.0) > 0.97);
+}
+
+#[test]
+fn losses_of_the_radio_are_told_from_those_of_too_high_a_rate() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.per = 0.25;
+    bed.join(1, ALL);
+    bed.run(10.0);
+    let used = bed.use_over(60.0);
+    assert!(used > 0.72, "{used}");
+}
+
+#[test]
+fn many_that_begin_at_once_do_not_flood_the_link() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    (0..100).for_each(|_| _ = bed.join(1, ALL));
+    bed.run(20.0);
+    let worst = bed.queues.iter().copied().fold(0.0, f64::max);
+    assert!(worst < 0.3, "{worst} s");
+    assert!(bed.use_over(10.0) > 0.97);
+}
+
+mod arbitrary {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn report() -> impl Strategy<Value = Report> {
+        let millis = |most: u64| prop::option::of((0..most).prop_map(Duration::from_millis));
+        let counters = (any::<u32>(), any::<u32>(), any::<u32>());
+        (0u64..6, 0u32..200, 0u64..20_000, counters, any::<bool>(), millis(5000), millis(5000), any::<bool>())
+            .prop_map(|(id, weight, at, (sent, delivered, lost), in_flight, rtt, min_rtt, window_limited)| {
+                Report {
+                    id,
+                    weight,
+                    at: Time::from_nanos(at * 1_000_000),
+                    sent: sent.into(),
+                    delivered: delivered.into(),
+                    lost: lost.into(),
+                    in_flight,
+                    rtt,
+                    min_rtt,
+                    window_limited,
+                }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_reported_rates_are_numbers_and_not_more_than_there_is(
+            ticks in prop::collection::vec((0u64..2000, prop::collection::vec(report(), 0..6)), 1..60),
+            known: bool,
+        ) {
+            let capacity = known.then_some(Rate::mbps(10));
+            let mut sharer = Sharer::new(SharerConfig { capacity, rtt: Duration::from_millis(600) });
+            let mut now = Time::ZERO;
+            for (passed, mut reports) in ticks {
+                now += Duration::from_millis(passed);
+                reports.sort_by_key(|report| report.id);
+                reports.dedup_by_key(|report| report.id);
+                let mut rates = Vec::new();
+                sharer.tick(now, &reports, |_, rate| rates.push(rate));
+                prop_assert!(rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0), "{rates:?}");
+                let newcomers = sharer.newcomers();
+                prop_assert!(newcomers.rate.is_finite() && newcomers.rate >= 0.0, "{newcomers:?}");
+                let greedy: f64 = rates.iter().sum();
+                prop_assert!(!known || greedy <= 6.0 * 1.25e6, "{rates:?}");
+            }
+        }
+    }
+}
