@@ -332,7 +332,8 @@ int xcp_full_acks(struct __sk_buff *skb)
 		return TCX_NEXT;
 
 	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
-	u32 at = packet->head + packet->transport_header - packet->data;
+	u64 headroom = (u64)BPF_CORE_READ(packet, data) - (u64)BPF_CORE_READ(packet, head);
+	u32 at = packet->transport_header - headroom;
 	u8 header[HEADER_MAX] __attribute__((aligned(8))) = {};
 	u32 length = skb->len - at;
 	if (length != HEADER_MAX && length != HEADER_MAX - 4)
