@@ -165,11 +165,27 @@ fn a_middlebox_that_begins_to_strip_the_option_does_no_harm() {
 }
 
 #[test]
-fn a_middlebox_that_drops_syns_with_unknown_options_costs_one_syn() {
+fn a_middlebox_that_drops_syns_with_unknown_options_costs_two_syns() {
     on_this_kernel(&["nft"], || {
         let xcp = xcp(Rate::mbps(1000));
         middlebox("input", "tcp option 254 exists drop");
         assert_eq!(controls(&connect(xcp.name(), xcp.name())), [FALLBACK, FALLBACK]);
+    });
+}
+
+#[test]
+fn a_lost_syn_and_a_lost_syn_ack_do_not_cost_xcp() {
+    on_this_kernel(&["nft"], || {
+        let xcp = xcp(Rate::mbps(1000));
+        // The first of each.
+        middlebox(
+            "input",
+            "tcp flags syn / syn,ack limit rate over 1/day burst 1 packets accept\n\
+            tcp flags syn / syn,ack drop\n\
+            tcp flags syn,ack / syn,ack limit rate over 1/day burst 1 packets accept\n\
+            tcp flags syn,ack / syn,ack drop",
+        );
+        assert_eq!(controls(&connect(xcp.name(), xcp.name())), [xcp.name(), xcp.name()]);
     });
 }
 

@@ -55,6 +55,7 @@ struct inet_connection_sock {
 /* A connection that has had its SYN, and has no socket yet. */
 struct request_sock {
 	struct sock_common __req_common;
+	u8 num_retrans; /* repeated SYN-ACKs before the one that is being made */
 };
 
 struct minmax_sample {
@@ -261,6 +262,7 @@ enum {
 #define AF_INET6 10
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
+#define TCP_SAVE_SYN 27
 #define TCP_CA_NAME_MAX 16
 #define TCPHDR_SYN 0x02
 #define TCPHDR_ACK 0x10

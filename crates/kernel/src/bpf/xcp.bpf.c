@@ -112,8 +112,10 @@ static void pace(struct sock *sk, struct tcp_sock *tp, const struct xcp *h)
 /* The application or the receiver holds the sender back: more of the link would be of no use to it. */
 static bool is_limited_elsewhere(const struct tcp_sock *tp)
 {
-	return (tp->app_limited && packets_in_flight(tp) < tp->snd_cwnd) ||
-	       tp->snd_wnd < (u64)tp->snd_cwnd * tp->mss_cache;
+	/* Who has not begun is not known to be slow. */
+	bool by_application = tp->app_limited && tp->data_segs_out && packets_in_flight(tp) < tp->snd_cwnd;
+
+	return by_application || tp->snd_wnd < (u64)tp->snd_cwnd * tp->mss_cache;
 }
 
 /* By how much the rate is to change within a round trip, bytes per second, as far as the sender is concerned. */

@@ -36,7 +36,7 @@ struct xcp_endpoint {
 	/* The receiver's: the sum, and the segments whose feedback is in it and has not been told. */
 	u32 total;
 	u32 unreported;
-	u8 offered;    /* a SYN with the offer has been sent */
+	u8 offers;     /* SYNs with the offer that have been sent */
 	u8 peer_takes; /* both ends have agreed */
 	u8 asks;       /* the congestion control is XCP's, and has something to say */
 	u8 receives;   /* there has been feedback */

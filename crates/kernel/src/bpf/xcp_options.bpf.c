@@ -13,6 +13,11 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* The congestion control whose sockets speak XCP; its name is known when it is registered, and that is behind loading. */
 char congestion[TCP_CA_NAME_MAX] = "bp_xcp";
 
+/*
+ * As many SYNs and SYN-ACKs carry the option. What is on the path may drop them for it, so that it must be left out some time;
+ * but over a satellite it is more likely that the first was lost.
+ */
+#define OFFERS 2
 /* Feedback of as many segments waits for a segment with room to spare; then it takes the place of something else. */
 #define OVERDUE 4
 
@@ -55,10 +60,8 @@ static bool has_chosen_xcp(struct bpf_sock_ops *skops)
 }
 
 /* The same of the listener whose SYN-ACK is being made. */
-static bool listener_has_chosen_xcp(struct bpf_sock_ops *skops)
+static bool listener_has_chosen_xcp(struct request_sock *request)
 {
-	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
-	struct request_sock *request = (void *)context->sk;
 	struct inet_connection_sock *listener = (void *)BPF_CORE_READ(request, __req_common.skc_listener);
 	char name[TCP_CA_NAME_MAX] = {};
 
@@ -124,7 +127,7 @@ static void on_established(struct bpf_sock_ops *skops, bool active)
 		return;
 	int length = load(skops, &option, 0);
 	struct xcp_endpoint *x = endpoint(skops, active ? 0 : BPF_SK_STORAGE_GET_F_CREATE);
-	if (x && (active ? x->offered && length == XCP_OFFER : length > 0)) {
+	if (x && (active ? x->offers && length == XCP_OFFER : length > 0)) {
 		x->peer_takes = x->asks = 1;
 		hear(skops, x, &option, length);
 		call_us_for(skops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG);
@@ -136,11 +139,14 @@ static void on_established(struct bpf_sock_ops *skops, bool active)
 /* Whether the SYN-ACK of the listener's that is being made takes an offer. */
 static bool takes_offer(struct bpf_sock_ops *skops)
 {
+	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
+	struct request_sock *request = (void *)context->sk;
 	struct request option;
 
 	/* Nothing is remembered of a connection behind a SYN cookie. */
 	return skops->args[0] != BPF_WRITE_HDR_TCP_SYNACK_COOKIE &&
-	       load(skops, &option, BPF_LOAD_HDR_OPT_TCP_SYN) == XCP_OFFER && listener_has_chosen_xcp(skops);
+	       load(skops, &option, BPF_LOAD_HDR_OPT_TCP_SYN) == XCP_OFFER &&
+	       BPF_CORE_READ(request, num_retrans) < OFFERS - 1 && listener_has_chosen_xcp(request);
 }
 
 /*
@@ -177,8 +183,7 @@ static void reserve(struct bpf_sock_ops *skops)
 	if (!x)
 		return;
 	if (flags & TCPHDR_SYN) {
-		/* A repeated SYN goes without: what is on the path may have dropped the first for its option. */
-		if (!x->offered)
+		if (x->offers < OFFERS)
 			bpf_reserve_hdr_opt(skops, XCP_OFFER, 0);
 	} else if (x->peer_takes) {
 		int length = option_for(x, skops->skb_len > 0);
@@ -247,9 +252,10 @@ static void write(struct bpf_sock_ops *skops)
 	if (!x)
 		return;
 	if (flags & TCPHDR_SYN) {
-		if (!x->offered)
+		if (x->offers < OFFERS) {
 			write_offer(skops);
-		x->offered = 1;
+			x->offers++;
+		}
 	} else if (x->peer_takes) {
 		u32 payload = payload_length(skops);
 		if (option_for(x, payload > 0) != XCP_REQUEST || write_request(skops, x, payload))
@@ -268,8 +274,12 @@ int xcp_options(struct bpf_sock_ops *skops)
 			call_us_for(skops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 		break;
 	case BPF_SOCK_OPS_TCP_LISTEN_CB:
-		if (has_chosen_xcp(skops))
+		if (has_chosen_xcp(skops)) {
+			/* A repeated SYN-ACK looks into it again. */
+			int save_syn = 1;
+			bpf_setsockopt(skops, SOL_TCP, TCP_SAVE_SYN, &save_syn, sizeof(save_syn));
 			call_us_for(skops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		}
 		break;
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 		on_established(skops, true);
