@@ -134,6 +134,24 @@ fn feedback_comes_through_where_sack_blocks_fill_every_acknowledgement() {
 }
 
 #[test]
+fn feedback_comes_through_where_data_go_both_ways() {
+    if !can_run() {
+        return;
+    }
+    let rate = Rate::mbps(10);
+    let bed = bed(&lossy(rate, 100, 0.0));
+    let xcp = p_xcp(Some(rate));
+    let [mut gateway, mut terminal] = connect(&bed, &xcp, bed.subnet.left4().into());
+    let ends = [gateway.try_clone().unwrap(), terminal.try_clone().unwrap()];
+    ends.iter().for_each(start_sending);
+    thread::scope(|scope| {
+        scope.spawn(|| receive(&mut gateway, 3_000_000));
+        receive(&mut terminal, 3_000_000);
+    });
+    assert_eq!(ends.each_ref().map(|end| congestion(end).unwrap()), [xcp.name(), xcp.name()]);
+}
+
+#[test]
 fn a_sum_that_claims_too_much_brings_no_more_than_was_asked_for() {
     if !can_run() {
         return;
