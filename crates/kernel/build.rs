@@ -7,7 +7,7 @@ use std::process::exit;
 use libbpf_cargo::SkeletonBuilder;
 
 /// Each is a `.bpf.c` in `src/bpf`.
-const PROGRAMS: [&str; 3] = ["explicit", "hybla", "router"];
+const PROGRAMS: [&str; 5] = ["explicit", "hybla", "router", "xcp", "xcp_options"];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");

@@ -4,11 +4,18 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use bentpipe_units::Rate;
+
 use crate::explicit::{Explicit, MAX_LEGS, SharedLeg};
 use crate::hybla::{self, Hybla};
+use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
 /// What operators write for TCP Hybla, whoever implements it.
 pub const HYBLA: &str = "hybla";
+/// What they write for XCP and for P-XCP.
+pub const XCP: &str = "xcp";
+/// See [`XCP`].
+pub const P_XCP: &str = "p-xcp";
 
 /// What operators write for explicit rates.
 pub const EXPLICIT: &str = "explicit";
@@ -19,6 +26,15 @@ pub struct Provided {
     name: String,
     shared: Option<SharedLeg>,
     _hybla: Option<Hybla>,
+    xcp: Option<ProvidedXcp>,
+}
+
+/// What has to live for as long as sockets use XCP.
+#[derive(Debug)]
+struct ProvidedXcp {
+    xcp: Xcp,
+    _fallback: Box<Provided>,
+    _room: Vec<RoomInAcks>,
 }
 
 impl Provided {
@@ -30,7 +46,8 @@ impl Provided {
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
     /// and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
-        self.shared.is_some() || hybla::is_hybla(&self.name) || self.name == "bbr"
+        let ours = self.shared.is_some() || hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
+        ours || self.name == "bbr"
     }
 
     /// The leg whose connections wait to be given their rates, where these are explicit.
@@ -38,9 +55,14 @@ impl Provided {
         self.shared.as_ref()
     }
 
-    /// Gives a socket that has this congestion control its weight, as
-    /// [`Weight`](crate::Weight) has it: before `listen(2)`, so that accepted sockets inherit it,
-    /// or before `connect(2)`. Of one that shares out nothing by weight, as those of the kernel and Hybla, it does nothing.
+    /// XCP, if it is that: to [make room](Xcp::make_room_on) on interfaces that were not there yet.
+    pub fn xcp(&self) -> Option<&Xcp> {
+        self.xcp.as_ref().map(|provided| &provided.xcp)
+    }
+
+    /// Gives a socket that has this congestion control its weight, as [`Weight`](crate::Weight) has it: before `listen(2)`, so
+    /// that accepted sockets inherit it, or before `connect(2)`. Of one that shares out nothing by weight, as those of the kernel
+    /// and Hybla, it does nothing.
     ///
     /// # Errors
     /// What the kernel says where the congestion control cannot be told of the socket.
@@ -49,15 +71,19 @@ impl Provided {
     }
 }
 
-/// Provides `wanted` for the leg of this name, or the next best with one log line that says so: for explicit rates Hybla; for
-/// Hybla without eBPF the kernel's own module, then `bbr`, then the default.
-pub fn provide(wanted: &str, leg: &str) -> Provided {
+/// Provides `wanted` for the leg of this name that carries so much, headers included, where that is known; or the next best with
+/// one log line that says so: for explicit rates and for XCP Hybla; for Hybla without eBPF the kernel's own module, then `bbr`,
+/// then the default. Sockets whose other end does not take XCP have Hybla too.
+pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> Provided {
     let available = available();
     if wanted == EXPLICIT {
         return provide_explicit(leg, &available);
     }
     if wanted == HYBLA {
         return provide_hybla(&available);
+    }
+    if wanted == XCP || wanted == P_XCP {
+        return provide_xcp(wanted == P_XCP, capacity, provide_hybla(&available));
     }
     if is_available(wanted, &available) {
         return plain(wanted);
@@ -85,7 +111,7 @@ fn provide_explicit(leg: &str, available: &[String]) -> Provided {
     let refused = match explicit.as_ref().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
-            return Provided { name, shared: Some(shared), _hybla: None };
+            return Provided { name, shared: Some(shared), _hybla: None, xcp: None };
         }
         Ok(None) => format!("there are {MAX_LEGS} legs with explicit rates already"),
         Err(error) => error.to_string(),
@@ -97,12 +123,33 @@ fn provide_explicit(leg: &str, available: &[String]) -> Provided {
 
 fn provide_hybla(available: &[String]) -> Provided {
     match Hybla::acquire() {
-        Ok(hybla) => Provided { name: hybla.name().to_owned(), shared: None, _hybla: Some(hybla) },
+        Ok(hybla) => Provided { name: hybla.name().to_owned(), shared: None, _hybla: Some(hybla), xcp: None },
         Err(error) => {
             let replacement = without_ebpf(available);
             tracing::warn!("{error}; using the kernel's {replacement} instead");
             plain(&replacement)
         }
+    }
+}
+
+fn provide_xcp(p_xcp: bool, capacity: Option<Rate>, fallback: Provided) -> Provided {
+    let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
+        Ok(xcp) => xcp,
+        Err(error) => {
+            tracing::warn!("{error}; using {} instead", fallback.name());
+            return fallback;
+        }
+    };
+    let room = xcp.make_room().unwrap_or_else(|error| {
+        tracing::warn!("{error}; feedback will come late where losses are many");
+        Vec::new()
+    });
+    let name = xcp.name().to_owned();
+    Provided {
+        shared: None,
+        name,
+        _hybla: None,
+        xcp: Some(ProvidedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
     }
 }
 
@@ -126,7 +173,7 @@ fn try_on_a_socket(name: &str) -> bool {
 }
 
 fn plain(name: &str) -> Provided {
-    Provided { name: name.to_owned(), shared: None, _hybla: None }
+    Provided { name: name.to_owned(), shared: None, _hybla: None, xcp: None }
 }
 
 fn read_words(path: &str) -> Vec<String> {
@@ -148,12 +195,12 @@ mod tests {
 
     #[test]
     fn an_unknown_congestion_control_is_replaced_and_never_an_error() {
-        let provided = provide("no_such_thing", "geo");
+        let provided = provide("no_such_thing", "geo", None);
         assert!(provided.name() == "bbr" || provided.name() == default(), "{provided:?}");
     }
 
     #[test]
     fn what_the_kernel_has_is_provided_under_its_own_name() {
-        assert_eq!(provide("reno", "geo").name(), "reno");
+        assert_eq!(provide("reno", "geo", None).name(), "reno");
     }
 }

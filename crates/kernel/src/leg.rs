@@ -54,7 +54,8 @@ impl Leg {
     /// Loads what the leg needs and derives its kernel timers. What this kernel lacks is replaced by the next best, with
     /// one log line that says so.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
-        let congestion = settings.congestion.as_deref().map(|wanted| Arc::new(provide(wanted, name)));
+        let provided = |wanted: &str| Arc::new(provide(wanted, name, settings.rate));
+        let congestion = settings.congestion.as_deref().map(provided);
         let keeps_queue_short = congestion.as_deref().is_some_and(Provided::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
         let intentions =

@@ -3,6 +3,7 @@
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
 //! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
 //! - [`router`]: what an XCP router does for each packet, in eBPF at an interface.
+//! - [`xcp`]: XCP and P-XCP, whose senders are told their rates by routers, as eBPF congestion controls with TCP options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`Weight`]: a connection's share of a leg, compared with others.
@@ -31,6 +32,7 @@ pub mod tcp_info;
 pub mod timers;
 pub mod tun;
 mod weight;
+pub mod xcp;
 
 pub use struct_ops::StructOpsError;
 pub use weight::Weight;

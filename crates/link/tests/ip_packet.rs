@@ -1,9 +1,10 @@
 //! Real packets as agents see them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use bentpipe_link::IpPacket;
-use bentpipe_link::agent::{Packet, TcpFlags, TcpHeader};
+use bentpipe_link::agent::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 use bentpipe_link::ip::{carried_tcp, internet_checksum, is_intact};
 use proptest::prelude::*;
 
@@ -13,6 +14,8 @@ const SACK_OPTIONS: [u8; 20] =
     [1, 1, 5, 18, 0, 0, 0x10, 0, 0, 0, 0x20, 0, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 9];
 const SACK_BLOCKS: [(u32, u32); 2] = [(0x1000, 0x2000), (0xffff_fff0, 9)];
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+/// 600 ms, a segment every 1.2 ms, and 50,000 bytes per second more for this one.
+const CONGESTION: [u8; 16] = [254, 16, 0x42, 0x50, 0, 9, 0x27, 0xc0, 0, 0x12, 0x4f, 0x80, 0, 0, 0xc3, 0x50];
 
 /// What a segment and its packet are made of.
 #[derive(Debug, Clone)]
@@ -225,6 +228,53 @@ fn without_sack_all_else_is_the_same_and_the_checksum_is_right() {
 }
 
 #[test]
+fn the_congestion_header_is_read_wherever_it_stands_and_its_feedback_is_rewritten() {
+    for recipe in both() {
+        for before in [&[][..], &TIMESTAMPS, &[1], &[1, 1, 1], &[254, 5, 0x12, 0x34, 0]] {
+            let options = [before, &CONGESTION, &[1; 3][..(4 - before.len() % 4) % 4]].concat();
+            let recipe = recipe.clone().options(&options).payload(b"odd");
+            let header = CongestionHeader {
+                rtt: Duration::from_millis(600),
+                spacing: Duration::from_micros(1200),
+                feedback: 50_000,
+            };
+            let packet = recipe.packet();
+            assert_eq!(packet.congestion_header(), Some(header), "{before:?}");
+            assert!(!packet.says_more() || before.len() == 5);
+            for feedback in [0, 50_000, -1, i32::MIN, i32::MAX] {
+                let changed = packet.clone().with_feedback(feedback);
+                assert_eq!(changed.congestion_header(), Some(CongestionHeader { feedback, ..header }));
+                assert!(is_right(&recipe, changed.bytes()), "checksum");
+                assert_eq!(IpPacket::new(changed.bytes()), changed);
+                let differing = packet.bytes().iter().zip(changed.bytes()).filter(|(a, b)| a != b).count();
+                assert!(differing <= 6, "only the feedback and the checksum");
+            }
+            assert_eq!(packet, recipe.packet(), "the original is as it was");
+        }
+    }
+}
+
+#[test]
+fn what_only_resembles_a_congestion_header_is_none() {
+    // Other lengths of the same experiment, another experiment, another kind, beyond the header.
+    let others: [&[u8]; 6] = [
+        &[254, 4, 0x42, 0x50],
+        &[254, 8, 0x42, 0x50, 0, 0, 0, 1],
+        &[254, 17, 0x42, 0x50, 0, 9, 0x27, 0xc0, 0, 0x12, 0x4f, 0x80, 0, 0, 0xc3, 0x50, 0, 1, 1, 1],
+        &[254, 16, 0x50, 0x42, 0, 9, 0x27, 0xc0, 0, 0x12, 0x4f, 0x80, 0, 0, 0xc3, 0x50],
+        &[253, 16, 0x42, 0x50, 0, 9, 0x27, 0xc0, 0, 0x12, 0x4f, 0x80, 0, 0, 0xc3, 0x50],
+        &[254, 16, 0x42, 0x50, 0, 9, 0x27, 0xc0, 0, 0x12, 0x4f, 0x80],
+    ];
+    for option in others {
+        for recipe in both() {
+            let packet = recipe.options(option).packet();
+            assert_eq!(packet.congestion_header(), None, "{option:?}");
+            assert_eq!(packet.clone().with_feedback(7), packet);
+        }
+    }
+}
+
+#[test]
 fn a_wrong_bit_anywhere_in_the_segment_or_the_addresses_and_it_is_none() {
     for recipe in both() {
         let recipe = recipe.options(&SACK_OPTIONS).payload(b"some payload");
@@ -334,7 +384,8 @@ fn other_protocols_and_headers_that_cannot_be_are_no_segments() {
 fn recipe() -> impl Strategy<Value = Recipe> {
     let words = |limit| prop::collection::vec(any::<[u8; 4]>(), 0..limit);
     let sack = Just(SACK_OPTIONS.as_chunks::<4>().0.to_vec());
-    let tcp_options = prop_oneof![sack, words(11)];
+    let congestion = Just(CONGESTION.as_chunks::<4>().0.to_vec());
+    let tcp_options = prop_oneof![sack, congestion, words(11)];
     let payload = prop::collection::vec(any::<u8>(), 0..50);
     (any::<bool>(), words(11), tcp_options, payload).prop_map(
         |(is_ipv6, ip_options, tcp_options, payload)| Recipe {
@@ -358,6 +409,14 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(bare.tcp(), expected);
     if packet.tcp().is_none_or(|header| header.sack.is_empty()) {
         prop_assert_eq!(bare.bytes(), bytes);
+    }
+    let granted = packet.clone().with_feedback(-5);
+    prop_assert_eq!(&IpPacket::new(granted.bytes()), &granted);
+    prop_assert_eq!(granted.tcp(), packet.tcp());
+    let expected = packet.congestion_header().map(|header| CongestionHeader { feedback: -5, ..header });
+    prop_assert_eq!(granted.congestion_header(), expected);
+    if expected.is_none() {
+        prop_assert_eq!(granted.bytes(), bytes);
     }
     Ok(())
 }

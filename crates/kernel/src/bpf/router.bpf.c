@@ -49,34 +49,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* ns; what stands for less is a burst */
 #define SHORTEST_WATCH 2000000
 
-#define tcx_next -1
-/* linux/bpf.h */
-#define BPF_MAP_TYPE_ARRAY 2
-#define BPF_F_MMAPABLE (1 << 10)
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct __sk_buff {
-	u32 len;
-	u32 protocol;
-	u32 wire_len;
-	u32 gso_segs;
-	u32 gso_size;
-};
-
-struct sk_buff {
-	unsigned char *head;
-	unsigned char *data;
-	__u16 network_header;
-};
-
-#pragma clang attribute pop
-
 struct bpf_spin_lock {
 	u32 val;
 };
-
-extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
 
 /* A product by `factor` fits into 64 bits up to `limit`; beyond, it is more than any pool has. */
 struct ratio {
@@ -388,7 +363,7 @@ int xcp_router(struct __sk_buff *skb)
 	struct packet p = {};
 
 	if (!r || !guard)
-		return tcx_next;
+		return TCX_NEXT;
 	p.network = kernel->head + kernel->network_header - kernel->data;
 	measure(skb, &p, read_tcp(skb, &p));
 	u64 now = bpf_ktime_get_ns();
@@ -399,5 +374,5 @@ int xcp_router(struct __sk_buff *skb)
 	bpf_spin_unlock(&guard->lock);
 	if (feedback < p.asked)
 		rewrite(skb, &p, feedback);
-	return tcx_next;
+	return TCX_NEXT;
 }

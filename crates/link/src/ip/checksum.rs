@@ -20,6 +20,11 @@ pub(super) fn tcp_checksum([source, destination]: [IpAddr; 2], segment: &[u8]) -
     !fold(add(pseudo_header(source, destination, segment.len()), segment))
 }
 
+/// The checksum of what had `checksum` before these 16-bit words in it changed (RFC 1624, equation 3).
+pub(super) fn corrected_checksum(checksum: u16, before: &[u8; 6], after: &[u8; 6]) -> u16 {
+    !fold(u64::from(!checksum) + u64::from(!fold(add(0, before))) + u64::from(fold(add(0, after))))
+}
+
 /// What the checksum of TCP covers besides the segment.
 fn pseudo_header(source: IpAddr, destination: IpAddr, length: usize) -> u64 {
     let addresses = [source, destination].iter().fold(0, |sum, address| match address {

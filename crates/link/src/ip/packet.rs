@@ -2,10 +2,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::checksum::tcp_checksum;
+use super::checksum::{corrected_checksum, tcp_checksum};
 use super::{TCP_HEADER, addresses, carried_tcp, is_intact};
-use crate::agent::{Packet, TcpFlags, TcpHeader};
+use crate::agent::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 
 /// As many SACK blocks as a header has room for (RFC 2018 §3).
 const MAX_SACK_BLOCKS: usize = 4;
@@ -19,6 +20,11 @@ const ADVICE: [u8; 6] = [SACK, 8, 19, 29, 172, 174];
 /// Multipath TCP, and its subtype that does so (RFC 8684 §3.3): the data sequence signal.
 const MULTIPATH: u8 = 30;
 const DATA_SEQUENCE_SIGNAL: u8 = 2;
+/// What XCP's ends say to routers and to each other, as an experiment (RFC 6994): the option's kind, the experiment's number,
+/// and the length of a congestion header. The experiment's other options are for the ends alone.
+const EXPERIMENT: u8 = 254;
+const XCP: [u8; 2] = [0x42, 0x50];
+const CONGESTION_HEADER: usize = 16;
 
 /// A packet of IPv4 or IPv6, its bytes and what agents need to know of them. Copies share the bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -41,6 +47,14 @@ struct Tcp {
     offset: u16,
     says_more: bool,
     sack: Option<SackOption>,
+    congestion: Option<CongestionOption>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CongestionOption {
+    /// Where in the segment the option begins, its kind included.
+    offset: u8,
+    header: CongestionHeader,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +111,21 @@ impl Packet for IpPacket {
         segment[16..18].copy_from_slice(&checksum.to_be_bytes());
         Self { bytes: bytes.into(), tcp: Some(Tcp { sack: None, ..tcp }) }
     }
+
+    fn congestion_header(&self) -> Option<CongestionHeader> {
+        Some(self.tcp?.congestion?.header)
+    }
+
+    /// Corrects the checksum by the difference; copies the packet only where others share it.
+    fn with_feedback(mut self, feedback: i32) -> Self {
+        let Some(Tcp { offset, congestion: Some(option), .. }) = &mut self.tcp else { return self };
+        option.header.feedback = feedback;
+        let Some(segment) = Arc::make_mut(&mut self.bytes).get_mut(usize::from(*offset)..) else {
+            return self;
+        };
+        option.write_feedback(segment);
+        self
+    }
 }
 
 impl fmt::Debug for IpPacket {
@@ -129,6 +158,7 @@ impl Tcp {
             offset: carried.offset as u16,
             says_more: list(options).any(|(_, kind, value)| is_signal(kind, value)),
             sack: SackOption::find(options),
+            congestion: CongestionOption::find(options),
         })
     }
 }
@@ -153,7 +183,51 @@ fn list(options: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
 fn is_signal(kind: u8, value: &[u8]) -> bool {
     let is_data_sequence =
         kind == MULTIPATH && value.first().is_some_and(|byte| byte >> 4 == DATA_SEQUENCE_SIGNAL);
-    !(is_data_sequence || ADVICE.contains(&kind))
+    // Requests are for routers, and the receiver's running total is in the next acknowledgement again.
+    let is_xcp = kind == EXPERIMENT && value.starts_with(&XCP);
+    !(is_data_sequence || is_xcp || ADVICE.contains(&kind))
+}
+
+impl CongestionOption {
+    /// The feedback, in the option: behind its kind, its length, the experiment's number, the round-trip time and the spacing.
+    const FEEDBACK: Range<usize> = 12..CONGESTION_HEADER;
+
+    /// The congestion header among all of a segment's options.
+    fn find(options: &[u8]) -> Option<Self> {
+        list(options).find_map(|(at, kind, value)| {
+            let is_xcp =
+                kind == EXPERIMENT && value.len() == CONGESTION_HEADER - 2 && value.starts_with(&XCP);
+            let (fields, []) = value.get(XCP.len()..).filter(|_| is_xcp)?.as_chunks::<4>() else {
+                return None;
+            };
+            let [rtt, spacing, feedback] = <[[u8; 4]; 3]>::try_from(fields).ok()?;
+            let header = CongestionHeader {
+                rtt: Duration::from_micros(u32::from_be_bytes(rtt).into()),
+                spacing: Duration::from_nanos(u32::from_be_bytes(spacing).into()),
+                feedback: i32::from_be_bytes(feedback),
+            };
+            Some(Self { offset: (TCP_HEADER + at) as u8, header })
+        })
+    }
+
+    /// Writes the feedback that it has into the segment.
+    fn write_feedback(&self, segment: &mut [u8]) {
+        let start = usize::from(self.offset) + Self::FEEDBACK.start;
+        // Options need not be aligned, and the checksum's words are.
+        let words = start & !1..(start + 5) & !1;
+        let before: [u8; 6] = padded(&segment[words.clone()]);
+        segment[start..start + Self::FEEDBACK.len()].copy_from_slice(&self.header.feedback.to_be_bytes());
+        let after = padded(&segment[words]);
+        let checksum = corrected_checksum(u16::from_be_bytes([segment[16], segment[17]]), &before, &after);
+        segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// At most six bytes, with zeroes behind them, which no checksum notices.
+fn padded(words: &[u8]) -> [u8; 6] {
+    let mut padded = [0; 6];
+    padded.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
+    padded
 }
 
 impl SackOption {

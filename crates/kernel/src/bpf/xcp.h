@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/*
+ * What XCP's two halves in the kernel share: the options of a connection (xcp_options.bpf.c) and its congestion control
+ * (xcp.bpf.c).
+ *
+ * All is said in TCP options of kind 254 with an experiment's number behind the length (RFC 6994), big-endian:
+ *
+ *     length  4   on SYN and SYN-ACK: XCP is offered, is taken
+ *     length 16   on segments with data: round-trip time, us; X = RTT / cwnd, ns; feedback, bytes per second
+ *     length  8   on others: the sum of all the feedback that has been received, bytes per second, modulo 2^32
+ *
+ * The sum, where XCP itself returns each feedback: an acknowledgement that is lost, or that has no room for it, takes nothing
+ * with it.
+ */
+#pragma once
+
+#include "kernel.h"
+
+#define XCP_KIND 254
+#define XCP_EXPERIMENT_HIGH 0x42
+#define XCP_EXPERIMENT_LOW 0x50
+#define XCP_OFFER 4
+#define XCP_TOTAL 8
+#define XCP_REQUEST 16
+
+/* What is known of a connection. All but `unreported` and `total` belongs to who holds the socket's lock. */
+struct xcp_endpoint {
+	/* The sender's: what it says in its segments, and the sum of what it has asked for, bytes per second. */
+	u32 rtt_us;
+	u32 spacing_ns;
+	int request;
+	u64 asked;
+	/* What it has heard: the receiver's sum, and how often. */
+	u32 heard_total;
+	u32 heard;
+	/* The receiver's: the sum, and the segments whose feedback is in it and has not been told. */
+	u32 total;
+	u32 unreported;
+	u8 offers;     /* SYNs with the offer that have been sent */
+	u8 peer_takes; /* both ends have agreed */
+	u8 asks;       /* the congestion control is XCP's, and has something to say */
+	u8 receives;   /* there has been feedback */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct xcp_endpoint);
+} xcp_endpoints SEC(".maps");
