@@ -24,6 +24,8 @@ const volatile char fallback[TCP_CA_NAME_MAX] = "cubic";
 #define USEC_PER_SEC 1000000ULL
 #define WINDOW_MAX (1U << 26)
 #define WINDOW_MIN 2U
+/* On one host or one cable the least of all round trips is a stroke of luck, and what a window is cannot be told from it. */
+#define RTT_FLOOR_US 1000
 /* The header of IP, bytes. */
 #define IPV4_HEADER 20
 #define IPV6_HEADER 40
@@ -63,16 +65,22 @@ static inline u64 max_u64(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
+/* The round-trip time without queues; 0 is not known yet. */
 static u32 min_rtt_us(const struct tcp_sock *tp)
 {
 	u32 rtt_us = tp->rtt_min.s[0].v;
 
-	return rtt_us == ~0U ? 0 : rtt_us;
+	if (rtt_us == ~0U || !rtt_us)
+		return 0;
+	return max_u64(rtt_us, RTT_FLOOR_US);
 }
 
+/* The round-trip time now; 0 is not known yet. */
 static u32 round_trip_us(const struct tcp_sock *tp, const struct xcp *h)
 {
-	return h->rtt_us ? h->rtt_us : tp->srtt_us >> 3;
+	u32 rtt_us = h->rtt_us ? h->rtt_us : tp->srtt_us >> 3;
+
+	return rtt_us ? max_u64(rtt_us, RTT_FLOOR_US) : 0;
 }
 
 /* What a full segment takes of the link, bytes. */
