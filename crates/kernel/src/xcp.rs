@@ -5,7 +5,8 @@
 //! socket. A third, which is optional, goes to the network interface by which acknowledgements leave
 //! ([`Xcp::make_room_on`]).
 //!
-//! Both ends of a connection must take part: a socket that has chosen [`Xcp::name`] offers XCP with its SYN, or takes the offer.
+//! Both ends of a connection must take part: a socket that has chosen [`Xcp::name`] before connect(2) offers XCP with its SYN, and
+//! one that has chosen it before listen(2) takes the offer.
 //! If the other end is silent, or becomes so, the socket changes over to [`XcpParameters::fallback`] by itself. Sockets with
 //! another congestion control are left alone.
 //!

@@ -24,6 +24,8 @@ const volatile char fallback[TCP_CA_NAME_MAX] = "cubic";
 #define USEC_PER_SEC 1000000ULL
 #define WINDOW_MAX (1U << 26)
 #define WINDOW_MIN 2U
+/* On one host or one cable the least of all round trips is a stroke of luck, and what a window is cannot be told from it. */
+#define RTT_FLOOR_US 1000
 /* The header of IP, bytes. */
 #define IPV4_HEADER 20
 #define IPV6_HEADER 40
@@ -45,10 +47,11 @@ struct xcp {
 	u32 total;     /* the receiver's sum then */
 	u32 heard_delivered; /* `delivered` then */
 	u32 round_end; /* `delivered` at which this round ends */
+	u32 window;    /* W, segments */
 	u32 rtt_us;    /* smoothed RTT, without what an outage adds to it */
 	u32 silence;
 	u32 round_heard; /* `heard` when this round began */
-	u8 state;      /* TCP_CA_* */
+	u8 draining;   /* W has been reduced, and more than it is on its way */
 };
 
 _Static_assert(sizeof(struct xcp) <= 104, "the kernel keeps 104 bytes for a congestion control");
@@ -63,16 +66,22 @@ static inline u64 max_u64(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
+/* The round-trip time without queues; 0 is not known yet. */
 static u32 min_rtt_us(const struct tcp_sock *tp)
 {
 	u32 rtt_us = tp->rtt_min.s[0].v;
 
-	return rtt_us == ~0U ? 0 : rtt_us;
+	if (rtt_us == ~0U || !rtt_us)
+		return 0;
+	return max_u64(rtt_us, RTT_FLOOR_US);
 }
 
+/* The round-trip time now; 0 is not known yet. */
 static u32 round_trip_us(const struct tcp_sock *tp, const struct xcp *h)
 {
-	return h->rtt_us ? h->rtt_us : tp->srtt_us >> 3;
+	u32 rtt_us = h->rtt_us ? h->rtt_us : tp->srtt_us >> 3;
+
+	return rtt_us ? max_u64(rtt_us, RTT_FLOOR_US) : 0;
 }
 
 /* What a full segment takes of the link, bytes. */
@@ -93,16 +102,33 @@ static u64 window_limit(const struct sock *sk, const struct tcp_sock *tp)
 	return max_u64(min_u64(limit, WINDOW_MAX), 10);
 }
 
-static void set_window(const struct sock *sk, struct tcp_sock *tp, u64 window)
+static void set_window(const struct sock *sk, struct tcp_sock *tp, struct xcp *h, u64 window)
 {
 	window = min_u64(min_u64(window, window_limit(sk, tp)), tp->snd_cwnd_clamp);
-	tp->snd_cwnd = max_u64(window, WINDOW_MIN);
+	h->window = max_u64(window, WINDOW_MIN);
+	tp->snd_cwnd = h->window;
+}
+
+/*
+ * Behind a reduction nothing new is sent until what is on its way fits into W. Retransmissions do not wait for that, or the
+ * timer would expire before they are acknowledged: each acknowledgement lets one go.
+ */
+static void drain(struct tcp_sock *tp, struct xcp *h)
+{
+	u32 in_flight = packets_in_flight(tp);
+
+	if (!h->draining || in_flight <= h->window) {
+		h->draining = 0;
+		tp->snd_cwnd = h->window;
+		return;
+	}
+	tp->snd_cwnd = in_flight + (tp->lost_out > tp->retrans_out);
 }
 
 static void pace(struct sock *sk, struct tcp_sock *tp, const struct xcp *h)
 {
 	u64 rtt_us = max_u64(round_trip_us(tp, h), 1);
-	u64 rate = (u64)tp->snd_cwnd * tp->mss_cache * USEC_PER_SEC / rtt_us;
+	u64 rate = (u64)h->window * tp->mss_cache * USEC_PER_SEC / rtt_us;
 
 	/* A sixteenth more, so that the window, not the pace, is what holds the sender back. */
 	rate = min_u64(rate + rate / 16, sk->sk_max_pacing_rate);
@@ -139,7 +165,7 @@ static long long wanted_change(const struct tcp_sock *tp, const struct xcp *h, u
 
 static void set_request(struct sock *sk, struct tcp_sock *tp, struct xcp *h, struct xcp_endpoint *x)
 {
-	u64 window = max_u64(tp->snd_cwnd, 1);
+	u64 window = max_u64(h->window, 1);
 	u64 rtt_us = round_trip_us(tp, h);
 	u64 rate = window * wire_size(sk, tp) * USEC_PER_SEC / max_u64(min_rtt_us(tp), 1);
 
@@ -166,9 +192,9 @@ static void apply(const struct sock *sk, struct tcp_sock *tp, struct xcp *h, int
 	long long segments = h->credit >> 16;
 	h->credit -= segments << 16;
 	if (segments < 0)
-		set_window(sk, tp, tp->snd_cwnd > -segments ? tp->snd_cwnd + segments : 0);
+		set_window(sk, tp, h, h->window > -segments ? h->window + segments : 0);
 	else if (segments > 0)
-		set_window(sk, tp, tp->snd_cwnd + segments);
+		set_window(sk, tp, h, h->window + segments);
 }
 
 /* What the receiver's sum has changed by; no more than has been asked for. */
@@ -244,6 +270,7 @@ void BPF_PROG(xcp_init, struct sock *sk)
 	h->total = x->heard_total;
 	h->heard_delivered = tp->delivered;
 	h->round_end = tp->delivered + 1;
+	h->window = tp->snd_cwnd;
 	x->asks = 1;
 	if (sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
@@ -261,6 +288,9 @@ void BPF_PROG(xcp_cong_control, struct sock *sk)
 
 	if (!x)
 		return;
+	/* The kernel has changed it: a timeout, or one that was none. */
+	if (!h->draining)
+		h->window = tp->snd_cwnd;
 	follow_rounds(tp, h, x);
 	take_feedback(sk, tp, h, x);
 	if (is_silent(tp, h)) {
@@ -268,6 +298,7 @@ void BPF_PROG(xcp_cong_control, struct sock *sk)
 		fall_back(sk);
 		return;
 	}
+	drain(tp, h);
 	pace(sk, tp, h);
 	set_request(sk, tp, h, x);
 }
@@ -290,11 +321,6 @@ void BPF_PROG(xcp_pkts_acked, struct sock *sk, const struct ack_sample *sample)
 	h->rtt_us = h->rtt_us ? h->rtt_us - h->rtt_us / 8 + bounded / 8 : bounded;
 }
 
-static inline bool is_reducing(u8 state)
-{
-	return state == TCP_CA_Recovery || state == TCP_CA_CWR;
-}
-
 SEC("struct_ops")
 void BPF_PROG(xcp_set_state, struct sock *sk, u8 new_state)
 {
@@ -302,10 +328,15 @@ void BPF_PROG(xcp_set_state, struct sock *sk, u8 new_state)
 	struct xcp *h = tcp_private(sk);
 
 	/* Congestion that a router or this host's queue has reported (CWR) is no loss, and counts for P-XCP too. */
-	bool reduces = new_state == TCP_CA_CWR || (new_state == TCP_CA_Recovery && !ignores_loss);
-	if (reduces && !is_reducing(h->state))
-		set_window(sk, tp, tp->snd_cwnd / 2);
-	h->state = new_state;
+	if (new_state == TCP_CA_CWR || (new_state == TCP_CA_Recovery && !ignores_loss)) {
+		h->window = tp->snd_ssthresh;
+		h->draining = 1;
+	} else if (h->draining && new_state != TCP_CA_Recovery) {
+		/* A timeout has a window of its own. */
+		if (new_state != TCP_CA_Loss)
+			tp->snd_cwnd = h->window;
+		h->draining = 0;
+	}
 }
 
 /* Half the window, as any TCP of its time (RFC 5681, equation 4); the window itself is changed above. */
@@ -320,7 +351,9 @@ SEC("struct_ops")
 u32 BPF_PROG(xcp_undo_cwnd, struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
+	struct xcp *h = tcp_private(sk);
 
+	h->draining = 0;
 	return max_u64(tp->snd_cwnd, tp->prior_cwnd);
 }
 

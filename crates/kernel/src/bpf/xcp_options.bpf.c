@@ -157,9 +157,10 @@ static int option_for(const struct xcp_endpoint *x, bool has_data)
 {
 	if (!has_data)
 		return XCP_TOTAL;
-	if (x->asks)
-		return XCP_REQUEST;
-	return x->receives ? XCP_TOTAL : 0;
+	if (!x->asks)
+		return x->receives ? XCP_TOTAL : 0;
+	/* Where data go both ways, acknowledgements without data are rare. */
+	return x->unreported >= OVERDUE ? XCP_TOTAL : XCP_REQUEST;
 }
 
 static void reserve(struct bpf_sock_ops *skops)

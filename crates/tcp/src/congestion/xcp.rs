@@ -11,10 +11,9 @@ use super::new_reno::{NewReno, as_window, flight_size, half_of, initial_window};
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, Feedback, NO_SSTHRESH, Parameters, Request};
 
-/// What a sender that wants more asks for in a segment, bytes per second: a gigabit per second. No router of ours leaves that
-/// much to one segment, so that what comes back unlowered has met none; and sixteen of them in one acknowledgement do not
-/// overflow.
-const ASKS_FOR_MORE: i32 = 1 << 27;
+/// What a sender that wants more asks for in a segment, bytes per second: 134 Mbit/s, more than a router has for one segment.
+/// A power of two, so that the sum of any number of requests that have met no router is known as such, also where it wraps.
+const ASKS_FOR_MORE: i32 = 1 << 24;
 /// Round trips in which data are acknowledged without any feedback before the sender believes that nobody sets its window.
 const PATIENCE: u32 = 4;
 
@@ -111,8 +110,8 @@ impl CongestionControl for Xcp {
 
     fn on_feedback(&mut self, feedback: &Feedback) {
         let Feedback { now, change, srtt, demand } = *feedback;
-        // As asked for: no router has touched it. Nothing where nothing has been said before: nothing may have been asked.
-        if change >= ASKS_FOR_MORE || change == 0 && matches!(self.window, Window::Standard(_)) {
+        let unsaid = change == 0 && matches!(self.window, Window::Standard(_));
+        if unsaid || change != 0 && change % ASKS_FOR_MORE == 0 {
             return;
         }
         let cwnd = self.cwnd() as f64;
@@ -286,7 +285,7 @@ mod tests {
     #[test]
     fn a_request_that_comes_back_as_it_was_has_met_no_router() {
         let mut xcp = sender(XcpSender::Xcp);
-        for change in [ASKS_FOR_MORE, 2 * ASKS_FOR_MORE, i32::MAX, 0] {
+        for change in [ASKS_FOR_MORE, 2 * ASKS_FOR_MORE, i32::MIN, -5 * ASKS_FOR_MORE, 0] {
             feed(&mut xcp, 500, change, u64::MAX);
             assert_eq!((xcp.cwnd(), xcp.pacing_rate(RTT)), (10 * MSS, None));
         }
