@@ -310,11 +310,14 @@ void BPF_PROG(explicit_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 
 	if (event != CA_EVENT_TX_START || !slot || slot->in_flight)
 		return;
-	struct leg *leg = leg_of(e);
-	if (leg)
-		__sync_fetch_and_add(&leg->joined, e->weight);
-	slot->rate = 0;
-	slot->rate = rate_of(e, slot);
+	/* The controller takes back the rate of who has been silent. */
+	if (!slot->rate) {
+		struct leg *leg = leg_of(e);
+
+		if (leg)
+			__sync_fetch_and_add(&leg->joined, e->weight);
+		slot->rate = rate_of(e, slot);
+	}
 	report(sk, tp, e, slot);
 	slot->in_flight = 1;
 	obey(sk, tp, e, slot);

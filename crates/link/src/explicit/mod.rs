@@ -133,6 +133,8 @@ struct Flow {
     since: Time,
     sent_then: u64,
     might: f64,
+    /// Something is on its way, or has been sent since the last tick.
+    active: bool,
     seen: u64,
 }
 
@@ -171,8 +173,7 @@ impl Sharer {
         self.last_tick = Some(now);
         self.ticks += 1;
         let progress = self.take(now, reports);
-        let active = reports.iter().filter(|report| report.in_flight);
-        self.standing.active = active.clone().count();
+        self.standing.active = self.flows.values().filter(|flow| flow.active).count();
         if progress || self.standing.active == 0 {
             self.last_progress = now;
         }
@@ -213,6 +214,7 @@ impl Sharer {
                 since: report.at,
                 sent_then: report.sent,
                 might: 0.0,
+                active: report.in_flight,
                 seen: self.ticks,
             };
             let flow = self.flows.entry(report.id).or_insert(fresh);
@@ -220,6 +222,7 @@ impl Sharer {
             if report.sent < flow.sent || report.delivered < flow.delivered {
                 *flow = fresh;
             }
+            flow.active = report.in_flight || report.sent > flow.sent;
             sent += report.sent - flow.sent;
             delivered += report.delivered - flow.delivered;
             lost += report.lost.saturating_sub(flow.lost);
@@ -279,7 +282,7 @@ impl Sharer {
     fn measure_use(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
-            if !report.in_flight {
+            if !flow.active {
                 (flow.limited_to, flow.since, flow.sent_then, flow.might) = (None, now, report.sent, 0.0);
                 continue;
             }
@@ -303,10 +306,10 @@ impl Sharer {
     fn share(&mut self, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
         let budget = self.capacity.budget(self.standing.queue, self.standing.rtt);
         self.claims.clear();
-        let active = reports.iter().filter(|report| report.in_flight);
-        self.claims.extend(active.map(|report| {
-            let limited = self.flows.get(&report.id).and_then(|flow| flow.limited_to);
-            Claim { weight: report.weight.max(1), most: limited.map_or(f64::INFINITY, |used| KEPT * used) }
+        self.claims.extend(reports.iter().filter_map(|report| {
+            let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;
+            let most = flow.limited_to.map_or(f64::INFINITY, |used| KEPT * used);
+            Some(Claim { weight: report.weight.max(1), most })
         }));
         let level = max_min::level(budget, &mut self.claims.clone());
         let kept = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
@@ -317,7 +320,7 @@ impl Sharer {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
             let full = level * f64::from(report.weight.max(1));
             flow.rate = match flow.limited_to {
-                _ if !report.in_flight => 0.0,
+                _ if !flow.active => 0.0,
                 None => full,
                 Some(used) => full.min(MAY_GROW.0 * used + MAY_GROW.1 * full),
             };
