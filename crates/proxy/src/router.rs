@@ -29,6 +29,9 @@ const LONGEST_RTT: Duration = Duration::from_secs(10);
 /// The thread wakes at least so often, so that what it counts is not old.
 const PULSE: Duration = Duration::from_millis(500);
 
+/// What a leg has that cannot have its router: rates from this host alone.
+const NEXT_BEST: &str = "explicit";
+
 /// What the routers are to go by, for each interface.
 type Wanted = BTreeMap<String, RouterConfig>;
 
@@ -70,10 +73,8 @@ impl Attached {
             match Router::attach(&interface, &wanted) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
-                    let instead = Congestion::default();
-                    let instead = instead.as_str();
                     tracing::warn!(
-                        "{error}; the leg on {interface} has congestion = \"{instead}\" instead of XCP"
+                        "{error}; the leg on {interface} has congestion = \"{NEXT_BEST}\" instead of XCP"
                     );
                     attached.failed.insert(interface);
                 }
@@ -197,11 +198,15 @@ fn wanted(config: &Config) -> Wanted {
     config.legs.values().filter_map(router).collect()
 }
 
+fn next_best() -> Congestion {
+    Congestion::try_from(NEXT_BEST.to_owned()).unwrap_or_default()
+}
+
 fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
     let mut config = config.clone();
     for leg in config.legs.values_mut() {
         if variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
-            leg.congestion = Congestion::default();
+            leg.congestion = next_best();
         }
     }
     config
@@ -299,7 +304,7 @@ mod tests {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
         assert_eq!(wanted(&config)["sat0"].variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
-        assert_eq!(without.legs["geo"].congestion, Congestion::default());
+        assert_eq!(without.legs["geo"].congestion.as_str(), "explicit");
         assert!(wanted(&without).is_empty());
         assert_eq!(adapt(&config, &BTreeSet::from(["sat1".to_owned()])), config);
     }
