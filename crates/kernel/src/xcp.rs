@@ -50,6 +50,9 @@ mod skel {
 /// next ones have a number behind them.
 pub const NAMES: [&str; 2] = ["bp_xcp", "bp_pxcp"];
 
+/// Mounts the hierarchy where nothing else is on any host; it is looked for in the table of mounts.
+pub(crate) const MOUNT_CGROUPS: &str = "mkdir -p /run/cgroup2 && mount -t cgroup2 none /run/cgroup2";
+
 /// What an end of XCP is to be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XcpParameters<'a> {
@@ -308,7 +311,7 @@ fn cgroup_of_this_process() -> Result<PathBuf, XcpError> {
     let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mounts")?);
     cgroup_directory(&cgroups, &mounts, Path::exists).ok_or_else(|| XcpError::Cgroup {
         source: io::ErrorKind::NotFound.into(),
-        hint: "mount the hierarchy of version 2: mount -t cgroup2 none /sys/fs/cgroup/unified".to_owned(),
+        hint: format!("mount the hierarchy of version 2: {MOUNT_CGROUPS}"),
     })
 }
 
