@@ -1,11 +1,13 @@
 //! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a flow being
 //! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
 //!
-//! `TRACE=1` prints what the controller of explicit rates knows, each half second.
+//! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
+//! second, `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 
 use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
+use bentpipe_link::OutageTrace;
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -28,6 +30,10 @@ fn main() {
     }
     if let Ok(from) = std::env::var("WARMUP") {
         trial.warmup = Duration::from_secs_f64(from.parse().unwrap());
+    }
+    if let Ok(speed) = std::env::var("RAILWAY") {
+        let tunnels = include_str!("../../../data/direttissima.csv");
+        trial.outages = OutageTrace::from_railway_csv(tunnels, speed.parse().unwrap()).unwrap();
     }
     trial.traces = std::env::var("TRACE").is_ok();
     let measured = trial.run().unwrap();
