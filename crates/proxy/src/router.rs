@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_kernel::router::{Router, RouterConfig, Variant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Config, Congestion, SatelliteLeg};
+use crate::config::{Config, SatelliteLeg};
 use crate::error::Error;
 use crate::pulse::{Mailbox, Pulse};
 use crate::stats::{Counter, RouterStats};
@@ -70,8 +71,7 @@ impl Attached {
             match Router::attach(&interface, &wanted) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
-                    let instead = Congestion::default();
-                    let instead = instead.as_str();
+                    let instead = EXPLICIT;
                     tracing::warn!(
                         "{error}; the leg on {interface} has congestion = \"{instead}\" instead of XCP"
                     );
@@ -171,7 +171,7 @@ impl Drop for Routers {
 pub(crate) fn contradiction(config: &Config) -> Option<String> {
     let lacks_rate = |(_, leg): &(&String, &SatelliteLeg)| variant(leg).is_some() && leg.rate.is_none();
     config.legs.iter().find(lacks_rate).map(|(name, leg)| {
-        let congestion = leg.congestion.as_str();
+        let congestion = leg.congestion();
         format!(
             "leg {name} has congestion = \"{congestion}\", which shares out a capacity that must be known; add rate = \"…\", what \
              the link carries, for example \"10Mbit/s\""
@@ -181,7 +181,7 @@ pub(crate) fn contradiction(config: &Config) -> Option<String> {
 
 /// Whether the leg's congestion control needs a router, and which.
 fn variant(leg: &SatelliteLeg) -> Option<Variant> {
-    match leg.congestion.as_str() {
+    match leg.congestion() {
         "xcp" => Some(Variant::Xcp),
         "p-xcp" => Some(Variant::PXcp),
         _ => None,
@@ -201,7 +201,7 @@ fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
     let mut config = config.clone();
     for leg in config.legs.values_mut() {
         if variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
-            leg.congestion = Congestion::default();
+            leg.congestion = None;
         }
     }
     config
@@ -299,7 +299,7 @@ mod tests {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
         assert_eq!(wanted(&config)["sat0"].variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
-        assert_eq!(without.legs["geo"].congestion, Congestion::default());
+        assert_eq!(without.legs["geo"].congestion(), "explicit");
         assert!(wanted(&without).is_empty());
         assert_eq!(adapt(&config, &BTreeSet::from(["sat1".to_owned()])), config);
     }
