@@ -21,6 +21,9 @@ const EPOCH: Duration = Duration::from_secs(15);
 /// The recent round trip is the shortest of so long: a delayed acknowledgement makes single ones long.
 const RECENT: Duration = Duration::from_millis(50);
 
+/// No round trip is longer, as far as the window goes.
+const LONGEST: Duration = Duration::from_secs(1 << 20);
+
 /// A window and a pacing rate that follow from a rate given from outside.
 #[derive(Debug)]
 pub struct Explicit {
@@ -61,7 +64,7 @@ impl Explicit {
     fn round_trip(&self) -> Option<Duration> {
         let shortest = self.measured.shortest()?.max(Duration::from_micros(1));
         let recent = self.measured.told.map_or(shortest, |told| told.recent);
-        Some(recent.clamp(shortest, shortest.saturating_mul(2)))
+        Some(recent.clamp(shortest, shortest.saturating_mul(2)).min(LONGEST))
     }
 
     /// Payload's: what it was given, or ten segments in a round trip.
@@ -79,8 +82,7 @@ impl CongestionControl for Explicit {
             return self.mss;
         }
         let window = self.rate().zip(self.round_trip()).map_or(self.initial_window, |(rate, rtt)| {
-            let span = rtt.saturating_add(rtt / 4).saturating_add(SLACK.0);
-            rate.bytes_in(span).saturating_add(SLACK.1 * self.mss)
+            rate.bytes_in(rtt + rtt / 4 + SLACK.0).saturating_add(SLACK.1 * self.mss)
         });
         window.clamp(self.mss, MAX_WINDOW as u64)
     }
