@@ -70,6 +70,7 @@ fn scenario(settings: &Settings, way: &Way) -> Scenario {
         between,
         config,
         stations: Default::default(),
+        shared: [None, None],
     };
     Scenario {
         title: "a download over a satellite".into(),
