@@ -3,11 +3,14 @@
 //!
 //! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
 //! second, `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
+//! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway.
 
 use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
 use bentpipe_link::OutageTrace;
+use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -35,6 +38,11 @@ fn main() {
         let tunnels = include_str!("../../../data/direttissima.csv");
         trial.outages = OutageTrace::from_railway_csv(tunnels, speed.parse().unwrap()).unwrap();
     }
+    trial.terminal = std::env::var("TERMINAL").ok();
+    trial.station = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
+        variant: Variant::PXcp,
+        ..XcpConfig::with_capacity(capacity.parse().unwrap())
+    });
     trial.traces = std::env::var("TRACE").is_ok();
     let measured = trial.run().unwrap();
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
