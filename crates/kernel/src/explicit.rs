@@ -13,6 +13,7 @@ use std::time::Duration;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::feature::Feature;
 use crate::mapped::{Mapped, Shared};
 use crate::sockopt;
 use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
@@ -276,8 +277,8 @@ impl SlotEntry {
 }
 
 fn register(name: &str) -> Result<Registration, StructOpsError> {
-    let load = |source| StructOpsError::Load { program: "explicit rates", source };
-    let share = |source| StructOpsError::Share { program: "explicit rates", source };
+    let load = |source| StructOpsError::Load { feature: Feature::Explicit, source };
+    let share = |source| StructOpsError::Share { feature: Feature::Explicit, source };
     let slots = slots();
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::ExplicitSkelBuilder::default().open(&mut storage).map_err(load)?;

@@ -30,6 +30,9 @@ const LONGEST_RTT: Duration = Duration::from_secs(10);
 /// The thread wakes at least so often, so that what it counts is not old.
 const PULSE: Duration = Duration::from_millis(500);
 
+/// What a leg has that cannot have its router: rates from this host alone.
+const NEXT_BEST: &str = EXPLICIT;
+
 /// What the routers are to go by, for each interface.
 type Wanted = BTreeMap<String, RouterConfig>;
 
@@ -71,9 +74,8 @@ impl Attached {
             match Router::attach(&interface, &wanted) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
-                    let instead = EXPLICIT;
                     tracing::warn!(
-                        "{error}; the leg on {interface} has congestion = \"{instead}\" instead of XCP"
+                        "{error}; the leg on {interface} has congestion = \"{NEXT_BEST}\" instead of XCP"
                     );
                     attached.failed.insert(interface);
                 }
