@@ -118,15 +118,18 @@ pub struct Xcp {
 }
 
 /// While it lives, full acknowledgements that leave by an interface have room for feedback: see [`Xcp::make_room_on`].
+/// Who asks twice shares it.
 #[derive(Debug)]
 pub struct RoomInAcks {
-    _link: OwnedFd,
+    _links: Vec<Arc<OwnedFd>>,
 }
 
 #[derive(Debug)]
 struct Registration {
     name: String,
     full_acks: OwnedFd,
+    /// Where there is room, by the interface's number.
+    rooms: Mutex<Vec<(i32, Weak<OwnedFd>)>>,
     // In this order: first nobody can choose it any more.
     _control: libbpf_rs::Link,
     _options: libbpf_rs::Link,
@@ -185,16 +188,22 @@ impl Xcp {
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
         let index = index_of(interface).map_err(failed)?;
-        let program = self.registration.full_acks.as_raw_fd();
-        // SAFETY: the program is open, and no options are given.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(program, index, libbpf_sys::BPF_TCX_EGRESS, std::ptr::null())
-        };
-        if link < 0 {
-            return Err(failed(io::Error::from_raw_os_error(-link)));
+        // A panic elsewhere leaves a valid value behind.
+        let mut rooms = self.registration.rooms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        rooms.retain(|(_, link)| link.strong_count() > 0);
+        match attach(self.registration.full_acks.as_fd(), index) {
+            Ok(link) => {
+                let link = Arc::new(link);
+                rooms.push((index, Arc::downgrade(&link)));
+                Ok(RoomInAcks { _links: vec![link] })
+            }
+            // An interface takes a program once. Another network namespace may have an interface of the same number.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                let there = rooms.iter().filter(|(at, _)| *at == index);
+                Ok(RoomInAcks { _links: there.filter_map(|(_, link)| link.upgrade()).collect() })
+            }
+            Err(error) => Err(failed(error)),
         }
-        // SAFETY: a new descriptor, which nobody else has.
-        Ok(RoomInAcks { _link: unsafe { OwnedFd::from_raw_fd(link) } })
     }
 
     /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface: the room
@@ -216,6 +225,24 @@ impl Xcp {
         }
         (room, failures)
     }
+}
+
+/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
+fn attach(program: BorrowedFd<'_>, interface: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the program is open, and no options are given.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// Whether `name` is one that a copy of XCP or of P-XCP may have.
@@ -243,7 +270,7 @@ fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     })?;
     let attached = options.progs.xcp_options.attach_cgroup(cgroup.as_raw_fd());
     let attached = attached.map_err(|source| XcpError::Attach { path, source })?;
-    Ok(Registration { name, full_acks, _control: control, _options: attached })
+    Ok(Registration { name, full_acks, rooms: Mutex::default(), _control: control, _options: attached })
 }
 
 /// A name that a socket does not take would be noticed only when it is needed.

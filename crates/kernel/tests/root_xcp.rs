@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use bentpipe_kernel::congestion;
+use bentpipe_kernel::router::programs_at;
 use bentpipe_kernel::sockopt::{self, set_congestion};
 use bentpipe_kernel::xcp::{Xcp, XcpError, XcpParameters};
 use bentpipe_units::Rate;
@@ -237,6 +238,23 @@ fn one_process_has_one_copy_for_each_set_of_parameters() {
         assert_eq!(first.name(), second.name());
         let other = Xcp::acquire(XcpParameters { fallback: "cubic", ..parameters }).unwrap();
         assert_ne!(first.name(), other.name());
+    });
+}
+
+#[test]
+fn room_in_acks_lasts_as_long_as_the_last_who_asked_for_it() {
+    on_this_kernel(&[], || {
+        // A capacity of its own, so that no other test has this copy.
+        let xcp = xcp(Rate::mbps(1234));
+        let [first, second] = [(); 2].map(|()| xcp.make_room_on("lo").unwrap());
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(first);
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(second);
+        assert_eq!(programs_at("lo").unwrap(), 0);
+        let again = xcp.make_room_on("lo").unwrap();
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(again);
     });
 }
 
