@@ -41,7 +41,8 @@ impl TwoBoxes {
         let ends = ((&gateway, SATELLITE), (&terminal, SATELLITE));
         let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
         SATELLITE_SUBNET.assign(&gateway, SATELLITE, &terminal, SATELLITE)?;
-        for (host, far, subnet) in [(&gateway, &server, TERRESTRIAL_SUBNET), (&terminal, &client, CLIENT_SUBNET)]
+        for (host, far, subnet) in
+            [(&gateway, &server, TERRESTRIAL_SUBNET), (&terminal, &client, CLIENT_SUBNET)]
         {
             veth(host, TERRESTRIAL, far, TERRESTRIAL)?;
             subnet.assign(host, TERRESTRIAL, far, TERRESTRIAL)?;
