@@ -72,28 +72,31 @@ impl Provided {
 }
 
 /// Provides `wanted` for the leg of this name that carries so much, headers included, where that is known; or the next best with
-/// one log line that says so: for explicit rates and for XCP Hybla; for Hybla without eBPF the kernel's own module, then `bbr`,
-/// then the default. Sockets whose other end does not take XCP have Hybla too.
+/// one log line that says so and why: for XCP explicit rates; for these Hybla; for Hybla without eBPF the kernel's own module,
+/// then `bbr`, then the default ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take
+/// XCP have Hybla, or what is there for it.
 pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> Provided {
-    let available = available();
-    if wanted == EXPLICIT {
-        return provide_explicit(leg, &available);
+    let mut lacks = Lacks::default();
+    let provided = match wanted {
+        EXPLICIT => provide_explicit(leg, &mut lacks),
+        HYBLA => provide_hybla(&mut lacks),
+        XCP | P_XCP => provide_xcp(wanted == P_XCP, leg, capacity, &mut lacks),
+        _ => provide_plain(wanted, &mut lacks),
+    };
+    if !lacks.0.is_empty() {
+        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", lacks.0.join("; "), provided.name());
     }
-    if wanted == HYBLA {
-        return provide_hybla(&available);
+    provided
+}
+
+/// Why a leg has not all that it asks for.
+#[derive(Debug, Default)]
+struct Lacks(Vec<String>);
+
+impl Lacks {
+    fn note(&mut self, reason: impl ToString) {
+        self.0.push(reason.to_string());
     }
-    if wanted == XCP || wanted == P_XCP {
-        return provide_xcp(wanted == P_XCP, capacity, provide_hybla(&available));
-    }
-    if is_available(wanted, &available) {
-        return plain(wanted);
-    }
-    let replacement = next_best(&available);
-    tracing::warn!(
-        "the kernel has no congestion control \"{wanted}\" (it has {}): using {replacement}",
-        available.join(", ")
-    );
-    plain(&replacement)
 }
 
 /// The congestion controls that this kernel has registered.
@@ -106,44 +109,43 @@ pub fn default() -> String {
     read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
 }
 
-fn provide_explicit(leg: &str, available: &[String]) -> Provided {
-    let explicit = Explicit::acquire();
-    let refused = match explicit.as_ref().map(|explicit| explicit.leg(leg)) {
+fn provide_explicit(leg: &str, lacks: &mut Lacks) -> Provided {
+    match Explicit::acquire().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
             return Provided { name, shared: Some(shared), _hybla: None, xcp: None };
         }
-        Ok(None) => format!("there are {MAX_LEGS} legs with explicit rates already"),
-        Err(error) => error.to_string(),
-    };
-    let next = provide_hybla(available);
-    tracing::warn!("{refused}; leg {leg} has no explicit rates and uses {} instead", next.name());
-    next
+        Ok(None) => lacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
+        Err(error) => lacks.note(error),
+    }
+    provide_hybla(lacks)
 }
 
-fn provide_hybla(available: &[String]) -> Provided {
+fn provide_hybla(lacks: &mut Lacks) -> Provided {
     match Hybla::acquire() {
         Ok(hybla) => Provided { name: hybla.name().to_owned(), shared: None, _hybla: Some(hybla), xcp: None },
         Err(error) => {
-            let replacement = without_ebpf(available);
-            tracing::warn!("{error}; using the kernel's {replacement} instead");
-            plain(&replacement)
+            lacks.note(error);
+            plain(&without_ebpf(&available()))
         }
     }
 }
 
-fn provide_xcp(p_xcp: bool, capacity: Option<Rate>, fallback: Provided) -> Provided {
+fn provide_xcp(p_xcp: bool, leg: &str, capacity: Option<Rate>, lacks: &mut Lacks) -> Provided {
+    let mut fallback_lacks = Lacks::default();
+    let fallback = provide_hybla(&mut fallback_lacks);
     let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
         Ok(xcp) => xcp,
         Err(error) => {
-            tracing::warn!("{error}; using {} instead", fallback.name());
-            return fallback;
+            lacks.note(error);
+            return provide_explicit(leg, lacks);
         }
     };
-    let room = xcp.make_room().unwrap_or_else(|error| {
-        tracing::warn!("{error}; feedback will come late where losses are many");
-        Vec::new()
-    });
+    let (room, failures) = xcp.make_room();
+    if let Some(error) = failures.first() {
+        lacks.note(format!("{error}; feedback will come late where losses are many"));
+    }
+    lacks.0.extend(fallback_lacks.0);
     let name = xcp.name().to_owned();
     Provided {
         shared: None,
@@ -151,6 +153,18 @@ fn provide_xcp(p_xcp: bool, capacity: Option<Rate>, fallback: Provided) -> Provi
         _hybla: None,
         xcp: Some(ProvidedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
     }
+}
+
+fn provide_plain(wanted: &str, lacks: &mut Lacks) -> Provided {
+    let available = available();
+    if is_available(wanted, &available) {
+        return plain(wanted);
+    }
+    lacks.note(format!(
+        "this kernel has no congestion control \"{wanted}\" (it has {})",
+        available.join(", ")
+    ));
+    plain(&next_best(&available))
 }
 
 /// The best there is for a satellite leg without eBPF.

@@ -9,7 +9,12 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Serialize;
 
-use crate::{congestion, hybla, sockopt};
+use crate::explicit::Explicit;
+use crate::feature::{self, Feature};
+use crate::hybla::Hybla;
+use crate::router::{self, Router, RouterConfig, Variant};
+use crate::xcp::{Xcp, XcpError, XcpParameters};
+use crate::{congestion, sockopt};
 
 /// One thing looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,7 +49,10 @@ pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
     let mut checks = vec![
         kernel_version(),
         btf(),
-        ebpf_hybla(),
+        ebpf(Feature::Hybla, Hybla::acquire().map(|hybla| registered(hybla.name()))),
+        ebpf(Feature::Explicit, Explicit::acquire().map(|explicit| registered(explicit.name()))),
+        xcp(),
+        xcp_router(),
         congestion_controls(),
         rto_max(),
         transparent_sockets(),
@@ -69,23 +77,17 @@ fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String
 }
 
 fn kernel_version() -> Check {
-    let release = read("/proc/sys/kernel/osrelease");
-    let numbers: Vec<u32> =
-        release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-    let name = "kernel";
-    match numbers.as_slice() {
-        [major, minor, ..] if (*major, *minor) >= (6, 15) => pass(name, format!("Linux {release}")),
-        [major, minor, ..] if (*major, *minor) >= (6, 4) => fail(
-            name,
-            format!("Linux {release}: eBPF congestion control, but restart_within has no effect"),
-            "use Linux 6.15 or later, the first with a settable RTO maximum",
-        ),
-        _ => fail(
-            name,
-            format!("Linux {release}: too old for eBPF congestion control and for restart_within"),
-            "use Linux 6.15 or later",
-        ),
-    }
+    let release = feature::release();
+    let lacks =
+        |feature: &Feature| feature::version(&release).is_none_or(|version| version < feature.kernel());
+    let lacking: Vec<_> = Feature::ALL.into_iter().filter(lacks).collect();
+    let Some((major, minor)) = lacking.iter().map(|feature| feature.kernel()).max() else {
+        return pass("kernel", format!("Linux {release}"));
+    };
+    let named: Vec<_> =
+        lacking.iter().map(|feature| format!("{feature} (without: {})", feature.without())).collect();
+    let found = format!("Linux {release} is too old for {}", named.join(", "));
+    fail("kernel", found, format!("use Linux {major}.{minor} or later"))
 }
 
 fn btf() -> Check {
@@ -100,15 +102,39 @@ fn btf() -> Check {
     }
 }
 
-fn ebpf_hybla() -> Check {
-    match hybla::Hybla::acquire() {
-        Ok(hybla) => pass("eBPF Hybla", format!("loads and registers as {}", hybla.name())),
-        Err(error) => fail(
-            "eBPF Hybla",
-            error.to_string(),
-            "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN",
-        ),
+/// What came of loading a program.
+fn ebpf<E: std::fmt::Display>(feature: Feature, loaded: Result<String, E>) -> Check {
+    let name = format!("eBPF {feature}");
+    match loaded {
+        Ok(found) => pass(name, found),
+        Err(error) => fail(name, format!("{error}; without: {}", feature.without()), feature.fix()),
     }
+}
+
+fn registered(name: &str) -> String {
+    format!("loads and registers as {name}")
+}
+
+/// An end of XCP: the congestion control and its TCP options in this process's cgroup.
+fn xcp() -> Check {
+    let fallback = congestion::default();
+    let loaded = Xcp::acquire(XcpParameters { p_xcp: true, capacity: None, fallback: &fallback });
+    let is_cgroup = matches!(loaded, Err(XcpError::Cgroup { .. }));
+    let check = ebpf(Feature::XcpOptions, loaded.map(|xcp| registered(xcp.name())));
+    // What helps is in the error: which hierarchy to mount, and where.
+    if is_cgroup {
+        Check { fix: Some("mount -t cgroup2 none /sys/fs/cgroup".to_owned()), ..check }
+    } else {
+        check
+    }
+}
+
+/// Loads the router and does not attach it: on this host it would meet real packets.
+fn xcp_router() -> Check {
+    let longest_rtt = Duration::from_secs(1);
+    let config = RouterConfig { capacity: Rate::mbps(10), variant: Variant::Xcp, longest_rtt };
+    let loaded = Router::detached(&config).and_then(|_| router::programs_at("lo"));
+    ebpf(Feature::XcpRouter, loaded.map(|_| "loads, and interfaces take it".to_owned()))
 }
 
 fn congestion_controls() -> Check {
@@ -126,7 +152,7 @@ fn rto_max() -> Check {
         TcpListener::bind("127.0.0.1:0").and_then(|s| sockopt::set_rto_max(&s, Duration::from_secs(1)));
     match tried {
         Ok(()) => pass("RTO maximum", "settable per socket, 1 s to 120 s"),
-        Err(error) => fail("RTO maximum", format!("not settable: {error}"), "use Linux 6.15 or later"),
+        Err(error) => fail("RTO maximum", format!("not settable: {error}"), Feature::RtoMax.fix()),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
+use crate::feature::Feature;
 use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
 
 #[allow(
@@ -75,7 +76,7 @@ pub fn is_hybla(name: &str) -> bool {
 }
 
 fn register(name: &str) -> Result<libbpf_rs::Link, StructOpsError> {
-    let load = |source| StructOpsError::Load { program: "Hybla", source };
+    let load = |source| StructOpsError::Load { feature: Feature::Hybla, source };
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::HyblaSkelBuilder::default().open(&mut storage).map_err(load)?;
     let parameters = open.maps.rodata_data.as_deref_mut().expect("the program has constants");

@@ -10,6 +10,7 @@ use bentpipe_units::{ByteCount, Rate};
 
 use crate::congestion::{Provided, provide};
 use crate::explicit::SharedLeg;
+use crate::feature::Feature;
 use crate::sockopt;
 use crate::timers::{Intentions, Timers, syn_retries};
 use crate::weight::Weight;
@@ -157,8 +158,9 @@ impl Leg {
         {
             tracing::warn!(
                 leg = self.name,
-                "cannot set the retransmission timeout's ceiling to {ceiling:?} ({error}): this needs Linux 6.15; \
-                 restart_within has no effect on this kernel"
+                "cannot set the retransmission timeout's ceiling to {ceiling:?}: {error} ({}); {}",
+                Feature::RtoMax.needs(),
+                Feature::RtoMax.without(),
             );
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
 //! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
+//! - [`feature`]: since which Linux there is what, and what goes without it.
 //! - [`router`]: what an XCP router does for each packet, in eBPF at an interface.
 //! - [`xcp`]: XCP and P-XCP, whose senders are told their rates by routers, as eBPF congestion controls with TCP options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
@@ -16,6 +17,7 @@
 
 pub mod congestion;
 pub mod explicit;
+pub mod feature;
 pub mod host;
 pub mod hybla;
 pub mod leg;

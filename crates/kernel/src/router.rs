@@ -16,6 +16,8 @@ use bentpipe_units::Rate;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
+use crate::feature::Feature;
+
 mod page;
 mod trial;
 
@@ -109,13 +111,12 @@ pub enum RouterError {
         source: io::Error,
     },
     /// The kernel did not take the program.
-    #[error(
-        "cannot load the eBPF program of the XCP router: {0} (it needs Linux 6.6 with BTF, and root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)"
-    )]
+    #[error("cannot load the eBPF program of the XCP router: {0} ({needs})", needs = Feature::XcpRouter.needs())]
     Load(#[source] libbpf_rs::Error),
     /// The kernel took the program but not for this interface.
     #[error(
-        "cannot attach the XCP router to {interface}: {source} (it needs tcx, Linux 6.6 with CONFIG_NET_XGRESS, and fewer than 63 programs there)"
+        "cannot attach the XCP router to {interface}: {source} ({}, and fewer than 63 programs there)",
+        Feature::XcpRouter.needs()
     )]
     Attach {
         /// The interface.
@@ -124,7 +125,7 @@ pub enum RouterError {
         source: io::Error,
     },
     /// The kernel did not say which programs there are.
-    #[error("cannot ask for the programs at an interface: {0} (it needs Linux 6.6 and CAP_NET_ADMIN)")]
+    #[error("cannot ask for the programs at an interface: {0} ({needs})", needs = Feature::XcpRouter.needs())]
     Query(#[source] io::Error),
     /// The page that program and process share could not be mapped.
     #[error("cannot map the memory of the XCP router: {0}")]

@@ -4,6 +4,8 @@
 //! copies of its own, so that two versions of bentpipe can run side by side. The registration is a BPF link: the kernel
 //! takes it back when the process lets go of it, however the process ends. Sockets that use it then go on to their end.
 
+use crate::feature::Feature;
+
 /// How many processes can have a copy at the same time.
 const COPIES: u32 = 64;
 
@@ -11,12 +13,10 @@ const COPIES: u32 = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum StructOpsError {
     /// The kernel did not take the program.
-    #[error(
-        "cannot load the eBPF program of {program}: {source} (it needs Linux 6.4 with BTF, and root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN)"
-    )]
+    #[error("cannot load the eBPF program of {feature}: {source} ({})", feature.needs())]
     Load {
         /// What it does.
-        program: &'static str,
+        feature: Feature,
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
@@ -28,11 +28,21 @@ pub enum StructOpsError {
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
+    /// Other processes have taken every name.
+    #[error(
+        "{COPIES} processes have a congestion control called {base} already (end one: each has a copy of its own)"
+    )]
+    Names {
+        /// The name without a number.
+        base: String,
+    },
     /// The memory that the program shares with this process.
-    #[error("cannot share memory with the eBPF program of {program}: {source}")]
+    #[error(
+        "cannot share memory with the eBPF program of {feature}: {source} (is there a limit to this process's memory, RLIMIT_AS?)"
+    )]
     Share {
         /// What it does.
-        program: &'static str,
+        feature: Feature,
         /// What the system said.
         source: std::io::Error,
     },
@@ -44,18 +54,15 @@ pub(crate) fn under_a_free_name<T>(
     mut register: impl FnMut(&str) -> Result<T, StructOpsError>,
 ) -> Result<(String, T), StructOpsError> {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, log_from_libbpf)));
-    let mut copy = 1;
-    loop {
+    for copy in 1..=COPIES {
         let name = if copy == 1 { base.to_owned() } else { format!("{base}{copy}") };
         match register(&name) {
             Err(StructOpsError::Register { source, .. })
-                if source.kind() == libbpf_rs::ErrorKind::AlreadyExists && copy < COPIES =>
-            {
-                copy += 1;
-            }
+                if source.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
             outcome => return outcome.map(|registered| (name, registered)),
         }
     }
+    Err(StructOpsError::Names { base: base.to_owned() })
 }
 
 /// Whether `name` is one that [`under_a_free_name`] gives a copy of `base`.
@@ -78,6 +85,48 @@ pub(crate) fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn taken(name: &str) -> StructOpsError {
+        StructOpsError::Register {
+            name: name.to_owned(),
+            source: libbpf_rs::Error::from_raw_os_error(libc::EEXIST),
+        }
+    }
+
+    #[test]
+    fn names_that_others_have_taken_are_passed_over() {
+        let (name, ()) = under_a_free_name("bp_x", |name| match name {
+            "bp_x" | "bp_x2" => Err(taken(name)),
+            _ => Ok(()),
+        })
+        .unwrap();
+        assert_eq!(name, "bp_x3");
+    }
+
+    #[test]
+    fn where_all_names_are_taken_it_says_so_and_tries_no_further() {
+        let mut tried = Vec::new();
+        let outcome = under_a_free_name("bp_x", |name| {
+            tried.push(name.to_owned());
+            Err::<(), _>(taken(name))
+        });
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.starts_with("64 processes have a congestion control called bp_x"), "{error}");
+        assert_eq!((tried.len(), tried[63].as_str()), (64, "bp_x64"));
+        assert!(tried.iter().all(|name| is_copy("bp_x", name)));
+    }
+
+    #[test]
+    fn another_failure_than_a_taken_name_ends_the_search() {
+        let mut tries = 0;
+        let outcome = under_a_free_name("bp_x", |name| {
+            tries += 1;
+            let source = libbpf_rs::Error::from_raw_os_error(libc::EPERM);
+            Err::<(), _>(StructOpsError::Register { name: name.to_owned(), source })
+        });
+        assert!(matches!(outcome, Err(StructOpsError::Register { .. })));
+        assert_eq!(tries, 1);
+    }
 
     #[test]
     fn copies_are_recognised_by_their_names() {

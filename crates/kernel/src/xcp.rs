@@ -25,6 +25,7 @@ use bentpipe_units::Rate;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
+use crate::feature::Feature;
 use crate::sockopt;
 use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
 
@@ -76,10 +77,7 @@ pub enum XcpError {
         source: io::Error,
     },
     /// The kernel did not take the program for TCP options.
-    #[error(
-        "cannot load XCP's eBPF program for TCP options (sock_ops): {0} (it needs Linux 6.4 with BTF, and root or CAP_BPF, \
-         CAP_PERFMON and CAP_NET_ADMIN)"
-    )]
+    #[error("cannot load the eBPF program of XCP options: {0} ({needs})", needs = Feature::XcpOptions.needs())]
     Options(#[source] libbpf_rs::Error),
     /// There is no cgroup to attach it to.
     #[error("cannot open this process's cgroup for XCP's TCP options: {source} ({hint})")]
@@ -102,7 +100,8 @@ pub enum XcpError {
     Control(#[from] StructOpsError),
     /// The network interface did not take its program.
     #[error(
-        "cannot make room for XCP's feedback in acknowledgements on {interface}: {source} (it needs Linux 6.6 and CAP_NET_ADMIN)"
+        "cannot make room for XCP's feedback in acknowledgements on {interface}: {source} ({}, and fewer than 63 programs there)",
+        Feature::RoomInAcks.needs()
     )]
     Interface {
         /// The interface's name.
@@ -198,14 +197,24 @@ impl Xcp {
         Ok(RoomInAcks { _link: unsafe { OwnedFd::from_raw_fd(link) } })
     }
 
-    /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface.
-    ///
-    /// # Errors
-    /// [`XcpError::Interface`] as [`make_room_on`](Self::make_room_on).
-    pub fn make_room(&self) -> Result<Vec<RoomInAcks>, XcpError> {
-        let failed = |source| XcpError::Interface { interface: "any interface".to_owned(), source };
-        let names = interfaces().map_err(failed)?;
-        names.iter().filter(|name| *name != "lo").map(|name| self.make_room_on(name)).collect()
+    /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface: the room
+    /// that there is, and what each of the others said.
+    pub fn make_room(&self) -> (Vec<RoomInAcks>, Vec<XcpError>) {
+        let names = match interfaces() {
+            Ok(names) => names,
+            Err(source) => {
+                let interface = "any interface".to_owned();
+                return (Vec::new(), vec![XcpError::Interface { interface, source }]);
+            }
+        };
+        let (mut room, mut failures) = (Vec::new(), Vec::new());
+        for name in names.iter().filter(|name| *name != "lo") {
+            match self.make_room_on(name) {
+                Ok(more) => room.push(more),
+                Err(error) => failures.push(error),
+            }
+        }
+        (room, failures)
     }
 }
 
@@ -249,7 +258,7 @@ fn register_control(
     parameters: XcpParameters<'_>,
     endpoints: BorrowedFd<'_>,
 ) -> Result<libbpf_rs::Link, StructOpsError> {
-    let failed = |source| StructOpsError::Load { program: "XCP", source };
+    let failed = |source| StructOpsError::Load { feature: Feature::Xcp, source };
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::control::XcpSkelBuilder::default().open(&mut storage).map_err(failed)?;
     let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");

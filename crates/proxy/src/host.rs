@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use bentpipe_kernel::congestion;
+
 use crate::config::Config;
 use crate::error::Error;
 
@@ -80,7 +82,7 @@ fn check_interfaces(config: &Config) -> Result<(), Error> {
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let traps = TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning);
-    traps.chain(fast_open_warning(config)).collect()
+    traps.chain(fast_open_warning(config)).chain(weights_warning(config)).collect()
 }
 
 /// A leg with Fast Open needs both of its roles.
@@ -88,6 +90,17 @@ fn fast_open_warning(config: &Config) -> Option<String> {
     let (name, _) = config.legs.iter().find(|(_, leg)| leg.fast_open)?;
     let check = bentpipe_kernel::host::fast_open();
     check.fix.map(|fix| format!("{}, but leg {name} has fast_open; set it with: {fix}", check.found))
+}
+
+/// Weights are for legs that share their capacity out.
+fn weights_warning(config: &Config) -> Option<String> {
+    let shares = config.legs.values().any(|leg| leg.congestion() == congestion::EXPLICIT);
+    let given = !config.weights().is_empty();
+    (given && !shares).then(|| {
+        "rules give weights, but no leg shares its capacity out by them; set congestion = \"explicit\" for a leg, or leave \
+         the weights out"
+            .to_owned()
+    })
 }
 
 impl Trap {
@@ -126,6 +139,22 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("lo"), "{error}");
+    }
+
+    #[test]
+    fn weights_that_no_leg_shares_by_are_told() {
+        let warning = |congestion: &str, action: &str| {
+            let leg = format!(
+                "[legs.geo]\ninterface = \"lo\"\nrate = \"1Mbit/s\"\ncongestion = \"{congestion}\"\n"
+            );
+            weights_warning(&Config::parse("x", &format!("{leg}[[rules]]\n{action}\n")).unwrap())
+        };
+        assert!(
+            warning("hybla", "action = \"split\"\nweight = 4").unwrap().contains("congestion = \"explicit\"")
+        );
+        assert!(warning("p-xcp", "action = \"split\"\nweight = 4").is_some(), "XCP shares evenly");
+        assert_eq!(warning("explicit", "action = \"split\"\nweight = 4"), None);
+        assert_eq!(warning("hybla", "action = \"split\"\nport = 80"), None);
     }
 
     #[test]

@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_kernel::router::{Router, RouterConfig, Variant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Config, Congestion, SatelliteLeg};
+use crate::config::{Config, SatelliteLeg};
 use crate::error::Error;
 use crate::pulse::{Mailbox, Pulse};
 use crate::stats::{Counter, RouterStats};
@@ -28,6 +29,9 @@ use interval::Interval;
 const LONGEST_RTT: Duration = Duration::from_secs(10);
 /// The thread wakes at least so often, so that what it counts is not old.
 const PULSE: Duration = Duration::from_millis(500);
+
+/// What a leg has that cannot have its router: rates from this host alone.
+const NEXT_BEST: &str = EXPLICIT;
 
 /// What the routers are to go by, for each interface.
 type Wanted = BTreeMap<String, WantedRouter>;
@@ -78,10 +82,8 @@ impl Attached {
             match Router::attach(&interface, &wanted.config) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
-                    let instead = Congestion::default();
-                    let instead = instead.as_str();
                     tracing::warn!(
-                        "{error}; the leg on {interface} has congestion = \"{instead}\" instead of XCP"
+                        "{error}; the leg on {interface} has congestion = \"{NEXT_BEST}\" instead of XCP"
                     );
                     attached.failed.insert(interface);
                 }
@@ -179,7 +181,7 @@ impl Drop for Routers {
 pub(crate) fn contradiction(config: &Config) -> Option<String> {
     let lacks_rate = |(_, leg): &(&String, &SatelliteLeg)| variant(leg).is_some() && leg.rate.is_none();
     config.legs.iter().find(lacks_rate).map(|(name, leg)| {
-        let congestion = leg.congestion.as_str();
+        let congestion = leg.congestion();
         format!(
             "leg {name} has congestion = \"{congestion}\", which shares out a capacity that must be known; add rate = \"…\", what \
              the link carries, for example \"10Mbit/s\""
@@ -189,7 +191,7 @@ pub(crate) fn contradiction(config: &Config) -> Option<String> {
 
 /// Whether the leg's congestion control needs a router, and which.
 fn variant(leg: &SatelliteLeg) -> Option<Variant> {
-    match leg.congestion.as_str() {
+    match leg.congestion() {
         "xcp" => Some(Variant::Xcp),
         "p-xcp" => Some(Variant::PXcp),
         _ => None,
@@ -210,7 +212,7 @@ fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
     let mut config = config.clone();
     for leg in config.legs.values_mut() {
         if variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
-            leg.congestion = Congestion::default();
+            leg.congestion = None;
         }
     }
     config
@@ -309,7 +311,7 @@ mod tests {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
         assert_eq!(wanted(&config)["sat0"].config.variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
-        assert_eq!(without.legs["geo"].congestion, Congestion::default());
+        assert_eq!(without.legs["geo"].congestion(), "explicit");
         assert!(wanted(&without).is_empty());
         assert_eq!(adapt(&config, &BTreeSet::from(["sat1".to_owned()])), config);
     }

@@ -222,7 +222,7 @@ fn where_no_router_can_be_had_the_leg_has_the_next_best() {
     daemon.reload(&leg("xcp", "20Mbit/s")).unwrap();
     let (client, server) = net.connection(&net.listen(SERVER[0]));
     let sockets = net.gateway.output("ss -Htinoe state established");
-    assert!(sockets.contains("hybla"), "{sockets}");
+    assert!(sockets.contains("bp_explicit"), "{sockets}");
     Exchange::start((client, server), 100_000).expect_identical();
     assert_eq!(daemon.counter("xcp_packets"), 0);
     daemon.stop();

@@ -88,6 +88,8 @@ pub(crate) struct SendQueue {
     sacked: Ranges,
     sacked_bytes: u64,
     lost_bytes: u64,
+    /// All that was ever taken for lost.
+    ever_lost: u64,
     doubled_bytes: u64,
     /// Losses below this offset are known.
     judged: u64,
@@ -127,6 +129,11 @@ impl SendQueue {
     /// Bytes that are lost and not yet sent again.
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.lost_bytes
+    }
+
+    /// Bytes that were taken for lost since the beginning.
+    pub(crate) fn ever_lost(&self) -> u64 {
+        self.ever_lost
     }
 
     /// Whether the first unacknowledged segment counts as lost.
@@ -247,6 +254,7 @@ impl SendQueue {
                 if segment.fate == Fate::InFlight {
                     segment.fate = Fate::Lost;
                     self.lost_bytes += len;
+                    self.ever_lost += len;
                 } else if segment.fate == Fate::Doubled {
                     segment.fate = Fate::Retransmitted;
                     self.doubled_bytes -= len;
@@ -265,6 +273,7 @@ impl SendQueue {
             front.fate = Fate::Lost;
             self.discount(fate, len);
             self.lost_bytes += len;
+            self.ever_lost += len;
         }
         self.judged = self.judged.max(end);
         self.resent = self.una;
@@ -283,6 +292,7 @@ impl SendQueue {
             if segment.fate != Fate::Lost && (reneged || segment.fate != Fate::Sacked) {
                 segment.fate = Fate::Lost;
                 self.lost_bytes += u64::from(segment.len);
+                self.ever_lost += u64::from(segment.len);
             }
         }
         self.doubled_bytes = 0;

@@ -35,7 +35,7 @@ pub fn compare(settings: &Settings) -> (Comparison, Vec<String>) {
         kernel: String::new(),
         runs,
     };
-    (comparison, left_out.into_iter().map(|way| way.name().to_owned()).collect())
+    (comparison, left_out.into_iter().map(|way| way.name()).collect())
 }
 
 fn algorithm(congestion: &str) -> Option<Algorithm> {
@@ -51,7 +51,7 @@ fn cross(settings: &Settings, way: &Way) -> Run {
     let flow = &result.flows[0];
     timeline.0.push((Duration::from_secs_f64(flow.seconds), flow.bytes));
     Run {
-        name: way.name().to_owned(),
+        name: way.name(),
         congestion: way.congestion().to_owned(),
         goodput_bps: flow.goodput_bps,
         bytes: flow.bytes,
@@ -70,6 +70,7 @@ fn scenario(settings: &Settings, way: &Way) -> Scenario {
         between,
         config,
         stations: Default::default(),
+        shared: [None, None],
     };
     Scenario {
         title: "a download over a satellite".into(),
@@ -101,7 +102,7 @@ fn flow(settings: &Settings, way: &Way) -> FlowSpec {
         }
     };
     FlowSpec {
-        name: way.name().to_owned(),
+        name: way.name(),
         bytes: Some(settings.bytes),
         start: Time::ZERO,
         start_within: Duration::ZERO,

@@ -35,6 +35,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
 
 const CONFIG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_CONFIG";
+/// The file for the daemon's log, if it is wanted.
+pub const LOG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_LOG";
 
 /// A host of the testbed, with the shorthands of these tests.
 #[derive(Clone)]
@@ -129,13 +131,24 @@ impl Net {
 
     /// The same where the daemon finds programs in one folder only.
     pub fn try_daemon_with_path(&self, text: &str, path: Option<&Path>) -> Result<Running, String> {
+        self.try_daemon_changed(text, |command| {
+            if let Some(path) = path {
+                command.env("PATH", path);
+            }
+        })
+    }
+
+    /// The same whose process is changed before it runs.
+    pub fn try_daemon_changed(
+        &self,
+        text: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<Running, String> {
         let mut config = tempfile::NamedTempFile::new().unwrap();
         config.write_all(text.as_bytes()).unwrap();
         let program = std::env::current_exe().unwrap();
         let mut command = self.gateway.command(program.to_str().unwrap());
-        if let Some(path) = path {
-            command.env("PATH", path);
-        }
+        change(&mut command);
         let mut child = command
             .args(["--exact", "common::daemon_process", "--ignored", "--nocapture"])
             .env(CONFIG_VARIABLE, config.path())
@@ -496,6 +509,10 @@ fn daemon_process() {
 pub fn be_daemon_if_asked() -> bool {
     use bentpipe_proxy::{Config, Daemon};
     let Ok(path) = std::env::var(CONFIG_VARIABLE) else { return false };
+    if let Ok(log) = std::env::var(LOG_VARIABLE) {
+        let log = std::sync::Mutex::new(std::fs::File::create(log).unwrap());
+        tracing_subscriber::fmt().with_writer(log).with_ansi(false).init();
+    }
     let load = || Config::load(&path).map_err(|error| error.to_string());
     let start = |config: Config| Daemon::start(&config).map_err(|error| error.to_string());
     let mut daemon = match load().and_then(start) {

@@ -1,5 +1,6 @@
 //! Random configurations, applications and channels.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::{Algorithm, Components, XcpSender};
@@ -96,6 +97,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         Just(Algorithm::Cubic),
         Just(Algorithm::Xcp(XcpSender::Xcp)),
         Just(Algorithm::Xcp(XcpSender::PXcp)),
+        Just(Algorithm::Explicit { weight: NonZeroU32::MIN }),
         (any::<[bool; 5]>()).prop_map(|[rho, pacing, hoe, recovery_growth, queue]| {
             Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
         }),

@@ -1,0 +1,192 @@
+//! What bentpipe asks of a kernel that not every Linux has: since when there is it, and what goes without it.
+//!
+//! This is the only place that says so: errors, `bentpipe doctor` and, held to it by a test, `docs/legs.md` go by it.
+
+use std::fmt;
+use std::fs;
+
+/// One of these things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// TCP Hybla as an eBPF congestion control.
+    Hybla,
+    /// Explicit rates as an eBPF congestion control.
+    Explicit,
+    /// XCP's and P-XCP's eBPF congestion control.
+    Xcp,
+    /// The program that writes and reads XCP's TCP options.
+    XcpOptions,
+    /// The program at an interface that tells XCP's senders their rates.
+    XcpRouter,
+    /// The program at an interface that makes room for XCP's feedback.
+    RoomInAcks,
+    /// The ceiling of the retransmission timeout, for each socket.
+    RtoMax,
+}
+
+/// What is to be said of a feature.
+struct Facts {
+    name: &'static str,
+    kernel: (u32, u32),
+    /// What of the kernel it is made of.
+    made_of: &'static str,
+    is_ebpf: bool,
+    without: &'static str,
+}
+
+/// The rights without which no eBPF program loads (capabilities(7)).
+const RIGHTS: &str = "root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+/// Where a kernel describes its types, which programs are fitted to when they are loaded.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Hybla,
+        Self::Explicit,
+        Self::Xcp,
+        Self::XcpOptions,
+        Self::XcpRouter,
+        Self::RoomInAcks,
+        Self::RtoMax,
+    ];
+
+    /// The first Linux that has it, major and minor number.
+    pub const fn kernel(self) -> (u32, u32) {
+        self.facts().kernel
+    }
+
+    /// What legs have, or do, without it.
+    pub const fn without(self) -> &'static str {
+        self.facts().without
+    }
+
+    /// What it takes, for an error's text.
+    pub fn needs(self) -> String {
+        let Facts { kernel: (major, minor), made_of, is_ebpf, .. } = self.facts();
+        let ebpf = if is_ebpf { format!(" with BTF, and {RIGHTS}") } else { String::new() };
+        format!("it needs {made_of}, Linux {major}.{minor}{ebpf}")
+    }
+
+    /// What is to be done where it cannot be had on this host.
+    pub fn fix(self) -> String {
+        let (major, minor) = self.kernel();
+        if running().is_some_and(|running| running < self.kernel()) {
+            format!("use Linux {major}.{minor} or later")
+        } else if self.facts().is_ebpf && fs::metadata(BTF).is_err() {
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are".to_owned()
+        } else if self.facts().is_ebpf {
+            format!("run as {RIGHTS}, where bpf(2) is allowed")
+        } else {
+            format!("use a kernel that has it, Linux {major}.{minor} or later")
+        }
+    }
+
+    const fn facts(self) -> Facts {
+        let control = "an eBPF congestion control held by a link (struct_ops)";
+        match self {
+            Self::Hybla => Facts {
+                name: "Hybla",
+                kernel: (6, 4),
+                made_of: control,
+                is_ebpf: true,
+                without: "the kernel's own hybla, else bbr, else the kernel's default",
+            },
+            Self::Explicit => Facts {
+                name: "explicit rates",
+                kernel: (6, 4),
+                made_of: control,
+                is_ebpf: true,
+                without: "Hybla; weights have no effect",
+            },
+            Self::Xcp => Facts {
+                name: "XCP",
+                kernel: (6, 4),
+                made_of: control,
+                is_ebpf: true,
+                without: "explicit rates",
+            },
+            Self::XcpOptions => Facts {
+                name: "XCP options",
+                kernel: (6, 4),
+                made_of: "TCP options of eBPF (sock_ops) in a cgroup of version 2",
+                is_ebpf: true,
+                without: "explicit rates",
+            },
+            Self::XcpRouter => Facts {
+                name: "XCP router",
+                kernel: (6, 6),
+                made_of: "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)",
+                is_ebpf: true,
+                without: "explicit rates",
+            },
+            Self::RoomInAcks => Facts {
+                name: "room in ACKs",
+                kernel: (6, 6),
+                made_of: "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)",
+                is_ebpf: true,
+                without: "XCP, whose feedback comes late where losses are many",
+            },
+            Self::RtoMax => Facts {
+                name: "RTO maximum",
+                kernel: (6, 15),
+                made_of: "TCP_RTO_MAX_MS",
+                is_ebpf: false,
+                without: "restart_within has no effect",
+            },
+        }
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.facts().name)
+    }
+}
+
+/// The running kernel's release, as `uname -r` has it.
+pub(crate) fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Its major and minor number.
+fn running() -> Option<(u32, u32)> {
+    version(&release())
+}
+
+/// Those of a release such as `6.18.44-fc`.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
+        assert!(version("6.4.0") < version("6.15"));
+        assert_eq!((version(""), version("linux")), (None, None));
+    }
+
+    #[test]
+    fn what_is_lacking_is_named_with_its_kernel_and_the_rights() {
+        let needs = Feature::XcpRouter.needs();
+        assert!(
+            needs.contains("tcx") && needs.contains("Linux 6.6 with BTF") && needs.contains("CAP_PERFMON")
+        );
+        assert!(!Feature::RtoMax.needs().contains("CAP_"));
+    }
+
+    #[test]
+    fn the_documented_table_says_the_same() {
+        let page = include_str!("../../../docs/legs.md");
+        for feature in Feature::ALL {
+            let (major, minor) = feature.kernel();
+            let row = format!("| {feature} | {major}.{minor} | {} |", feature.without());
+            assert!(page.lines().any(|line| line.starts_with(&row)), "no \"{row}\" in docs/legs.md");
+        }
+    }
+}
