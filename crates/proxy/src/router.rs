@@ -34,7 +34,15 @@ const PULSE: Duration = Duration::from_millis(500);
 const NEXT_BEST: &str = EXPLICIT;
 
 /// What the routers are to go by, for each interface.
-type Wanted = BTreeMap<String, RouterConfig>;
+type Wanted = BTreeMap<String, WantedRouter>;
+
+/// What one is to go by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct WantedRouter {
+    config: RouterConfig,
+    /// The round-trip time of the empty link, before any packet has told of one.
+    rtt: Duration,
+}
 
 /// Routers at their interfaces that hand nothing out yet, and what could not be had.
 #[derive(Debug)]
@@ -71,7 +79,7 @@ impl Attached {
     pub(crate) fn attach(config: &Config) -> Self {
         let mut attached = Self { routers: BTreeMap::new(), failed: BTreeSet::new() };
         for (interface, wanted) in wanted(config) {
-            match Router::attach(&interface, &wanted) {
+            match Router::attach(&interface, &wanted.config) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
                     tracing::warn!(
@@ -194,7 +202,8 @@ fn wanted(config: &Config) -> Wanted {
     let router = |leg: &SatelliteLeg| {
         let (variant, capacity) = (variant(leg)?, leg.rate?);
         let interface = leg.interface.as_str().to_owned();
-        Some((interface, RouterConfig { capacity, variant, longest_rtt: LONGEST_RTT }))
+        let config = RouterConfig { capacity, variant, longest_rtt: LONGEST_RTT };
+        Some((interface, WantedRouter { config, rtt: leg.rtt.get() }))
     };
     config.legs.values().filter_map(router).collect()
 }
@@ -226,7 +235,8 @@ impl Controller {
     ) -> Self {
         let now = Instant::now();
         let with_interval = |(interface, router): (String, Router)| {
-            let interval = Interval::new(now, wanted[&interface].capacity);
+            let WantedRouter { config, rtt } = wanted[&interface];
+            let interval = Interval::new(now, config.capacity, rtt);
             (interface, (router, interval))
         };
         Self { routers: routers.into_iter().map(with_interval).collect(), mailbox, tally }
@@ -259,7 +269,7 @@ impl Controller {
     }
 
     fn adopt(&mut self, wanted: &Wanted) {
-        for (interface, config) in wanted {
+        for (interface, WantedRouter { config, .. }) in wanted {
             if let Some((router, interval)) = self.routers.get_mut(interface) {
                 router.configure(config);
                 interval.set_capacity(config.capacity);
@@ -299,7 +309,7 @@ mod tests {
     #[test]
     fn a_leg_without_its_router_has_the_next_best_and_others_keep_theirs() {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
-        assert_eq!(wanted(&config)["sat0"].variant, Variant::PXcp);
+        assert_eq!(wanted(&config)["sat0"].config.variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
         assert_eq!(without.legs["geo"].congestion(), "explicit");
         assert!(wanted(&without).is_empty());
