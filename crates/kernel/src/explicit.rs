@@ -15,6 +15,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::feature::Feature;
 use crate::mapped::{Mapped, Shared};
+use crate::sockopt;
 use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
 
 #[allow(
@@ -34,7 +35,7 @@ mod skel {
 pub const NAME: &str = "bp_explicit";
 
 /// The most legs that can be told apart.
-pub const MAX_LEGS: usize = 16;
+pub const MAX_LEGS: usize = 64;
 
 /// The fewest and the most connections that have a slot. Without one a connection gets the rate of a newcomer.
 const SLOTS: (u64, u64) = (1024, 1 << 18);
@@ -101,6 +102,8 @@ struct Registration {
 /// The number of a leg.
 #[derive(Debug)]
 struct Seat {
+    /// Legs of one name on two machines, as far as sockets can tell, are two.
+    network: u64,
     leg: String,
     number: usize,
 }
@@ -173,14 +176,16 @@ impl Explicit {
         &self.registration.name
     }
 
-    /// The leg of this name; `None` if there are [`MAX_LEGS`] others. As long as one of that name lives, it is the same.
+    /// The leg of this name in the calling thread's network namespace; `None` if there are [`MAX_LEGS`] others. As long as one of
+    /// that name lives there, it is the same.
     pub fn leg(&self, name: &str) -> Option<SharedLeg> {
+        let network = network();
         let mut seats = self.registration.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let taken: Vec<_> = seats.iter().map(Weak::upgrade).collect();
-        let same = taken.iter().flatten().find(|seat| seat.leg == name).cloned();
+        let same = taken.iter().flatten().find(|seat| seat.network == network && seat.leg == name).cloned();
         let seat = same.or_else(|| {
             let number = taken.iter().position(Option::is_none)?;
-            let seat = Arc::new(Seat { leg: name.to_owned(), number });
+            let seat = Arc::new(Seat { network, leg: name.to_owned(), number });
             seats[number] = Arc::downgrade(&seat);
             Some(seat)
         })?;
@@ -293,6 +298,14 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,
     })
+}
+
+/// The network namespace of the calling thread.
+fn network() -> u64 {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None).map_err(io::Error::from);
+    // Without a descriptor to spare, the leg will have no connections either.
+    probe.and_then(sockopt::network_namespace).unwrap_or_default()
 }
 
 /// As many as this process can have sockets.

@@ -207,6 +207,11 @@ impl Router {
         });
     }
 
+    /// How much of [`RouterShares::positive`] nobody has taken so far, bytes per second.
+    pub fn positive_left(&self) -> f64 {
+        self.page.positive_left() as f64 / f64::from(1 << page::FEEDBACK_SHIFT)
+    }
+
     /// What it has done since it was attached.
     pub fn counters(&self) -> RouterCounters {
         self.page.counters()

@@ -176,6 +176,14 @@ pub fn take_error(fd: impl AsFd) -> io::Result<Option<io::Error>> {
     Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
 }
 
+/// The network namespace that a socket belongs to, as a number that no other has or had since the machine started
+/// (`SO_NETNS_COOKIE`, Linux 5.14).
+pub fn network_namespace(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(cookie)
+}
+
 fn millis(span: Duration) -> libc::c_int {
     libc::c_int::try_from(span.as_millis()).unwrap_or(libc::c_int::MAX)
 }

@@ -133,3 +133,21 @@ fn a_leg_keeps_its_number_while_it_lives_and_there_is_an_end_of_them() {
     drop(others);
     assert!(explicit.leg("a late one").is_some());
 }
+
+#[test]
+fn legs_of_one_name_in_two_network_namespaces_are_two() {
+    let Some((explicit, _turn)) = explicit() else { return };
+    let here = explicit.leg("satellite").unwrap();
+    let elsewhere = thread::scope(|scope| {
+        let leg = || {
+            // SAFETY: the descriptors stay what they are; only this thread, which ends here, has another network.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+            let leg = explicit.leg("satellite").unwrap();
+            assert_eq!(explicit.leg("satellite").unwrap().number(), leg.number(), "a reload keeps it");
+            leg
+        };
+        scope.spawn(leg).join().unwrap()
+    });
+    assert_ne!(here.number(), elsewhere.number());
+    assert_eq!((here.name(), elsewhere.name()), ("satellite", "satellite"));
+}

@@ -1,11 +1,16 @@
 //! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a flow being
 //! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
 //!
-//! `TRACE=1` prints what the controller of explicit rates knows, each half second.
+//! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
+//! second, `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
+//! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway.
 
 use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
+use bentpipe_link::OutageTrace;
+use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -29,6 +34,15 @@ fn main() {
     if let Ok(from) = std::env::var("WARMUP") {
         trial.warmup = Duration::from_secs_f64(from.parse().unwrap());
     }
+    if let Ok(speed) = std::env::var("RAILWAY") {
+        let tunnels = include_str!("../../../data/direttissima.csv");
+        trial.outages = OutageTrace::from_railway_csv(tunnels, speed.parse().unwrap()).unwrap();
+    }
+    trial.terminal = std::env::var("TERMINAL").ok();
+    trial.station = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
+        variant: Variant::PXcp,
+        ..XcpConfig::with_capacity(capacity.parse().unwrap())
+    });
     trial.traces = std::env::var("TRACE").is_ok();
     let measured = trial.run().unwrap();
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();

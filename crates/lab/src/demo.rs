@@ -5,6 +5,7 @@ pub mod virtual_time;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{Probability, Rate, Span};
@@ -61,7 +62,7 @@ impl Default for Settings {
             ways: ["reno", "cubic", "bbr"]
                 .map(|name| Way::EndToEnd(name.into()))
                 .into_iter()
-                .chain(["hybla", "explicit"].map(|name| Way::Split(name.into())))
+                .chain(["hybla", EXPLICIT].map(|name| Way::Split(name.into())))
                 .collect(),
         }
     }
@@ -97,11 +98,12 @@ impl Settings {
 }
 
 impl Way {
-    /// What the way is called in tables.
-    pub fn name(&self) -> &str {
+    /// What the way is called: the proxy with what its leg has by default is "bentpipe".
+    pub fn name(&self) -> String {
         match self {
-            Way::EndToEnd(congestion) => congestion,
-            Way::Split(_) => "bentpipe",
+            Way::EndToEnd(congestion) => congestion.clone(),
+            Way::Split(congestion) if congestion == EXPLICIT => "bentpipe".to_owned(),
+            Way::Split(congestion) => format!("bentpipe-{congestion}"),
         }
     }
 
@@ -189,7 +191,7 @@ fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error
     progress.finish();
     let got = outcome?;
     Ok(Run {
-        name: way.name().to_owned(),
+        name: way.name(),
         congestion: way.congestion().to_owned(),
         goodput_bps: got.bytes as f64 * 8.0 / got.duration.as_secs_f64(),
         bytes: got.bytes,
@@ -200,7 +202,7 @@ fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error
 }
 
 fn cross(settings: &Settings, way: &Way, progress: &Progress) -> Result<Download, Error> {
-    let fail = |source| Error::Transfer { run: way.name().to_owned(), source };
+    let fail = |source| Error::Transfer { run: way.name(), source };
     let scene = Scene::build(&settings.link(), settings.seed)?;
     let congestion = match way {
         Way::EndToEnd(congestion) => Some(congestion.as_str()),
@@ -246,10 +248,9 @@ impl Comparison {
 impl Run {
     /// The way with its congestion control, where that is not its name.
     pub fn label(&self) -> String {
-        if self.name == self.congestion {
-            self.name.clone()
-        } else {
-            format!("{} ({})", self.name, self.congestion)
+        match self.name.strip_prefix("bentpipe") {
+            Some(_) => format!("bentpipe ({})", self.congestion),
+            None => self.name.clone(),
         }
     }
 }

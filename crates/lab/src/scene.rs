@@ -4,6 +4,8 @@
 //! client ──sat0── satellite link ──sat0── gateway ──lan0── server
 //! ```
 
+mod two_boxes;
+
 use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::LinkConfig;
@@ -11,6 +13,8 @@ use bentpipe_link::agent::StationConfig;
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
 
 use crate::Error;
+
+pub use two_boxes::TwoBoxes;
 
 /// The satellite interface, on the gateway and on the client.
 pub const SATELLITE: &str = "sat0";

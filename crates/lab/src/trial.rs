@@ -1,18 +1,22 @@
-//! Downloads through the daemon over an emulated link for a fixed time: what each gets, and what waits in front of the link.
+//! Downloads through the daemon, or through two, over an emulated link for a fixed time: what each gets, and what waits in
+//! front of the link.
+
+mod bed;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bentpipe_link::agent::xcp::XcpConfig;
 use bentpipe_link::{Counters, DirectionConfig, LinkConfig, OutageTrace};
-use bentpipe_proxy::{Config, Daemon};
+use bentpipe_proxy::Config;
 use bentpipe_units::{Probability, Rate, Span, Time};
 
 use crate::Error;
-use crate::demo::start_proxy;
 use crate::download::{Request, Server};
-use crate::scene::{SATELLITE, Scene};
+use crate::scene::SATELLITE;
+use bed::Bed;
 
 /// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
@@ -35,8 +39,12 @@ pub struct Trial {
     pub per: Probability,
     /// When the link is down, each way.
     pub outages: OutageTrace,
-    /// The congestion control of the satellite leg.
+    /// The congestion control of the gateway's satellite leg.
     pub congestion: String,
+    /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
+    pub terminal: Option<String>,
+    /// A router of XCP behind the gateway, at its end of the link.
+    pub station: Option<XcpConfig>,
     /// The downloads.
     pub flows: Vec<Flow>,
     /// How long it lasts, from the first connection.
@@ -85,6 +93,8 @@ impl Trial {
             per: Probability::new(per).expect("a part of one"),
             outages: OutageTrace::none(),
             congestion: congestion.to_owned(),
+            terminal: None,
+            station: None,
             flows: vec![Flow::default()],
             lasts: Duration::from_secs(60),
             warmup: Duration::ZERO,
@@ -99,13 +109,10 @@ impl Trial {
     /// The link, the daemon or a connection failed.
     pub fn run(&self) -> Result<Measured, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let scene = Scene::build(&self.link(), self.seed)?;
-        let address = scene.server_address(PORT);
-        let mut server = scene.server.run(|| Server::start(address, None))?.map_err(fail)?;
-        let daemon = start_proxy(&scene, &self.proxy())?;
-        let measured = self.watch(&scene, &daemon, address).map_err(fail);
-        scene.server.run(|| server.stop())?;
-        scene.gateway.run(|| drop(daemon))?;
+        let bed = Bed::build(self)?;
+        let mut server = bed.server.run(|| Server::start(bed.address, None))?.map_err(fail)?;
+        let measured = self.watch(&bed).map_err(fail);
+        bed.server.run(|| server.stop())?;
         measured
     }
 
@@ -120,18 +127,17 @@ impl Trial {
         LinkConfig { forward: direction.clone(), reverse: direction }
     }
 
-    fn proxy(&self) -> Config {
+    fn proxy(&self, congestion: &str) -> Config {
         let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
         let text = format!(
-            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{}\"\n{rate}rtt = \"{}\"\n\
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \"{}\"\n\
              restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
-            self.congestion,
             Span(self.rtt),
         );
         Config::parse("the trial's configuration", &text).expect("it is made of valid values")
     }
 
-    fn watch(&self, scene: &Scene, daemon: &Daemon, address: SocketAddr) -> std::io::Result<Measured> {
+    fn watch(&self, bed: &Bed) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
         let read: Vec<AtomicU64> = self.flows.iter().map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
@@ -142,33 +148,36 @@ impl Trial {
                 .zip(&read)
                 .map(|(flow, read)| {
                     let over = &over;
-                    let client = move || flow.download(address, self.seed, started, over, read);
-                    scope.spawn(move || scene.client.run(client).map_err(std::io::Error::other)?)
+                    let client = move || flow.download(bed.address, self.seed, started, over, read);
+                    scope.spawn(move || bed.client.run(client).map_err(std::io::Error::other)?)
                 })
                 .collect();
-            let measured = self.sample(scene, daemon, started, &read);
+            let measured = self.sample(bed, started, &read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
             Ok(measured)
         })
     }
 
-    fn sample(&self, scene: &Scene, daemon: &Daemon, started: Instant, read: &[AtomicU64]) -> Measured {
+    fn sample(&self, bed: &Bed, started: Instant, read: &[AtomicU64]) -> Measured {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
-        let (from, before, counted) = (scene.link.now(), now(), scene.link.counters().0);
+        let (from, before, counted) = (bed.link.now(), now(), bed.link.counters().0);
         let mut queue_s = Vec::new();
         while started.elapsed() < self.lasts {
             std::thread::sleep(SAMPLE);
-            queue_s.push(self.rate.time_for(scene.link.backlog().0.get()).as_secs_f64());
+            queue_s.push(self.rate.time_for(bed.link.backlog().0.get()).as_secs_f64());
             if self.traces && queue_s.len() % 50 == 0 {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", daemon.standings());
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", bed.gateway().standings());
+                if self.terminal.is_some() {
+                    println!("{}", bed.connections());
+                }
             }
         }
-        let (until, counters) = (scene.link.now(), scene.link.counters().0);
+        let (until, counters) = (bed.link.now(), bed.link.counters().0);
         let up = (until - from - self.down_between(from, until)).as_secs_f64();
         queue_s.sort_by(f64::total_cmp);
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bentpipe_kernel::Weight;
+use bentpipe_kernel::congestion::{EXPLICIT, HYBLA};
 use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
@@ -109,9 +110,8 @@ pub enum RelayKind {
 pub struct SatelliteLeg {
     /// The network interface.
     pub interface: Interface,
-    /// The congestion control of the sockets that face it.
-    #[serde(default)]
-    pub congestion: Congestion,
+    /// The congestion control of the sockets that face it; [`congestion`](Self::congestion) has what it is by default.
+    pub congestion: Option<Congestion>,
     /// The link's rate.
     pub rate: Option<Rate>,
     /// The round-trip time of the empty link.
@@ -276,10 +276,20 @@ impl Config {
 }
 
 impl SatelliteLeg {
+    /// The congestion control of the sockets that face it. By default each connection is told its share of the `rate`; where
+    /// that is not known, Hybla finds out sooner than whoever shares it out.
+    pub fn congestion(&self) -> &str {
+        match &self.congestion {
+            Some(congestion) => congestion.as_str(),
+            None if self.rate.is_some() => EXPLICIT,
+            None => HYBLA,
+        }
+    }
+
     /// The leg as the kernel crate takes it.
     pub fn settings(&self) -> LegSettings {
         LegSettings {
-            congestion: Some(self.congestion.as_str().to_owned()),
+            congestion: Some(self.congestion().to_owned()),
             rate: self.rate,
             rtt: self.rtt.get(),
             pacing_cap: self.pacing_cap,

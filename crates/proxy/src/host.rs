@@ -94,7 +94,7 @@ fn fast_open_warning(config: &Config) -> Option<String> {
 
 /// Weights are for legs that share their capacity out.
 fn weights_warning(config: &Config) -> Option<String> {
-    let shares = config.legs.values().any(|leg| leg.congestion.as_str() == congestion::EXPLICIT);
+    let shares = config.legs.values().any(|leg| leg.congestion() == congestion::EXPLICIT);
     let given = !config.weights().is_empty();
     (given && !shares).then(|| {
         "rules give weights, but no leg shares its capacity out by them; set congestion = \"explicit\" for a leg, or leave \

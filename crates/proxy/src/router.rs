@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_kernel::router::{Router, RouterConfig, Variant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Config, Congestion, SatelliteLeg};
+use crate::config::{Config, SatelliteLeg};
 use crate::error::Error;
 use crate::pulse::{Mailbox, Pulse};
 use crate::stats::{Counter, RouterStats};
@@ -30,10 +31,18 @@ const LONGEST_RTT: Duration = Duration::from_secs(10);
 const PULSE: Duration = Duration::from_millis(500);
 
 /// What a leg has that cannot have its router: rates from this host alone.
-const NEXT_BEST: &str = "explicit";
+const NEXT_BEST: &str = EXPLICIT;
 
 /// What the routers are to go by, for each interface.
-type Wanted = BTreeMap<String, RouterConfig>;
+type Wanted = BTreeMap<String, WantedRouter>;
+
+/// What one is to go by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct WantedRouter {
+    config: RouterConfig,
+    /// The round-trip time of the empty link, before any packet has told of one.
+    rtt: Duration,
+}
 
 /// Routers at their interfaces that hand nothing out yet, and what could not be had.
 #[derive(Debug)]
@@ -70,7 +79,7 @@ impl Attached {
     pub(crate) fn attach(config: &Config) -> Self {
         let mut attached = Self { routers: BTreeMap::new(), failed: BTreeSet::new() };
         for (interface, wanted) in wanted(config) {
-            match Router::attach(&interface, &wanted) {
+            match Router::attach(&interface, &wanted.config) {
                 Ok(router) => drop(attached.routers.insert(interface, router)),
                 Err(error) => {
                     tracing::warn!(
@@ -172,7 +181,7 @@ impl Drop for Routers {
 pub(crate) fn contradiction(config: &Config) -> Option<String> {
     let lacks_rate = |(_, leg): &(&String, &SatelliteLeg)| variant(leg).is_some() && leg.rate.is_none();
     config.legs.iter().find(lacks_rate).map(|(name, leg)| {
-        let congestion = leg.congestion.as_str();
+        let congestion = leg.congestion();
         format!(
             "leg {name} has congestion = \"{congestion}\", which shares out a capacity that must be known; add rate = \"…\", what \
              the link carries, for example \"10Mbit/s\""
@@ -182,7 +191,7 @@ pub(crate) fn contradiction(config: &Config) -> Option<String> {
 
 /// Whether the leg's congestion control needs a router, and which.
 fn variant(leg: &SatelliteLeg) -> Option<Variant> {
-    match leg.congestion.as_str() {
+    match leg.congestion() {
         "xcp" => Some(Variant::Xcp),
         "p-xcp" => Some(Variant::PXcp),
         _ => None,
@@ -193,20 +202,17 @@ fn wanted(config: &Config) -> Wanted {
     let router = |leg: &SatelliteLeg| {
         let (variant, capacity) = (variant(leg)?, leg.rate?);
         let interface = leg.interface.as_str().to_owned();
-        Some((interface, RouterConfig { capacity, variant, longest_rtt: LONGEST_RTT }))
+        let config = RouterConfig { capacity, variant, longest_rtt: LONGEST_RTT };
+        Some((interface, WantedRouter { config, rtt: leg.rtt.get() }))
     };
     config.legs.values().filter_map(router).collect()
-}
-
-fn next_best() -> Congestion {
-    Congestion::try_from(NEXT_BEST.to_owned()).unwrap_or_default()
 }
 
 fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
     let mut config = config.clone();
     for leg in config.legs.values_mut() {
         if variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
-            leg.congestion = next_best();
+            leg.congestion = None;
         }
     }
     config
@@ -229,7 +235,8 @@ impl Controller {
     ) -> Self {
         let now = Instant::now();
         let with_interval = |(interface, router): (String, Router)| {
-            let interval = Interval::new(now, wanted[&interface].capacity);
+            let WantedRouter { config, rtt } = wanted[&interface];
+            let interval = Interval::new(now, config.capacity, rtt);
             (interface, (router, interval))
         };
         Self { routers: routers.into_iter().map(with_interval).collect(), mailbox, tally }
@@ -262,7 +269,7 @@ impl Controller {
     }
 
     fn adopt(&mut self, wanted: &Wanted) {
-        for (interface, config) in wanted {
+        for (interface, WantedRouter { config, .. }) in wanted {
             if let Some((router, interval)) = self.routers.get_mut(interface) {
                 router.configure(config);
                 interval.set_capacity(config.capacity);
@@ -302,9 +309,9 @@ mod tests {
     #[test]
     fn a_leg_without_its_router_has_the_next_best_and_others_keep_theirs() {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
-        assert_eq!(wanted(&config)["sat0"].variant, Variant::PXcp);
+        assert_eq!(wanted(&config)["sat0"].config.variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
-        assert_eq!(without.legs["geo"].congestion.as_str(), "explicit");
+        assert_eq!(without.legs["geo"].congestion(), "explicit");
         assert!(wanted(&without).is_empty());
         assert_eq!(adapt(&config, &BTreeSet::from(["sat1".to_owned()])), config);
     }

@@ -16,6 +16,8 @@ pub(crate) enum Event {
     Wake(u32),
     /// The station in front of a direction of a link wants to be woken.
     Alarm(u32),
+    /// The link of this number among those that are shared out is to be shared out anew.
+    Share(u32),
     /// A flow begins.
     Start(u32),
     /// The moment to take a sample.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::StationConfig;
+use bentpipe_link::explicit::SharerConfig;
 use bentpipe_tcp as tcp;
 use bentpipe_units::Time;
 
@@ -38,6 +39,8 @@ pub struct LinkSpec {
     pub config: LinkConfig,
     /// What sits at its first node and at its second.
     pub stations: [StationConfig; 2],
+    /// Who shares out its directions, the forward and the reverse one, among the senders with explicit rates in front of it.
+    pub shared: [Option<SharerConfig>; 2],
 }
 
 /// One step of a path.

@@ -1,5 +1,6 @@
 //! The event loop.
 
+mod sharing;
 mod stations;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use crate::network::{Packet, Pipe};
 use crate::observer::{Observer, Passage};
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
+use sharing::{Seat, Share};
 
 /// How many events pass between two looks at whether the observer wants to go on.
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
@@ -43,6 +45,7 @@ pub(crate) struct World<'a> {
     emerged: VecDeque<Packet>,
     endpoints: Vec<Endpoint>,
     places: Vec<Place>,
+    shares: Vec<Share>,
     flows: Vec<Flow>,
     living: usize,
 }
@@ -54,6 +57,8 @@ struct Place {
     /// The pipes to its peer.
     path: Vec<u32>,
     alarm: Alarm,
+    /// Where it has its rate from, if it is given one.
+    seat: Option<Seat>,
 }
 
 impl<'a> World<'a> {
@@ -72,6 +77,7 @@ impl<'a> World<'a> {
             emerged: VecDeque::new(),
             endpoints: Vec::new(),
             places: Vec::new(),
+            shares: Share::of_scenario(scenario),
             flows: Vec::new(),
             living: scenario.flows.len(),
         };
@@ -96,11 +102,12 @@ impl<'a> World<'a> {
     fn add_leg(&mut self, leg: &LegSpec, random: &mut SplitMix64) {
         let there: Vec<u32> = leg.path.iter().map(|&hop| Pipe::index(hop)).collect();
         let back: Vec<u32> = there.iter().rev().map(|&pipe| Pipe::back(pipe)).collect();
-        for (config, path) in [(leg.sender, there), (leg.receiver, back)] {
+        let seat = Share::take_in(&mut self.shares, leg, self.endpoints.len() as u32);
+        for (config, path, seat) in [(leg.sender, there, seat), (leg.receiver, back, None)] {
             let id = self.endpoints.len() as u32;
             self.endpoints.push(Endpoint::listen(config, random.next_u32()));
             let (flow, peer) = (self.flows.len() as u32, id ^ 1);
-            self.places.push(Place { flow, peer, path, alarm: Alarm::default() });
+            self.places.push(Place { flow, peer, path, alarm: Alarm::default(), seat });
         }
     }
 
@@ -115,6 +122,7 @@ impl<'a> World<'a> {
                 Event::Frame(pipe) => self.arrive_framed(pipe),
                 Event::Wake(endpoint) => self.wake(endpoint as usize),
                 Event::Alarm(pipe) => self.wake_station(pipe),
+                Event::Share(number) => self.share_out(number),
                 Event::Start(flow) => self.start(flow as usize),
                 Event::Sample => self.sample(),
             }
@@ -205,6 +213,9 @@ impl<'a> World<'a> {
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
             self.forward(Packet { segment, from: endpoint as u32, hop: 0 });
+            if let Some(seat) = self.places[endpoint].seat.filter(|_| segment.len > 0) {
+                self.begin_sharing(seat);
+            }
         }
         let due = self.endpoints[endpoint].wake_at();
         self.places[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 
 use crate::handshake::Handshake;
 use crate::receiver::Receiver;
@@ -11,11 +11,13 @@ use crate::segment::{
     sequence_of,
 };
 use crate::sender::{Agreement, Outgoing, Sender};
-use crate::state::{End, State, Statistics, Variables};
+use crate::state::{End, Reported, State, Statistics, Variables};
 use crate::{Config, SynSchedule};
 
 /// Bytes of the timestamps option in each segment, which the announced mss does not know of (RFC 6691 §2).
 const TIMESTAMPS_LENGTH: u64 = 12;
+/// Bytes of the headers of IPv4 and TCP without options.
+const BARE_HEADERS: u64 = 40;
 /// RFC 7323 §2.3: a larger shift is taken as this one.
 const MAX_WINDOW_SHIFT: u8 = 14;
 /// Bytes of options that a TCP header has room for.
@@ -205,6 +207,35 @@ impl Endpoint {
             in_flight: self.sender.in_flight(),
             recovering: self.sender.is_recovering(),
         }
+    }
+
+    /// What it says of itself to whoever shares out its path; nothing where its congestion control takes no rate, or before it
+    /// has sent anything.
+    pub fn reported(&self) -> Option<Reported> {
+        let heard = self.sender.heard().filter(|_| self.state == State::Established)?;
+        let (mss, header) = (self.sender.mss(), self.header());
+        let full = |payload: u64| payload + payload * header / mss;
+        Some(Reported {
+            at: heard.at,
+            sent: heard.bytes + heard.segments * header,
+            delivered: full(heard.delivered),
+            lost: full(heard.lost),
+            in_flight: self.sender.queue.outstanding() > 0,
+            round_trips: self.sender.congestion.round_trips(),
+            window_limited: heard.window_limited,
+        })
+    }
+
+    /// Whoever shares out its path gives it this rate, with the headers of IP and TCP, or takes it back.
+    pub fn set_rate(&mut self, rate: Option<Rate>) {
+        let (mss, header) = (self.sender.mss(), self.header());
+        let payload = |rate: Rate| u128::from(rate.bps()) * u128::from(mss) / u128::from(mss + header);
+        self.sender.congestion.set_rate(rate.and_then(|rate| Rate::from_bps(payload(rate) as u64)));
+    }
+
+    /// Bytes of IP and TCP in front of a payload.
+    fn header(&self) -> u64 {
+        BARE_HEADERS + if self.timestamps { TIMESTAMPS_LENGTH } else { 0 }
     }
 
     /// When to call [`on_timer`](Self::on_timer) next; [`Time::MAX`] for never. An earlier call does no harm.

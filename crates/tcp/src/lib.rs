@@ -35,6 +35,6 @@ pub use endpoint::Endpoint;
 pub use recovery::Recovery;
 pub use rto::{Rto, RtoLimits};
 pub use segment::{CongestionOption, Flags, MAX_SACK_BLOCKS, SackBlocks, Segment, SynOptions, Timestamps};
-pub use state::{End, State, Statistics, Variables};
+pub use state::{End, Reported, State, Statistics, Variables};
 pub use syn::SynSchedule;
 pub use wire::WireError;

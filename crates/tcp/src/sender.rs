@@ -50,6 +50,19 @@ pub(crate) struct SenderCounters {
     pub(crate) retransmissions: u64,
     pub(crate) timeouts: u64,
     pub(crate) recoveries: u64,
+    /// Payload bytes that have arrived, as far as the other side has said.
+    pub(crate) delivered: u64,
+}
+
+/// The counters when the other side was last heard, for whoever shares out the path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heard {
+    pub(crate) at: Time,
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
+    pub(crate) delivered: u64,
+    pub(crate) lost: u64,
+    pub(crate) window_limited: bool,
 }
 
 /// The sending half of an established connection. Offset 0 is the SYN.
@@ -61,6 +74,8 @@ pub(crate) struct Sender {
     pub(crate) counters: SenderCounters,
     /// SACK blocks count. Recovery by duplicates would count what they report twice.
     pub(crate) selective: bool,
+    /// What was sent again and is lost again is found without the timer.
+    finds_lost_repetitions: bool,
     recovery: Box<dyn LossRecovery>,
     mss: u64,
     nagle: bool,
@@ -92,6 +107,11 @@ pub(crate) struct Sender {
     /// Something waits for its turn by the pacing.
     paced_out: bool,
     last_sent: Time,
+    /// It is given its rate, and reports for that.
+    reports: bool,
+    heard: Option<Heard>,
+    /// The window, not the pacing, has kept the next segment back.
+    window_limited: bool,
 }
 
 impl Sender {
@@ -104,7 +124,8 @@ impl Sender {
             rto: Rto::new(config.rto),
             counters: SenderCounters::default(),
             selective: false,
-            recovery: config.recovery.build(mss, config.limited_transmit, config.proportional_rate_reduction),
+            finds_lost_repetitions: false,
+            recovery: config.recovery.build(mss, config.limited_transmit, spreads_reduction(config)),
             mss,
             nagle: config.nagle,
             restart_after_idle: config.restart_after_idle,
@@ -126,6 +147,9 @@ impl Sender {
             next_paced: Time::ZERO,
             paced_out: false,
             last_sent: Time::ZERO,
+            reports: config.congestion.weight().is_some(),
+            heard: None,
+            window_limited: false,
         }
     }
 
@@ -137,8 +161,11 @@ impl Sender {
             recovery => recovery,
         };
         self.selective = recovery == Recovery::Sack;
-        self.recovery =
-            recovery.build(agreed.mss, config.limited_transmit, config.proportional_rate_reduction);
+        self.finds_lost_repetitions = self.selective && config.lost_retransmissions;
+        if self.finds_lost_repetitions {
+            self.queue.note_repetitions();
+        }
+        self.recovery = recovery.build(agreed.mss, config.limited_transmit, spreads_reduction(config));
         self.congestion = config.congestion.build(parameters(config, agreed.mss, agreed.syn_repeated));
         match agreed.rtt {
             Some(rtt) => self.rto.measure(rtt, 1),
@@ -239,6 +266,11 @@ impl Sender {
             self.rto.measure(rtt, self.queue.outstanding().div_ceil(2 * self.mss) as u32);
         }
         let duplicate = duplicate && progress.advanced == 0 && self.queue.outstanding() > 0;
+        if self.finds_lost_repetitions
+            && let Some(newest) = progress.newest_sent_at(now, self.rto.min_rtt())
+        {
+            self.queue.judge_repetitions(newest);
+        }
         let in_recovery = self.recover(&Acknowledgement { now, progress, duplicate });
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
@@ -252,6 +284,26 @@ impl Sender {
                 in_recovery: in_recovery || progress.advanced == 0,
             });
         }
+        self.counters.delivered += progress.delivered;
+        if self.reports {
+            self.hear(now);
+        }
+    }
+
+    fn hear(&mut self, at: Time) {
+        let SenderCounters { segments, bytes, delivered, .. } = self.counters;
+        let (lost, window_limited) = (self.queue.ever_lost(), self.window_limited);
+        self.heard = Some(Heard { at, segments, bytes, delivered, lost, window_limited });
+    }
+
+    /// What was so when the other side was last heard; nothing before anything was sent.
+    pub(crate) fn heard(&self) -> Option<Heard> {
+        self.heard
+    }
+
+    /// Payload bytes of a full segment.
+    pub(crate) fn mss(&self) -> u64 {
+        self.mss
     }
 
     /// Bytes that there are to be sent and that the other side has room for, from the first unacknowledged one on.
@@ -385,6 +437,7 @@ impl Sender {
             Some(bytes) => len <= bytes,
             None => self.in_flight() + len <= self.congestion.flight_limit().max(self.mss),
         };
+        self.window_limited = !window;
         self.paced_out = window && now < self.next_paced;
         let may = window && !self.paced_out;
         if !may {
@@ -401,6 +454,10 @@ impl Sender {
             self.waiting_since = now;
             (self.expiries, self.probes, self.probe) = (0, 0, false);
             self.restart_timer(now);
+            // It must be known of before the first acknowledgement.
+            if self.reports {
+                self.hear(now);
+            }
         }
         let start = self.queue.nxt();
         self.queue.push(len as u32, now);
@@ -409,6 +466,10 @@ impl Sender {
 
     fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
         self.queue.sent_again(piece.start, now);
+        // Or the timer would expire before the answer, which a repetition that was lost has had to wait for.
+        if self.finds_lost_repetitions && piece.start == self.queue.una() {
+            self.restart_timer(now);
+        }
         self.counters.retransmissions += 1;
         self.sent(now, piece)
     }
@@ -439,6 +500,11 @@ impl Sender {
         let room = self.edge.saturating_sub(self.queue.nxt()).min(self.mss);
         (self.probe && room > 0).then(|| self.send_new(now, room))
     }
+}
+
+/// Whether a reduction of the window is spread over a round trip; there is none where a loss changes nothing.
+fn spreads_reduction(config: &Config) -> bool {
+    config.proportional_rate_reduction && config.congestion.weight().is_none()
 }
 
 /// The initial window is one segment where the SYN or its answer was lost (RFC 6928 §2).

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
+use crate::congestion::RoundTrips;
+
 /// Where the connection stands. An established one that has ended in order stays so, to answer a repeated FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -61,6 +63,25 @@ pub struct Statistics {
     pub established_at: Option<Time>,
     /// When the connection ended.
     pub ended_at: Option<Time>,
+}
+
+/// What a sender that is given its rate says of itself to whoever shares out its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reported {
+    /// When it last heard from the other side, or began to send after a pause; and so when the counters were so.
+    pub at: Time,
+    /// Bytes on the wire sent, retransmissions included, with the headers of IP and TCP.
+    pub sent: u64,
+    /// Bytes on the wire that have arrived, as if in full segments.
+    pub delivered: u64,
+    /// Bytes on the wire that were taken for lost, as if in full segments.
+    pub lost: u64,
+    /// Whether something is on its way.
+    pub in_flight: bool,
+    /// The round trips; nothing before the first measurement.
+    pub round_trips: Option<RoundTrips>,
+    /// Its window, not its rate or what there is to send, held it back before it heard from the other side.
+    pub window_limited: bool,
 }
 
 /// TCP's inner variables (PSATS09 §4).

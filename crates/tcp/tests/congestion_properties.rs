@@ -1,9 +1,10 @@
 //! What holds of every congestion control, whatever happens to it.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Feedback, Parameters, XcpSender};
-use bentpipe_units::Time;
+use bentpipe_units::{Rate, Time};
 use proptest::prelude::*;
 
 const MSS: u64 = 1448;
@@ -17,6 +18,7 @@ enum Event {
     RecoveryEnd,
     Timeout(u64, bool),
     Idle,
+    Rate(Option<Rate>),
 }
 
 fn duration() -> impl Strategy<Value = Duration> {
@@ -70,6 +72,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::RecoveryEnd),
         2 => (bytes(), any::<bool>()).prop_map(|(in_flight, first)| Event::Timeout(in_flight, first)),
         1 => Just(Event::Idle),
+        2 => any::<u64>().prop_map(|bps| Event::Rate(Rate::from_bps(bps))),
     ]
 }
 
@@ -78,7 +81,8 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
     });
     let xcp = prop_oneof![Just(XcpSender::Xcp), Just(XcpSender::PXcp)].prop_map(Algorithm::Xcp);
-    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), hybla, xcp]
+    let explicit = Algorithm::Explicit { weight: NonZeroU32::MIN };
+    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), Just(explicit), hybla, xcp]
 }
 
 proptest! {
@@ -101,6 +105,7 @@ proptest! {
                 Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),
                 Event::Timeout(in_flight, first) => control.on_timeout(Time::ZERO, *in_flight, *first),
                 Event::Idle => control.on_idle(Time::ZERO),
+                Event::Rate(rate) => control.set_rate(*rate),
             }
             prop_assert!((mss..=1 << 40).contains(&control.cwnd()), "{control:?} after {event:?}");
             prop_assert!(!format!("{control:?}").contains("NaN"), "{control:?} after {event:?}");

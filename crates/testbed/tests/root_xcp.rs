@@ -188,6 +188,24 @@ fn feedback_comes_through_where_data_go_both_ways() {
 }
 
 #[test]
+fn a_sender_that_nothing_tells_of_the_capacity_falls_back() {
+    if !can_run() {
+        return;
+    }
+    let bed = Bed::new(&lossy(Rate::mbps(10), 100, 0.0));
+    let xcp = p_xcp(None);
+    let [sender, mut receiver] = connect(&bed, &xcp, bed.subnet.left4().into());
+    start_sending(&sender);
+    // It gives up before this takes a minute: what it would ask for grows and grows.
+    (0..50)
+        .find(|_| {
+            receive(&mut receiver, 1_000_000);
+            congestion(&sender).unwrap() == FALLBACK
+        })
+        .expect("the sender has noticed the queue");
+}
+
+#[test]
 fn a_sum_that_claims_too_much_brings_no_more_than_was_asked_for() {
     if !can_run() {
         return;

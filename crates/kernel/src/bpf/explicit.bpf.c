@@ -95,7 +95,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 16);
+	__uint(max_entries, 64);
 	__type(key, u32);
 	__type(value, struct leg);
 } legs SEC(".maps");

@@ -8,7 +8,8 @@
  *     timeout                 one segment, as any TCP
  *     pacing:                 a segment every RTT / W
  *
- * A socket whose peer does not take XCP, or whose options stop coming through, takes another congestion control.
+ * A socket whose peer does not take XCP, whose options stop coming through, or in front of whose bottleneck there is no router
+ * of XCP, takes another congestion control.
  */
 #include "xcp.h"
 
@@ -26,6 +27,7 @@ const volatile char fallback[TCP_CA_NAME_MAX] = "cubic";
 #define WINDOW_MIN 2U
 /* On one host or one cable the least of all round trips is a stroke of luck, and what a window is cannot be told from it. */
 #define RTT_FLOOR_US 1000
+#define NOISE_US 4000
 /* The header of IP, bytes. */
 #define IPV4_HEADER 20
 #define IPV6_HEADER 40
@@ -36,6 +38,8 @@ const volatile char fallback[TCP_CA_NAME_MAX] = "cubic";
 #define SILENT_SEGMENTS 64
 #define SILENCE 16
 #define SILENT_ROUND 4
+/* So many rounds with a queue, and there is no router of XCP in front of the bottleneck. */
+#define QUEUED_ROUNDS 2
 
 struct xcp {
 	u64 asked;     /* of xcp_endpoint, when last looked at */
@@ -51,6 +55,7 @@ struct xcp {
 	u32 rtt_us;    /* smoothed RTT, without what an outage adds to it */
 	u32 silence;
 	u32 round_heard; /* `heard` when this round began */
+	u8 queued_rounds; /* rounds in a row in which a queue has stood that no router of XCP would have let come */
 	u8 draining;   /* W has been reduced, and more than it is on its way */
 };
 
@@ -144,21 +149,29 @@ static bool is_limited_elsewhere(const struct tcp_sock *tp)
 	return by_application || tp->snd_wnd < (u64)tp->snd_cwnd * tp->mss_cache;
 }
 
+/* By how much the round trip is longer than without queues, us; a few milliseconds are scheduling noise. */
+static u64 queue_us(const struct tcp_sock *tp, const struct xcp *h)
+{
+	u64 least_us = min_rtt_us(tp) + NOISE_US, now_us = round_trip_us(tp, h);
+
+	return now_us > least_us ? now_us - least_us : 0;
+}
+
+/* A queue that no router of XCP sees: the path has another bottleneck, or one that is slower than it is said to be. */
+static bool has_strange_queue(const struct tcp_sock *tp, const struct xcp *h)
+{
+	return queue_us(tp, h) > min_rtt_us(tp) / 2;
+}
+
 /* By how much the rate is to change within a round trip, bytes per second, as far as the sender is concerned. */
 static long long wanted_change(const struct tcp_sock *tp, const struct xcp *h, u64 rate)
 {
-	u32 least_us = min_rtt_us(tp);
-	u64 queue_us = round_trip_us(tp, h) > least_us ? round_trip_us(tp, h) - least_us : 0;
-	/* A few milliseconds are scheduling noise, not a queue, whatever the round-trip time. */
-	u64 noise_us = 4000;
-
-	/* A queue that no router of XCP sees: the path has another bottleneck, or one that is slower than it is said to be. */
-	if (queue_us > least_us / 2 + noise_us)
+	if (has_strange_queue(tp, h))
 		return -(long long)(rate / 8);
 	if (is_limited_elsewhere(tp))
 		return 0;
 	if (!capacity)
-		return queue_us > least_us / 4 + noise_us ? 0 : rate;
+		return queue_us(tp, h) > min_rtt_us(tp) / 4 ? 0 : rate;
 	/* A little more than there is: who asks for nothing is taken for one that wants nothing. */
 	return (long long)(capacity + capacity / 16) - (long long)rate;
 }
@@ -228,6 +241,7 @@ static void follow_rounds(const struct tcp_sock *tp, struct xcp *h, const struct
 	h->recent += h->round - h->recent / 4;
 	h->allowance = min_u64(h->allowance, h->recent);
 	h->round = 0;
+	h->queued_rounds = has_strange_queue(tp, h) ? min_u64(h->queued_rounds + 1, QUEUED_ROUNDS) : 0;
 	if (h->round_heard == x->heard)
 		h->silence += tp->sacked_out ? 1 : SILENT_ROUND;
 	h->round_heard = x->heard;
@@ -236,6 +250,12 @@ static void follow_rounds(const struct tcp_sock *tp, struct xcp *h, const struct
 static bool is_silent(const struct tcp_sock *tp, const struct xcp *h)
 {
 	return h->silence >= SILENCE && tp->delivered - h->heard_delivered >= SILENT_SEGMENTS;
+}
+
+/* Without a capacity and without a router nothing holds the sender back: it would ask for twice as much for ever. */
+static bool is_ungoverned(const struct xcp *h)
+{
+	return !capacity && h->queued_rounds >= QUEUED_ROUNDS;
 }
 
 /* Nothing of this control's may be touched behind this: its place is another's. */
@@ -293,7 +313,7 @@ void BPF_PROG(xcp_cong_control, struct sock *sk)
 		h->window = tp->snd_cwnd;
 	follow_rounds(tp, h, x);
 	take_feedback(sk, tp, h, x);
-	if (is_silent(tp, h)) {
+	if (is_silent(tp, h) || is_ungoverned(h)) {
 		x->asks = 0;
 		fall_back(sk);
 		return;

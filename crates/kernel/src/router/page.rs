@@ -50,8 +50,8 @@ struct Memory {
     watch_end: AtomicU64,
     watch_shortest: AtomicU64,
     standing: AtomicU64,
-    _adopted: AtomicU64,
-    _positive: AtomicU64,
+    adopted: AtomicU64,
+    positive: AtomicU64,
     _negative: AtomicU64,
 }
 
@@ -151,6 +151,17 @@ impl Page {
         slot.per_byte.store(&shares.per_byte);
         memory.mean_rtt.store(shares.mean_rtt, Ordering::Relaxed);
         memory.generation.store(next, Ordering::Release);
+    }
+
+    /// What is left of r⁺ as it was last published, in fixed point.
+    pub(super) fn positive_left(&self) -> u64 {
+        let memory = self.memory();
+        let generation = memory.generation.load(Ordering::Relaxed);
+        if memory.adopted.load(Ordering::Relaxed) == generation {
+            return memory.positive.load(Ordering::Relaxed);
+        }
+        // No packet has come since.
+        memory.slots[(generation & 1) as usize].positive.load(Ordering::Relaxed)
     }
 
     pub(super) fn sums(&self) -> Sums {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_kernel::timers::{Intentions, Timers};
+use bentpipe_link::explicit::SharerConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, LinkSpec, Scenario, Side, SplitterSpec};
 use bentpipe_sim::{Observer, run};
@@ -35,7 +36,7 @@ pub fn compare(settings: &Settings) -> (Comparison, Vec<String>) {
         kernel: String::new(),
         runs,
     };
-    (comparison, left_out.into_iter().map(|way| way.name().to_owned()).collect())
+    (comparison, left_out.into_iter().map(|way| way.name()).collect())
 }
 
 fn algorithm(congestion: &str) -> Option<Algorithm> {
@@ -51,7 +52,7 @@ fn cross(settings: &Settings, way: &Way) -> Run {
     let flow = &result.flows[0];
     timeline.0.push((Duration::from_secs_f64(flow.seconds), flow.bytes));
     Run {
-        name: way.name().to_owned(),
+        name: way.name(),
         congestion: way.congestion().to_owned(),
         goodput_bps: flow.goodput_bps,
         bytes: flow.bytes,
@@ -65,18 +66,23 @@ fn cross(settings: &Settings, way: &Way) -> Run {
 fn scenario(settings: &Settings, way: &Way) -> Scenario {
     let ground = DirectionConfig { rate: Some(TERRESTRIAL), ..DirectionConfig::default() };
     let ground = LinkConfig { forward: ground.clone(), reverse: ground };
-    let link = |name: &str, between, config| LinkSpec {
+    let link = |name: &str, between, config, shared| LinkSpec {
         name: name.into(),
         between,
         config,
         stations: Default::default(),
+        shared,
     };
+    let sharer = SharerConfig { capacity: Some(settings.rate), rtt: settings.rtt };
     Scenario {
         title: "a download over a satellite".into(),
         duration: PATIENCE,
         sample_interval: Duration::from_millis(100),
         nodes: ["server", "gateway", "client"].map(String::from).to_vec(),
-        links: vec![link("terrestrial", [0, 1], ground), link("satellite", [1, 2], settings.link())],
+        links: vec![
+            link("terrestrial", [0, 1], ground, [None, None]),
+            link("satellite", [1, 2], settings.link(), [Some(sharer), None]),
+        ],
         flows: vec![flow(settings, way)],
     }
 }
@@ -101,7 +107,7 @@ fn flow(settings: &Settings, way: &Way) -> FlowSpec {
         }
     };
     FlowSpec {
-        name: way.name().to_owned(),
+        name: way.name(),
         bytes: Some(settings.bytes),
         start: Time::ZERO,
         start_within: Duration::ZERO,

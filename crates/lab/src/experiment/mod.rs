@@ -10,6 +10,7 @@ mod pepsal;
 mod psats09;
 mod radius07;
 mod surrey;
+mod xcp_boxes;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,7 +50,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 16] = [
+pub const ALL: [Experiment; 17] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -66,6 +67,7 @@ pub const ALL: [Experiment; 16] = [
     iwssc09::FAIRNESS,
     surrey::DELAY,
     lossy_link::LOSSY_LINK,
+    xcp_boxes::XCP_BOXES,
 ];
 
 /// The experiment of a name.

@@ -21,6 +21,7 @@ pub(crate) fn missing() -> bool {
 }
 
 /// A link that is the same both ways.
+#[allow(dead_code, reason = "not every test makes its own link")]
 pub(crate) fn symmetric(rate: Rate, rtt_ms: u64, per: f64) -> LinkConfig {
     let direction = DirectionConfig {
         rate: Some(rate),

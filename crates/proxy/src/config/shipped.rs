@@ -69,7 +69,7 @@ fn what_is_commented_out_is_the_default() {
     assert_eq!(full.proxy.relay, plain.proxy.relay);
     assert_eq!(full.proxy.handshake, plain.proxy.handshake);
     let [plain_leg, full_leg] = [&plain, &full].map(|config| &config.legs["satellite"]);
-    assert_eq!(full_leg.congestion, plain_leg.congestion);
+    assert_eq!(full_leg.congestion(), plain_leg.congestion());
     assert_eq!((full_leg.rtt, full_leg.fast_open), (plain_leg.rtt, plain_leg.fast_open));
     let outage = plain.longest_outage();
     assert!(outage > Duration::ZERO);

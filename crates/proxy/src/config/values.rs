@@ -166,13 +166,6 @@ impl Congestion {
     }
 }
 
-impl Default for Congestion {
-    /// Hybla: it is made for long round trips.
-    fn default() -> Self {
-        Self("hybla".into())
-    }
-}
-
 impl TryFrom<String> for Congestion {
     type Error = String;
 
@@ -181,7 +174,7 @@ impl TryFrom<String> for Congestion {
             Ok(Self(name))
         } else {
             Err(format!(
-                "\"{name}\" is not the name of a congestion control; write for example \"hybla\" or \"bbr\""
+                "\"{name}\" is not the name of a congestion control; write for example \"explicit\", \"hybla\" or \"bbr\""
             ))
         }
     }

@@ -1,4 +1,8 @@
 //! The control interval of one router.
+//!
+//! While no packet with a congestion header passes there is nobody to share with, and the capacity that is spare is known
+//! all the same: it is offered to who comes first. So a transfer over an idle link has most of it one round trip after it began,
+//! where the controller by itself would give it α of what is left in each round trip, from the second one on.
 
 use std::time::{Duration, Instant};
 
@@ -6,27 +10,46 @@ use bentpipe_kernel::router::{Router, RouterShares};
 use bentpipe_link::agent::xcp::control::{Gains, Shares, Sums};
 use bentpipe_units::Rate;
 
-/// The control interval before any packet has told of a round trip.
-const FIRST: Duration = Duration::from_millis(200);
 /// No interval is shorter, whatever a header claims.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// How often it is looked whether packets have come again after a silence.
+/// How often it is looked whether packets with a header have come while there are none.
 const LOOK: Duration = Duration::from_millis(50);
+/// The part of the spare capacity that is offered to newcomers. The rest is for those who begin within the same round
+/// trip and find nothing left.
+const OFFERED: f64 = 0.75;
+/// What has been taken of an offer is seen in the traffic one round trip later, and all of it after two: until then it
+/// is not spare any more.
+const UNSEEN: u32 = 2;
 
 /// Where the time of a router stands.
 #[derive(Debug)]
 pub(super) struct Interval {
     capacity: Rate,
     mean_rtt: Duration,
-    /// When the interval under way began. During a silence: when nothing had come yet.
+    /// When the interval under way began.
     began: Instant,
-    /// Packets at that time, if nothing had come since the interval before.
-    silent_at: Option<u64>,
+    /// Packets with a header at that time, if there is an offer that none has come for yet.
+    waits_at: Option<u64>,
+    /// The offer, bytes per second, until it is known how much of it was taken.
+    offer: f64,
+    /// What was taken, bytes per second, and for how many intervals it may not be seen in full yet.
+    taken: (f64, u32),
+    /// Those of the packets by which it was noticed that the interval had begun.
+    first: Sums,
 }
 
 impl Interval {
-    pub(super) fn new(now: Instant, capacity: Rate) -> Self {
-        Self { capacity, mean_rtt: FIRST, began: now, silent_at: Some(0) }
+    /// The first one, at a link whose round trips are thought to be so long.
+    pub(super) fn new(now: Instant, capacity: Rate, rtt: Duration) -> Self {
+        Self {
+            capacity,
+            mean_rtt: rtt.clamp(SHORTEST, super::LONGEST_RTT),
+            began: now,
+            waits_at: Some(0),
+            offer: 0.0,
+            taken: (0.0, 0),
+            first: Sums::default(),
+        }
     }
 
     pub(super) fn set_capacity(&mut self, capacity: Rate) {
@@ -35,44 +58,76 @@ impl Interval {
 
     /// When there is something to do.
     pub(super) fn wake_at(&self) -> Instant {
-        self.began + if self.silent_at.is_some() { LOOK } else { self.mean_rtt }
+        self.began + if self.waits_at.is_some() { LOOK } else { self.mean_rtt }
     }
 
-    /// Decides if the interval has ended; whether it has. One in which nothing has passed is the last until packets
-    /// come again, and gives them nothing that was made of what was before the silence.
+    /// Decides if the interval has ended; whether it has.
     pub(super) fn advance(&mut self, now: Instant, router: &mut Router) -> bool {
         if now < self.wake_at() {
             return false;
         }
-        if let Some(packets) = self.silent_at {
-            match router.counters().packets == packets {
-                true => self.began = now,
-                false => self.silent_at = None,
-            }
+        let headers = router.counters().with_header;
+        if self.waits_at.is_some_and(|before| before != headers) {
+            // They came after the offer was last renewed, which is when this interval began.
+            self.waits_at = None;
+            self.first = take(router);
+            self.learn_rtt(&self.first.clone());
             return false;
         }
-        let sums = take(router);
+        let has_ended = self.waits_at.is_none();
+        if has_ended {
+            self.settle(router.positive_left());
+        }
+        let sums = sum(&std::mem::take(&mut self.first), &take(router));
         router.set_shares(&self.decide(now - self.began, &sums));
-        self.silent_at = (sums.bytes == 0.0).then(|| router.counters().packets);
+        self.waits_at = (sums.spacing == 0.0).then_some(headers);
         self.began = now;
-        true
+        has_ended
     }
 
     fn decide(&mut self, elapsed: Duration, sums: &Sums) -> RouterShares {
-        if let Some(mean) = sums.mean_rtt() {
-            self.mean_rtt = mean.clamp(SHORTEST, super::LONGEST_RTT);
-        }
+        self.learn_rtt(sums);
         let elapsed = elapsed.max(SHORTEST);
-        let shares = match sums.bytes == 0.0 {
-            true => Shares::default(),
-            false => Shares::decide(Gains::default(), self.capacity, elapsed, self.mean_rtt, sums),
-        };
+        let shares =
+            if sums.spacing == 0.0 { self.offer(elapsed, sums) } else { self.share_out(elapsed, sums) };
         RouterShares {
             positive: shares.positive,
             negative: shares.negative,
             per_second: shares.per_second,
             per_byte: shares.per_byte,
             mean_rtt: self.mean_rtt,
+        }
+    }
+
+    /// What one sender can have with its first window, whose packets stand for a round trip together.
+    fn offer(&mut self, elapsed: Duration, sums: &Sums) -> Shares {
+        let (elapsed, rtt) = (elapsed.as_secs_f64(), self.mean_rtt.as_secs_f64());
+        let spare = self.capacity.bps() as f64 / 8.0 - sums.bytes / elapsed - sums.queue / rtt;
+        self.offer = OFFERED * spare.max(0.0);
+        Shares { positive: self.offer, per_second: self.offer / rtt, ..Shares::default() }
+    }
+
+    /// Notes how much of an offer has been taken.
+    fn settle(&mut self, left: f64) {
+        let offer = std::mem::take(&mut self.offer);
+        if offer > 0.0 {
+            self.taken = ((offer - left).max(0.0), UNSEEN);
+        }
+    }
+
+    fn share_out(&mut self, elapsed: Duration, sums: &Sums) -> Shares {
+        let (taken, unseen) = self.taken;
+        let mut sums = *sums;
+        if unseen > 0 {
+            sums.bytes = sums.bytes.max(taken * elapsed.as_secs_f64());
+            self.taken.1 -= 1;
+        }
+        Shares::decide(Gains::default(), self.capacity, elapsed, self.mean_rtt, &sums)
+    }
+
+    fn learn_rtt(&mut self, sums: &Sums) {
+        if let Some(mean) = sums.mean_rtt() {
+            self.mean_rtt = mean.clamp(SHORTEST, super::LONGEST_RTT);
         }
     }
 }
@@ -88,12 +143,27 @@ fn take(router: &mut Router) -> Sums {
     }
 }
 
+/// Of what has passed earlier and later; the queue is that of the end.
+fn sum(earlier: &Sums, later: &Sums) -> Sums {
+    Sums {
+        bytes: earlier.bytes + later.bytes,
+        spacing: earlier.spacing + later.spacing,
+        rtt_spacing: earlier.rtt_spacing + later.rtt_spacing,
+        asking_spacing: earlier.asking_spacing + later.asking_spacing,
+        queue: later.queue,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const RTT: Duration = Duration::from_millis(250);
+    const SECOND: Duration = Duration::from_secs(1);
+    const CAPACITY: f64 = 1e6;
+
     fn interval() -> Interval {
-        Interval::new(Instant::now(), Rate::mbps(8))
+        Interval::new(Instant::now(), Rate::mbps(8), RTT)
     }
 
     /// A flow of one kilobyte each millisecond whose round trip is 500 ms, for a second: the capacity.
@@ -104,28 +174,57 @@ mod tests {
     #[test]
     fn the_next_interval_is_as_long_as_the_mean_round_trip() {
         let mut interval = interval();
-        assert_eq!(interval.decide(Duration::from_secs(1), &full()).mean_rtt, Duration::from_millis(500));
+        assert_eq!(interval.decide(SECOND, &full()).mean_rtt, Duration::from_millis(500));
         for (rtt_spacing, bounded) in [(1e-9, SHORTEST), (1e9, super::super::LONGEST_RTT)] {
-            interval.decide(Duration::from_secs(1), &Sums { rtt_spacing, ..full() });
+            interval.decide(SECOND, &Sums { rtt_spacing, ..full() });
             assert_eq!(interval.mean_rtt, bounded);
         }
         // Packets without a header do not change what is known.
-        interval.decide(Duration::from_secs(1), &Sums { bytes: 9.0, ..Sums::default() });
+        interval.decide(SECOND, &Sums { bytes: 9.0, ..Sums::default() });
         assert_eq!(interval.mean_rtt, super::super::LONGEST_RTT);
     }
 
     #[test]
     fn a_late_decision_is_for_the_time_that_has_passed() {
         let mut interval = interval();
-        let punctual = interval.decide(Duration::from_secs(1), &full());
+        let punctual = interval.decide(SECOND, &full());
         let twice = Sums { bytes: 2e6, spacing: 2.0, rtt_spacing: 1.0, asking_spacing: 2.0, queue: 0.0 };
-        let late = interval.decide(Duration::from_secs(2), &twice);
+        let late = interval.decide(2 * SECOND, &twice);
         assert_eq!((punctual.positive, punctual.negative), (late.positive, late.negative));
     }
 
     #[test]
-    fn after_a_silence_nothing_is_handed_out() {
-        let shares = interval().decide(Duration::ZERO, &Sums::default());
-        assert_eq!((shares.positive, shares.negative, shares.per_second), (0.0, 0.0, 0.0));
+    fn while_nobody_has_a_header_what_is_spare_is_offered_to_one_window() {
+        let offer = interval().decide(SECOND, &Sums::default());
+        assert_eq!((offer.positive, offer.negative), (OFFERED * CAPACITY, 0.0));
+        assert_eq!(offer.per_second * RTT.as_secs_f64(), offer.positive);
+        // What others take, and what stands in the queue, is not spare.
+        let beside =
+            |bytes, queue| interval().decide(SECOND, &Sums { bytes, queue, ..Sums::default() }).positive;
+        assert_eq!(beside(0.4e6, 0.0), OFFERED * 0.6e6);
+        assert!(beside(0.4e6, 10_000.0) < beside(0.4e6, 0.0));
+        assert_eq!((beside(2e6, 0.0), beside(0.0, 1e6)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_was_taken_of_an_offer_is_not_spare_until_it_is_seen() {
+        // A tenth of the capacity is seen.
+        let thin = Sums { bytes: 1e5, ..full() };
+        let given = |left: f64| {
+            let mut interval = interval();
+            interval.decide(SECOND, &Sums::default());
+            interval.settle(left);
+            [(); 3].map(|()| interval.decide(SECOND, &thin).positive)
+        };
+        let alpha = Gains::default().spare;
+        let [rest, all] = [alpha * (1.0 - OFFERED) * CAPACITY, alpha * 0.9 * CAPACITY];
+        let close = |found: [f64; 3], wanted: [f64; 3]| {
+            assert!(
+                found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 1.0),
+                "{found:?}"
+            );
+        };
+        close(given(0.0), [rest, rest, all]);
+        close(given(OFFERED * CAPACITY), [all; 3]);
     }
 }

@@ -4,18 +4,20 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use bentpipe_link::agent::StationConfig;
+use bentpipe_link::explicit::SharerConfig;
 use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, LinkConfig};
 use bentpipe_units::{ByteCount, Probability};
 
 use super::error::Fault;
 use super::outages;
 use super::section::{Field, Section};
+use super::sharing;
 use super::stations;
 
 /// The most links of a scenario.
 pub const MAX_LINKS: usize = 1000;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "name",
     "between",
     "reverse",
@@ -30,6 +32,7 @@ const KEYS: [&str; 14] = [
     "delayed_dup_acks",
     "arq",
     "xcp",
+    "explicit",
 ];
 const DIRECTION_KEYS: [&str; 7] =
     ["rate", "delay", "per", "queue", "gilbert_elliott", "outages", "encapsulation"];
@@ -44,6 +47,7 @@ pub(crate) struct NamedLink<'a> {
     pub(crate) between: [&'a str; 2],
     pub(crate) config: LinkConfig,
     pub(crate) stations: [StationConfig; 2],
+    pub(crate) shared: [Option<SharerConfig>; 2],
     /// For what is found wrong with it later.
     pub(crate) section: Section<'a>,
 }
@@ -66,7 +70,8 @@ pub(crate) fn read<'a>(field: &Field<'a>, directory: &Path) -> Result<NamedLink<
     }
     let config = LinkConfig { forward, reverse };
     let stations = stations::read(&section, between, &config)?;
-    Ok(NamedLink { name, between, config, stations, section })
+    let shared = sharing::read(&section, between, &config)?;
+    Ok(NamedLink { name, between, config, stations, shared, section })
 }
 
 fn read_between<'a>(section: &Section<'a>) -> Result<[&'a str; 2], Fault> {

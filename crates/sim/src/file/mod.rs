@@ -13,6 +13,7 @@ mod link;
 mod outages;
 mod route;
 mod section;
+mod sharing;
 mod stations;
 mod tcp;
 #[cfg(test)]
@@ -151,7 +152,8 @@ impl Source {
         let mut network = Network::default();
         let mut links: Vec<LinkSpec> = Vec::with_capacity(fields.len());
         for field in &fields {
-            let NamedLink { name, between, config, stations, section } = link::read(field, &self.directory)?;
+            let NamedLink { name, between, config, stations, shared, section } =
+                link::read(field, &self.directory)?;
             if links.iter().any(|link| link.name == name) {
                 return Err(section.fault(format!("two links are called {name}: give each its own name")));
             }
@@ -161,7 +163,7 @@ impl Source {
                 let other = &links[other].name;
                 section.fault(format!("{name} and {other} both join {from} and {to}: put a node between"))
             })?;
-            links.push(LinkSpec { name: name.to_owned(), between: nodes, config, stations });
+            links.push(LinkSpec { name: name.to_owned(), between: nodes, config, stations, shared });
         }
         Ok((network, links))
     }
@@ -187,6 +189,7 @@ fn read_flows(
     let (mut groups, mut total) = (Vec::<FlowGroup<'_>>::new(), 0);
     for field in fields {
         let group = flow::read(&field, surroundings)?;
+        sharing::check(&group, surroundings.network, links)?;
         total += group.len();
         if total > MAX_FLOWS {
             let message = format!("with this one there are {total} flows: at most {MAX_FLOWS} are simulated");

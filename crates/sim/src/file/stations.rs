@@ -63,7 +63,7 @@ pub(super) fn read(
     Ok(stations)
 }
 
-fn read_unless_off<'a, T>(
+pub(super) fn read_unless_off<'a, T>(
     section: &Section<'a>,
     key: &str,
     read: impl FnOnce(&Field<'a>) -> Result<T, Fault>,
@@ -197,7 +197,7 @@ fn read_delivery(field: &Field<'_>) -> Result<Delivery, Fault> {
 }
 
 /// Which of the link's two nodes `at` names.
-fn read_end(section: &Section<'_>, between: [&str; 2]) -> Result<usize, Fault> {
+pub(super) fn read_end(section: &Section<'_>, between: [&str; 2]) -> Result<usize, Fault> {
     let field = section.required("at", &format!("\"{}\"", between[0]))?;
     let name = field.text()?;
     let end = between.iter().position(|&node| node == name);
@@ -220,6 +220,6 @@ fn read_flows(field: &Field<'_>) -> Result<usize, Fault> {
     Ok(field.whole(1..=MAX_AGENT_FLOWS)? as usize)
 }
 
-fn round_trip(link: &LinkConfig) -> Duration {
+pub(super) fn round_trip(link: &LinkConfig) -> Duration {
     link.forward.delay + link.reverse.delay
 }

@@ -1,6 +1,7 @@
 //! `[tcp.NAME]`: TCP's parameters under a name, begun from the RFCs', Linux' or those of another name.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::{Algorithm, Components};
@@ -15,13 +16,16 @@ use super::section::{Field, Section, is_name};
 pub(crate) const BUILT_IN: [&str; 2] = ["rfc", "linux"];
 /// The longest chain of bases.
 const MAX_CHAIN: usize = 16;
+/// The largest weight of a share, as in the daemon's rules.
+const MAX_WEIGHT: u64 = 100;
 /// Timers below this would fill virtual time with their expiries; no TCP has such.
 const SHORTEST_TIMER: Duration = Duration::from_millis(1);
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 24] = [
     "base",
     "congestion",
     "hybla",
+    "weight",
     "recovery",
     "mss",
     "initial_window",
@@ -33,6 +37,7 @@ const KEYS: [&str; 22] = [
     "delayed_ack",
     "limited_transmit",
     "proportional_rate_reduction",
+    "lost_retransmissions",
     "nagle",
     "restart_after_idle",
     "byte_counting_limit",
@@ -81,16 +86,17 @@ impl Named {
     }
 }
 
-/// A configuration in the making: Hybla's components are kept where another algorithm is chosen for a while.
+/// A configuration in the making: what belongs to one algorithm is kept where another is chosen for a while.
 #[derive(Clone, Copy)]
 struct Draft {
     config: Config,
     hybla: Components,
+    weight: NonZeroU32,
 }
 
 fn built_in(name: &str) -> Draft {
     let config = if name == "linux" { Config::linux() } else { Config::default() };
-    Draft { config, hybla: Components::ALL }
+    Draft { config, hybla: Components::ALL, weight: NonZeroU32::MIN }
 }
 
 /// The configuration of `name`: its chain of bases, the farthest first.
@@ -146,6 +152,7 @@ fn apply(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
         ("sack", &mut config.sack),
         ("limited_transmit", &mut config.limited_transmit),
         ("proportional_rate_reduction", &mut config.proportional_rate_reduction),
+        ("lost_retransmissions", &mut config.lost_retransmissions),
         ("nagle", &mut config.nagle),
         ("restart_after_idle", &mut config.restart_after_idle),
     ] {
@@ -167,9 +174,13 @@ fn apply(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
 fn apply_congestion(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
     let components = section.read("hybla", |field| read_components(field, draft.hybla))?;
     draft.hybla = components.unwrap_or(draft.hybla);
+    let weight = section.read("weight", |field| field.whole(1..=MAX_WEIGHT))?;
+    draft.weight = weight.and_then(|weight| NonZeroU32::new(weight as u32)).unwrap_or(draft.weight);
     section.update("congestion", &mut draft.config.congestion, Field::value)?;
-    if let Algorithm::Hybla(components) = &mut draft.config.congestion {
-        *components = draft.hybla;
+    match &mut draft.config.congestion {
+        Algorithm::Hybla(components) => *components = draft.hybla,
+        Algorithm::Explicit { weight } => *weight = draft.weight,
+        Algorithm::NewReno | Algorithm::Cubic | Algorithm::Xcp(_) => {}
     }
     Ok(())
 }

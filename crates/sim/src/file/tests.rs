@@ -214,6 +214,52 @@ fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that
 }
 
 #[test]
+fn a_link_that_is_shared_out_takes_the_rate_of_its_direction_unless_it_is_told_another_or_that_nobody_knows()
+{
+    let plain = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
+    let shared = |explicit: &str| {
+        let scenario = with(&[plain[0], plain[1], &format!("link.sat.explicit={explicit}")]).unwrap();
+        scenario.links[0].shared.map(|shared| shared.map(|config| (config.capacity, config.rtt)))
+    };
+    let rtt = Duration::from_millis(600);
+    assert_eq!(shared("off"), [None, None]);
+    assert_eq!(shared("{ at = 'gw' }"), [Some((Some(Rate::mbps(10)), rtt)), None]);
+    assert_eq!(shared("{ at = 'client' }"), [None, Some((Some(Rate::mbps(2)), rtt))]);
+    assert_eq!(shared("{ at = 'gw', capacity = '9M' }"), [Some((Some(Rate::mbps(9)), rtt)), None]);
+    assert_eq!(shared("{ at = 'gw', capacity = 'unknown' }"), [Some((None, rtt)), None]);
+    for (settings, message) in [
+        (
+            ["link.sat.explicit.at=gw", "link.sat.encapsulation=dvb-mpe"],
+            "link.sat.explicit: capacity is missing",
+        ),
+        (["link.sat.explicit.at=gw", "link.sat.rate=unlimited"], "link.sat.explicit: capacity is missing"),
+        (["link.sat.explicit={ at = 'x' }", "title=t"], "link.sat.explicit.at: there is no x"),
+    ] {
+        let error = with(&settings).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn who_takes_a_rate_must_be_in_front_of_a_link_that_is_shared_out() {
+    let read = |at: &str, tcp: &str| {
+        let text = format!(
+            "duration = '1s'\n[[link]]\nname = 'sat'\nbetween = ['gw', 'ut']\nrate = '1M'\n{at}\n\
+             [tcp.x]\ncongestion = 'explicit'\nweight = 3\n[[flow]]\nname = 'f'\nfrom = 'gw'\nto = 'ut'\ntcp = '{tcp}'\n"
+        );
+        Source::parse("s", &text).unwrap().with(&[]).map_err(|error| error.to_string())
+    };
+    let weight =
+        |scenario: Scenario| scenario.flows[0].legs[0].sender.congestion.weight().map(|weight| weight.get());
+    assert_eq!(read("explicit = { at = 'gw' }", "x").map(weight), Ok(Some(3)));
+    assert_eq!(read("", "linux").map(weight), Ok(None));
+    for at in ["", "explicit = { at = 'ut' }"] {
+        let error = read(at, "x").unwrap_err();
+        assert!(error.contains("flow.f") && error.contains("nobody shares out sat there"), "{error}");
+    }
+}
+
+#[test]
 fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_leads_away_from_it() {
     // 10 Mbit/s forward, 2 Mbit/s back, and 600 ms there and back: 750 kB and 150 kB.
     let cache = |snoop: &str| {
@@ -716,6 +762,7 @@ fn the_reference_describes_every_key() {
             "delayed_dup_acks = { at = \"client\", delay = \"600ms\", flows = 8, hide_sack = false }",
             "xcp = { zzz = 1 }",
         ),
+        bogus("name = \"sat\"", "explicit = { zzz = 1 }"),
     ];
     for text in texts {
         let error = read(&text).unwrap_err();

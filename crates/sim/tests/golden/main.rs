@@ -114,7 +114,11 @@ const END: Column = ("end", |flow| flow.end.unwrap_or("under way").to_owned());
 /// With each loss recovery, round trip and packet error rate.
 fn check_transfers(congestion: &str) {
     let setting = format!("tcp.host.congestion={congestion}");
-    check(congestion, &table(TRANSFER, &[&setting], &[GOODPUT, RETRANSMISSIONS, TIMEOUTS, END]));
+    check_with(congestion, &[&setting]);
+}
+
+fn check_with(congestion: &str, settings: &[&str]) {
+    check(congestion, &table(TRANSFER, settings, &[GOODPUT, RETRANSMISSIONS, TIMEOUTS, END]));
 }
 
 #[test]
@@ -141,6 +145,11 @@ fn xcp_without_a_router_gives_the_known_table() {
 #[test]
 fn p_xcp_without_a_router_gives_the_known_table() {
     check_transfers("p-xcp");
+}
+
+#[test]
+fn explicit_rates_give_the_known_table() {
+    check_with("explicit", &["tcp.host.congestion=explicit", "link.path.explicit={ at = 'server' }"]);
 }
 
 #[test]

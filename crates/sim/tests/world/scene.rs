@@ -31,6 +31,7 @@ pub(crate) fn chain(links: Vec<LinkConfig>) -> Scenario {
         between: [index, index + 1],
         config,
         stations: Default::default(),
+        shared: [None, None],
     };
     Scenario {
         title: "a chain".into(),

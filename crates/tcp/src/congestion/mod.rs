@@ -5,18 +5,21 @@
 //! everywhere.
 
 mod cubic;
+mod explicit;
 mod hybla;
 mod new_reno;
 mod slow_start;
 mod xcp;
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
 pub use cubic::Cubic;
+pub use explicit::Explicit;
 pub use hybla::{Components, Hybla, RTT0};
 pub use new_reno::NewReno;
 pub use slow_start::SlowStart;
@@ -76,6 +79,15 @@ pub struct Feedback {
     pub demand: u64,
 }
 
+/// The round trips that a sender goes by which is given its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundTrips {
+    /// The shortest of the last moment, 50 ms or so.
+    pub recent: Duration,
+    /// The shortest of the last 15 to 30 s.
+    pub shortest: Duration,
+}
+
 /// A congestion control algorithm, one for each connection.
 pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
@@ -111,6 +123,16 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same one.
     fn on_feedback(&mut self, feedback: &Feedback) {
         let _ = feedback;
+    }
+
+    /// Whoever shares out the path gives it this rate of payload, or takes it back. Who finds a rate by itself takes none.
+    fn set_rate(&mut self, rate: Option<Rate>) {
+        let _ = rate;
+    }
+
+    /// What it reports of the round trip to whoever gives it a rate; nothing before the first measurement.
+    fn round_trips(&self) -> Option<RoundTrips> {
+        None
     }
 
     /// New data was acknowledged.
@@ -157,11 +179,16 @@ pub enum Algorithm {
     Hybla(Components),
     /// XCP or P-XCP: routers set the window.
     Xcp(XcpSender),
+    /// Whoever shares out the path gives each connection a rate.
+    Explicit {
+        /// Its share in proportion to others.
+        weight: NonZeroU32,
+    },
 }
 
 impl Algorithm {
     /// The names that [`FromStr`] takes.
-    pub const NAMES: [&'static str; 5] = ["newreno", "cubic", "hybla", "xcp", "p-xcp"];
+    pub const NAMES: [&'static str; 6] = ["newreno", "cubic", "hybla", "xcp", "p-xcp", "explicit"];
 
     /// A controller for a new connection.
     pub fn build(self, parameters: Parameters) -> Box<dyn CongestionControl> {
@@ -170,12 +197,18 @@ impl Algorithm {
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
             Algorithm::Hybla(components) => Box::new(Hybla::new(parameters, components)),
             Algorithm::Xcp(sender) => Box::new(Xcp::new(parameters, sender)),
+            Algorithm::Explicit { .. } => Box::new(Explicit::new(parameters)),
         }
     }
 
     /// Whether it wants feedback of the routers, so that the handshake is to ask for it.
     pub fn wants_feedback(self) -> bool {
         matches!(self, Algorithm::Xcp(_))
+    }
+
+    /// The weight of its share, where it is given its rate by whoever shares out the path.
+    pub fn weight(self) -> Option<NonZeroU32> {
+        if let Algorithm::Explicit { weight } = self { Some(weight) } else { None }
     }
 }
 
@@ -187,13 +220,14 @@ impl fmt::Display for Algorithm {
             Algorithm::Hybla(_) => "hybla",
             Algorithm::Xcp(XcpSender::Xcp) => "xcp",
             Algorithm::Xcp(XcpSender::PXcp) => "p-xcp",
+            Algorithm::Explicit { .. } => "explicit",
         })
     }
 }
 
 /// A name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a congestion control: choose newreno, cubic, hybla, xcp or p-xcp")]
+#[error("\"{0}\" is not a congestion control: choose newreno, cubic, hybla, xcp, p-xcp or explicit")]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -206,6 +240,7 @@ impl FromStr for Algorithm {
             "hybla" => Ok(Algorithm::Hybla(Components::ALL)),
             "xcp" => Ok(Algorithm::Xcp(XcpSender::Xcp)),
             "p-xcp" => Ok(Algorithm::Xcp(XcpSender::PXcp)),
+            "explicit" => Ok(Algorithm::Explicit { weight: NonZeroU32::MIN }),
             _ => Err(UnknownAlgorithm(name.to_owned())),
         }
     }

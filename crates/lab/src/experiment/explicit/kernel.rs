@@ -1,0 +1,318 @@
+//! Explicit rates with the TCP of this machine's kernel, in real time, through the daemon.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bentpipe_link::OutageTrace;
+use bentpipe_units::Rate;
+
+use super::super::{Findings, Lab};
+use crate::Error;
+use crate::figure::{Axis, BarChart, BarGroup};
+use crate::results::{Part, Verdict};
+use crate::statistics::{Summary, jain_index};
+use crate::table::{Cell, Column, Table};
+use crate::trial::{Flow, Measured, Trial};
+
+const RTT: Duration = Duration::from_millis(600);
+const TEN: Rate = Rate::mbps(10);
+const FIFTY: Rate = Rate::mbps(50);
+/// The proxy's congestion controls towards the satellite.
+const WAYS: [&str; 3] = ["explicit", "hybla", "bbr"];
+/// Links on which they are compared: the rate, and the packet error rate.
+const LINKS: [(Rate, f64); 4] = [(TEN, 0.0), (TEN, 0.01), (TEN, 0.05), (FIFTY, 0.01)];
+/// The connection, the request and the first windows take so long at the most; a link that is slower than it was said to be is
+/// understood within the second.
+const BEGUN: Duration = Duration::from_secs(5);
+const UNDERSTOOD: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
+/// When the later two of four begin.
+const LATER: Duration = Duration::from_secs(30);
+/// What the limited one of two reads.
+const LIMITED: Rate = match Rate::from_bps(500_000) {
+    Some(rate) => rate,
+    None => unreachable!(),
+};
+/// Trials at the same time: each takes a tenth of a processor, those of 50 Mbit/s a third.
+const AT_ONCE: usize = 2;
+const TUNNELS: &str = include_str!("../../../../../data/direttissima.csv");
+const SPEED_KMH: f64 = 180.0;
+/// 96 km at 180 km/h.
+const JOURNEY: Duration = Duration::from_secs(1920);
+
+/// What is tried, in this order.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Case {
+    /// A congestion control on a link, when it has begun.
+    Alone { way: usize, link: usize },
+    /// Explicit rates on a link, a minute from the first SYN.
+    FromTheStart { link: usize },
+    /// Four downloads that begin together.
+    Four,
+    /// Two, and two more later.
+    TwoAndTwo,
+    /// Two, one of whom reads slowly.
+    OneLimited,
+    /// The link carries half of what it was said to.
+    Slower,
+    /// Nobody has said what it carries.
+    Unknown,
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let alone =
+            (0..WAYS.len()).flat_map(|way| (0..LINKS.len()).map(move |link| Case::Alone { way, link }));
+        let rest = [1, 3].map(|link| Case::FromTheStart { link }).into_iter();
+        let shares = [Case::Four, Case::TwoAndTwo, Case::OneLimited, Case::Slower, Case::Unknown];
+        alone.chain(rest).chain(shares).collect()
+    }
+
+    fn label(self) -> String {
+        let on = |link: usize| format!("{}, PER {}%", LINKS[link].0, LINKS[link].1 * 100.0);
+        match self {
+            Case::Alone { way, link } => format!("{}, {}", WAYS[way], on(link)),
+            Case::FromTheStart { link } => format!("explicit, {}, from the first SYN", on(link)),
+            Case::Four => "four downloads".into(),
+            Case::TwoAndTwo => format!("two downloads, and two more after {} s", LATER.as_secs()),
+            Case::OneLimited => format!("two downloads, one of whom reads {LIMITED}"),
+            Case::Slower => "a link of 5 Mbit/s of which 10 were said".into(),
+            Case::Unknown => "a capacity that nobody knows".into(),
+        }
+    }
+
+    fn trial(self, seed: u64) -> Trial {
+        let of_a_minute = |link: usize, way, warmup| Trial {
+            warmup,
+            lasts: warmup + MINUTE,
+            ..Trial::of_a_minute(LINKS[link].0, RTT, LINKS[link].1, way, seed)
+        };
+        let flow = |begins, reads| Flow { begins, reads };
+        let at_once = flow(Duration::ZERO, None);
+        let plain = of_a_minute(1, WAYS[0], BEGUN);
+        match self {
+            Case::Alone { way, link } => of_a_minute(link, WAYS[way], BEGUN),
+            Case::FromTheStart { link } => of_a_minute(link, WAYS[0], Duration::ZERO),
+            Case::Four => Trial { flows: vec![at_once; 4], ..plain },
+            Case::TwoAndTwo => Trial {
+                flows: vec![at_once, at_once, flow(LATER, None), flow(LATER, None)],
+                ..of_a_minute(1, WAYS[0], LATER + BEGUN)
+            },
+            Case::OneLimited => {
+                Trial { flows: vec![at_once, flow(Duration::ZERO, Some(LIMITED))], ..plain }
+            }
+            Case::Slower => Trial { rate: Rate::mbps(5), ..of_a_minute(1, WAYS[0], UNDERSTOOD) },
+            Case::Unknown => Trial { configured: None, ..plain },
+        }
+    }
+}
+
+/// All cases, with each seed.
+pub(super) fn shares(lab: &Lab<'_>) -> Result<Findings, Error> {
+    let cases = Case::all();
+    let trials: Vec<Trial> =
+        cases.iter().flat_map(|case| lab.seeds().map(|seed| case.trial(seed))).collect();
+    let seeds = lab.seeds().count();
+    let measured = run(lab, &trials)?;
+    let found = Found { measured: cases.iter().copied().zip(measured.chunks(seeds)).collect() };
+    Ok(Findings {
+        verdicts: found.verdicts(),
+        tables: vec![Part::new("trials", found.table())],
+        figures: vec![Part::new("goodput", found.chart())],
+    })
+}
+
+/// The railway, 32 minutes.
+pub(super) fn railway(lab: &Lab<'_>) -> Result<Findings, Error> {
+    let outages = OutageTrace::from_railway_csv(TUNNELS, SPEED_KMH).expect("the file is our own");
+    let journey = |way: &&str, seed| Trial {
+        outages: outages.clone(),
+        lasts: JOURNEY,
+        ..Trial::of_a_minute(TEN, RTT, 0.01, way, seed)
+    };
+    let trials: Vec<Trial> =
+        WAYS.iter().flat_map(|way| lab.seeds().map(|seed| journey(way, seed))).collect();
+    let seeds = lab.seeds().count();
+    // At the same time: a train is not to be waited for three times.
+    let measured = run_at_once(lab, &trials)?;
+    let share = |way: usize| summary(&measured[way * seeds..][..seeds], Measured::of_limit);
+    let columns = ["", "clear_sky_goodput", "of_limit"];
+    let mut table = Table::new(
+        format!("A train at {SPEED_KMH} km/h, clear-sky goodput"),
+        vec![
+            Column::new("congestion control of the leg", columns[0]),
+            Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6),
+            Column::new("of the limit", columns[2]).shown_in("%", 0.01),
+        ],
+    );
+    for (way, name) in WAYS.iter().enumerate() {
+        let goodput = summary(&measured[way * seeds..][..seeds], |run| run.goodputs_bps[0]);
+        table.push(vec![
+            Cell::text(*name),
+            Cell::interval(Some(goodput), 2),
+            Cell::interval(Some(share(way)), 1),
+        ]);
+    }
+    let of_limit = share(0).mean;
+    let verdict = Verdict::new(
+        "At 180 km/h the clear-sky goodput is 90% of the limit or more",
+        of_limit >= 0.9,
+        format!("{:.1}% of it", 100.0 * of_limit),
+    );
+    Ok(Findings {
+        verdicts: vec![verdict],
+        tables: vec![Part::new("railway", table)],
+        figures: Vec::new(),
+    })
+}
+
+fn run(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
+    lab.progress.planned.fetch_add(trials.len() as u64, Ordering::Relaxed);
+    let mut measured = Vec::new();
+    for together in trials.chunks(AT_ONCE) {
+        measured.extend(side_by_side(lab, together)?);
+    }
+    Ok(measured)
+}
+
+fn run_at_once(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
+    lab.progress.planned.fetch_add(trials.len() as u64, Ordering::Relaxed);
+    side_by_side(lab, trials)
+}
+
+fn side_by_side(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
+    std::thread::scope(|scope| {
+        let run = |trial: &Trial| {
+            let outcome = trial.run();
+            lab.progress.done.fetch_add(1, Ordering::Relaxed);
+            outcome
+        };
+        let runs: Vec<_> = trials.iter().map(|trial| scope.spawn(move || run(trial))).collect();
+        runs.into_iter().map(|run| run.join().expect("a trial does not panic")).collect()
+    })
+}
+
+fn summary(runs: &[Measured], merit: impl Fn(&Measured) -> f64) -> Summary {
+    Summary::of(&runs.iter().map(merit).collect::<Vec<_>>()).expect("an experiment has a seed")
+}
+
+/// The runs of each case, over the seeds.
+struct Found<'a> {
+    measured: Vec<(Case, &'a [Measured])>,
+}
+
+impl Found<'_> {
+    fn runs(&self, case: Case) -> &[Measured] {
+        self.measured.iter().find(|(other, _)| *other == case).expect("all cases are there").1
+    }
+
+    fn of(&self, case: Case, merit: impl Fn(&Measured) -> f64) -> f64 {
+        summary(self.runs(case), merit).mean
+    }
+
+    fn table(&self) -> Table {
+        let columns = vec![
+            Column::new("", "trial"),
+            Column::new("goodput of all", "goodput_bps").shown_in("Mbit/s", 1e6),
+            Column::new("of the limit", "of_limit").shown_in("%", 0.01),
+            Column::new("Jain index", "jain"),
+            Column::new("queue, median", "queue_s").shown_in("ms", 0.001),
+            Column::new("queue, 95%", "queue_95_s").shown_in("ms", 0.001),
+            Column::new("dropped by the queue", "queue_drops").shown_in("%", 0.01),
+        ];
+        let mut table = Table::new("Explicit rates on the kernel, 600 ms", columns);
+        for (case, runs) in &self.measured {
+            let cell = |merit: &dyn Fn(&Measured) -> f64, decimals| {
+                Cell::interval(Some(summary(runs, merit)), decimals)
+            };
+            table.push(vec![
+                Cell::text(case.label()),
+                cell(&|run| run.goodputs_bps.iter().sum(), 2),
+                cell(&Measured::of_limit, 1),
+                cell(&jain, 4),
+                cell(&Measured::median_queue_s, 0),
+                cell(&|run| run.queue_s[run.queue_s.len() * 95 / 100], 0),
+                cell(&|run| run.queue_drops, 2),
+            ]);
+        }
+        table
+    }
+
+    fn chart(&self) -> BarChart {
+        let links = LINKS.map(|(rate, per)| format!("{rate}, {} %", per * 100.0));
+        let chart = BarChart::new(
+            "A download through the proxy, of what the link can deliver",
+            Axis::dimensionless("link, packet error rate"),
+            Axis::new("goodput, of the limit", "%"),
+            links,
+        );
+        WAYS.iter().enumerate().fold(chart, |chart, (way, name)| {
+            let bars = (0..LINKS.len()).map(|link| {
+                let runs = self.runs(Case::Alone { way, link });
+                Some(summary(runs, Measured::of_limit).estimate().in_unit(0.01))
+            });
+            chart.with(BarGroup::new(*name, bars))
+        })
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        let [ten, fifty] = [1, 3].map(|link| Case::Alone { way: 0, link });
+        vec![
+            self.share("At PER 1%, 10 Mbit/s, a minute has 95% of the limit or more", ten, 0.95),
+            self.share("The same at 50 Mbit/s", fifty, 0.95),
+            self.queue(&[ten, fifty]),
+            self.fair("Four downloads share with a Jain index of 0.98 or more", Case::Four),
+            self.fair("The same where two of them have been running for 30 s", Case::TwoAndTwo),
+            self.leaves_its_share(),
+            self.share(
+                "A link slower than configured by half has 90% of its real limit or more",
+                Case::Slower,
+                0.9,
+            ),
+            self.is_not_overfilled(),
+        ]
+    }
+
+    fn share(&self, claim: &str, case: Case, least: f64) -> Verdict {
+        let share = self.of(case, Measured::of_limit);
+        Verdict::new(claim, share >= least, format!("{:.1}% of it", 100.0 * share))
+    }
+
+    fn queue(&self, cases: &[Case]) -> Verdict {
+        let longest =
+            cases.iter().map(|&case| self.of(case, Measured::median_queue_s)).fold(0.0, f64::max);
+        Verdict::new(
+            "Meanwhile the queue's delay is below 50 ms at the median",
+            longest < 0.05,
+            format!("{:.0} ms", 1e3 * longest),
+        )
+    }
+
+    fn fair(&self, claim: &str, case: Case) -> Verdict {
+        let index = self.of(case, jain);
+        Verdict::new(claim, index >= 0.98, format!("{index:.4}"))
+    }
+
+    fn leaves_its_share(&self) -> Verdict {
+        let free = |run: &Measured| run.goodputs_bps[0] / (run.limit_bps - run.goodputs_bps[1]);
+        let share = self.of(Case::OneLimited, free);
+        Verdict::new(
+            "A download that is limited elsewhere leaves its share to the other, who has 95% of what is left or more",
+            share >= 0.95,
+            format!("{:.1}% of it", 100.0 * share),
+        )
+    }
+
+    fn is_not_overfilled(&self) -> Verdict {
+        let dropped = self.of(Case::Slower, |run| run.queue_drops);
+        Verdict::new(
+            "Its queue drops 1% of the packets or less",
+            dropped <= 0.01,
+            format!("{:.2}%", 100.0 * dropped),
+        )
+    }
+}
+
+fn jain(run: &Measured) -> f64 {
+    jain_index(&run.goodputs_bps).unwrap_or(1.0)
+}

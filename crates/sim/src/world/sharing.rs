@@ -1,0 +1,146 @@
+//! Directions of links that are shared out among the senders in front of them, as a gateway's daemon does it.
+
+use std::time::Duration;
+
+use bentpipe_link::explicit::{Report, Sharer, SharerConfig};
+use bentpipe_tcp::{Endpoint, Reported};
+use bentpipe_units::{Rate, Time};
+
+use super::World;
+use crate::events::Event;
+use crate::scenario::{Hop, LegSpec, LinkSpec, Scenario};
+
+/// How often rates are decided anew while anybody sends.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A direction that is shared out, and the senders in front of it.
+#[derive(Debug)]
+pub(super) struct Share {
+    hop: Hop,
+    sharer: Sharer,
+    members: Vec<Member>,
+    /// As they were at the last tick.
+    reports: Vec<Report>,
+    /// The weight of those that have begun since then.
+    joined: u32,
+    /// A tick is in the queue of events.
+    ticking: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    endpoint: u32,
+    weight: u32,
+    /// It has a rate: it has begun, and was not silent at the last tick.
+    rated: bool,
+}
+
+/// Where a sender has its rate from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    share: u32,
+    member: u32,
+}
+
+impl Share {
+    pub(super) fn of_scenario(scenario: &Scenario) -> Vec<Share> {
+        let share = |hop, config: SharerConfig| {
+            let (sharer, members, reports) = (Sharer::new(config), Vec::new(), Vec::new());
+            Share { hop, sharer, members, reports, joined: 0, ticking: false }
+        };
+        let of_link = |(link, spec): (usize, &LinkSpec)| {
+            [true, false].into_iter().zip(spec.shared).filter_map(move |(forward, config)| {
+                config.map(|config| share(Hop { link, forward }, config))
+            })
+        };
+        scenario.links.iter().enumerate().flat_map(of_link).collect()
+    }
+
+    /// A seat for the sender of this leg, if it takes a rate and its first link is shared out.
+    pub(super) fn take_in(shares: &mut [Share], leg: &LegSpec, endpoint: u32) -> Option<Seat> {
+        let weight = leg.sender.congestion.weight()?.get();
+        let first = leg.path.first()?;
+        let number = shares.iter().position(|share| share.hop == *first)?;
+        let members = &mut shares[number].members;
+        members.push(Member { endpoint, weight, rated: false });
+        Some(Seat { share: number as u32, member: members.len() as u32 - 1 })
+    }
+
+    /// What there is for somebody of this weight that begins now.
+    fn for_newcomer(&mut self, weight: u32) -> f64 {
+        let newcomers = self.sharer.newcomers();
+        self.joined += weight;
+        newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined)
+    }
+
+    fn tick(&mut self, now: Time, endpoints: &mut [Endpoint]) {
+        self.joined = 0;
+        self.reports.clear();
+        let reports = self.members.iter().filter_map(|member| {
+            let reported = endpoints[member.endpoint as usize].reported()?;
+            Some(report(*member, &reported))
+        });
+        self.reports.extend(reports);
+        let members = &mut self.members;
+        self.sharer.tick(now, &self.reports, |id, rate| {
+            // Members are in the order of their endpoints.
+            let Ok(place) = members.binary_search_by_key(&(id as u32), |member| member.endpoint) else {
+                return;
+            };
+            members[place].rated = rate > 0.0;
+            endpoints[id as usize].set_rate(in_bits(rate));
+        });
+    }
+}
+
+impl World<'_> {
+    /// A sender with this seat has sent data: if it has no rate, it begins.
+    #[inline(never)]
+    pub(super) fn begin_sharing(&mut self, seat: Seat) {
+        let share = &mut self.shares[seat.share as usize];
+        let Member { endpoint, weight, rated } = share.members[seat.member as usize];
+        if rated {
+            return;
+        }
+        if !share.ticking {
+            // Nobody has sent anything since the last tick: it was a pause, and not an outage.
+            share.sharer.tick(self.now, &share.reports, |_, _| {});
+            (share.ticking, share.joined) = (true, 0);
+            self.events.schedule(self.now + TICK, Event::Share(seat.share));
+        }
+        let rate = share.for_newcomer(weight);
+        share.members[seat.member as usize].rated = true;
+        self.endpoints[endpoint as usize].set_rate(in_bits(rate));
+    }
+
+    /// All senders of a direction get their rates anew. They go by them from their next acknowledgement or turn on.
+    pub(super) fn share_out(&mut self, number: u32) {
+        let share = &mut self.shares[number as usize];
+        share.tick(self.now, &mut self.endpoints);
+        share.ticking = share.sharer.standing().active > 0;
+        match share.ticking {
+            true => self.events.reschedule_first(self.now + TICK),
+            false => self.events.remove_first(),
+        }
+    }
+}
+
+fn report(member: Member, reported: &Reported) -> Report {
+    Report {
+        id: member.endpoint.into(),
+        weight: member.weight,
+        at: reported.at,
+        sent: reported.sent,
+        delivered: reported.delivered,
+        lost: reported.lost,
+        in_flight: reported.in_flight,
+        rtt: reported.round_trips.map(|rtts| rtts.recent),
+        min_rtt: reported.round_trips.map(|rtts| rtts.shortest),
+        window_limited: reported.window_limited,
+    }
+}
+
+/// Bytes per second as a rate; none where there are too few.
+fn in_bits(bytes_per_second: f64) -> Option<Rate> {
+    Rate::from_bps((8.0 * bytes_per_second) as u64)
+}
