@@ -2,7 +2,7 @@
 //! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
 //!
 //! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
-//! second, `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! second, `OUTAGES='10,60 100,5'` has outages (start and length in seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
 //! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway.
 
@@ -37,6 +37,10 @@ fn main() {
     if let Ok(speed) = std::env::var("RAILWAY") {
         let tunnels = include_str!("../../../data/direttissima.csv");
         trial.outages = OutageTrace::from_railway_csv(tunnels, speed.parse().unwrap()).unwrap();
+    }
+    if let Ok(rows) = std::env::var("OUTAGES") {
+        let rows = rows.replace(' ', "\n");
+        trial.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{rows}\n")).unwrap();
     }
     trial.terminal = std::env::var("TERMINAL").ok();
     trial.station = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
