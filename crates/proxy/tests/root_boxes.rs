@@ -154,8 +154,13 @@ fn a_reload_to_hybla_and_back_harms_no_transfer() {
     }
     downloads.iter_mut().for_each(|download| download.piece(200_000));
     drop(downloads);
-    near.settle();
-    far.settle();
+    for mut daemon in [near, far] {
+        daemon.wait_for("flows_open", 0);
+        daemon.wait_for("vessels_lent", 0);
+        daemon.stop();
+    }
+    scene.near.expect_untouched();
+    scene.far.expect_untouched();
 }
 
 #[test]
