@@ -18,6 +18,7 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -120,17 +121,22 @@ pub struct Xcp {
 /// While it lives, full acknowledgements that leave by an interface have room for feedback: see [`Xcp::make_room_on`].
 #[derive(Debug)]
 pub struct RoomInAcks {
-    _link: OwnedFd,
+    _link: Arc<OwnedFd>,
 }
 
 #[derive(Debug)]
 struct Registration {
     name: String,
     full_acks: OwnedFd,
+    /// The kernel takes a program once at an interface; who asks again shares what there is.
+    rooms: Mutex<Vec<(Place, Weak<OwnedFd>)>>,
     // In this order: first nobody can choose it any more.
     _control: libbpf_rs::Link,
     _options: libbpf_rs::Link,
 }
+
+/// An interface on this machine: the inode of its network namespace, and its index there.
+type Place = (u64, i32);
 
 /// What makes one copy differ from another.
 #[derive(Debug, PartialEq, Eq)]
@@ -140,11 +146,20 @@ struct Key {
     fallback: String,
 }
 
+impl Key {
+    fn differs_in_capacity_only(&self, other: &Self) -> bool {
+        (self.p_xcp, &self.fallback) == (other.p_xcp, &other.fallback)
+    }
+}
+
 /// The copies of this process that are in use.
 static CURRENT: Mutex<Vec<(Key, Weak<Registration>)>> = Mutex::new(Vec::new());
 
 impl Xcp {
     /// Takes a reference to this process's copy with these parameters, loading it if this is the first one.
+    ///
+    /// Where a process cannot load another any more, because it has given up its rights, it takes one that differs in nothing but
+    /// the capacity: a sender then asks for what it would have asked for before, and the routers give it what there is.
     ///
     /// # Errors
     /// [`XcpError`] on a kernel that lacks a part of it, or without the privileges.
@@ -161,7 +176,10 @@ impl Xcp {
         if let Some(registration) = known.and_then(|(_, registration)| registration.upgrade()) {
             return Ok(Self { registration });
         }
-        let registration = Arc::new(register(parameters)?);
+        let registration = match register(parameters) {
+            Ok(registration) => Arc::new(registration),
+            Err(error) => return next_to(&key, &current).ok_or(error),
+        };
         current.push((key, Arc::downgrade(&registration)));
         Ok(Self { registration })
     }
@@ -184,17 +202,16 @@ impl Xcp {
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
-        let index = index_of(interface).map_err(failed)?;
-        let program = self.registration.full_acks.as_raw_fd();
-        // SAFETY: the program is open, and no options are given.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(program, index, libbpf_sys::BPF_TCX_EGRESS, std::ptr::null())
-        };
-        if link < 0 {
-            return Err(failed(io::Error::from_raw_os_error(-link)));
+        let place = place_of(interface).map_err(failed)?;
+        let mut rooms = self.registration.rooms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        rooms.retain(|(_, link)| link.strong_count() > 0);
+        let known = rooms.iter().find(|(known, _)| *known == place);
+        if let Some(link) = known.and_then(|(_, link)| link.upgrade()) {
+            return Ok(RoomInAcks { _link: link });
         }
-        // SAFETY: a new descriptor, which nobody else has.
-        Ok(RoomInAcks { _link: unsafe { OwnedFd::from_raw_fd(link) } })
+        let link = Arc::new(attach_at_egress(self.registration.full_acks.as_fd(), place.1).map_err(failed)?);
+        rooms.push((place, Arc::downgrade(&link)));
+        Ok(RoomInAcks { _link: link })
     }
 
     /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface: the room
@@ -243,7 +260,20 @@ fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     })?;
     let attached = options.progs.xcp_options.attach_cgroup(cgroup.as_raw_fd());
     let attached = attached.map_err(|source| XcpError::Attach { path, source })?;
-    Ok(Registration { name, full_acks, _control: control, _options: attached })
+    Ok(Registration { name, full_acks, rooms: Mutex::default(), _control: control, _options: attached })
+}
+
+/// The copy that differs from the wanted one in the capacity only, the largest if there are several, and a line that says so.
+fn next_to(wanted: &Key, current: &[(Key, Weak<Registration>)]) -> Option<Xcp> {
+    let same = current.iter().filter(|(known, _)| known.differs_in_capacity_only(wanted));
+    let (known, registration) = same.max_by_key(|(known, _)| known.capacity)?;
+    let registration = registration.upgrade()?;
+    let asked = known.capacity.map_or_else(|| "twice what it has".to_owned(), |rate| rate.to_string());
+    tracing::warn!(
+        "XCP for another rate cannot be loaded any more: a connection goes on asking for {asked} at the most, until the daemon is \
+         started anew"
+    );
+    Some(Xcp { registration })
 }
 
 /// A name that a socket does not take would be noticed only when it is needed.
@@ -315,6 +345,28 @@ fn interfaces() -> io::Result<Vec<String>> {
     // SAFETY: what if_nameindex returned; nothing refers to it any more.
     unsafe { libc::if_freenameindex(list) };
     Ok(names)
+}
+
+fn place_of(interface: &str) -> io::Result<Place> {
+    Ok((fs::metadata("/proc/thread-self/ns/net")?.ino(), index_of(interface)?))
+}
+
+/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
+fn attach_at_egress(program: BorrowedFd<'_>, interface: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the program is open, and no options are given.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 fn index_of(interface: &str) -> io::Result<i32> {

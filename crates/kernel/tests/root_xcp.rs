@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use bentpipe_kernel::congestion;
+use bentpipe_kernel::router::programs_at;
 use bentpipe_kernel::sockopt::{self, set_congestion};
 use bentpipe_kernel::xcp::{Xcp, XcpError, XcpParameters};
 use bentpipe_units::Rate;
@@ -258,5 +259,19 @@ fn a_leg_is_provided_with_p_xcp() {
         assert!(provided.name().starts_with("bp_pxcp") && provided.keeps_queue_short());
         assert!(provided.xcp().is_some());
         assert!(congestion::available().contains(&provided.name().to_owned()));
+    });
+}
+
+#[test]
+fn room_at_an_interface_is_shared_and_goes_with_the_last_who_asked() {
+    on_this_kernel(&[], || {
+        let xcp = xcp(Rate::mbps(1000));
+        let [first, second] = [(); 2].map(|()| xcp.make_room_on("lo").unwrap());
+        drop(first);
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(second);
+        assert_eq!(programs_at("lo").unwrap(), 0);
+        let _again = xcp.make_room_on("lo").unwrap();
+        assert_eq!(programs_at("lo").unwrap(), 1);
     });
 }
