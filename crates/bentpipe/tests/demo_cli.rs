@@ -19,7 +19,7 @@ fn the_comparison_is_the_promised_document_and_the_same_each_time() {
     assert_numbers(&found, &["limit_bps"]);
     let runs = found["runs"].as_array().unwrap();
     let names: Vec<_> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["reno", "cubic", "bentpipe"]);
+    assert_eq!(names, ["reno", "cubic", "bentpipe-hybla", "bentpipe"]);
     for run in runs {
         assert_texts(run, &["congestion"]);
         assert_numbers(run, &["goodput_bps", "seconds"]);

@@ -246,7 +246,7 @@ fn the_demonstration_prints_one_document_and_leaves_the_machine_as_it_was() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let runs = document["runs"].as_array().unwrap();
     let names: Vec<_> = runs.iter().map(|run| run["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["reno", "cubic", "bbr", "bentpipe"]);
+    assert_eq!(names, ["reno", "cubic", "bbr", "bentpipe-hybla", "bentpipe"]);
     for run in runs {
         assert_eq!(
             (run["identical"].as_bool(), run["bytes"].as_u64()),

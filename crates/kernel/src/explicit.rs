@@ -293,7 +293,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
         name: name.to_owned(),
         _link: link,
         members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
-        seats: Mutex::new(vec![Weak::new(); MAX_LEGS]),
+        seats: Mutex::new((0..MAX_LEGS).map(|_| Weak::new()).collect()),
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,

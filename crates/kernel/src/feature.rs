@@ -35,7 +35,7 @@ struct Facts {
 }
 
 /// The rights without which no eBPF program loads (capabilities(7)).
-const RIGHTS: &str = "root or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+const RIGHTS: &str = "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
 /// Where a kernel describes its types, which programs are fitted to when they are loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
@@ -64,7 +64,7 @@ impl Feature {
     /// What it takes, for an error's text.
     pub fn needs(self) -> String {
         let Facts { kernel: (major, minor), made_of, is_ebpf, .. } = self.facts();
-        let ebpf = if is_ebpf { format!(" with BTF, and {RIGHTS}") } else { String::new() };
+        let ebpf = if is_ebpf { format!(" with BTF, and root or {RIGHTS}") } else { String::new() };
         format!("it needs {made_of}, Linux {major}.{minor}{ebpf}")
     }
 
@@ -76,7 +76,7 @@ impl Feature {
         } else if self.facts().is_ebpf && fs::metadata(BTF).is_err() {
             "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are".to_owned()
         } else if self.facts().is_ebpf {
-            format!("run as {RIGHTS}, where bpf(2) is allowed")
+            format!("run as root, or with {RIGHTS}, where bpf(2) is allowed")
         } else {
             format!("use a kernel that has it, Linux {major}.{minor} or later")
         }

@@ -13,7 +13,7 @@ use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
 use crate::hybla::Hybla;
 use crate::router::{self, Router, RouterConfig, Variant};
-use crate::xcp::{Xcp, XcpError, XcpParameters};
+use crate::xcp::{MOUNT_CGROUPS, Xcp, XcpError, XcpParameters};
 use crate::{congestion, sockopt};
 
 /// One thing looked at.
@@ -121,12 +121,7 @@ fn xcp() -> Check {
     let loaded = Xcp::acquire(XcpParameters { p_xcp: true, capacity: None, fallback: &fallback });
     let is_cgroup = matches!(loaded, Err(XcpError::Cgroup { .. }));
     let check = ebpf(Feature::XcpOptions, loaded.map(|xcp| registered(xcp.name())));
-    // What helps is in the error: which hierarchy to mount, and where.
-    if is_cgroup {
-        Check { fix: Some("mount -t cgroup2 none /sys/fs/cgroup".to_owned()), ..check }
-    } else {
-        check
-    }
+    if is_cgroup { Check { fix: Some(MOUNT_CGROUPS.to_owned()), ..check } } else { check }
 }
 
 /// Loads the router and does not attach it: on this host it would meet real packets.

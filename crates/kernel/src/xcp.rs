@@ -18,7 +18,6 @@ use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -50,6 +49,9 @@ mod skel {
 /// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken them; the
 /// next ones have a number behind them.
 pub const NAMES: [&str; 2] = ["bp_xcp", "bp_pxcp"];
+
+/// Mounts the hierarchy where nothing else is on any host; it is looked for in the table of mounts.
+pub(crate) const MOUNT_CGROUPS: &str = "mkdir -p /run/cgroup2 && mount -t cgroup2 none /run/cgroup2";
 
 /// What an end of XCP is to be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,24 +121,22 @@ pub struct Xcp {
 }
 
 /// While it lives, full acknowledgements that leave by an interface have room for feedback: see [`Xcp::make_room_on`].
+/// Who asks twice shares it.
 #[derive(Debug)]
 pub struct RoomInAcks {
-    _link: Arc<OwnedFd>,
+    _links: Vec<Arc<OwnedFd>>,
 }
 
 #[derive(Debug)]
 struct Registration {
     name: String,
     full_acks: OwnedFd,
-    /// The kernel takes a program once at an interface; who asks again shares what there is.
-    rooms: Mutex<Vec<(Place, Weak<OwnedFd>)>>,
+    /// Where there is room, by the interface's number.
+    rooms: Mutex<Vec<(i32, Weak<OwnedFd>)>>,
     // In this order: first nobody can choose it any more.
     _control: libbpf_rs::Link,
     _options: libbpf_rs::Link,
 }
-
-/// An interface on this machine: the inode of its network namespace, and its index there.
-type Place = (u64, i32);
 
 /// What makes one copy differ from another.
 #[derive(Debug, PartialEq, Eq)]
@@ -202,16 +202,23 @@ impl Xcp {
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
-        let place = place_of(interface).map_err(failed)?;
+        let index = index_of(interface).map_err(failed)?;
+        // A panic elsewhere leaves a valid value behind.
         let mut rooms = self.registration.rooms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         rooms.retain(|(_, link)| link.strong_count() > 0);
-        let known = rooms.iter().find(|(known, _)| *known == place);
-        if let Some(link) = known.and_then(|(_, link)| link.upgrade()) {
-            return Ok(RoomInAcks { _link: link });
+        match attach(self.registration.full_acks.as_fd(), index) {
+            Ok(link) => {
+                let link = Arc::new(link);
+                rooms.push((index, Arc::downgrade(&link)));
+                Ok(RoomInAcks { _links: vec![link] })
+            }
+            // An interface takes a program once. Another network namespace may have an interface of the same number.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                let there = rooms.iter().filter(|(at, _)| *at == index);
+                Ok(RoomInAcks { _links: there.filter_map(|(_, link)| link.upgrade()).collect() })
+            }
+            Err(error) => Err(failed(error)),
         }
-        let link = Arc::new(attach_at_egress(self.registration.full_acks.as_fd(), place.1).map_err(failed)?);
-        rooms.push((place, Arc::downgrade(&link)));
-        Ok(RoomInAcks { _link: link })
     }
 
     /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface: the room
@@ -233,6 +240,24 @@ impl Xcp {
         }
         (room, failures)
     }
+}
+
+/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
+fn attach(program: BorrowedFd<'_>, interface: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the program is open, and no options are given.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// Whether `name` is one that a copy of XCP or of P-XCP may have.
@@ -311,7 +336,7 @@ fn cgroup_of_this_process() -> Result<PathBuf, XcpError> {
     let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mounts")?);
     cgroup_directory(&cgroups, &mounts, Path::exists).ok_or_else(|| XcpError::Cgroup {
         source: io::ErrorKind::NotFound.into(),
-        hint: "mount the hierarchy of version 2: mount -t cgroup2 none /sys/fs/cgroup/unified".to_owned(),
+        hint: format!("mount the hierarchy of version 2: {MOUNT_CGROUPS}"),
     })
 }
 
@@ -345,28 +370,6 @@ fn interfaces() -> io::Result<Vec<String>> {
     // SAFETY: what if_nameindex returned; nothing refers to it any more.
     unsafe { libc::if_freenameindex(list) };
     Ok(names)
-}
-
-fn place_of(interface: &str) -> io::Result<Place> {
-    Ok((fs::metadata("/proc/thread-self/ns/net")?.ino(), index_of(interface)?))
-}
-
-/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
-fn attach_at_egress(program: BorrowedFd<'_>, interface: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the program is open, and no options are given.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            interface,
-            libbpf_sys::BPF_TCX_EGRESS,
-            std::ptr::null(),
-        )
-    };
-    if link < 0 {
-        return Err(io::Error::from_raw_os_error(-link));
-    }
-    // SAFETY: a new descriptor, which nobody else has.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 fn index_of(interface: &str) -> io::Result<i32> {

@@ -242,6 +242,23 @@ fn one_process_has_one_copy_for_each_set_of_parameters() {
 }
 
 #[test]
+fn room_in_acks_lasts_as_long_as_the_last_who_asked_for_it() {
+    on_this_kernel(&[], || {
+        // A capacity of its own, so that no other test has this copy.
+        let xcp = xcp(Rate::mbps(1234));
+        let [first, second] = [(); 2].map(|()| xcp.make_room_on("lo").unwrap());
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(first);
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(second);
+        assert_eq!(programs_at("lo").unwrap(), 0);
+        let again = xcp.make_room_on("lo").unwrap();
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(again);
+    });
+}
+
+#[test]
 fn what_is_missing_is_said() {
     on_this_kernel(&[], || {
         let parameters = XcpParameters { p_xcp: true, capacity: None, fallback: "no_such_thing" };

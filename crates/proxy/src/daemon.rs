@@ -158,9 +158,7 @@ impl Daemon {
         }
         if let Some((legs, paths, listeners)) = listeners {
             (self.legs, self.paths) = (legs, paths);
-            if let Some(sharing) = &self.sharing {
-                sharing.replace(self.legs.shares(config));
-            }
+            self.share_out(config)?;
             self.ports.take(&self.paths);
             for (worker, listeners) in self.workers.iter().zip(listeners) {
                 worker.mailbox.send(Order::Listen(listeners));
@@ -208,6 +206,18 @@ impl Daemon {
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()
+    }
+
+    /// Has the rates decided for the legs that there are now. Where eBPF could not be had at the start there is nobody yet who
+    /// does: a leg without one would keep to the first window for ever.
+    fn share_out(&mut self, config: &Config) -> Result<(), Error> {
+        let shares = self.legs.shares(config);
+        match &self.sharing {
+            Some(sharing) => sharing.replace(shares),
+            None if shares.is_empty() => {}
+            None => self.sharing = Some(Sharing::spawn(shares)?),
+        }
+        Ok(())
     }
 
     /// Whether accepted sockets would be other than they are.

@@ -8,9 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use bentpipe_kernel::router::{Router, RouterConfig, Variant};
+use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::Rate;
 use common::exchange::Exchange;
 use common::{Net, Running, SERVER, network};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Leaves a process without something, between fork(2) and execve(2): system calls only, and no memory allocated.
 type Loss = fn() -> io::Result<()>;
@@ -200,12 +202,41 @@ fn an_interface_full_of_programs_costs_feedback_and_nothing_else() {
     daemon.settle();
 }
 
+/// Whether this thread may load eBPF, as long as it is permitted to say so.
+fn may_load(may: bool) {
+    let ebpf = CapabilitySet::SYS_ADMIN | CapabilitySet::PERFMON | CapabilitySet::BPF;
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.set(ebpf, may);
+    set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn explicit_rates_that_a_reload_is_the_first_to_get_are_shared_out() {
+    let Some(net) = network() else { return };
+    let config = Config::parse("x", &leg("explicit")).unwrap();
+    let later = Config::parse("x", &leg("explicit").replace("50M", "40M")).unwrap();
+    let daemon = net.gateway.enter(|| {
+        may_load(false);
+        let mut daemon = Daemon::start(&config).unwrap();
+        assert_eq!(daemon.standings().len(), 0, "there are no explicit rates");
+        may_load(true);
+        daemon.reload(&later).unwrap();
+        daemon
+    });
+    assert!(flowing(&net).contains("bp_explicit"));
+    let standings = daemon.standings();
+    assert_eq!(standings.len(), 1, "somebody decides the rates");
+    net.gateway.enter(|| drop(daemon));
+}
+
 #[test]
 fn a_host_that_has_everything_is_told_nothing() {
     let Some(net) = network() else { return };
     for congestion in ["hybla", "explicit", "p-xcp"] {
-        let (daemon, log) = daemon_without(&net, &leg(congestion), || Ok(()));
+        let (mut daemon, log) = daemon_without(&net, &leg(congestion), || Ok(()));
+        // Other timers make other legs, which share what is there.
+        daemon.reload(&(leg(congestion) + "survive_outage = \"25m\"\n")).unwrap();
         assert_eq!(warnings(&log), Vec::<String>::new(), "{congestion}");
-        daemon.settle();
+        daemon.stop();
     }
 }

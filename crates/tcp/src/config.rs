@@ -34,6 +34,9 @@ pub struct Config {
     /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender is silent until
     /// half its flight has arrived (RFC 6675).
     pub proportional_rate_reduction: bool,
+    /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has arrived (the idea of
+    /// RFC 8985, for paths that do not reorder). Without it a retransmission that is lost waits for the timer (RFC 6675).
+    pub lost_retransmissions: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
     /// The window goes back to the initial one after an idle timeout (RFC 5681 §4.1).
@@ -73,6 +76,7 @@ impl Default for Config {
             delayed_ack: Some(Duration::from_millis(40)),
             limited_transmit: true,
             proportional_rate_reduction: true,
+            lost_retransmissions: false,
             nagle: true,
             restart_after_idle: true,
             byte_counting_limit: Some(2),

@@ -1,6 +1,7 @@
 //! What has been sent and is not acknowledged: the sender's scoreboard (RFC 6675 §3).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bentpipe_units::Time;
 
@@ -61,6 +62,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    /// When the newest segment left that it says has arrived. One that left less than `shortest`, the shortest round trip,
+    /// before `now` and was a repetition is not it: what has arrived was sent before (RFC 8985 §6.2, step 2).
+    pub(crate) fn newest_sent_at(&self, now: Time, shortest: Duration) -> Option<Time> {
+        self.repeated_at.filter(|&at| at + shortest <= now).max(self.sent_once_at)
+    }
+
     /// When the segment left whose acknowledgement this is; nothing if that is not certain (Karn). What left before a
     /// repetition that is reported too had arrived and waited for it, an outage long perhaps (RFC 7323 §4.1).
     pub(crate) fn sent_at(&self) -> Option<Time> {
@@ -95,6 +102,8 @@ pub(crate) struct SendQueue {
     judged: u64,
     /// Below this offset nothing lost waits to be sent again.
     resent: u64,
+    /// What was sent again, where and when, in the order of time; kept only where losses among it are looked for.
+    repetitions: Option<VecDeque<(u64, Time)>>,
     /// Parts of a SACK block that are new; kept for its memory.
     fresh: Vec<(u64, u64)>,
 }
@@ -103,6 +112,11 @@ impl SendQueue {
     /// An empty queue whose first byte has the offset `start`.
     pub(crate) fn new(start: u64) -> Self {
         Self { una: start, nxt: start, judged: start, resent: start, ..Self::default() }
+    }
+
+    /// Remembers from now on what was sent again, for [`judge_repetitions`](Self::judge_repetitions).
+    pub(crate) fn note_repetitions(&mut self) {
+        self.repetitions.get_or_insert_default();
     }
 
     /// The first unacknowledged offset (SND.UNA).
@@ -265,6 +279,23 @@ impl SendQueue {
         self.judged = self.judged.max(to);
     }
 
+    /// What was sent again before `newest`, when something left that has arrived, and has not arrived itself is lost.
+    pub(crate) fn judge_repetitions(&mut self, newest: Time) {
+        let Some(mut repetitions) = self.repetitions.take() else { return };
+        while let Some(&(start, at)) = repetitions.front().filter(|&&(_, at)| at < newest) {
+            repetitions.pop_front();
+            let index = self.index_of(start);
+            let Some(segment) = self.segments.get_mut(index) else { continue };
+            if segment.fate == Fate::Retransmitted && segment.at == at {
+                segment.fate = Fate::Lost;
+                self.lost_bytes += u64::from(segment.len);
+                self.ever_lost += u64::from(segment.len);
+                self.resent = self.resent.min(segment.start);
+            }
+        }
+        self.repetitions = Some(repetitions);
+    }
+
     /// The first unacknowledged segment is lost, again if need be.
     pub(crate) fn lose_head(&mut self) {
         let Some(front) = self.segments.front_mut() else { return };
@@ -365,6 +396,9 @@ impl SendQueue {
         }
         segment.repeated = true;
         segment.at = at;
+        if let Some(repetitions) = &mut self.repetitions {
+            repetitions.push_back((start, at));
+        }
     }
 }
 
@@ -440,6 +474,42 @@ mod tests {
     }
 
     #[test]
+    fn a_repetition_is_lost_when_something_that_left_later_has_arrived() {
+        let at = Time::from_nanos;
+        let mut queue = queue(10);
+        queue.note_repetitions();
+        sack(&mut queue, 2, 6);
+        assert_eq!(resend(&mut queue), [0, 1]);
+        queue.judge_repetitions(at(1000));
+        assert_eq!(queue.next_lost(), None, "what left at the same time may still be on its way");
+        sack(&mut queue, 1, 2);
+        queue.judge_repetitions(at(1001));
+        assert_eq!(
+            (resend(&mut queue), queue.ever_lost()),
+            (vec![0], 3 * MSS),
+            "and what has arrived is not lost"
+        );
+        queue.judge_repetitions(at(1001));
+        assert_eq!(resend(&mut queue), [0], "again");
+        queue.acknowledge(3 * MSS, &mut Progress::default());
+        queue.judge_repetitions(Time::MAX);
+        assert_eq!(queue.lost_bytes(), 0);
+    }
+
+    /// The original was delayed, not lost: it says nothing of what left shortly before the repetition.
+    #[test]
+    fn an_answer_that_comes_sooner_than_a_round_trip_is_not_one_to_the_repetition() {
+        let (at, rtt) = (Time::from_nanos, Duration::from_nanos(600));
+        let mut queue = queue(3);
+        queue.lose_all();
+        queue.sent_again(0, at(1000));
+        let mut progress = Progress::default();
+        queue.acknowledge(MSS, &mut progress);
+        assert_eq!(progress.newest_sent_at(at(1599), rtt), None);
+        assert_eq!(progress.newest_sent_at(at(1600), rtt), Some(at(1000)));
+    }
+
+    #[test]
     fn only_a_segment_sent_once_measures_the_round_trip() {
         let mut queue = queue(3);
         queue.lose_head();
@@ -487,9 +557,10 @@ mod tests {
         /// The sums are those of the segments, whatever is acknowledged, lost and sent again in whatever order.
         #[test]
         fn the_sums_are_those_of_the_segments(
-            steps in prop::collection::vec((0u8..7, 0u64..40, 1u64..10), 1..200),
+            steps in prop::collection::vec((0u8..8, 0u64..40, 1u64..10), 1..200),
         ) {
             let mut queue = queue(5);
+            queue.note_repetitions();
             for (action, at, len) in steps {
                 let base = queue.una() / MSS;
                 match action {
@@ -502,6 +573,7 @@ mod tests {
                     3 => { resend(&mut queue); }
                     4 => queue.lose_all(),
                     5 => queue.lose_head(),
+                    6 => queue.judge_repetitions(Time::from_nanos(1 + at * 100)),
                     _ => {
                         if let Some(piece) = queue.next_hole().or(queue.last()) {
                             queue.sent_again(piece.start, Time::ZERO);

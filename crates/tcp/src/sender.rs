@@ -74,6 +74,8 @@ pub(crate) struct Sender {
     pub(crate) counters: SenderCounters,
     /// SACK blocks count. Recovery by duplicates would count what they report twice.
     pub(crate) selective: bool,
+    /// What was sent again and is lost again is found without the timer.
+    finds_lost_repetitions: bool,
     recovery: Box<dyn LossRecovery>,
     mss: u64,
     nagle: bool,
@@ -122,6 +124,7 @@ impl Sender {
             rto: Rto::new(config.rto),
             counters: SenderCounters::default(),
             selective: false,
+            finds_lost_repetitions: false,
             recovery: config.recovery.build(mss, config.limited_transmit, spreads_reduction(config)),
             mss,
             nagle: config.nagle,
@@ -158,6 +161,10 @@ impl Sender {
             recovery => recovery,
         };
         self.selective = recovery == Recovery::Sack;
+        self.finds_lost_repetitions = self.selective && config.lost_retransmissions;
+        if self.finds_lost_repetitions {
+            self.queue.note_repetitions();
+        }
         self.recovery = recovery.build(agreed.mss, config.limited_transmit, spreads_reduction(config));
         self.congestion = config.congestion.build(parameters(config, agreed.mss, agreed.syn_repeated));
         match agreed.rtt {
@@ -259,6 +266,11 @@ impl Sender {
             self.rto.measure(rtt, self.queue.outstanding().div_ceil(2 * self.mss) as u32);
         }
         let duplicate = duplicate && progress.advanced == 0 && self.queue.outstanding() > 0;
+        if self.finds_lost_repetitions
+            && let Some(newest) = progress.newest_sent_at(now, self.rto.min_rtt())
+        {
+            self.queue.judge_repetitions(newest);
+        }
         let in_recovery = self.recover(&Acknowledgement { now, progress, duplicate });
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
@@ -454,6 +466,10 @@ impl Sender {
 
     fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
         self.queue.sent_again(piece.start, now);
+        // Or the timer would expire before the answer, which a repetition that was lost has had to wait for.
+        if self.finds_lost_repetitions && piece.start == self.queue.una() {
+            self.restart_timer(now);
+        }
         self.counters.retransmissions += 1;
         self.sent(now, piece)
     }

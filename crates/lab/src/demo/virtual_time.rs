@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_kernel::timers::{Intentions, Timers};
+use bentpipe_link::explicit::SharerConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, LinkSpec, Scenario, Side, SplitterSpec};
 use bentpipe_sim::{Observer, run};
@@ -65,19 +66,23 @@ fn cross(settings: &Settings, way: &Way) -> Run {
 fn scenario(settings: &Settings, way: &Way) -> Scenario {
     let ground = DirectionConfig { rate: Some(TERRESTRIAL), ..DirectionConfig::default() };
     let ground = LinkConfig { forward: ground.clone(), reverse: ground };
-    let link = |name: &str, between, config| LinkSpec {
+    let link = |name: &str, between, config, shared| LinkSpec {
         name: name.into(),
         between,
         config,
         stations: Default::default(),
-        shared: [None, None],
+        shared,
     };
+    let sharer = SharerConfig { capacity: Some(settings.rate), rtt: settings.rtt };
     Scenario {
         title: "a download over a satellite".into(),
         duration: PATIENCE,
         sample_interval: Duration::from_millis(100),
         nodes: ["server", "gateway", "client"].map(String::from).to_vec(),
-        links: vec![link("terrestrial", [0, 1], ground), link("satellite", [1, 2], settings.link())],
+        links: vec![
+            link("terrestrial", [0, 1], ground, [None, None]),
+            link("satellite", [1, 2], settings.link(), [Some(sharer), None]),
+        ],
         flows: vec![flow(settings, way)],
     }
 }

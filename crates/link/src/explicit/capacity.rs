@@ -111,7 +111,11 @@ impl Capacity {
     /// No decision before then.
     pub(super) fn hold(&mut self, until: Time) {
         self.hold_until = self.hold_until.max(until);
-        (self.grown_from, self.blamed, self.standing) = (None, None, None);
+        // Losses just before an outage were its beginning, and not too high a rate.
+        if let Some((before, _)) = self.blamed.take() {
+            self.estimate = before;
+        }
+        (self.grown_from, self.standing) = (None, None);
     }
 
     /// Takes in what is seen. True where the queue is none: it does not shrink however little is sent.

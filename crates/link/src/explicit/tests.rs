@@ -257,6 +257,25 @@ fn after_an_outage_the_rates_are_what_they_were() {
     }
 }
 
+/// The retransmission timer takes all that was on its way for lost before the silence is long enough for an outage.
+#[test]
+fn what_is_lost_as_an_outage_begins_is_not_put_down_to_too_high_a_rate() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.per = 0.01;
+    bed.join(1, ALL);
+    bed.run(10.0);
+    bed.up = false;
+    // What was on its way arrives for a round trip; then there is silence, and the timer.
+    bed.run(0.6 + 0.5);
+    bed.flows[0].lost += 900_000.0;
+    bed.run(0.1);
+    assert!(!bed.sharer.standing().outage);
+    bed.run(60.0);
+    bed.up = true;
+    let used = bed.use_over(10.0);
+    assert!(used > 0.85, "{used}, {:?}", bed.sharer.standing());
+}
+
 #[test]
 fn a_path_that_becomes_longer_is_no_queue_for_ever() {
     let mut bed = Bed::new(Some(10), 10, 40);

@@ -21,7 +21,7 @@ const MAX_WEIGHT: u64 = 100;
 /// Timers below this would fill virtual time with their expiries; no TCP has such.
 const SHORTEST_TIMER: Duration = Duration::from_millis(1);
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "base",
     "congestion",
     "hybla",
@@ -37,6 +37,7 @@ const KEYS: [&str; 23] = [
     "delayed_ack",
     "limited_transmit",
     "proportional_rate_reduction",
+    "lost_retransmissions",
     "nagle",
     "restart_after_idle",
     "byte_counting_limit",
@@ -151,6 +152,7 @@ fn apply(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
         ("sack", &mut config.sack),
         ("limited_transmit", &mut config.limited_transmit),
         ("proportional_rate_reduction", &mut config.proportional_rate_reduction),
+        ("lost_retransmissions", &mut config.lost_retransmissions),
         ("nagle", &mut config.nagle),
         ("restart_after_idle", &mut config.restart_after_idle),
     ] {

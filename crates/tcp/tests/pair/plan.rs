@@ -112,7 +112,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
     let sizes = (88u16..1500, 1u32..20, buffer(), buffer());
     let delayed_ack = prop_oneof![Just(None), (1u64..200).prop_map(|n| Some(Duration::from_millis(n)))];
     let choices = (0usize..4, algorithm(), prop::option::of(1u32..4), any::<bool>(), delayed_ack);
-    (sizes, any::<[bool; 7]>(), choices).prop_map(
+    (sizes, any::<[bool; 8]>(), choices).prop_map(
         |((mss, initial_window, send_buffer, receive_buffer), switches, choices)| {
             let [
                 window_scaling,
@@ -122,6 +122,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 nagle,
                 restart_after_idle,
                 proportional_rate_reduction,
+                lost_retransmissions,
             ] = switches;
             let (recovery, congestion, byte_counting_limit, linux, delayed_ack) = choices;
             let patient = SynSchedule { waits: None, ..SynSchedule::RFC6298 };
@@ -136,6 +137,7 @@ pub(crate) fn config() -> impl Strategy<Value = Config> {
                 delayed_ack,
                 limited_transmit,
                 proportional_rate_reduction,
+                lost_retransmissions,
                 nagle,
                 restart_after_idle,
                 byte_counting_limit,
