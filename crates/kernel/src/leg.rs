@@ -14,6 +14,7 @@ use crate::feature::Feature;
 use crate::sockopt;
 use crate::timers::{Intentions, Timers, syn_retries};
 use crate::weight::Weight;
+use crate::xcp::Xcp;
 
 /// What an operator says of a leg.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -96,6 +97,11 @@ impl Leg {
     /// The leg as the congestion control knows it whose connections wait to be given their rates, where these are explicit.
     pub fn shared(&self) -> Option<&SharedLeg> {
         self.congestion.as_deref().and_then(Provided::shared)
+    }
+
+    /// XCP, where the leg has it.
+    pub fn xcp(&self) -> Option<&Xcp> {
+        self.congestion.as_deref().and_then(Provided::xcp)
     }
 
     /// The kernel's timer values for this leg.

@@ -146,11 +146,20 @@ struct Key {
     fallback: String,
 }
 
+impl Key {
+    fn differs_in_capacity_only(&self, other: &Self) -> bool {
+        (self.p_xcp, &self.fallback) == (other.p_xcp, &other.fallback)
+    }
+}
+
 /// The copies of this process that are in use.
 static CURRENT: Mutex<Vec<(Key, Weak<Registration>)>> = Mutex::new(Vec::new());
 
 impl Xcp {
     /// Takes a reference to this process's copy with these parameters, loading it if this is the first one.
+    ///
+    /// Where a process cannot load another any more, because it has given up its rights, it takes one that differs in nothing but
+    /// the capacity: a sender then asks for what it would have asked for before, and the routers give it what there is.
     ///
     /// # Errors
     /// [`XcpError`] on a kernel that lacks a part of it, or without the privileges.
@@ -167,7 +176,10 @@ impl Xcp {
         if let Some(registration) = known.and_then(|(_, registration)| registration.upgrade()) {
             return Ok(Self { registration });
         }
-        let registration = Arc::new(register(parameters)?);
+        let registration = match register(parameters) {
+            Ok(registration) => Arc::new(registration),
+            Err(error) => return next_to(&key, &current).ok_or(error),
+        };
         current.push((key, Arc::downgrade(&registration)));
         Ok(Self { registration })
     }
@@ -274,6 +286,19 @@ fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     let attached = options.progs.xcp_options.attach_cgroup(cgroup.as_raw_fd());
     let attached = attached.map_err(|source| XcpError::Attach { path, source })?;
     Ok(Registration { name, full_acks, rooms: Mutex::default(), _control: control, _options: attached })
+}
+
+/// The copy that differs from the wanted one in the capacity only, the largest if there are several, and a line that says so.
+fn next_to(wanted: &Key, current: &[(Key, Weak<Registration>)]) -> Option<Xcp> {
+    let same = current.iter().filter(|(known, _)| known.differs_in_capacity_only(wanted));
+    let (known, registration) = same.max_by_key(|(known, _)| known.capacity)?;
+    let registration = registration.upgrade()?;
+    let asked = known.capacity.map_or_else(|| "twice what it has".to_owned(), |rate| rate.to_string());
+    tracing::warn!(
+        "XCP for another rate cannot be loaded any more: a connection goes on asking for {asked} at the most, until the daemon is \
+         started anew"
+    );
+    Some(Xcp { registration })
 }
 
 /// A name that a socket does not take would be noticed only when it is needed.

@@ -278,3 +278,17 @@ fn a_leg_is_provided_with_p_xcp() {
         assert!(congestion::available().contains(&provided.name().to_owned()));
     });
 }
+
+#[test]
+fn room_at_an_interface_is_shared_and_goes_with_the_last_who_asked() {
+    on_this_kernel(&[], || {
+        let xcp = xcp(Rate::mbps(1000));
+        let [first, second] = [(); 2].map(|()| xcp.make_room_on("lo").unwrap());
+        drop(first);
+        assert_eq!(programs_at("lo").unwrap(), 1);
+        drop(second);
+        wait_for("the program to go", || (programs_at("lo").unwrap() == 0).then_some(()));
+        let _again = xcp.make_room_on("lo").unwrap();
+        assert_eq!(programs_at("lo").unwrap(), 1);
+    });
+}

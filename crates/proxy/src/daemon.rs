@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
+use bentpipe_kernel::xcp::Xcp;
 use bentpipe_link::explicit::Standing;
 use socket2::{Domain, Socket, Type};
 
@@ -54,6 +55,7 @@ pub struct Daemon {
     legs: Arc<Legs>,
     /// Kept for a reload that asks for them when the rights to load them are gone.
     _hybla: Option<Hybla>,
+    _xcp: Vec<Xcp>,
     explicit: Option<Explicit>,
     /// What keeps a second daemon out; the kernel frees it with the process.
     _only_one: Socket,
@@ -274,6 +276,7 @@ impl Prepared {
             ports,
             paths,
             families,
+            _xcp: legs.xcp(),
             legs,
             _hybla: hybla,
             explicit,

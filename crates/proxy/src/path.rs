@@ -2,6 +2,7 @@
 
 use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::{Leg, LegSettings};
+use bentpipe_kernel::xcp::Xcp;
 use bentpipe_link::explicit::SharerConfig;
 
 use crate::config::{Config, Interface};
@@ -79,6 +80,11 @@ impl Legs {
             Some(Share { leg: leg.shared()?.clone(), config })
         })
         .collect()
+    }
+
+    /// What the legs have loaded for XCP.
+    pub(crate) fn xcp(&self) -> Vec<Xcp> {
+        self.satellites.iter().filter_map(Leg::xcp).cloned().collect()
     }
 
     pub(crate) fn get(&self, id: LegId) -> &Leg {

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 
 use bentpipe_testbed::{Namespace, veth};
 
-use super::{Host, Net, PATIENCE};
+use super::{Host, Net, PATIENCE, traces};
 
 /// The hosts with what joins them.
 pub struct Symmetric {
@@ -30,10 +30,13 @@ impl Symmetric {
     fn new() -> Self {
         let [client, near, far, server] = ["client", "near", "far", "server"].map(Host::new);
         let (same_near, same_far) = (again(&near), again(&far));
-        let scene = Self { near: Net::of(client, near, same_far), far: Net::of(same_near, far, server) };
+        let mut scene = Self { near: Net::of(client, near, same_far), far: Net::of(same_near, far, server) };
         scene.near.wire(&scene.near.client, "up0", "ground0", 1);
         scene.far.wire(&scene.far.server, "up0", "ground0", 2);
         scene.join_boxes();
+        for net in [&mut scene.near, &mut scene.far] {
+            net.traces = traces(&net.gateway);
+        }
         scene
     }
 
