@@ -4,6 +4,8 @@
 //! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
+mod explicit_railway;
+mod explicit_shares;
 mod iwssc09;
 mod lossy_link;
 mod pepsal;
@@ -49,7 +51,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 16] = [
+pub const ALL: [Experiment; 18] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -66,6 +68,8 @@ pub const ALL: [Experiment; 16] = [
     iwssc09::FAIRNESS,
     surrey::DELAY,
     lossy_link::LOSSY_LINK,
+    explicit_railway::RAILWAY,
+    explicit_shares::SHARES,
 ];
 
 /// The experiment of a name.
