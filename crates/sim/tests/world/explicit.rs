@@ -69,7 +69,7 @@ fn where_nobody_shares_out_a_link_it_is_ten_segments_in_a_round_trip() {
     assert!((0.9..1.01).contains(&(goodput / standard)), "{goodput}");
 }
 
-/// The one that comes after a pause of all finds the whole link, and nobody takes the pause for an outage.
+/// Nobody sends for a while, and no rates are decided; the one that comes then has its rate all the same.
 #[test]
 fn after_a_pause_the_whole_link_is_there_at_once() {
     let mut scenario = scene(0.0, Some(Rate::mbps(10)));
