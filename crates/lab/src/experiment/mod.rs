@@ -4,6 +4,9 @@
 //! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
+mod explicit_kernel;
+mod explicit_railway;
+mod explicit_shares;
 mod iwssc09;
 mod lossy_link;
 mod pepsal;
@@ -50,7 +53,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 17] = [
+pub const ALL: [Experiment; 19] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -68,6 +71,8 @@ pub const ALL: [Experiment; 17] = [
     surrey::DELAY,
     lossy_link::LOSSY_LINK,
     xcp_boxes::XCP_BOXES,
+    explicit_railway::RAILWAY,
+    explicit_shares::SHARES,
 ];
 
 /// The experiment of a name.

@@ -8,6 +8,10 @@ use bentpipe_units::Time;
 /// The shortest time over which rates are measured.
 const SHORTEST: Duration = Duration::from_millis(100);
 
+/// Nothing arrives for longer than this, and than so many full segments take: the senders have paused, as at the end of the
+/// receiver's first window.
+const PAUSE: (Duration, f64) = (Duration::from_millis(50), 4.0 * 1500.0);
+
 /// Running sums at the ticks of the last round trip.
 #[derive(Debug, Default)]
 pub(super) struct Round {
@@ -50,8 +54,30 @@ impl Round {
         self.rates_since(Time::ZERO, rtt)
     }
 
+    /// What has arrived since then, or since the last pause of the senders, bytes per second; until the last arrival, for what
+    /// did not come afterwards may not have been sent.
+    pub(super) fn carried_since(&self, since: Time, rtt: Duration) -> Option<f64> {
+        let usual = self.rates(rtt)?.delivered.max(1.0);
+        let pause = PAUSE.0.max(Duration::try_from_secs_f64(PAUSE.1 / usual).unwrap_or(Duration::MAX));
+        let mut ticks = self.history.iter().filter(|(at, _)| *at >= since).map(|(at, sums)| (*at, sums[1]));
+        let mut first = ticks.next()?;
+        let (mut last, mut silent) = (first, false);
+        for (at, delivered) in ticks {
+            if delivered == last.1 {
+                silent = true;
+                continue;
+            }
+            if silent && at - last.0 > pause {
+                first = (at, delivered);
+            }
+            (last, silent) = ((at, delivered), false);
+        }
+        let span = last.0 - first.0;
+        (span >= SHORTEST.max(rtt / 4)).then(|| (last.1 - first.1) as f64 / span.as_secs_f64())
+    }
+
     /// Over the part of it that begins at `since`.
-    pub(super) fn rates_since(&self, since: Time, rtt: Duration) -> Option<Rates> {
+    fn rates_since(&self, since: Time, rtt: Duration) -> Option<Rates> {
         let (last, now) = self.history.back()?;
         let (first, then) = self.history.iter().find(|(at, _)| *at >= since)?;
         let span = *last - *first;

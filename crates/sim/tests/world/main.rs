@@ -1,6 +1,7 @@
 //! Transfers in virtual time.
 
 mod closed_forms;
+mod explicit;
 mod scene;
 mod stations;
 mod xcp;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bentpipe_link::OutageTrace;
 use bentpipe_units::Rate;
 
-use super::super::{Findings, Lab};
+use super::{Findings, Lab};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::results::{Part, Verdict};
@@ -35,7 +35,7 @@ const LIMITED: Rate = match Rate::from_bps(500_000) {
 };
 /// Trials at the same time: each takes a tenth of a processor, those of 50 Mbit/s a third.
 const AT_ONCE: usize = 2;
-const TUNNELS: &str = include_str!("../../../../../data/direttissima.csv");
+const TUNNELS: &str = include_str!("../../../../data/direttissima.csv");
 const SPEED_KMH: f64 = 180.0;
 /// 96 km at 180 km/h.
 const JOURNEY: Duration = Duration::from_secs(1920);
@@ -98,9 +98,7 @@ impl Case {
                 flows: vec![at_once, at_once, flow(LATER, None), flow(LATER, None)],
                 ..of_a_minute(1, WAYS[0], LATER + BEGUN)
             },
-            Case::OneLimited => {
-                Trial { flows: vec![at_once, flow(Duration::ZERO, Some(LIMITED))], ..plain }
-            }
+            Case::OneLimited => Trial { flows: vec![at_once, flow(Duration::ZERO, Some(LIMITED))], ..plain },
             Case::Slower => Trial { rate: Rate::mbps(5), ..of_a_minute(1, WAYS[0], UNDERSTOOD) },
             Case::Unknown => Trial { configured: None, ..plain },
         }
@@ -110,8 +108,7 @@ impl Case {
 /// All cases, with each seed.
 pub(super) fn shares(lab: &Lab<'_>) -> Result<Findings, Error> {
     let cases = Case::all();
-    let trials: Vec<Trial> =
-        cases.iter().flat_map(|case| lab.seeds().map(|seed| case.trial(seed))).collect();
+    let trials: Vec<Trial> = cases.iter().flat_map(|case| lab.seeds().map(|seed| case.trial(seed))).collect();
     let seeds = lab.seeds().count();
     let measured = run(lab, &trials)?;
     let found = Found { measured: cases.iter().copied().zip(measured.chunks(seeds)).collect() };
@@ -130,8 +127,7 @@ pub(super) fn railway(lab: &Lab<'_>) -> Result<Findings, Error> {
         lasts: JOURNEY,
         ..Trial::of_a_minute(TEN, RTT, 0.01, way, seed)
     };
-    let trials: Vec<Trial> =
-        WAYS.iter().flat_map(|way| lab.seeds().map(|seed| journey(way, seed))).collect();
+    let trials: Vec<Trial> = WAYS.iter().flat_map(|way| lab.seeds().map(|seed| journey(way, seed))).collect();
     let seeds = lab.seeds().count();
     // At the same time: a train is not to be waited for three times.
     let measured = run_at_once(lab, &trials)?;
@@ -159,11 +155,7 @@ pub(super) fn railway(lab: &Lab<'_>) -> Result<Findings, Error> {
         of_limit >= 0.9,
         format!("{:.1}% of it", 100.0 * of_limit),
     );
-    Ok(Findings {
-        verdicts: vec![verdict],
-        tables: vec![Part::new("railway", table)],
-        figures: Vec::new(),
-    })
+    Ok(Findings { verdicts: vec![verdict], tables: vec![Part::new("railway", table)], figures: Vec::new() })
 }
 
 fn run(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
@@ -279,8 +271,7 @@ impl Found<'_> {
     }
 
     fn queue(&self, cases: &[Case]) -> Verdict {
-        let longest =
-            cases.iter().map(|&case| self.of(case, Measured::median_queue_s)).fold(0.0, f64::max);
+        let longest = cases.iter().map(|&case| self.of(case, Measured::median_queue_s)).fold(0.0, f64::max);
         Verdict::new(
             "Meanwhile the queue's delay is below 50 ms at the median",
             longest < 0.05,
