@@ -86,6 +86,8 @@ pub struct Flow {
     pub min_rtt: Option<Duration>,
     /// The window, not the rate, holds it back.
     pub window_limited: bool,
+    /// There is something to send, and its receiver has room for it.
+    pub hungry: bool,
 }
 
 #[derive(Debug)]
@@ -141,7 +143,7 @@ struct SlotEntry {
     leg: AtomicU32,
     weight: AtomicU32,
     window_limited: AtomicU32,
-    unused: AtomicU32,
+    hungry: AtomicU32,
 }
 
 // SAFETY: atomics, 24 bytes.
@@ -272,6 +274,7 @@ impl SlotEntry {
             rtt: span(&self.rtt_us),
             min_rtt: span(&self.min_rtt_us),
             window_limited: word(&self.window_limited) != 0,
+            hungry: word(&self.hungry) != 0,
         }
     }
 }

@@ -193,6 +193,7 @@ fn report(flow: &Flow) -> Report {
         rtt: flow.rtt,
         min_rtt: flow.min_rtt,
         window_limited: flow.window_limited,
+        hungry: flow.hungry,
     }
 }
 

@@ -223,6 +223,7 @@ impl Endpoint {
             in_flight: self.sender.queue.outstanding() > 0,
             round_trips: self.sender.congestion.round_trips(),
             window_limited: heard.window_limited,
+            hungry: self.sender.is_hungry(),
         })
     }
 

@@ -296,6 +296,12 @@ impl Sender {
         self.heard = Some(Heard { at, segments, bytes, delivered, lost, window_limited });
     }
 
+    /// There is something to send for which the other side has room, or to send again: it would have more.
+    pub(crate) fn is_hungry(&self) -> bool {
+        let nxt = self.queue.nxt();
+        nxt < self.end() && self.edge.saturating_sub(nxt) >= self.mss || self.queue.lost_bytes() > 0
+    }
+
     /// What was so when the other side was last heard; nothing before anything was sent.
     pub(crate) fn heard(&self) -> Option<Heard> {
         self.heard

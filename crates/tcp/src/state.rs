@@ -82,6 +82,8 @@ pub struct Reported {
     pub round_trips: Option<RoundTrips>,
     /// Its window, not its rate or what there is to send, held it back before it heard from the other side.
     pub window_limited: bool,
+    /// There is something to send, or to send again, and the other side has room for it.
+    pub hungry: bool,
 }
 
 /// TCP's inner variables (PSATS09 §4).

@@ -65,7 +65,7 @@ struct slot {
 	u32 leg;
 	u32 weight;
 	u32 window_limited; /* the window, not the pacing, holds it back */
-	u32 unused;
+	u32 hungry;         /* there is something to send that its rate alone holds back */
 };
 
 _Static_assert(sizeof(struct slot) == 72 && sizeof(struct leg) == 24, "user space counts on it");
@@ -243,6 +243,10 @@ static void report(const struct sock *sk, const struct tcp_sock *tp, const struc
 	slot->header = header_length(sk, tp);
 	slot->in_flight = tp->packets_out;
 	slot->window_limited = packets_in_flight(tp) >= tp->snd_cwnd;
+	/* The receiver's window has room for a segment, and there is one; or one is to be sent again. */
+	u32 room = tp->snd_una + tp->snd_wnd - tp->snd_nxt;
+	slot->hungry = (tp->write_seq != tp->snd_nxt && (s64)(int)room >= tp->mss_cache) ||
+		       tp->lost_out > tp->retrans_out;
 	slot->leg = e->leg;
 	slot->weight = e->weight;
 	slot->at_us = tp->tcp_mstamp;

@@ -86,6 +86,9 @@ struct tcp_sock {
 	u32 rate_delivered;
 	u32 rate_interval_us;
 	u32 snd_wnd; /* bytes */
+	u32 snd_una;
+	u32 snd_nxt;
+	u32 write_seq; /* behind the last byte that the application has written */
 	u32 mss_cache;
 	u32 srtt_us; /* eighths of a microsecond */
 	struct minmax rtt_min;

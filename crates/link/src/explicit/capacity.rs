@@ -34,6 +34,9 @@ const PAUSE: (u32, u32) = (8, 64);
 const TOO_MANY: f64 = 0.12;
 /// Losses beyond the usual that a step of growth has made.
 const BY_GROWTH: f64 = 0.01;
+/// So many standard deviations above what is expected are no chance; of full packets.
+const CHANCE: f64 = 2.0;
+const PACKET: f64 = 1500.0;
 /// A rate that was lowered because of losses was not their cause if so much of them remains.
 const STILL: f64 = 0.6;
 /// So many round trips with its queue a queue should take to be drained; one that is not is none.
@@ -134,12 +137,12 @@ impl Capacity {
             if let Some(carried) = seen.carried.filter(|&carried| carries_less(carried)) {
                 self.lower(carried, seen);
             }
-        } else if loss > self.usual_loss + TOO_MANY && rates.whole {
+        } else if rates.whole && self.has_lost_more(rates, seen.rtt, TOO_MANY) {
             self.blamed = Some((self.estimate, loss));
             self.lower(rates.delivered, seen);
             self.hold_until = seen.now + 2 * (seen.rtt + seen.queue);
         } else if rates.whole {
-            self.judge_growth(loss, seen);
+            self.judge_growth(rates, loss, seen);
             if seen.queue <= NOISE {
                 self.grow(rates, seen);
             }
@@ -186,15 +189,24 @@ impl Capacity {
         }
     }
 
-    fn judge_growth(&mut self, loss: f64, seen: &Observation) {
+    fn judge_growth(&mut self, rates: Rates, loss: f64, seen: &Observation) {
+        let too_much = self.has_lost_more(rates, seen.rtt, BY_GROWTH.max(self.usual_loss));
         match self.grown_from.take() {
-            Some(before) if loss > self.usual_loss + BY_GROWTH.max(self.usual_loss) => {
+            Some(before) if too_much => {
                 self.estimate = before;
                 self.step_back(seen);
             }
             Some(_) => self.growth = (2.0 * self.growth).min(GROWTH.1.max(self.growth)),
             None => self.usual_loss += (loss - self.usual_loss) / 8.0,
         }
+    }
+
+    /// Whether in the last round trip more was lost than usual and `margin` of everything, and more than chance makes of that: a
+    /// lone loss among ten packets is none in ten.
+    fn has_lost_more(&self, rates: Rates, rtt: Duration, margin: f64) -> bool {
+        let packets = |bytes_per_second: f64| bytes_per_second * rtt.as_secs_f64() / PACKET;
+        let expected = packets(rates.lost + rates.delivered) * (self.usual_loss + margin);
+        packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
     }
 
     fn grow(&mut self, rates: Rates, seen: &Observation) {

@@ -34,7 +34,7 @@ const USED: f64 = 0.88;
 const KEPT: f64 = 1.1;
 /// How much faster it may become before the next look at it: so many times what it uses, and this part of a full share.
 const MAY_GROW: (f64, f64) = (2.0, 0.125);
-/// What a connection uses is measured over so many full segments at its rate, and no less than this time.
+/// What a connection uses is measured over so many full segments at its rate, and no less than this time and a round trip.
 const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis(100));
 /// A round trip that was measured longer ago than one of now, and this, says nothing of now.
 const STALE: Duration = Duration::from_millis(200);
@@ -42,6 +42,8 @@ const STALE: Duration = Duration::from_millis(200);
 /// segments take longer than that: it is no queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
+/// Who has been silent for so long, and for two round trips, begins anew.
+const FORGOTTEN: Duration = Duration::from_secs(1);
 /// So many round trips without any acknowledgement are an outage. The rates are kept for when it ends.
 const OUTAGE: f64 = 1.5;
 
@@ -77,6 +79,9 @@ pub struct Report {
     pub min_rtt: Option<Duration>,
     /// Its window, not its rate, holds it back.
     pub window_limited: bool,
+    /// There is something to send, and its receiver has room for it: it would have more. One that waits for acknowledgements only
+    /// claims no more than it uses on the average.
+    pub hungry: bool,
 }
 
 /// What there is for connections that begin before the next [`tick`](Sharer::tick): one of weight w has `rate`·w/(`weight` + w),
@@ -131,6 +136,8 @@ struct Flow {
     delivered: u64,
     lost: u64,
     rate: f64,
+    /// The rate that it has when it is active.
+    full: f64,
     /// Bytes per second that it uses, where it is limited elsewhere.
     limited_to: Option<f64>,
     /// Since when its use is measured, what it had sent then, and what it might have sent since.
@@ -139,6 +146,7 @@ struct Flow {
     might: f64,
     /// Something is on its way, or has been sent since the last tick.
     active: bool,
+    last_active: Time,
     seen: u64,
 }
 
@@ -214,6 +222,8 @@ impl Sharer {
                 delivered: report.delivered,
                 lost: report.lost,
                 rate: 0.0,
+                full: 0.0,
+                last_active: now,
                 limited_to: None,
                 since: report.at,
                 sent_then: report.sent,
@@ -284,26 +294,28 @@ impl Sharer {
 
     /// Who uses its rate, and who is limited elsewhere.
     fn measure_use(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
+        let rtt = self.standing.rtt;
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
-            if !flow.active {
+            if flow.active {
+                flow.last_active = now;
+            } else if now - flow.last_active > FORGOTTEN.max(2 * rtt) {
                 (flow.limited_to, flow.since, flow.sent_then, flow.might) = (None, now, report.sent, 0.0);
                 continue;
             }
-            flow.might += flow.rate * elapsed.as_secs_f64();
-            if report.at <= flow.since {
-                continue;
-            }
-            let span = report.at - flow.since;
-            if flow.might < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1 {
+            flow.might += flow.full * elapsed.as_secs_f64();
+            // Pauses count: a slow reader takes its bytes in bursts. Before its first word nobody knows what it sends.
+            let until = if flow.active { report.at } else { now };
+            let span = until - flow.since;
+            if flow.might < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1.max(rtt) {
                 continue;
             }
             let used = (report.sent - flow.sent_then) as f64 / span.as_secs_f64();
-            let rate = flow.might / (now - flow.since).as_secs_f64();
-            flow.limited_to = (used < USED * rate && !report.window_limited).then_some(used);
-            (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);
+            let might = flow.might / (now - flow.since).as_secs_f64();
+            flow.limited_to = (used < USED * might && !report.window_limited).then_some(used);
             // What it might have sent between its last word and now belongs to the next measurement.
-            flow.might = flow.rate * (now - report.at).as_secs_f64();
+            let rest = flow.full * (now - until).as_secs_f64();
+            (flow.since, flow.sent_then, flow.might) = (until, report.sent, rest);
         }
     }
 
@@ -312,7 +324,8 @@ impl Sharer {
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
             let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;
-            let most = flow.limited_to.map_or(f64::INFINITY, |used| KEPT * used);
+            let content = if report.hungry { f64::INFINITY } else { 0.0 };
+            let most = flow.limited_to.map_or(content, |used| KEPT * used);
             Some(Claim { weight: report.weight.max(1), most })
         }));
         let level = max_min::level(budget, &mut self.claims.clone());
@@ -322,12 +335,15 @@ impl Sharer {
         self.newcomers = Newcomers { rate: budget - kept.0, weight };
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
-            let full = level * f64::from(report.weight.max(1));
-            flow.rate = match flow.limited_to {
-                _ if !flow.active => 0.0,
+            // Who claims nothing now may have what a newcomer has.
+            let newcomer = self.newcomers.rate / f64::from(weight + report.weight.max(1));
+            let full = if report.hungry { level } else { level.min(newcomer) };
+            let full = (full * f64::from(report.weight.max(1))).min(budget);
+            flow.full = match flow.limited_to {
                 None => full,
                 Some(used) => full.min(MAY_GROW.0 * used + MAY_GROW.1 * full),
             };
+            flow.rate = if flow.active { flow.full } else { 0.0 };
             give(report.id, flow.rate);
         }
     }

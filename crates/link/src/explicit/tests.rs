@@ -152,6 +152,7 @@ impl Sender {
             rtt: span(self.rtt),
             min_rtt: span(self.min_rtt),
             window_limited: false,
+            hungry: true,
         }
     }
 }
@@ -330,6 +331,7 @@ mod arbitrary {
                     rtt,
                     min_rtt,
                     window_limited,
+                    hungry: weight % 2 == 0,
                 }
             })
     }
@@ -357,4 +359,29 @@ mod arbitrary {
             }
         }
     }
+}
+
+#[test]
+fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
+    let mut sharer =
+        Sharer::new(SharerConfig { capacity: Some(Rate::mbps(8)), rtt: Duration::from_millis(600) });
+    let report = |id, hungry| Report {
+        id,
+        weight: 1,
+        at: Time::ZERO,
+        sent: 30_000,
+        delivered: 0,
+        lost: 0,
+        in_flight: true,
+        rtt: None,
+        min_rtt: None,
+        window_limited: false,
+        hungry,
+    };
+    let mut rates = HashMap::new();
+    sharer.tick(Time::ZERO, &[report(1, true), report(2, false)], |id, rate| _ = rates.insert(id, rate));
+    assert!(rates[&1] > 0.99e6, "{rates:?}");
+    sharer
+        .tick(Time::ZERO + TICK, &[report(1, true), report(2, true)], |id, rate| _ = rates.insert(id, rate));
+    assert!((rates[&1] / rates[&2] - 1.0).abs() < 1e-9, "{rates:?}");
 }

@@ -137,6 +137,7 @@ fn report(member: Member, reported: &Reported) -> Report {
         rtt: reported.round_trips.map(|rtts| rtts.recent),
         min_rtt: reported.round_trips.map(|rtts| rtts.shortest),
         window_limited: reported.window_limited,
+        hungry: reported.hungry,
     }
 }
 
