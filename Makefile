@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies figures peers setup deny clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies figures railway peers setup deny clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,12 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe demo --out docs/figures
 	$(AS_ROOT) target/release/examples/hybla_slow_start docs/figures/hybla-slow-start.svg
 	target/release/bentpipe lab run all --out docs/experiments
-	$(AS_ROOT) target/release/bentpipe lab run lossy-link p-xcp-boxes --on kernel --out docs/experiments
+	$(AS_ROOT) target/release/bentpipe lab run lossy-link p-xcp-boxes explicit-shares --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
+
+railway: setup ## a train at 180 km/h with this machine's TCP through the proxy: 32 minutes
+	$(CARGO) build --release --locked -p bentpipe
+	$(AS_ROOT) target/release/bentpipe lab run explicit-railway --on kernel --out docs/experiments
 
 peers: setup ## the simulator beside ns-3: single flows, handshakes, speed
 	scripts/setup-peers ns3

@@ -40,6 +40,8 @@ pub(super) fn text(results: &Results) -> String {
 /// A page with links to the figures and tables, which lie beside it.
 pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
     let Results { name, world, seeds, .. } = results;
+    // The results of the kernel have its name behind the experiment's.
+    let name = name.strip_suffix("-kernel").unwrap_or(name);
     let (title, source) = (escaped(&results.title), escaped(&results.source));
     let mut page = format!(
         "# {title}\n\nSource: {source}.\n\n`bentpipe lab run {name} --on {world} --seed {} --seeds {}`.\n",
