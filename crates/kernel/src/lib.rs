@@ -31,6 +31,7 @@ pub mod router;
 pub mod sockopt;
 mod struct_ops;
 pub mod tcp_info;
+mod tcx;
 pub mod timers;
 pub mod tun;
 mod weight;

@@ -6,10 +6,9 @@
 //! ends, and packets then pass with the feedback that their senders ask for. Program and process share a page of
 //! memory. So after [`Router::attach`] no further right is needed.
 
-use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bentpipe_units::Rate;
@@ -17,6 +16,7 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
+use crate::tcx;
 
 mod page;
 mod trial;
@@ -155,7 +155,7 @@ impl Router {
     pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
         let index = index_of(interface)?;
         let mut router = Self::load(config)?;
-        let link = attach(router.program.as_fd(), index)
+        let link = tcx::attach_egress(router.program.as_fd(), index)
             .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
         router._link = Some(link);
         Ok(router)
@@ -259,32 +259,8 @@ pub fn programs_at(interface: &str) -> Result<u32, RouterError> {
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {
-    let fail = |source| RouterError::Interface { interface: interface.to_owned(), source };
-    let name = CString::new(interface).map_err(|error| fail(error.into()))?;
-    // SAFETY: `name` ends with a zero and lives through the call.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(fail(io::Error::last_os_error())),
-        index => Ok(index),
-    }
-}
-
-/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
-fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
-    let interface = i32::try_from(interface).map_err(io::Error::other)?;
-    // SAFETY: a null pointer stands for no options.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            interface,
-            libbpf_sys::BPF_TCX_EGRESS,
-            std::ptr::null(),
-        )
-    };
-    if link < 0 {
-        return Err(io::Error::from_raw_os_error(-link));
-    }
-    // SAFETY: the kernel has just made the descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+    tcx::index_of(interface)
+        .map_err(|source| RouterError::Interface { interface: interface.to_owned(), source })
 }
 
 /// A fixed-point number of so many fractional bits. Negative numbers are zero, and what is too large the largest.

@@ -17,17 +17,17 @@
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use bentpipe_units::Rate;
-use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
 use crate::sockopt;
 use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
+use crate::tcx;
 
 #[allow(
     clippy::all,
@@ -132,7 +132,7 @@ struct Registration {
     name: String,
     full_acks: OwnedFd,
     /// Where there is room, by the interface's number.
-    rooms: Mutex<Vec<(i32, Weak<OwnedFd>)>>,
+    rooms: Mutex<Vec<(u32, Weak<OwnedFd>)>>,
     // In this order: first nobody can choose it any more.
     _control: libbpf_rs::Link,
     _options: libbpf_rs::Link,
@@ -202,11 +202,11 @@ impl Xcp {
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
-        let index = index_of(interface).map_err(failed)?;
+        let index = tcx::index_of(interface).map_err(failed)?;
         // A panic elsewhere leaves a valid value behind.
         let mut rooms = self.registration.rooms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         rooms.retain(|(_, link)| link.strong_count() > 0);
-        match attach(self.registration.full_acks.as_fd(), index) {
+        match tcx::attach_egress(self.registration.full_acks.as_fd(), index) {
             Ok(link) => {
                 let link = Arc::new(link);
                 rooms.push((index, Arc::downgrade(&link)));
@@ -240,24 +240,6 @@ impl Xcp {
         }
         (room, failures)
     }
-}
-
-/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already.
-fn attach(program: BorrowedFd<'_>, interface: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the program is open, and no options are given.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            interface,
-            libbpf_sys::BPF_TCX_EGRESS,
-            std::ptr::null(),
-        )
-    };
-    if link < 0 {
-        return Err(io::Error::from_raw_os_error(-link));
-    }
-    // SAFETY: a new descriptor, which nobody else has.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// Whether `name` is one that a copy of XCP or of P-XCP may have.
@@ -370,13 +352,6 @@ fn interfaces() -> io::Result<Vec<String>> {
     // SAFETY: what if_nameindex returned; nothing refers to it any more.
     unsafe { libc::if_freenameindex(list) };
     Ok(names)
-}
-
-fn index_of(interface: &str) -> io::Result<i32> {
-    let name = std::ffi::CString::new(interface)?;
-    // SAFETY: a string that ends with a zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 { Err(io::Error::last_os_error()) } else { Ok(index.cast_signed()) }
 }
 
 #[cfg(test)]
