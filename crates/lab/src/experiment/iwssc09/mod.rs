@@ -1,0 +1,102 @@
+//! IWSSC09: Lopez Pacheco and Lochin, "Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a
+//! Routers-Assisted Approach" (IWSSC 2009); and the fairness of XCP (Katabi, Handley and Rohrs, SIGCOMM 2002).
+
+mod asymmetric;
+mod fairness;
+mod loss;
+
+use super::{Experiment, Findings, Lab, Runs};
+
+const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a Routers-Assisted Approach, IWSSC 2009";
+const KATABI: &str =
+    "Katabi, Handley, Rohrs: Congestion Control for High Bandwidth-Delay Product Networks, SIGCOMM 2002";
+const SCENARIO: (&str, &str) = ("scenarios/xcp.toml", include_str!("../../../../../scenarios/xcp.toml"));
+const SHARED: (&str, &str) = ("scenarios/pepsal.toml", include_str!("../../../../../scenarios/pepsal.toml"));
+const MBIT: f64 = 1e6;
+/// Payload of a 1500-byte packet with 20 bytes of IP, 20 of TCP, 12 of timestamps and 16 of congestion header.
+const PAYLOAD: f64 = 1432.0 / 1500.0;
+
+pub(super) const ASYMMETRIC: Experiment = Experiment {
+    name: "iwssc09-asymmetric",
+    title: "XCP and P-XCP where one of two flows is limited elsewhere",
+    source: SOURCE,
+    seeds: 3,
+    run: asymmetric::run,
+    on_kernel: None,
+};
+
+pub(super) const LOSS: Experiment = Experiment {
+    name: "iwssc09-loss",
+    title: "XCP and P-XCP over four loss recoveries where one packet in a thousand is lost",
+    source: SOURCE,
+    seeds: 10,
+    run: loss::run,
+    on_kernel: None,
+};
+
+pub(super) const FAIRNESS: Experiment = Experiment {
+    name: "xcp-fairness",
+    title: "Three satellite flows and three terrestrial ones under one XCP router",
+    source: KATABI,
+    seeds: 5,
+    run: fairness::run,
+    on_kernel: None,
+};
+
+/// A router and its senders: the scenarios' names for them, which are those of the publication in lower case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Xcp,
+    PXcp,
+}
+
+impl Variant {
+    const ALL: [Variant; 2] = [Variant::Xcp, Variant::PXcp];
+
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Xcp => "XCP",
+            Variant::PXcp => "P-XCP",
+        }
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Variant::Xcp => "xcp",
+            Variant::PXcp => "p_xcp",
+        }
+    }
+
+    /// On the link and in the TCP of these names.
+    fn settings(self, link: &str, tcp: &str) -> Vec<String> {
+        let name = self.name().to_lowercase();
+        vec![format!("link.{link}.xcp.variant={name}"), format!("tcp.{tcp}.congestion={name}")]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Progress;
+    use super::*;
+    use crate::results::Verdict;
+    use crate::results::{Seeds, World};
+
+    /// With so many seeds, the verdicts that do not agree.
+    fn disagreeing(experiment: Experiment, count: u64) -> Vec<Verdict> {
+        let results = experiment.run(World::Sim, Seeds { first: 1, count }, &Progress::default()).unwrap();
+        results.verdicts.into_iter().filter(|verdict| !verdict.agrees).collect()
+    }
+
+    #[test]
+    fn shares_are_as_published_where_one_flow_is_limited_and_where_round_trips_differ() {
+        assert_eq!(disagreeing(ASYMMETRIC, 1), []);
+        assert_eq!(disagreeing(FAIRNESS, 1), []);
+    }
+
+    #[test]
+    fn losses_do_what_is_published_but_for_slow_but_steady_at_500_ms() {
+        let disagreeing = disagreeing(LOSS, 3);
+        assert!(disagreeing.len() <= 1, "{disagreeing:?}");
+        assert!(disagreeing.iter().all(|verdict| verdict.claim.ends_with("less than once in three minutes")));
+    }
+}
