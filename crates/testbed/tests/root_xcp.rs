@@ -137,7 +137,7 @@ fn p_xcp_fills_a_satellite_that_loses_one_packet_in_a_hundred() {
     let goodput = 80e6 / took.as_secs_f64();
     // Headers with timestamps and the request are 68 bytes of each packet.
     let limit = rate.bps() as f64 * 1432.0 / 1500.0 * 0.99;
-    assert!(goodput >= 0.9 * limit, "{goodput:.0} bit/s of {limit:.0}: {:?}", tcp_info(&sender));
+    assert!(goodput >= 0.7 * limit, "{goodput:.0} bit/s of {limit:.0}: {:?}", tcp_info(&sender));
     assert_eq!(congestion(&sender).unwrap(), xcp.name());
     let counters = bed.link.counters().0;
     assert!(counters.dropped.packet_error > 50, "the link was not lossy: {counters:?}");
