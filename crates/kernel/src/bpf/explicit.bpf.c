@@ -76,7 +76,6 @@ struct explicit {
 	u32 slot;         /* number + 1, 0: none */
 	u32 leg;
 	u32 weight;
-	u32 delivered;    /* at the last acknowledgement */
 	u32 min_rtt_us;   /* of this epoch */
 	u32 before_us;    /* of the epoch before */
 	u32 recent_rtt_us; /* of this `recent`, 0: none */
@@ -267,7 +266,6 @@ void BPF_PROG(explicit_init, struct sock *sk)
 		e->member = 1;
 		take_slot(sk, e);
 	}
-	e->delivered = tp->delivered;
 	if (sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 	struct slot *slot = slot_of(e);
@@ -298,7 +296,6 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 	struct slot *slot = slot_of(e);
 
 	follow_rtt(e, slot, tp->tcp_mstamp, rs->rtt_us);
-	e->delivered = tp->delivered;
 	if (slot)
 		report(sk, tp, e, slot);
 	obey(sk, tp, e, slot);
