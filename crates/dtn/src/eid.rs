@@ -1,0 +1,282 @@
+//! Endpoint identifiers: who sends bundles and who gets them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest identifier that is accepted, bytes: more than any DNS name and path that people write.
+pub(crate) const MAX_LEN: usize = 1024;
+
+/// An endpoint identifier (RFC 9171 §4.2.5.1): `dtn://node/service`, `ipn:node.service`, or `dtn:none`.
+///
+/// The node itself is the endpoint with an empty service, `dtn://node/`, or service 0, `ipn:node.0`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Eid {
+    /// Nobody.
+    None,
+    /// `dtn://node/service`.
+    Dtn {
+        /// The node's name, not empty.
+        node: Box<str>,
+        /// What follows the node's slash, without it; empty is the node itself.
+        service: Box<str>,
+    },
+    /// `ipn:node.service`.
+    Ipn {
+        /// The node's number.
+        node: u64,
+        /// The service's number; 0 is the node itself.
+        service: u64,
+    },
+}
+
+/// Text that is no endpoint identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no endpoint: {reason}; endpoints are written dtn://node/service, ipn:5.7 or dtn:none")]
+pub struct EidError {
+    text: String,
+    reason: &'static str,
+}
+
+/// Endpoints of which a route speaks: one, or with a `*` at the end all that begin like this (`dtn://moon/*`, `dtn://m*`, `ipn:5.*`,
+/// `*`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EidPattern(String);
+
+impl Eid {
+    /// The node that the endpoint belongs to, as an endpoint; of nobody it is nobody.
+    pub fn node(&self) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Dtn { node, .. } => Self::Dtn { node: node.clone(), service: "".into() },
+            Self::Ipn { node, .. } => Self::Ipn { node: *node, service: 0 },
+        }
+    }
+
+    /// Whether it is a node, not a service of one.
+    pub fn is_node(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Dtn { service, .. } => service.is_empty(),
+            Self::Ipn { service, .. } => *service == 0,
+        }
+    }
+
+    /// The service as text, without the node; `None` of a node and of nobody.
+    pub fn service(&self) -> Option<String> {
+        match self {
+            Self::Dtn { service, .. } if !service.is_empty() => Some(service.to_string()),
+            Self::Ipn { service, .. } if *service != 0 => Some(service.to_string()),
+            _ => None,
+        }
+    }
+
+    /// A service of the same node, under the rules of its scheme: any path, or a number.
+    ///
+    /// # Errors
+    /// [`EidError`] if the scheme has no such service, or nobody is asked for one.
+    pub fn with_service(&self, service: &str) -> Result<Self, EidError> {
+        match self {
+            Self::None => Err(EidError { text: service.into(), reason: "nobody has no services" }),
+            Self::Dtn { node, .. } => format!("dtn://{node}/{service}").parse(),
+            Self::Ipn { node, .. } => format!("ipn:{node}.{service}").parse(),
+        }
+    }
+}
+
+impl FromStr for Eid {
+    type Err = EidError;
+
+    fn from_str(text: &str) -> Result<Self, EidError> {
+        parse(text).map_err(|reason| EidError { text: text.chars().take(80).collect(), reason })
+    }
+}
+
+fn parse(text: &str) -> Result<Eid, &'static str> {
+    if text.len() > MAX_LEN {
+        return Err("it is too long");
+    }
+    if text == "dtn:none" {
+        return Ok(Eid::None);
+    }
+    if let Some(rest) = text.strip_prefix("dtn://") {
+        let (node, service) = rest.split_once('/').ok_or("after the node's name comes a slash")?;
+        if node.is_empty() {
+            return Err("the node has no name");
+        }
+        // RFC 3986: what is not visible ASCII has to be written with percent signs.
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("only visible ASCII characters are allowed");
+        }
+        return Ok(Eid::Dtn { node: node.into(), service: service.into() });
+    }
+    if let Some(rest) = text.strip_prefix("ipn:") {
+        let (node, service) = rest.split_once('.').ok_or("between node and service is a dot")?;
+        let number = |text: &str| -> Result<u64, &'static str> {
+            if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err("node and service are numbers");
+            }
+            text.parse().map_err(|_| "node and service are numbers below 2^64")
+        };
+        let (node, service) = (number(node)?, number(service)?);
+        // ipn:0.0 is nobody (RFC 9758 §3.4.1).
+        return match (node, service) {
+            (0, 0) => Ok(Eid::None),
+            (0, _) => Err("node 0 has no services"),
+            _ => Ok(Eid::Ipn { node, service }),
+        };
+    }
+    Err("its scheme is neither dtn nor ipn")
+}
+
+impl fmt::Display for Eid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("dtn:none"),
+            Self::Dtn { node, service } => write!(f, "dtn://{node}/{service}"),
+            Self::Ipn { node, service } => write!(f, "ipn:{node}.{service}"),
+        }
+    }
+}
+
+impl EidPattern {
+    /// Whether it speaks of this endpoint.
+    pub fn matches(&self, eid: &Eid) -> bool {
+        let text = eid.to_string();
+        match self.0.strip_suffix('*') {
+            Some(beginning) => text.starts_with(beginning),
+            None => text == self.0,
+        }
+    }
+
+    /// How much it says: of two patterns that match, the one that says more decides.
+    pub fn precision(&self) -> usize {
+        if self.0.ends_with('*') { self.0.len() - 1 } else { usize::MAX }
+    }
+}
+
+impl FromStr for EidPattern {
+    type Err = EidError;
+
+    fn from_str(text: &str) -> Result<Self, EidError> {
+        let error = |reason| EidError { text: text.chars().take(80).collect(), reason };
+        if text.len() > MAX_LEN {
+            return Err(error("it is too long"));
+        }
+        match text.strip_suffix('*') {
+            Some(beginning) if beginning.contains('*') => Err(error("a * may stand at the end only")),
+            Some(beginning)
+                if beginning.is_empty()
+                    || beginning.starts_with("dtn://")
+                    || beginning.starts_with("ipn:") =>
+            {
+                Ok(Self(text.into()))
+            }
+            Some(_) => Err(error("before the * comes the beginning of an endpoint")),
+            None => text.parse::<Eid>().map(|eid| Self(eid.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for EidPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for Eid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Eid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for EidPattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn eid(text: &str) -> Eid {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_read() {
+        for text in ["dtn:none", "dtn://gs1/", "dtn://gs1/files/in", "dtn://gs1/~group", "ipn:5.0", "ipn:5.7"]
+        {
+            assert_eq!(eid(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_says_why() {
+        for (text, reason) in [
+            ("", "scheme"),
+            ("gs1", "scheme"),
+            ("dtn:", "scheme"),
+            ("dtn://gs1", "slash"),
+            ("dtn:///x", "no name"),
+            ("dtn://gs 1/", "ASCII"),
+            ("dtn://gs1/ä", "ASCII"),
+            ("ipn:5", "dot"),
+            ("ipn:5.x", "numbers"),
+            ("ipn:5.+7", "numbers"),
+            ("ipn:18446744073709551616.0", "2^64"),
+            ("ipn:0.3", "node 0"),
+        ] {
+            let error = text.parse::<Eid>().unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains("written"), "{text}: {error}");
+        }
+        assert!(format!("dtn://{}/", "x".repeat(MAX_LEN)).parse::<Eid>().is_err());
+    }
+
+    #[test]
+    fn nodes_and_services() {
+        assert_eq!(eid("dtn://gs1/a/b").node(), eid("dtn://gs1/"));
+        assert_eq!(eid("ipn:5.7").node(), eid("ipn:5.0"));
+        assert!(eid("dtn://gs1/").is_node() && eid("ipn:5.0").is_node());
+        assert!(!eid("dtn:none").is_node() && !eid("ipn:5.7").is_node());
+        assert_eq!(eid("dtn://gs1/a/b").service().as_deref(), Some("a/b"));
+        assert_eq!(eid("ipn:5.0").with_service("9").unwrap(), eid("ipn:5.9"));
+        assert!(eid("ipn:5.0").with_service("files").is_err());
+        assert!(Eid::None.with_service("files").is_err());
+        assert_eq!(eid("ipn:0.0"), Eid::None);
+    }
+
+    #[test]
+    fn patterns_speak_of_one_endpoint_or_of_a_beginning() {
+        let matches = |pattern: &str, text: &str| pattern.parse::<EidPattern>().unwrap().matches(&eid(text));
+        assert!(
+            matches("dtn://moon/*", "dtn://moon/base")
+                && matches("*", "ipn:1.2")
+                && matches("ipn:5.*", "ipn:5.7")
+        );
+        assert!(!matches("dtn://moon/*", "dtn://moon2/base") && !matches("ipn:5.*", "ipn:51.7"));
+        assert!(matches("dtn://moon/x", "dtn://moon/x") && !matches("dtn://moon/x", "dtn://moon/xy"));
+        for text in ["dtn://*/x*", "moon*", "moon"] {
+            assert!(text.parse::<EidPattern>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,64}") {
+            if let Ok(eid) = text.parse::<Eid>() {
+                prop_assert_eq!(eid.to_string().parse::<Eid>().unwrap(), eid);
+            }
+            let _ = text.parse::<EidPattern>();
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A bundle node: store and forward (RFC 9171) where an end-to-end connection has no chance.
+//!
+//! ```text
+//!  application ──HTTP over a Unix socket──► app ─┐                       ┌─► app ──► application
+//!                                                ▼                       │
+//!  next node ◄──TCPCLv4── tcpcl ◄── outgoing ── node ── accept ── store ─┘
+//!  other node ──TCPCLv4──► tcpcl ── reception ───┘      route
+//! ```
+//!
+//! [`bundle`] is what travels, [`route`] says where to, [`store`] keeps it until the next hop has acknowledged it, [`tcpcl`] moves
+//! it between two nodes, [`node`] decides, and [`app`] is the door for applications. `bundle` and `route` know no clock, socket or
+//! thread.
+
+pub mod bundle;
+mod eid;
+pub mod route;
+pub mod store;
+pub mod tcpcl;
+mod time;
+
+pub use eid::{Eid, EidError, EidPattern};
+pub use time::DtnTime;

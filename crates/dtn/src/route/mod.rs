@@ -1,0 +1,1 @@
+//! Where a bundle goes next: static routes and contact plans.
