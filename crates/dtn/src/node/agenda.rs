@@ -1,0 +1,319 @@
+//! What is to be done with the bundles of the store, and in which order. Pure: no clock, no disk.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::bundle::{BundleId, Fragment, Priority};
+use crate::route::{Decision, Routes};
+use crate::store::{Key, Purpose, Record};
+use crate::{DtnTime, Eid};
+
+/// A bundle that nobody takes is offered again after this time.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
+
+/// The order in a queue: what is urgent first, then what came first.
+type Place = (Reverse<Priority>, Key);
+
+/// All bundles of the store, by what they wait for.
+#[derive(Debug)]
+pub(crate) struct Agenda {
+    routes: Routes,
+    entries: BTreeMap<Key, Entry>,
+    /// What can go to a peer now.
+    queues: BTreeMap<Eid, BTreeSet<Place>>,
+    /// What waits for an application.
+    deliveries: BTreeMap<Eid, BTreeSet<Place>>,
+    /// What waits for a contact or a route, by when to look again.
+    parked: BTreeSet<(DtnTime, Key)>,
+    expiries: BTreeSet<(DtnTime, Key)>,
+    /// Fragments for this node, by the bundle that they are of.
+    parts: HashMap<BundleId, Vec<Key>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: Record,
+    status: Status,
+    /// Peers that do not want it.
+    refused_by: Vec<Eid>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Status {
+    Queued(Eid),
+    Parked(DtnTime),
+    /// A session has it.
+    Sending,
+    /// An application may have it.
+    Deliverable,
+    /// An application has it.
+    Delivering,
+    /// It waits for other fragments.
+    Part,
+}
+
+/// How many bundles wait for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Waiting {
+    pub(crate) queued: usize,
+    pub(crate) parked: usize,
+    pub(crate) sending: usize,
+    pub(crate) deliverable: usize,
+    pub(crate) parts: usize,
+}
+
+impl Agenda {
+    pub(crate) fn new(routes: Routes) -> Self {
+        Self {
+            routes,
+            entries: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            expiries: BTreeSet::new(),
+            parts: HashMap::new(),
+        }
+    }
+
+    /// Takes a bundle of the store in. Returns the peer for which there is something to send now.
+    pub(crate) fn insert(&mut self, record: Record, now: DtnTime) -> Option<Eid> {
+        let (key, purpose) = (record.key, record.purpose);
+        self.expiries.insert((record.expires, key));
+        let whole = whole_id(&record.bundle.id);
+        let destination = record.bundle.destination.clone();
+        let place = (Reverse(record.bundle.priority), key);
+        let status = match purpose {
+            Purpose::Forward => Status::Parked(now),
+            Purpose::Deliver => Status::Deliverable,
+            Purpose::Reassemble => Status::Part,
+        };
+        self.entries.insert(key, Entry { record, status, refused_by: Vec::new() });
+        match purpose {
+            Purpose::Forward => {
+                self.parked.insert((now, key));
+                return self.route(key, now);
+            }
+            Purpose::Deliver => {
+                self.deliveries.entry(destination).or_default().insert(place);
+            }
+            Purpose::Reassemble => self.parts.entry(whole).or_default().push(key),
+        }
+        None
+    }
+
+    /// Finds out where a bundle that is not under way goes next. Returns the peer if it can go now.
+    fn route(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
+        let entry = self.entries.get(&key)?;
+        let bundle = &entry.record.bundle;
+        let status = match self.routes.next(&bundle.destination, bundle.payload_len, now, &entry.refused_by) {
+            Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
+            Decision::Via { from, .. } => Status::Parked(from),
+            Decision::NoRoute => Status::Parked(now.after(TRY_AGAIN)),
+        };
+        let peer = if let Status::Queued(peer) = &status { Some(peer.clone()) } else { None };
+        self.set(key, status);
+        peer
+    }
+
+    /// Moves a bundle from one queue to another.
+    fn set(&mut self, key: Key, status: Status) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let place = (Reverse(entry.record.bundle.priority), key);
+        let before = std::mem::replace(&mut entry.status, status.clone());
+        let destination = entry.record.bundle.destination.clone();
+        match before {
+            Status::Queued(peer) => take(&mut self.queues, &peer, &place),
+            Status::Parked(until) => {
+                self.parked.remove(&(until, key));
+            }
+            Status::Deliverable => take(&mut self.deliveries, &destination, &place),
+            Status::Sending | Status::Delivering | Status::Part => {}
+        }
+        match status {
+            Status::Queued(peer) => {
+                self.queues.entry(peer).or_default().insert(place);
+            }
+            Status::Parked(until) => {
+                self.parked.insert((until, key));
+            }
+            Status::Deliverable => {
+                self.deliveries.entry(destination).or_default().insert(place);
+            }
+            Status::Sending | Status::Delivering | Status::Part => {}
+        }
+    }
+
+    /// The most urgent bundle that can go to a peer now, which is then under way.
+    pub(crate) fn next_for(&mut self, peer: &Eid) -> Option<Record> {
+        let (_, key) = *self.queues.get(peer)?.first()?;
+        self.set(key, Status::Sending);
+        self.entries.get(&key).map(|entry| entry.record.clone())
+    }
+
+    /// A bundle that was under way is to be sent again. Returns the peer if that can be now.
+    pub(crate) fn put_back(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
+        if self.entries.get(&key)?.status != Status::Sending {
+            return None;
+        }
+        self.set(key, Status::Parked(now));
+        self.route(key, now)
+    }
+
+    /// A peer has no room for it now.
+    pub(crate) fn postpone(&mut self, key: Key, until: DtnTime) {
+        self.set(key, Status::Parked(until));
+    }
+
+    /// A peer does not want it: it goes another way, if there is one.
+    pub(crate) fn avoid(&mut self, key: Key, peer: &Eid, now: DtnTime) -> Option<Eid> {
+        self.entries.get_mut(&key)?.refused_by.push(peer.clone());
+        self.set(key, Status::Parked(now));
+        let elsewhere = self.route(key, now);
+        if elsewhere.is_none()
+            && let Some(entry) = self.entries.get_mut(&key)
+        {
+            // Who refused it may think better of it.
+            entry.refused_by.clear();
+        }
+        elsewhere
+    }
+
+    /// Takes a bundle out.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Record> {
+        // To where no queue has it.
+        self.set(key, Status::Sending);
+        let record = self.entries.remove(&key)?.record;
+        self.expiries.remove(&(record.expires, key));
+        let whole = whole_id(&record.bundle.id);
+        if let Some(parts) = self.parts.get_mut(&whole) {
+            parts.retain(|part| *part != key);
+            if parts.is_empty() {
+                self.parts.remove(&whole);
+            }
+        }
+        Some(record)
+    }
+
+    /// The most urgent bundle for an application, which then has it.
+    pub(crate) fn next_delivery(&mut self, endpoint: &Eid) -> Option<Record> {
+        let (_, key) = *self.deliveries.get(endpoint)?.first()?;
+        self.set(key, Status::Delivering);
+        self.entries.get(&key).map(|entry| entry.record.clone())
+    }
+
+    /// The application has not acknowledged it: another may have it.
+    pub(crate) fn release(&mut self, key: Key) {
+        if self.entries.get(&key).is_some_and(|entry| entry.status == Status::Delivering) {
+            self.set(key, Status::Deliverable);
+        }
+    }
+
+    /// A bundle that is for an application.
+    pub(crate) fn for_application(&self, key: Key) -> Option<&Record> {
+        let record = &self.entries.get(&key)?.record;
+        (record.purpose == Purpose::Deliver).then_some(record)
+    }
+
+    /// The fragments of the bundle that this one is of.
+    pub(crate) fn parts_of(&self, id: &BundleId) -> Vec<(Key, Fragment)> {
+        let keys = self.parts.get(&whole_id(id)).map(Vec::as_slice).unwrap_or_default();
+        let part = |key: &Key| Some((*key, self.entries.get(key)?.record.bundle.id.fragment?));
+        keys.iter().filter_map(part).collect()
+    }
+
+    /// A bundle by its number.
+    pub(crate) fn get(&self, key: Key) -> Option<&Record> {
+        self.entries.get(&key).map(|entry| &entry.record)
+    }
+
+    /// All bundles in the order of arrival, with what they wait for in a word.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, &'static str)> {
+        self.entries.values().map(|entry| (&entry.record, entry.status.word()))
+    }
+
+    /// Whether a bundle is with a session or an application, which may still acknowledge it.
+    pub(crate) fn is_in_hand(&self, key: Key) -> bool {
+        let in_hand = |entry: &Entry| matches!(entry.status, Status::Sending | Status::Delivering);
+        self.entries.get(&key).is_some_and(in_hand)
+    }
+
+    /// What is of no more use, and in nobody's hand.
+    pub(crate) fn expired(&self, now: DtnTime) -> Vec<Key> {
+        let over = self.expiries.iter().take_while(|(at, _)| *at <= now);
+        over.map(|(_, key)| *key).filter(|key| !self.is_in_hand(*key)).collect()
+    }
+
+    /// Looks at all routes again: after a contact has begun or ended, or where something is parked no longer. Returns the peers
+    /// for which there is something to send.
+    pub(crate) fn reroute(&mut self, now: DtnTime, all: bool) -> BTreeSet<Eid> {
+        let due: Vec<Key> = if all {
+            let queued = self.queues.values().flatten().map(|(_, key)| *key);
+            queued.chain(self.parked.iter().map(|(_, key)| *key)).collect()
+        } else {
+            self.parked.iter().take_while(|(until, _)| *until <= now).map(|(_, key)| *key).collect()
+        };
+        due.into_iter().filter_map(|key| self.route(key, now)).collect()
+    }
+
+    /// When a contact of this node begins or ends next.
+    pub(crate) fn next_change(&self, now: DtnTime) -> Option<DtnTime> {
+        self.routes.next_change(now)
+    }
+
+    /// Whether this node may speak with a peer now, as far as the contact plan says.
+    pub(crate) fn is_open(&self, peer: &Eid, now: DtnTime) -> bool {
+        matches!(self.routes.next(peer, 0, now, &[]), Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
+    }
+
+    /// Where a bundle of this length to this endpoint may be cut so that it fits.
+    pub(crate) fn fits(&self, destination: &Eid, now: DtnTime) -> Option<u64> {
+        match self.routes.next(destination, 0, now, &[]) {
+            Decision::Via { fits, .. } => fits,
+            Decision::NoRoute => None,
+        }
+    }
+
+    /// Bundles that wait for a peer.
+    pub(crate) fn queued_for(&self, peer: &Eid) -> usize {
+        self.queues.get(peer).map_or(0, BTreeSet::len)
+    }
+
+    /// Bundles that wait, by what for.
+    pub(crate) fn waiting(&self) -> Waiting {
+        let mut waiting = Waiting { parked: self.parked.len(), ..Waiting::default() };
+        waiting.queued = self.queues.values().map(BTreeSet::len).sum();
+        waiting.deliverable = self.deliveries.values().map(BTreeSet::len).sum();
+        waiting.parts = self.parts.values().map(Vec::len).sum();
+        let elsewhere = waiting.parked + waiting.queued + waiting.deliverable + waiting.parts;
+        waiting.sending = self.entries.len().saturating_sub(elsewhere);
+        waiting
+    }
+}
+
+impl Status {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Queued(_) => "queued",
+            Self::Parked(_) => "waiting for a route",
+            Self::Sending => "sending",
+            Self::Deliverable => "waiting for its application",
+            Self::Delivering => "with its application",
+            Self::Part => "waiting for other fragments",
+        }
+    }
+}
+
+/// The bundle that a fragment is of.
+pub(crate) fn whole_id(id: &BundleId) -> BundleId {
+    BundleId { fragment: None, ..id.clone() }
+}
+
+fn take(queues: &mut BTreeMap<Eid, BTreeSet<Place>>, whose: &Eid, place: &Place) {
+    if let Some(queue) = queues.get_mut(whose) {
+        queue.remove(place);
+        if queue.is_empty() {
+            queues.remove(whose);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What sessions ask of the node.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::Eid;
+use crate::bundle::report::{Reason, Status};
+use crate::bundle::{Bundle, fragment};
+use crate::store::{Change, Key, Purpose, Record, StoreError};
+use crate::tcpcl::{Host, Incoming, Outgoing, Refusal, Ticket};
+
+use super::outgoing::Sending;
+use super::reception::FromPeer;
+use super::{Node, clock};
+
+/// A peer without room is asked again after this time.
+const ROOM_AFTER: Duration = Duration::from_secs(10);
+
+impl Host for Node {
+    fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String> {
+        let known = self.0.peers.get(peer).ok_or_else(|| {
+            format!("{peer} is not in this node's configuration; add [[peers]] with id = \"{peer}\" if it shall be")
+        })?;
+        match proven {
+            Some(proven) if proven != peer => {
+                Err(format!("it says that it is {peer}, but its certificate is that of {proven}"))
+            }
+            None if known.must_prove() => {
+                Err(format!("{peer} has no encryption, which this node's configuration requires of it"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn receive(&self, peer: &Eid, announced: Option<u64>) -> Result<Box<dyn Incoming>, Refusal> {
+        let usage = self.store().usage();
+        if announced.is_some_and(|len| len > usage.quota.get()) {
+            self.0.counters.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                "refused a bundle of {peer}: it has {} bytes, the store's quota is {}",
+                announced.unwrap_or_default(),
+                usage.quota
+            );
+            return Err(Refusal::NoResources);
+        }
+        Ok(Box::new(FromPeer::new(self.clone(), peer.clone())))
+    }
+
+    fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
+        loop {
+            let record = {
+                let mut agenda = self.agenda();
+                if !agenda.is_open(peer, clock()) {
+                    return None;
+                }
+                agenda.next_for(peer)?
+            };
+            let key = record.key;
+            match self.prepare(peer, record, limit) {
+                Ok(Some(sending)) => return Some(Box::new(sending)),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!("cannot send a bundle to {peer}: {error}");
+                    self.agenda().postpone(key, clock().after(ROOM_AFTER));
+                }
+            }
+        }
+    }
+
+    fn ready(&self, peer: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        match self.0.peers.get(peer) {
+            Some(peer) => Box::pin(peer.ready.notified()),
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
+    fn sent(&self, peer: &Eid, ticket: Ticket) {
+        let Some(record) = self.agenda().remove(Key(ticket)) else { return };
+        self.is_done(record.key);
+        let counters = &self.0.counters;
+        counters.sent.fetch_add(1, Ordering::Relaxed);
+        counters.sent_bytes.fetch_add(record.bundle.payload_len, Ordering::Relaxed);
+        tracing::debug!("{peer} has {}", record.bundle.id);
+        if record.bundle.reports.forwarding {
+            self.report(&record.bundle, Status::Forwarded, Reason::None);
+        }
+    }
+
+    fn refused(&self, peer: &Eid, ticket: Ticket, why: Refusal) {
+        let (key, now) = (Key(ticket), clock());
+        match why {
+            Refusal::Completed => return self.sent(peer, ticket),
+            Refusal::Retransmit | Refusal::SessionTerminating => return self.returned(peer, ticket),
+            Refusal::NoResources => {
+                tracing::info!("{peer} has no room for a bundle; it is tried again in {ROOM_AFTER:?}");
+                self.agenda().postpone(key, now.after(ROOM_AFTER));
+            }
+            Refusal::NotAcceptable | Refusal::ExtensionFailure | Refusal::Other(_) => {
+                tracing::warn!("{peer} does not take bundle {ticket}: {why:?}");
+                let elsewhere = self.agenda().avoid(key, peer, now);
+                self.wake(elsewhere.iter());
+            }
+        }
+        self.0.keeper.notify_one();
+    }
+
+    fn returned(&self, _peer: &Eid, ticket: Ticket) {
+        self.0.counters.broken_off.fetch_add(1, Ordering::Relaxed);
+        let again = self.agenda().put_back(Key(ticket), clock());
+        self.wake(again.iter());
+    }
+}
+
+impl Node {
+    /// What goes to the peer of a bundle that is its turn. `None` if it does not go as it is: it is cut, or given up.
+    fn prepare(&self, peer: &Eid, record: Record, limit: u64) -> Result<Option<Sending>, StoreError> {
+        let now = clock();
+        if record.expires <= now {
+            self.give_up(&[record.key], Reason::LifetimeExpired)?;
+            return Ok(None);
+        }
+        let bundle = match record.bundle.for_next_hop(&self.0.me, now, record.received) {
+            Ok(bundle) => bundle,
+            Err(_) => {
+                self.give_up(&[record.key], Reason::HopLimitExceeded)?;
+                return Ok(None);
+            }
+        };
+        let most = self.most_for(peer, &bundle, limit);
+        if bundle.payload_len > most {
+            return self.cut(peer, &record, most).map(|()| None);
+        }
+        Ok(Some(Sending::new(record.key, &bundle, self.store().read(&record.payload))))
+    }
+
+    /// Bytes of payload that go to the peer in one transfer.
+    fn most_for(&self, peer: &Eid, bundle: &Bundle, limit: u64) -> u64 {
+        let blocks = bundle.encoded_len() - bundle.payload_len;
+        // A fragment's head is a little longer than that of the whole: two more numbers of at most nine bytes.
+        let of_transfer = limit.saturating_sub(blocks + 32);
+        let of_contact = self.agenda().fits(&bundle.destination, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
+        let chosen = self.0.peers.get(peer).and_then(|peer| peer.settings.fragment_above);
+        of_transfer.min(of_contact).min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
+    }
+
+    /// Puts fragments in the place of a bundle, each no longer than `most`.
+    fn cut(&self, peer: &Eid, record: &Record, most: u64) -> Result<(), StoreError> {
+        let now = clock();
+        let begin = record.bundle.id.fragment.map_or(0, |part| part.offset);
+        let ranges = if most == 0 { Vec::new() } else { fragment::pieces(record.bundle.payload_len, most) };
+        let piece = |range: &Range<u64>| {
+            let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
+            let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));
+            Some(Record { key, bundle: Arc::new(bundle), payload, purpose: Purpose::Forward, ..record.clone() })
+        };
+        let pieces: Option<Vec<Record>> = ranges.iter().map(piece).collect();
+        let Some(pieces) = pieces.filter(|pieces| !pieces.is_empty()) else {
+            tracing::warn!(
+                "{} has {} bytes and must not be cut, {peer} takes {most}: it waits for another way",
+                record.bundle.id,
+                record.bundle.payload_len
+            );
+            let elsewhere = self.agenda().avoid(record.key, peer, now);
+            self.wake(elsewhere.iter());
+            return Ok(());
+        };
+        let mut changes: Vec<Change> = pieces.iter().cloned().map(Change::Put).collect();
+        changes.push(Change::Remove(record.key));
+        self.store().commit(changes)?;
+        let mut agenda = self.agenda();
+        agenda.remove(record.key);
+        for piece in pieces {
+            agenda.insert(piece, now);
+        }
+        Ok(())
+    }
+}

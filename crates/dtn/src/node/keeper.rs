@@ -1,0 +1,62 @@
+//! The task that gives up what is too old, looks for new ways, and tidies the index.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use crate::bundle::report::Reason;
+use crate::store::Change;
+
+use super::{Node, clock};
+
+/// The longest time that it sleeps.
+const ROUND: Duration = Duration::from_secs(1);
+/// How long it lets work gather: bundles that leave the index in one transaction cost one flush of the disk.
+const GATHER: Duration = Duration::from_millis(20);
+/// How often names of bundles that are over are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(600);
+
+impl Node {
+    /// Keeps house until it is cancelled.
+    pub(crate) async fn keep_house(self) {
+        let mut looked = clock();
+        let mut forgot = clock();
+        loop {
+            let _ = tokio::time::timeout(ROUND, self.0.keeper.notified()).await;
+            tokio::time::sleep(GATHER).await;
+            let now = clock();
+            let changed = self.agenda().next_change(looked).is_some_and(|change| change <= now);
+            looked = now;
+            let peers = self.agenda().reroute(now, changed);
+            self.wake(&peers);
+            let forget = now.since(forgot) >= FORGET_EVERY;
+            if forget {
+                forgot = now;
+            }
+            let node = self.clone();
+            // A panic there is a fault of this program that the next round meets again; the log has it.
+            let _ = tokio::task::spawn_blocking(move || node.tidy(forget)).await;
+        }
+    }
+
+    /// Writes down what has gone and what is over. Blocks on the disk.
+    pub(crate) fn tidy(&self, forget: bool) {
+        let now = clock();
+        let done = std::mem::take(&mut *self.0.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut changes: Vec<Change> = done.iter().map(|key| Change::Remove(*key)).collect();
+        if forget {
+            changes.push(Change::Forget(now));
+        }
+        if !changes.is_empty()
+            && let Err(error) = self.store().commit(changes)
+        {
+            tracing::error!("cannot take {} bundles out of the index, trying again: {error}", done.len());
+            self.0.done.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
+        }
+        let expired = self.agenda().expired(now);
+        if !expired.is_empty()
+            && let Err(error) = self.give_up(&expired, Reason::LifetimeExpired)
+        {
+            tracing::error!("cannot give up {} bundles whose time is over: {error}", expired.len());
+        }
+    }
+}

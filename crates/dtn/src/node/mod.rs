@@ -1,0 +1,447 @@
+//! The node: takes bundles in, decides where they go, and answers for them until somebody else does.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+
+use crate::bundle::report::{Reason, Report, Status as ReportStatus};
+use crate::bundle::{Bundle, BundleId, Fragment, fragment};
+use crate::config::{NodeConfig, PeerSettings};
+use crate::route::{Contact, Routes};
+use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
+use crate::{DtnTime, Eid};
+
+mod agenda;
+mod counters;
+mod host;
+mod keeper;
+mod outgoing;
+mod peers;
+mod reception;
+mod reports;
+mod running;
+mod status;
+
+use agenda::{Agenda, whole_id};
+use counters::Counters;
+pub use counters::Counts;
+use peers::Peer;
+pub use reception::{Reception, Refused};
+use reports::ReportBook;
+pub use reports::ReportedEvent;
+pub use running::{NodeError, Prepared, Running};
+pub use status::{BundleStatus, NodeStatus, PeerStatus};
+
+/// A bundle node. Clones are the same node.
+#[derive(Debug, Clone)]
+pub struct Node(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    me: Eid,
+    lifetime: Duration,
+    makes_reports: bool,
+    store: Store,
+    agenda: Mutex<Agenda>,
+    peers: BTreeMap<Eid, Peer>,
+    /// Rings when something has come for an application.
+    arrivals: Notify,
+    /// Rings when the keeper has something to do before its time.
+    keeper: Notify,
+    /// Bundles that are just being committed, so that two sessions do not commit the same one.
+    arriving: Mutex<HashSet<BundleId>>,
+    /// What is acknowledged by others and still in the index.
+    done: Mutex<Vec<Key>>,
+    last_created: Mutex<(DtnTime, u64)>,
+    reports: Mutex<ReportBook>,
+    counters: Counters,
+    started: DtnTime,
+    leases: AtomicU64,
+}
+
+/// What an application says of a bundle that it sends.
+#[derive(Debug, Clone)]
+pub struct SendOptions {
+    /// Who gets it.
+    pub destination: Eid,
+    /// The service of this node that sends it; none is the node itself.
+    pub service: Option<String>,
+    /// How long it is of use; by default what the configuration says.
+    pub lifetime: Option<Duration>,
+    /// How urgent it is.
+    pub priority: crate::bundle::Priority,
+    /// How many nodes it may pass.
+    pub hop_limit: Option<u8>,
+    /// It must travel in one piece.
+    pub must_not_fragment: bool,
+    /// What is to be reported, to this node.
+    pub reports: crate::bundle::ReportRequests,
+}
+
+impl Node {
+    /// A node over a store, with what the store held.
+    pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Self {
+        let now = clock();
+        let mut agenda = Agenda::new(routes(config));
+        // Reports that had been read when the last process ended.
+        let (read, waiting): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| {
+            record.bundle.is_admin && record.purpose == Purpose::Deliver
+        });
+        for record in waiting {
+            agenda.insert(record, now);
+        }
+        let peer = |peer: &PeerSettings| (peer.id.clone(), Peer::new(peer.clone()));
+        let node = Self(Arc::new(Inner {
+            me: config.node.id.clone(),
+            lifetime: config.node.lifetime.get(),
+            makes_reports: config.node.status_reports,
+            store,
+            agenda: Mutex::new(agenda),
+            peers: config.peers.iter().map(peer).collect(),
+            arrivals: Notify::new(),
+            keeper: Notify::new(),
+            arriving: Mutex::default(),
+            done: Mutex::new(read.iter().map(|record| record.key).collect()),
+            last_created: Mutex::new((now, 0)),
+            reports: Mutex::default(),
+            counters: Counters::default(),
+            started: now,
+            leases: AtomicU64::new(1),
+        }));
+        node.finish_reassembly();
+        node
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> &Eid {
+        &self.0.me
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    fn agenda(&self) -> MutexGuard<'_, Agenda> {
+        self.0.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_mine(&self, eid: &Eid) -> bool {
+        eid.node() == self.0.me
+    }
+
+    /// The blocks of a bundle that an application of this node sends.
+    ///
+    /// # Errors
+    /// The service or the destination is none that a bundle can have.
+    pub fn bundle(&self, options: &SendOptions) -> Result<Bundle, Refused> {
+        let source = match &options.service {
+            Some(service) => self.0.me.with_service(service).map_err(|e| Refused::Unusable(e.to_string()))?,
+            None => self.0.me.clone(),
+        };
+        if options.destination == Eid::None {
+            return Err(Refused::Unusable("a bundle to nobody (dtn:none) goes nowhere".into()));
+        }
+        let (created, sequence) = self.creation();
+        let lifetime = options.lifetime.unwrap_or(self.0.lifetime);
+        let mut bundle = Bundle::new(source, created, sequence, options.destination.clone(), lifetime);
+        bundle.priority = options.priority;
+        bundle.must_not_fragment = options.must_not_fragment;
+        bundle.hops = options.hop_limit.map(|limit| crate::bundle::HopCount { limit, count: 0 });
+        bundle.reports = options.reports;
+        bundle.report_times = true;
+        if options.reports != crate::bundle::ReportRequests::default() {
+            bundle.report_to = self.0.me.clone();
+        }
+        Ok(bundle)
+    }
+
+    /// A creation time that no bundle of this node had.
+    fn creation(&self) -> (DtnTime, u64) {
+        let mut last = self.0.last_created.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock();
+        *last = if now > last.0 { (now, 0) } else { (last.0, last.1 + 1) };
+        *last
+    }
+
+    /// Takes responsibility for a bundle: when this returns, it is in the store. Blocks on the disk.
+    fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
+        let claim = Claim::of(self, &bundle.id)?;
+        let now = clock();
+        let is_mine = self.is_mine(&bundle.destination);
+        let purpose = match (is_mine, bundle.id.fragment) {
+            (false, _) => Purpose::Forward,
+            (true, None) => Purpose::Deliver,
+            (true, Some(_)) => Purpose::Reassemble,
+        };
+        let expires = bundle.expires(now);
+        let key = self.0.store.next_key();
+        let bundle = Arc::new(bundle);
+        let record = Record { key, bundle: bundle.clone(), payload, received: now, expires, from, purpose };
+        let mut changes = vec![Change::Put(record.clone())];
+        if is_mine {
+            changes.push(Change::Seen { id: bundle.id.clone(), until: expires });
+        }
+        self.0.store.commit(changes)?;
+        if purpose == Purpose::Deliver && bundle.is_admin {
+            self.take_report(&bundle, &record.payload);
+            self.is_done(key);
+            return Ok(());
+        }
+        self.insert(record, now);
+        drop(claim);
+        if purpose == Purpose::Reassemble {
+            self.reassemble(&bundle.id)?;
+        }
+        if bundle.reports.reception {
+            self.report(&bundle, ReportStatus::Received, Reason::None);
+        }
+        Ok(())
+    }
+
+    /// A bundle in the store has done its service: it leaves the index with others, soon.
+    fn is_done(&self, key: Key) {
+        self.0.done.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        self.0.keeper.notify_one();
+    }
+
+    /// Enters what is in the store, and tells who waits for it.
+    fn insert(&self, record: Record, now: DtnTime) {
+        let purpose = record.purpose;
+        let peer = self.agenda().insert(record, now);
+        self.wake(peer.iter());
+        if purpose == Purpose::Deliver {
+            self.0.arrivals.notify_waiters();
+        }
+        self.0.keeper.notify_one();
+    }
+
+    fn wake<'a>(&self, peers: impl IntoIterator<Item = &'a Eid>) {
+        for peer in peers.into_iter().filter_map(|peer| self.0.peers.get(peer)) {
+            peer.ready.notify_one();
+        }
+    }
+
+    /// After a start: fragments that were complete when the last process ended.
+    fn finish_reassembly(&self) {
+        let ids: HashSet<BundleId> = {
+            let agenda = self.agenda();
+            let parts = agenda.iter().filter(|(record, _)| record.purpose == Purpose::Reassemble);
+            parts.map(|(record, _)| whole_id(&record.bundle.id)).collect()
+        };
+        for id in ids {
+            if let Err(error) = self.reassemble(&id) {
+                tracing::error!("cannot put {id} together: {error}");
+            }
+        }
+    }
+
+    /// Puts a bundle together if all of its fragments are here.
+    fn reassemble(&self, id: &BundleId) -> Result<(), Refused> {
+        let (record, parts) = {
+            let agenda = self.agenda();
+            let parts = agenda.parts_of(id);
+            let fragments: Vec<Fragment> = parts.iter().map(|(_, fragment)| *fragment).collect();
+            let Some(plan) = fragment::complete(&fragments) else { return Ok(()) };
+            let Some(record) = whole(&agenda, &parts, &plan, self.0.store.next_key()) else { return Ok(()) };
+            (record, parts)
+        };
+        let mut changes: Vec<Change> = parts.iter().map(|(key, _)| Change::Remove(*key)).collect();
+        let seen = Change::Seen { id: record.bundle.id.clone(), until: record.expires };
+        changes.extend([Change::Put(record.clone()), seen]);
+        self.0.store.commit(changes)?;
+        for (key, _) in parts {
+            self.agenda().remove(key);
+        }
+        if record.bundle.is_admin {
+            self.take_report(&record.bundle, &record.payload);
+            self.is_done(record.key);
+            return Ok(());
+        }
+        self.insert(record, clock());
+        Ok(())
+    }
+
+    /// The most urgent bundle for an endpoint of this node; whoever gets it acknowledges or releases it.
+    pub fn next_delivery(&self, endpoint: &Eid) -> Option<Record> {
+        self.agenda().next_delivery(endpoint)
+    }
+
+    /// Waits until something comes for an application, any.
+    pub async fn arrival(&self) {
+        self.0.arrivals.notified().await;
+    }
+
+    /// An application has a bundle: it is not delivered again. Blocks on the disk. `false` if there is no such bundle.
+    ///
+    /// # Errors
+    /// The store cannot write it down.
+    pub fn acknowledge(&self, key: Key) -> Result<bool, StoreError> {
+        let Some(bundle) = self.agenda().for_application(key).map(|record| record.bundle.clone()) else {
+            return Ok(false);
+        };
+        self.0.store.commit(vec![Change::Remove(key)])?;
+        if self.agenda().remove(key).is_none() {
+            return Ok(false);
+        }
+        self.0.counters.delivered.fetch_add(1, Ordering::Relaxed);
+        self.0.counters.delivered_bytes.fetch_add(bundle.payload_len, Ordering::Relaxed);
+        if bundle.reports.delivery {
+            self.report(&bundle, ReportStatus::Delivered, Reason::None);
+        }
+        Ok(true)
+    }
+
+    /// An application does not acknowledge a bundle after all.
+    pub fn release(&self, key: Key) {
+        self.agenda().release(key);
+        self.0.arrivals.notify_waiters();
+    }
+
+    /// Gives a bundle up, at an operator's word or because its time is over. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The store cannot write it down.
+    pub(crate) fn give_up(&self, keys: &[Key], why: Reason) -> Result<usize, StoreError> {
+        self.0.store.commit(keys.iter().map(|key| Change::Remove(*key)).collect())?;
+        let gone: Vec<Record> = {
+            let mut agenda = self.agenda();
+            keys.iter().filter_map(|key| agenda.remove(*key)).collect()
+        };
+        for record in &gone {
+            let bundle = &record.bundle;
+            tracing::info!("gave up {} to {}: {why}", bundle.id, bundle.destination);
+            self.0.counters.given_up.fetch_add(1, Ordering::Relaxed);
+            if bundle.reports.deletion {
+                self.report(bundle, ReportStatus::Deleted, why);
+            }
+        }
+        Ok(gone.len())
+    }
+
+    /// Deletes a bundle that nobody has in hand. `false` if there is none.
+    ///
+    /// # Errors
+    /// The store cannot write it down.
+    pub fn delete(&self, key: Key) -> Result<bool, StoreError> {
+        let may = {
+            let agenda = self.agenda();
+            agenda.get(key).is_some() && !agenda.is_in_hand(key)
+        };
+        if !may {
+            return Ok(false);
+        }
+        Ok(self.give_up(&[key], Reason::TransmissionCanceled)? > 0)
+    }
+
+    /// Sends a status report, if it can.
+    fn report(&self, bundle: &Bundle, status: ReportStatus, reason: Reason) {
+        if !self.0.makes_reports || bundle.is_admin || bundle.report_to == Eid::None {
+            return;
+        }
+        let time = bundle.report_times.then(clock);
+        let report = Report { status, reason, subject: bundle.id.clone(), time };
+        if self.is_mine(&bundle.report_to) {
+            return self.note(report);
+        }
+        if let Err(error) = self.send_report(bundle, &report) {
+            tracing::warn!("cannot report that {} was {status}: {error}", bundle.id);
+        }
+    }
+
+    fn send_report(&self, about: &Bundle, report: &Report) -> Result<(), Refused> {
+        let (created, sequence) = self.creation();
+        let destination = about.report_to.clone();
+        let mut bundle = Bundle::new(self.0.me.clone(), created, sequence, destination, self.0.lifetime);
+        bundle.is_admin = true;
+        let bytes = report.encode();
+        bundle.payload_len = bytes.len() as u64;
+        let mut writer = self.0.store.begin(Some(bundle.payload_len))?;
+        writer.write(&bytes)?;
+        self.accept(bundle, writer.finish()?, None)
+    }
+
+    fn take_report(&self, bundle: &Bundle, payload: &Payload) {
+        match reports::read(&self.0.store, payload) {
+            Ok(report) => self.note(report),
+            Err(error) => tracing::warn!("{} sent an administrative record that is none: {error}", bundle.id.source),
+        }
+    }
+
+    fn note(&self, report: Report) {
+        tracing::debug!("report: {} was {}", report.subject, report.status);
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).note(report);
+        self.0.arrivals.notify_waiters();
+    }
+
+    /// What was reported of a bundle of this node, oldest first.
+    pub fn reports_of(&self, id: &BundleId) -> Vec<ReportedEvent> {
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).of(id)
+    }
+}
+
+/// A bundle that is being committed; meanwhile nobody else commits it.
+struct Claim<'a> {
+    node: &'a Node,
+    id: BundleId,
+}
+
+impl<'a> Claim<'a> {
+    fn of(node: &'a Node, id: &BundleId) -> Result<Self, Refused> {
+        let mut arriving = node.0.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        if node.0.store.knows(id) || !arriving.insert(id.clone()) {
+            return Err(Refused::Known);
+        }
+        Ok(Self { node, id: id.clone() })
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.node.0.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}
+
+/// The bundle that the fragments are of: its payload is a row of parts of theirs.
+fn whole(
+    agenda: &Agenda,
+    parts: &[(Key, Fragment)],
+    plan: &[(usize, std::ops::Range<u64>)],
+    key: Key,
+) -> Option<Record> {
+    let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| agenda.get(*key)).collect();
+    let records = records?;
+    let first = records.iter().find(|record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0))?;
+    let slices = plan.iter().flat_map(|(index, range)| records[*index].payload.slice(range.clone()).0);
+    Some(Record {
+        key,
+        bundle: Arc::new(fragment::whole(&first.bundle)),
+        payload: Payload(slices.collect()),
+        received: first.received,
+        expires: first.expires,
+        from: first.from.clone(),
+        purpose: Purpose::Deliver,
+    })
+}
+
+fn routes(config: &NodeConfig) -> Routes {
+    let contacts = config.contacts.iter().map(|contact| Contact {
+        from: contact.from.clone(),
+        to: contact.to.clone(),
+        start: contact.start.0,
+        end: contact.end.0,
+        rate: contact.rate,
+        delay: contact.delay.get(),
+    });
+    let via = config.routes.iter().map(|route| (route.to.clone(), route.via.clone()));
+    let neighbours = config.peers.iter().map(|peer| peer.id.clone());
+    Routes::new(config.node.id.clone(), neighbours.collect(), via.collect(), contacts.collect())
+}
+
+/// This host's clock.
+pub(crate) fn clock() -> DtnTime {
+    DtnTime::from_unix(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}

@@ -1,0 +1,163 @@
+//! A bundle on its way into the store.
+
+use std::sync::atomic::Ordering;
+
+use crate::Eid;
+use crate::bundle::report::{Reason, Status};
+use crate::bundle::{Bundle, Decoder, Malformed, Piece};
+use crate::store::{PayloadWriter, StoreError};
+use crate::tcpcl::{Incoming, Refusal};
+
+use super::{Node, clock};
+
+/// A bundle of an application on its way into the store: what is dropped before [`finish`](Self::finish) was never there.
+#[derive(Debug)]
+pub struct Reception {
+    node: Node,
+    bundle: Bundle,
+    writer: PayloadWriter,
+}
+
+/// Why a bundle was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is here, or was.
+    #[error("the bundle is here already")]
+    Known,
+    /// It is not what a bundle has to be.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Its blocks are well, but it cannot be sent or kept.
+    #[error("{0}")]
+    Unusable(String),
+    /// The store does not take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A bundle of another node on its way into the store.
+pub(crate) struct FromPeer {
+    node: Node,
+    peer: Eid,
+    decoder: Decoder,
+    bundle: Option<Bundle>,
+    writer: Option<PayloadWriter>,
+    is_complete: bool,
+}
+
+impl Node {
+    /// Begins to take a bundle of an application, whose payload follows. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The store has no room.
+    pub fn begin(&self, bundle: Bundle, announced: Option<u64>) -> Result<Reception, Refused> {
+        let writer = self.store().begin(announced)?;
+        Ok(Reception { node: self.clone(), bundle, writer })
+    }
+}
+
+impl Reception {
+    /// Takes the next bytes of payload. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The store has no room.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+        Ok(self.writer.write(bytes)?)
+    }
+
+    /// All is here: when this returns, the node is responsible for the bundle. Blocks on the disk.
+    ///
+    /// # Errors
+    /// It is not, and has nothing of it.
+    pub fn finish(self) -> Result<(), Refused> {
+        let Self { node, mut bundle, writer } = self;
+        bundle.payload_len = writer.len();
+        node.accept(bundle, writer.finish()?, None)?;
+        node.0.counters.originated.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl FromPeer {
+    pub(crate) fn new(node: Node, peer: Eid) -> Self {
+        Self { node, peer, decoder: Decoder::new(), bundle: None, writer: None, is_complete: false }
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
+        while !bytes.is_empty() {
+            let (consumed, piece) = self.decoder.feed(bytes)?;
+            match piece {
+                Piece::More => {}
+                Piece::Head(bundle) => {
+                    self.look_at(&bundle)?;
+                    self.writer = Some(self.node.store().begin(Some(bundle.payload_len))?);
+                    self.bundle = Some(*bundle);
+                }
+                Piece::Payload(part) => {
+                    if let Some(writer) = &mut self.writer {
+                        writer.write(part)?;
+                    }
+                }
+                Piece::End => self.is_complete = true,
+            }
+            bytes = &bytes[consumed..];
+        }
+        Ok(())
+    }
+
+    /// What can be said of a bundle before its payload has come.
+    fn look_at(&self, bundle: &Bundle) -> Result<(), Refused> {
+        if self.node.store().knows(&bundle.id) {
+            return Err(Refused::Known);
+        }
+        let now = clock();
+        if bundle.expires(now) <= now {
+            self.node.report(bundle, Status::Deleted, Reason::LifetimeExpired);
+            return Err(Refused::Unusable(format!("the time of {} is over", bundle.id)));
+        }
+        if let Some(hops) = bundle.hops
+            && hops.count > hops.limit
+        {
+            self.node.report(bundle, Status::Deleted, Reason::HopLimitExceeded);
+            return Err(Refused::Unusable(format!("{} has passed too many nodes", bundle.id)));
+        }
+        Ok(())
+    }
+
+    fn keep(self) -> Result<(), Refused> {
+        let (Some(bundle), Some(writer), true) = (self.bundle, self.writer, self.is_complete) else {
+            return Err(Refused::Unusable("the transfer ended before the bundle did".into()));
+        };
+        let len = bundle.payload_len;
+        self.node.accept(bundle, writer.finish()?, Some(self.peer))?;
+        self.node.0.counters.received.fetch_add(1, Ordering::Relaxed);
+        self.node.0.counters.received_bytes.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// For the log, the counters, and the other node.
+    fn refusal(node: &Node, peer: &Eid, why: &Refused) -> Refusal {
+        let counters = &node.0.counters;
+        if matches!(why, Refused::Known) {
+            counters.duplicates.fetch_add(1, Ordering::Relaxed);
+            return Refusal::Completed;
+        }
+        counters.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("refused a bundle of {peer}: {why}");
+        match why {
+            Refused::Store(_) => Refusal::NoResources,
+            _ => Refusal::NotAcceptable,
+        }
+    }
+}
+
+impl Incoming for FromPeer {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.take(bytes).map_err(|why| Self::refusal(&self.node, &self.peer, &why))
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), Refusal> {
+        let (node, peer) = (self.node.clone(), self.peer.clone());
+        self.keep().map_err(|why| Self::refusal(&node, &peer, &why))
+    }
+}

@@ -1,0 +1,76 @@
+//! What other nodes, and this one, report of the bundles of its applications.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Read;
+
+use serde::Serialize;
+
+use crate::bundle::BundleId;
+use crate::bundle::report::Report;
+use crate::store::{Payload, Store};
+
+use super::agenda::whole_id;
+
+/// Bundles of which reports are remembered; the oldest are forgotten.
+const MOST_BUNDLES: usize = 10_000;
+/// Reports that are remembered of one bundle.
+const MOST_OF_ONE: usize = 64;
+/// The longest administrative record that is read, bytes: identifiers and a few numbers.
+const LONGEST: u64 = 8192;
+
+/// Reports by the bundle that they are about.
+#[derive(Debug, Default)]
+pub(crate) struct ReportBook {
+    of: HashMap<BundleId, Vec<ReportedEvent>>,
+    order: VecDeque<BundleId>,
+}
+
+/// What was reported of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReportedEvent {
+    /// The bundle, or the fragment of it.
+    pub subject: String,
+    /// What happened to it: received, forwarded, delivered or deleted.
+    pub status: String,
+    /// Why.
+    pub reason: String,
+    /// When, milliseconds since 2000, by the reporting node's clock; `None` if it does not say.
+    pub time_ms: Option<u64>,
+}
+
+impl ReportBook {
+    pub(crate) fn note(&mut self, report: Report) {
+        let id = whole_id(&report.subject);
+        if !self.of.contains_key(&id) {
+            if self.order.len() == MOST_BUNDLES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.of.remove(&oldest);
+            }
+            self.order.push_back(id.clone());
+        }
+        let events = self.of.entry(id).or_default();
+        if events.len() < MOST_OF_ONE {
+            events.push(ReportedEvent {
+                subject: report.subject.to_string(),
+                status: report.status.to_string(),
+                reason: report.reason.to_string(),
+                time_ms: report.time.map(|time| time.millis()),
+            });
+        }
+    }
+
+    pub(crate) fn of(&self, id: &BundleId) -> Vec<ReportedEvent> {
+        self.of.get(&whole_id(id)).cloned().unwrap_or_default()
+    }
+}
+
+/// Reads the report that a payload is.
+pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Report, String> {
+    if payload.len() > LONGEST {
+        return Err(format!("it has {} bytes, at most {LONGEST} are read", payload.len()));
+    }
+    let mut bytes = Vec::new();
+    store.read(payload).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    Report::decode(&bytes).map_err(|error| error.to_string())
+}

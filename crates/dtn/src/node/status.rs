@@ -1,0 +1,139 @@
+//! What a node says of itself.
+
+use serde::Serialize;
+
+use super::{Counts, Node, clock};
+
+/// A node at a moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeStatus {
+    /// Who it is.
+    pub node: String,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// Its store.
+    pub store: StoreStatus,
+    /// Bundles by what they wait for.
+    pub waiting: WaitingStatus,
+    /// The nodes that it speaks with.
+    pub peers: Vec<PeerStatus>,
+    /// What it has done since it started.
+    pub totals: Counts,
+}
+
+/// What the store holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct StoreStatus {
+    /// Bundles.
+    pub bundles: usize,
+    /// Bytes of payload.
+    pub payload_bytes: u64,
+    /// Bytes of payload that it takes at the most.
+    pub quota_bytes: u64,
+}
+
+/// How many bundles wait for what.
+#[derive(Debug, Clone, Serialize)]
+pub struct WaitingStatus {
+    /// For a session with the next node.
+    pub queued: usize,
+    /// For a contact or a route.
+    pub parked: usize,
+    /// For an acknowledgement of a node or of an application.
+    pub in_hand: usize,
+    /// For an application.
+    pub deliverable: usize,
+    /// Fragments for others of their bundle.
+    pub fragments: usize,
+}
+
+/// A peer at a moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerStatus {
+    /// Who it is.
+    pub peer: String,
+    /// Sessions with it.
+    pub sessions: usize,
+    /// The other end of the last session.
+    pub address: Option<String>,
+    /// Whether it has to prove who it is.
+    pub encrypted: bool,
+    /// Whether the contact plan says that it can be reached now.
+    pub open: bool,
+    /// Bundles that wait to go to it.
+    pub queued: usize,
+    /// What ended the last session, or keeps one from beginning.
+    pub trouble: Option<String>,
+}
+
+/// A bundle in the store.
+#[derive(Debug, Clone, Serialize)]
+pub struct BundleStatus {
+    /// Its number in the store.
+    pub key: u64,
+    /// Its name.
+    pub id: String,
+    /// Who gets it.
+    pub destination: String,
+    /// Bytes of payload.
+    pub payload_bytes: u64,
+    /// How urgent it is.
+    pub priority: crate::bundle::Priority,
+    /// How long it is still of use, seconds.
+    pub expires_in_s: f64,
+    /// What it waits for.
+    pub state: &'static str,
+}
+
+impl Node {
+    /// What the node says of itself.
+    pub fn status(&self) -> NodeStatus {
+        let now = clock();
+        let usage = self.store().usage();
+        let agenda = self.agenda();
+        let waiting = agenda.waiting();
+        let peer = |peer: &super::Peer| PeerStatus {
+            peer: peer.settings.id.to_string(),
+            sessions: peer.sessions(),
+            address: peer.address().map(|address| address.to_string()),
+            encrypted: peer.must_prove(),
+            open: agenda.is_open(&peer.settings.id, now),
+            queued: agenda.queued_for(&peer.settings.id),
+            trouble: peer.trouble(),
+        };
+        NodeStatus {
+            node: self.0.me.to_string(),
+            uptime_s: now.since(self.0.started).as_secs_f64(),
+            store: StoreStatus {
+                bundles: usage.bundles,
+                payload_bytes: usage.bytes.get(),
+                quota_bytes: usage.quota.get(),
+            },
+            waiting: WaitingStatus {
+                queued: waiting.queued,
+                parked: waiting.parked,
+                in_hand: waiting.sending,
+                deliverable: waiting.deliverable,
+                fragments: waiting.parts,
+            },
+            peers: self.0.peers.values().map(peer).collect(),
+            totals: self.0.counters.read(),
+        }
+    }
+
+    /// The first bundles of the store, in the order of arrival.
+    pub fn bundles(&self, most: usize) -> Vec<BundleStatus> {
+        let now = clock();
+        let agenda = self.agenda();
+        let status = |(record, state): (&crate::store::Record, &'static str)| BundleStatus {
+            key: record.key.0,
+            id: record.bundle.id.to_string(),
+            destination: record.bundle.destination.to_string(),
+            payload_bytes: record.bundle.payload_len,
+            priority: record.bundle.priority,
+            expires_in_s: record.expires.since(now).as_secs_f64(),
+            state,
+        };
+        agenda.iter().take(most).map(status).collect()
+    }
+}
