@@ -5,9 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bentpipe_kernel::Weight;
-use bentpipe_kernel::congestion::{EXPLICIT, HYBLA};
-use bentpipe_kernel::leg::LegSettings;
-use bentpipe_units::{ByteCount, Rate, Span};
+use bentpipe_units::Span;
 use serde::Deserialize;
 
 use crate::path::path_count;
@@ -25,6 +23,7 @@ mod shipped;
 mod snoop;
 mod values;
 
+pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
 pub use dscp::Dscp;
 pub use limits::{AtLimit, Limits};
 pub use list::List;
@@ -32,14 +31,12 @@ pub use network::Network;
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
-pub use values::{Congestion, Count, Interface, Port, Workers};
+pub use values::{Count, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
 /// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair of legs.
 pub const MAX_WEIGHTS: usize = 8;
-/// Round-trip time that is assumed of the terrestrial side where its timers are derived from it.
-const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
 
 /// The whole configuration of the daemon.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -102,52 +99,6 @@ pub enum RelayKind {
     /// The same for small messages, and `splice(2)` through a pooled pipe for bulk.
     #[default]
     Splice,
-}
-
-/// `[legs.NAME]`: an interface that leads to a satellite.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SatelliteLeg {
-    /// The network interface.
-    pub interface: Interface,
-    /// The congestion control of the sockets that face it; [`congestion`](Self::congestion) has what it is by default.
-    pub congestion: Option<Congestion>,
-    /// The link's rate.
-    pub rate: Option<Rate>,
-    /// The round-trip time of the empty link.
-    #[serde(default = "geostationary")]
-    pub rtt: Span,
-    /// What each connection may send at the most, without headers.
-    pub pacing_cap: Option<Rate>,
-    /// Data may come and go with the SYN (RFC 7413).
-    #[serde(default)]
-    pub fast_open: bool,
-    /// After an outage, data is tried again within this time.
-    pub restart_within: Option<Span>,
-    /// Connections live through an outage of this length.
-    pub survive_outage: Option<Span>,
-    /// Send buffer; the kernel's autotuning by default.
-    pub send_buffer: Option<ByteCount>,
-    /// Receive buffer; the kernel's autotuning by default.
-    pub receive_buffer: Option<ByteCount>,
-}
-
-/// `[terrestrial]`: the sockets that face every other interface.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TerrestrialLeg {
-    /// The congestion control; the kernel's default by default.
-    pub congestion: Option<Congestion>,
-    /// What each connection may send at the most, without headers.
-    pub pacing_cap: Option<Rate>,
-    /// After an outage, data is tried again within this time.
-    pub restart_within: Option<Span>,
-    /// Connections live through an outage of this length.
-    pub survive_outage: Option<Span>,
-    /// Send buffer; the kernel's autotuning by default.
-    pub send_buffer: Option<ByteCount>,
-    /// Receive buffer; the kernel's autotuning by default.
-    pub receive_buffer: Option<ByteCount>,
 }
 
 /// Why a configuration could not be used.
@@ -275,57 +226,10 @@ impl Config {
     }
 }
 
-impl SatelliteLeg {
-    /// The congestion control of the sockets that face it. By default each connection is told its share of the `rate`; where
-    /// that is not known, Hybla finds out sooner than whoever shares it out.
-    pub fn congestion(&self) -> &str {
-        match &self.congestion {
-            Some(congestion) => congestion.as_str(),
-            None if self.rate.is_some() => EXPLICIT,
-            None => HYBLA,
-        }
-    }
-
-    /// The leg as the kernel crate takes it.
-    pub fn settings(&self) -> LegSettings {
-        LegSettings {
-            congestion: Some(self.congestion().to_owned()),
-            rate: self.rate,
-            rtt: self.rtt.get(),
-            pacing_cap: self.pacing_cap,
-            fast_open: self.fast_open,
-            restart_within: self.restart_within.map(Span::get),
-            survive_outage: self.survive_outage.map(Span::get),
-            send_buffer: self.send_buffer,
-            receive_buffer: self.receive_buffer,
-        }
-    }
-}
-
-impl TerrestrialLeg {
-    /// The leg as the kernel crate takes it.
-    pub fn settings(&self) -> LegSettings {
-        LegSettings {
-            congestion: self.congestion.as_ref().map(|congestion| congestion.as_str().to_owned()),
-            rate: None,
-            rtt: TERRESTRIAL_RTT,
-            pacing_cap: self.pacing_cap,
-            fast_open: false,
-            restart_within: self.restart_within.map(Span::get),
-            survive_outage: self.survive_outage.map(Span::get),
-            send_buffer: self.send_buffer,
-            receive_buffer: self.receive_buffer,
-        }
-    }
-}
-
-fn geostationary() -> Span {
-    Span(Duration::from_millis(600))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bentpipe_units::{ByteCount, Rate};
     use proptest::prelude::*;
 
     const FULL: &str = r#"

@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 
 use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
+use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::xcp::Xcp;
+use bentpipe_legs::{Legs, Sharing};
 use bentpipe_link::explicit::Standing;
 use socket2::{Domain, Socket, Type};
 
@@ -20,11 +22,10 @@ use crate::greeter::{Book, Devices, Greeter, Settings};
 use crate::host;
 use crate::intercept::{Family, Interception, Names, Plan};
 use crate::listener;
-use crate::path::{self, Legs, Path};
+use crate::path::{self, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
 use crate::router::{Attached, Routers};
-use crate::sharing::Sharing;
 use crate::snooper::{self, Snooper};
 use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
@@ -113,7 +114,7 @@ impl Daemon {
         let snoop_devices = config.wants_snoop().then(|| snooper::Devices::open(&names)).transpose()?;
         let routers = Attached::attach(config);
         let config = routers.adapt(config);
-        let legs = Arc::new(Legs::prepare(&config));
+        let legs = Arc::new(path::prepare_legs(&config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let (hybla, explicit) = (Hybla::acquire().ok(), Explicit::acquire().ok());
@@ -158,7 +159,7 @@ impl Daemon {
         }
         if let Some((legs, paths, listeners)) = listeners {
             (self.legs, self.paths) = (legs, paths);
-            self.share_out(config)?;
+            self.share_out()?;
             self.ports.take(&self.paths);
             for (worker, listeners) in self.workers.iter().zip(listeners) {
                 worker.mailbox.send(Order::Listen(listeners));
@@ -210,12 +211,10 @@ impl Daemon {
 
     /// Has the rates decided for the legs that there are now. Where eBPF could not be had at the start there is nobody yet who
     /// does: a leg without one would keep to the first window for ever.
-    fn share_out(&mut self, config: &Config) -> Result<(), Error> {
-        let shares = self.legs.shares(config);
+    fn share_out(&mut self) -> Result<(), Error> {
         match &self.sharing {
-            Some(sharing) => sharing.replace(shares),
-            None if shares.is_empty() => {}
-            None => self.sharing = Some(Sharing::spawn(shares)?),
+            Some(sharing) => sharing.replace(&self.legs),
+            None => self.sharing = self.legs.share()?,
         }
         Ok(())
     }
@@ -233,7 +232,7 @@ impl Daemon {
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
         let paths = free_paths(config, &self.ports)?;
         check_ports(&paths, &self.families)?;
-        let legs = Arc::new(Legs::prepare(config));
+        let legs = Arc::new(path::prepare_legs(config));
         let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
         let listeners = listeners.collect::<Result<_, _>>()?;
         Ok((legs, paths, listeners))
@@ -276,14 +275,14 @@ impl Prepared {
             ports,
             paths,
             families,
-            _xcp: legs.xcp(),
+            _xcp: legs.satellites().filter_map(Leg::xcp).cloned().collect(),
             legs,
             _hybla: hybla,
             explicit,
             _only_one: only_one,
         };
         if daemon.explicit.is_some() {
-            daemon.sharing = Some(Sharing::spawn(daemon.legs.shares(&daemon.config))?);
+            daemon.sharing = Some(Sharing::start(&daemon.legs)?);
         }
         for index in 0..daemon.config.proxy.workers.get() {
             let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
@@ -317,7 +316,7 @@ impl Daemon {
         self.interception = Some(interception.clone());
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
         let greeter = self.greeter.iter().map(Greeter::pulse);
-        let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(Sharing::pulse));
+        let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(rates_pulse));
         let routers = self.routers.iter().filter_map(Routers::pulse);
         let pulses = workers.chain(greeter).chain(helpers).chain(routers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
@@ -416,6 +415,10 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
         at_limit: config.limits.at_limit,
         snooped: config.snoop_config().map(|wanted| wanted.flows),
     }
+}
+
+fn rates_pulse(sharing: &Sharing) -> Box<dyn Pulse> {
+    Box::new(sharing.bell())
 }
 
 fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bentpipe_kernel::tun::TunError;
+use bentpipe_legs::SharingError;
 
 /// Why the daemon could not start. Whatever it had set up by then is undone.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +81,9 @@ pub enum Error {
         /// What went wrong.
         source: TunError,
     },
+    /// Explicit rates have nobody who decides them.
+    #[error(transparent)]
+    Sharing(#[from] SharingError),
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {

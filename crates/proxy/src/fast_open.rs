@@ -16,13 +16,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bentpipe_legs::Legs;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, sendto};
 
 use crate::connect::{Ends, connect};
 use crate::gate::Ticket;
-use crate::path::{Legs, Path};
+use crate::path::Path;
 use crate::slab::{Key, Slab, Token};
 
 /// How long the first word of a client is waited for.
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::gate::tests::ticket;
-    use crate::path::LegId;
+    use crate::path::{LegId, prepare_legs};
 
     /// The client's end, and ours.
     fn connection() -> (TcpStream, TcpStream) {
@@ -178,7 +179,7 @@ mod tests {
         let path = Path { client, server, weight: Weight::default(), port: 1 };
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"").unwrap();
         let ends = Ends { client: address, server: address, dscp: 0 };
-        Opening { client: ours.into(), ends, path, legs: Arc::new(Legs::prepare(&config)), ticket: ticket() }
+        Opening { client: ours.into(), ends, path, legs: Arc::new(prepare_legs(&config)), ticket: ticket() }
     }
 
     #[test]

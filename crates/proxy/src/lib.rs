@@ -32,7 +32,6 @@ mod ports;
 mod pulse;
 mod relay;
 mod router;
-mod sharing;
 mod slab;
 mod snooper;
 mod stats;

@@ -1,21 +1,10 @@
-//! Legs and the paths between them: which settings face the client, which face the server.
+//! The paths between legs: which settings face the client, which face the server.
 
 use bentpipe_kernel::Weight;
-use bentpipe_kernel::leg::{Leg, LegSettings};
-use bentpipe_kernel::xcp::Xcp;
-use bentpipe_link::explicit::SharerConfig;
+pub use bentpipe_legs::LegId;
+use bentpipe_legs::Legs;
 
 use crate::config::{Config, Interface};
-use crate::sharing::Share;
-
-/// One side of the gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LegId {
-    /// The satellite leg at this position among the configured ones, which are in the order of their names.
-    Satellite(usize),
-    /// Every interface that is not a satellite leg's.
-    Terrestrial,
-}
 
 /// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both; it has its own
 /// listeners.
@@ -56,43 +45,9 @@ pub fn paths(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<Path
         .collect()
 }
 
-/// The configured legs, ready to give sockets their settings.
-#[derive(Debug)]
-pub(crate) struct Legs {
-    satellites: Vec<Leg>,
-    terrestrial: Leg,
-}
-
-impl Legs {
-    pub(crate) fn prepare(config: &Config) -> Self {
-        let prepare = |name: &str, settings: LegSettings| Leg::prepare(name, &config.limits.bound(settings));
-        Self {
-            satellites: config.legs.iter().map(|(name, leg)| prepare(name, leg.settings())).collect(),
-            terrestrial: prepare("terrestrial", config.terrestrial.settings()),
-        }
-    }
-
-    /// The legs whose connections wait to be given their rates.
-    pub(crate) fn shares(&self, config: &Config) -> Vec<Share> {
-        let legs = self.satellites.iter().zip(config.legs.values());
-        legs.filter_map(|(leg, settings)| {
-            let config = SharerConfig { capacity: settings.rate, rtt: settings.rtt.get() };
-            Some(Share { leg: leg.shared()?.clone(), config })
-        })
-        .collect()
-    }
-
-    /// What the legs have loaded for XCP.
-    pub(crate) fn xcp(&self) -> Vec<Xcp> {
-        self.satellites.iter().filter_map(Leg::xcp).cloned().collect()
-    }
-
-    pub(crate) fn get(&self, id: LegId) -> &Leg {
-        match id {
-            LegId::Satellite(index) => &self.satellites[index],
-            LegId::Terrestrial => &self.terrestrial,
-        }
-    }
+/// The legs of `config`, with buffers within its limits.
+pub(crate) fn prepare_legs(config: &Config) -> Legs {
+    Legs::prepare_with(&config.legs, &config.terrestrial, |settings| config.limits.bound(settings))
 }
 
 /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`].

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bentpipe_legs::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A thread that answers a bell for as long as it lives.
@@ -63,6 +64,20 @@ impl<T: Send> Pulse for Arc<Mailbox<T>> {
 
     fn heard(&self) -> u64 {
         self.heard.load(Ordering::Acquire)
+    }
+}
+
+impl Pulse for Bell {
+    fn name(&self) -> &str {
+        "the controller of rates"
+    }
+
+    fn ring(&self) {
+        self.ring();
+    }
+
+    fn heard(&self) -> u64 {
+        self.heard()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The values of a configuration that have a form of their own: one that exists is valid.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 
 use serde::Deserialize;
@@ -120,67 +119,4 @@ impl TryFrom<Written> for Share {
         };
         Err(format!("{written} is not a share of a range; write a number above 0 and below 1, or \"off\""))
     }
-}
-
-/// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Interface(String);
-
-impl Interface {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for Interface {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        if is_kernel_name(&name) {
-            Ok(Self(name))
-        } else {
-            Err(format!(
-                "\"{name}\" is not an interface name; write 1 to 15 letters, digits or .-_@: like \"sat0\""
-            ))
-        }
-    }
-}
-
-impl fmt::Display for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The name of a congestion control, as `net.ipv4.tcp_available_congestion_control` lists them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Congestion(String);
-
-impl Congestion {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for Congestion {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        if is_kernel_name(&name) {
-            Ok(Self(name))
-        } else {
-            Err(format!(
-                "\"{name}\" is not the name of a congestion control; write for example \"explicit\", \"hybla\" or \"bbr\""
-            ))
-        }
-    }
-}
-
-fn is_kernel_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_@:".contains(c);
-    (1..=15).contains(&name.len()) && name.chars().all(allowed) && name != "." && name != ".."
 }

@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use bentpipe_legs::Legs;
+
 use crate::config::{AtLimit, Interface};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::path::Legs;
 use crate::pulse::{Mailbox, Pulse};
 use crate::stats::Counters;
 

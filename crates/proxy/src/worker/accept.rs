@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bentpipe_legs::Legs;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::Worker;
-use crate::path::{Legs, Path};
+use crate::path::Path;
 use crate::slab::Token;
 
 /// Connections accepted from one listener before flows have their turn.

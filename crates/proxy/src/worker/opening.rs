@@ -9,6 +9,7 @@ use std::time::Instant;
 use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
+use bentpipe_legs::Legs;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, getsockname};
@@ -19,7 +20,7 @@ use crate::fast_open::{FirstWord, Opening};
 use crate::flow::{Flow, Side};
 use crate::gate::Limit;
 use crate::greeter::{Claim, Connected};
-use crate::path::{Legs, Path};
+use crate::path::Path;
 use crate::relay::Endpoint;
 use crate::slab::Token;
 

@@ -8,7 +8,8 @@
 //! [`Sharer`](bentpipe_link::explicit::Sharer), which virtual time runs too.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,11 +17,9 @@ use std::time::Duration;
 use bentpipe_kernel::explicit::{Flow, SharedLeg};
 use bentpipe_link::explicit::{Report, Sharer, SharerConfig, Standing};
 use bentpipe_units::Time;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::error::Error;
-use crate::pulse::{Mailbox, Pulse};
+use crate::legs::Legs;
 
 /// How often rates are decided anew: at 10 Mbit/s a connection that begins between two decisions sends 25 kB too much at most.
 const TICK: Duration = Duration::from_millis(20);
@@ -29,11 +28,33 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 
 /// The running controller; it ends when it is dropped. Connections then keep the rates that they have.
 #[derive(Debug)]
-pub(crate) struct Sharing {
+pub struct Sharing {
     thread: Option<JoinHandle<()>>,
-    mailbox: Arc<Mailbox<Vec<Share>>>,
-    stop: Arc<AtomicBool>,
+    bell: Bell,
     standings: Arc<Mutex<Vec<(String, Standing)>>>,
+}
+
+/// Why legs are not shared out.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the controller of explicit rates: {source}; raise the limit of threads (ulimit -u)")]
+pub struct SharingError {
+    /// What the system said.
+    source: std::io::Error,
+}
+
+/// By which the controller is asked whether it lives.
+#[derive(Debug, Clone)]
+pub struct Bell {
+    orders: Sender<Order>,
+    heard: Arc<AtomicU64>,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Order {
+    Show,
+    Replace(Vec<Share>),
+    End,
 }
 
 /// A leg whose connections are given rates, and what is known of it beforehand.
@@ -46,7 +67,8 @@ pub(crate) struct Share {
 /// What the thread works with.
 #[derive(Debug)]
 struct Controller {
-    mailbox: Arc<Mailbox<Vec<Share>>>,
+    orders: Receiver<Order>,
+    heard: Arc<AtomicU64>,
     standings: Arc<Mutex<Vec<(String, Standing)>>>,
     legs: Vec<Controlled>,
 }
@@ -60,44 +82,61 @@ struct Controlled {
 }
 
 impl Sharing {
-    /// Starts to share out these legs.
-    pub(crate) fn spawn(shares: Vec<Share>) -> Result<Self, Error> {
-        let action = "start the controller of explicit rates";
-        let mailbox =
-            Arc::new(Mailbox::new("the controller of rates".into()).map_err(Error::system(action))?);
-        let (stop, standings) = (Arc::<AtomicBool>::default(), Arc::<Mutex<_>>::default());
+    /// Starts to share out those of these legs whose connections wait to be given their rates, if there are any: legs that have
+    /// such connections may come later.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn start(legs: &Legs) -> Result<Self, SharingError> {
+        let (sender, orders) = mpsc::channel();
+        let (heard, standings) = (Arc::<AtomicU64>::default(), Arc::<Mutex<_>>::default());
         let mut controller =
-            Controller { mailbox: mailbox.clone(), standings: Arc::clone(&standings), legs: Vec::new() };
+            Controller { orders, heard: heard.clone(), standings: Arc::clone(&standings), legs: Vec::new() };
         // Before the first connection: one that has no rate yet keeps to ten segments.
-        controller.replace(shares);
-        let until = stop.clone();
+        controller.replace(legs.shares());
         let thread = std::thread::Builder::new()
             .name("bentpipe-rates".into())
-            .spawn(move || controller.run(&until))
-            .map_err(Error::system(action))?;
-        Ok(Self { thread: Some(thread), mailbox, stop, standings })
+            .spawn(move || controller.run())
+            .map_err(|source| SharingError { source })?;
+        Ok(Self { thread: Some(thread), bell: Bell { orders: sender, heard }, standings })
     }
 
     /// Goes on with these legs. What has been learnt of one that was there before is kept.
-    pub(crate) fn replace(&self, shares: Vec<Share>) {
-        self.mailbox.send(shares);
+    pub fn replace(&self, legs: &Legs) {
+        self.bell.send(Order::Replace(legs.shares()));
     }
 
     /// By which it shows that it lives.
-    pub(crate) fn pulse(&self) -> Box<dyn Pulse> {
-        Box::new(self.mailbox.clone())
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
     }
 
-    /// What is known of each leg.
-    pub(crate) fn standings(&self) -> Vec<(String, Standing)> {
+    /// What is known of each leg, with its name.
+    pub fn standings(&self) -> Vec<(String, Standing)> {
         self.standings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Bell {
+    /// Asks for a sign of life.
+    pub fn ring(&self) {
+        self.send(Order::Show);
+    }
+
+    /// How many times it has been heard.
+    pub fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    fn send(&self, order: Order) {
+        // Fails only when the thread has ended, and then it is not heard either.
+        let _ = self.orders.send(order);
     }
 }
 
 impl Drop for Sharing {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.mailbox.wake();
+        self.bell.send(Order::End);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the controller of explicit rates had panicked");
         }
@@ -105,24 +144,16 @@ impl Drop for Sharing {
 }
 
 impl Controller {
-    fn run(mut self, stop: &AtomicBool) {
-        while !stop.load(Ordering::Acquire) {
+    fn run(mut self) {
+        loop {
             let busy = self.tick();
-            if self.has_post(if busy { TICK } else { IDLE_TICK }) {
-                // The watch rings without a letter.
-                if let Some(shares) = self.mailbox.take().pop_back() {
-                    self.replace(shares);
-                }
+            match self.orders.recv_timeout(if busy { TICK } else { IDLE_TICK }) {
+                Ok(Order::Show) => drop(self.heard.fetch_add(1, Ordering::Release)),
+                Ok(Order::Replace(shares)) => self.replace(shares),
+                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
-    }
-
-    /// Waits for the bell, and no longer than this.
-    fn has_post(&self, wait: Duration) -> bool {
-        let mut bell = [PollFd::new(&*self.mailbox, PollFlags::IN)];
-        let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
-        // Interrupted is as good as rung.
-        poll(&mut bell, Some(&wait)).map_or(true, |ready| ready > 0)
     }
 
     fn replace(&mut self, shares: Vec<Share>) {
@@ -201,4 +232,42 @@ fn report(flow: &Flow) -> Report {
 fn monotonic() -> Time {
     let now = clock_gettime(ClockId::Monotonic);
     Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TerrestrialLeg;
+    use std::collections::BTreeMap;
+
+    /// Sets it off without a leg, for which it needs no rights.
+    fn idle() -> (Legs, Sharing) {
+        let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
+        let sharing = Sharing::start(&legs).unwrap();
+        (legs, sharing)
+    }
+
+    #[test]
+    fn it_answers_the_bell_and_only_that() {
+        let (legs, sharing) = idle();
+        let bell = sharing.bell();
+        sharing.replace(&legs);
+        for rung in 1..=3 {
+            bell.ring();
+            while bell.heard() < rung {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(bell.heard(), 3);
+        assert!(sharing.standings().is_empty());
+    }
+
+    #[test]
+    fn it_ends_when_it_is_dropped_and_its_bell_is_heard_no_more() {
+        let (_, sharing) = idle();
+        let bell = sharing.bell();
+        drop(sharing);
+        bell.ring();
+        assert_eq!(bell.heard(), 0);
+    }
 }

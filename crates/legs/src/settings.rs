@@ -1,0 +1,154 @@
+//! `[legs.NAME]` and `[terrestrial]`: what an operator says of a leg.
+
+use std::time::Duration;
+
+use bentpipe_kernel::congestion::{EXPLICIT, HYBLA};
+use bentpipe_kernel::leg::LegSettings;
+use bentpipe_link::explicit::SharerConfig;
+use bentpipe_units::{ByteCount, Rate, Span};
+use serde::Deserialize;
+
+use crate::values::{Congestion, Interface};
+
+/// Round-trip time that is assumed of the terrestrial side where its timers are derived from it.
+const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
+
+/// `[legs.NAME]`: an interface that leads to a satellite.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SatelliteLeg {
+    /// The network interface.
+    pub interface: Interface,
+    /// The congestion control of the sockets that face it; [`congestion`](Self::congestion) has what it is by default.
+    pub congestion: Option<Congestion>,
+    /// The link's rate.
+    pub rate: Option<Rate>,
+    /// The round-trip time of the empty link.
+    #[serde(default = "geostationary")]
+    pub rtt: Span,
+    /// What each connection may send at the most, without headers.
+    pub pacing_cap: Option<Rate>,
+    /// Data may come and go with the SYN (RFC 7413).
+    #[serde(default)]
+    pub fast_open: bool,
+    /// After an outage, data is tried again within this time.
+    pub restart_within: Option<Span>,
+    /// Connections live through an outage of this length.
+    pub survive_outage: Option<Span>,
+    /// Send buffer; the kernel's autotuning by default.
+    pub send_buffer: Option<ByteCount>,
+    /// Receive buffer; the kernel's autotuning by default.
+    pub receive_buffer: Option<ByteCount>,
+}
+
+/// `[terrestrial]`: the sockets that face every other interface.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TerrestrialLeg {
+    /// The congestion control; the kernel's default by default.
+    pub congestion: Option<Congestion>,
+    /// What each connection may send at the most, without headers.
+    pub pacing_cap: Option<Rate>,
+    /// After an outage, data is tried again within this time.
+    pub restart_within: Option<Span>,
+    /// Connections live through an outage of this length.
+    pub survive_outage: Option<Span>,
+    /// Send buffer; the kernel's autotuning by default.
+    pub send_buffer: Option<ByteCount>,
+    /// Receive buffer; the kernel's autotuning by default.
+    pub receive_buffer: Option<ByteCount>,
+}
+
+impl SatelliteLeg {
+    /// The congestion control of the sockets that face it. By default each connection is told its share of the `rate`; where
+    /// that is not known, Hybla finds out sooner than whoever shares it out.
+    pub fn congestion(&self) -> &str {
+        match &self.congestion {
+            Some(congestion) => congestion.as_str(),
+            None if self.rate.is_some() => EXPLICIT,
+            None => HYBLA,
+        }
+    }
+
+    /// The leg as the kernel crate takes it.
+    pub fn settings(&self) -> LegSettings {
+        LegSettings {
+            congestion: Some(self.congestion().to_owned()),
+            rate: self.rate,
+            rtt: self.rtt.get(),
+            pacing_cap: self.pacing_cap,
+            fast_open: self.fast_open,
+            restart_within: self.restart_within.map(Span::get),
+            survive_outage: self.survive_outage.map(Span::get),
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+        }
+    }
+
+    /// The leg as who shares it out takes it: what is known of it beforehand.
+    pub fn sharer(&self) -> SharerConfig {
+        SharerConfig { capacity: self.rate, rtt: self.rtt.get() }
+    }
+}
+
+impl TerrestrialLeg {
+    /// The leg as the kernel crate takes it.
+    pub fn settings(&self) -> LegSettings {
+        LegSettings {
+            congestion: self.congestion.as_ref().map(|congestion| congestion.as_str().to_owned()),
+            rate: None,
+            rtt: TERRESTRIAL_RTT,
+            pacing_cap: self.pacing_cap,
+            fast_open: false,
+            restart_within: self.restart_within.map(Span::get),
+            survive_outage: self.survive_outage.map(Span::get),
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+        }
+    }
+}
+
+fn geostationary() -> Span {
+    Span(Duration::from_millis(600))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leg(text: &str) -> Result<SatelliteLeg, String> {
+        toml::from_str(&format!("interface = \"sat0\"\n{text}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rates_are_explicit_where_the_rate_is_known_and_nothing_else_is_asked_for() {
+        for (text, congestion) in [
+            ("", "hybla"),
+            ("rate = \"10Mbit/s\"", "explicit"),
+            ("rate = \"10Mbit/s\"\ncongestion = \"bbr\"", "bbr"),
+            ("congestion = \"explicit\"", "explicit"),
+        ] {
+            assert_eq!(leg(text).unwrap().congestion(), congestion, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_shares_the_leg_out_is_told_its_rate_and_round_trip() {
+        let known = leg("rate = \"2Mbit/s\"\nrtt = \"40ms\"").unwrap().sharer();
+        assert_eq!((known.capacity, known.rtt), (Some(Rate::mbps(2)), Duration::from_millis(40)));
+        let unknown = leg("").unwrap().sharer();
+        assert_eq!((unknown.capacity, unknown.rtt), (None, Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn what_could_not_stand_in_a_rule_is_no_name() {
+        for name in ["", ".", "..", "a b", "\\\" accept", "0123456789abcdef"] {
+            let text = format!("congestion = \"{name}\"");
+            assert!(leg(&text).unwrap_err().contains("is not the name of a congestion control"), "{name}");
+            let text = format!("interface = \"{name}\"");
+            let error = toml::from_str::<SatelliteLeg>(&text).unwrap_err().to_string();
+            assert!(error.contains("is not an interface name"), "{name}: {error}");
+        }
+        assert!(leg("speed = 3").unwrap_err().contains("unknown field `speed`"));
+    }
+}
