@@ -23,6 +23,7 @@ enum Command {
     Sim(command::sim::Sim),
     Lab(command::lab::Lab),
     Radius(command::radius::Radius),
+    Dtn(command::dtn::Dtn),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Sim(sim) => sim.run(),
         Command::Lab(lab) => lab.run(),
         Command::Radius(radius) => radius.run(),
+        Command::Dtn(dtn) => dtn.run(),
     };
     outcome.unwrap_or_else(|error| {
         command::tell(format_args!("bentpipe: {}", one_line(&error)));

@@ -1,7 +1,9 @@
 //! One file for each command: its arguments, and what it prints.
 
+mod account;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod dtn;
 pub(crate) mod lab;
 pub(crate) mod link;
 pub(crate) mod radius;

@@ -3,15 +3,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bentpipe_kernel::limits::raise_descriptor_limit;
-use bentpipe_kernel::privileges::{self, Account, drop_to};
+use bentpipe_kernel::privileges::{self, drop_to};
 use bentpipe_proxy::{Config, Daemon};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
-/// The accounts that a daemon goes on as where the configuration names none, the first that there is.
-const ACCOUNTS: [&str; 2] = ["bentpipe", "nobody"];
+use super::account;
 
 /// Run the proxy: intercept TCP at the satellite legs, split it, and give each side what its link needs.
 ///
@@ -34,7 +33,8 @@ impl Run {
             tracing::warn!("cannot raise the number of descriptors to its hard limit: {error}");
         }
         let prepared = Daemon::prepare(&config)?;
-        drop_to(account(&config)?.as_ref(), &privileges::DAEMON)?;
+        let account = account::choose(config.proxy.user.as_deref(), "proxy.user")?;
+        drop_to(account.as_ref(), &privileges::DAEMON)?;
         let mut daemon = prepared.start()?;
         tracing::info!("ready");
         for signal in signals.forever() {
@@ -54,24 +54,4 @@ impl Run {
         let config = Config::load(&self.config)?;
         Ok(daemon.reload(&config)?)
     }
-}
-
-/// The account to go on as; none where there is no account to be found.
-fn account(config: &Config) -> anyhow::Result<Option<Account>> {
-    if let Some(name) = &config.proxy.user {
-        return Ok(Some(Account::find(name).context("proxy.user")?));
-    }
-    let found = ACCOUNTS.into_iter().find_map(|name| Some((name, Account::find(name).ok()?)));
-    match found {
-        Some(("nobody", _)) => {
-            tracing::warn!(
-                "going on as nobody, whom others may be as well; better is an account of its own: useradd --system bentpipe"
-            );
-        }
-        Some(_) => {}
-        None => tracing::warn!(
-            "there is neither an account bentpipe nor nobody: root's files stay open to the daemon"
-        ),
-    }
-    Ok(found.map(|(_, account)| account))
 }

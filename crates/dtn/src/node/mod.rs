@@ -270,9 +270,9 @@ impl Node {
         self.agenda().next_delivery(endpoint)
     }
 
-    /// Waits until something comes for an application, any.
-    pub async fn arrival(&self) {
-        self.0.arrivals.notified().await;
+    /// Ends when something comes for an application, any, from the moment that it is made.
+    pub fn arrival(&self) -> tokio::sync::futures::Notified<'_> {
+        self.0.arrivals.notified()
     }
 
     /// An application has a bundle: it is not delivered again. Blocks on the disk. `false` if there is no such bundle.

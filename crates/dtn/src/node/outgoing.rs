@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::bundle::{Bundle, PayloadCheck};
+use crate::bundle::{Bundle, Tail};
 use crate::store::{Key, PayloadReader};
 use crate::tcpcl::{Outgoing, Ticket};
 
@@ -14,7 +14,7 @@ pub(crate) struct Sending {
     block: io::Cursor<Vec<u8>>,
     payload: PayloadReader,
     payload_left: u64,
-    check: Option<PayloadCheck>,
+    tail: Option<Tail>,
 }
 
 impl Sending {
@@ -25,7 +25,7 @@ impl Sending {
             block: io::Cursor::new(bundle.head()),
             payload,
             payload_left: bundle.payload_len,
-            check: Some(bundle.payload_check()),
+            tail: Some(bundle.tail()),
         }
     }
 }
@@ -49,17 +49,17 @@ impl Outgoing for Sending {
                 let lacking = format!("the stored payload ends {} bytes too soon", self.payload_left);
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, lacking));
             }
-            if let Some(check) = &mut self.check {
-                check.update(&buffer[filled..filled + got]);
+            if let Some(tail) = &mut self.tail {
+                tail.update(&buffer[filled..filled + got]);
             }
             filled += got;
             self.payload_left -= got as u64;
         }
         if self.payload_left == 0
             && filled < buffer.len()
-            && let Some(check) = self.check.take()
+            && let Some(tail) = self.tail.take()
         {
-            self.block = io::Cursor::new(check.finish());
+            self.block = io::Cursor::new(tail.finish());
         }
         if self.payload_left == 0 && filled < buffer.len() {
             filled += self.block.read(&mut buffer[filled..])?;

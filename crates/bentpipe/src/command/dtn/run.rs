@@ -1,0 +1,61 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bentpipe_dtn::config::NodeConfig;
+use bentpipe_dtn::node::Prepared;
+use bentpipe_kernel::limits::raise_descriptor_limit;
+use bentpipe_kernel::privileges::{self, drop_to};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::command::account;
+
+/// Run a bundle node.
+///
+/// It ends at SIGTERM or Ctrl-C; what it has taken responsibility for is in its store when it starts again. Started by root, it goes
+/// on as an ordinary account (node.user) once everything is set up.
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The configuration.
+    #[arg(short, long, value_name = "FILE", default_value = "/etc/bentpipe/node.toml")]
+    config: PathBuf,
+}
+
+impl Run {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        crate::command::log_to_stderr("info");
+        let config = NodeConfig::load(&self.config)?;
+        if let Err(error) = raise_descriptor_limit() {
+            tracing::warn!("cannot raise the number of descriptors to its hard limit: {error}");
+        }
+        let account = match config.node.user.as_deref() {
+            // An ordinary user's node has nothing to give up.
+            None if !rustix::process::geteuid().is_root() => None,
+            wanted => account::choose(wanted, "node.user")?,
+        };
+        let prepared = Prepared::new(config, account.as_ref())?;
+        // Before the first thread: capabilities belong to threads.
+        if account.is_some() {
+            drop_to(account.as_ref(), &privileges::DAEMON)?;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("bentpipe-dtn")
+            .build()
+            .context("cannot start the node's threads")?;
+        runtime.block_on(async {
+            let mut term = signal(SignalKind::terminate()).context("cannot listen for signals")?;
+            let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
+            let running = prepared.start().await?;
+            tracing::info!("ready");
+            tokio::select! {
+                _ = term.recv() => tracing::info!("ending at SIGTERM"),
+                _ = interrupt.recv() => tracing::info!("ending at SIGINT"),
+            }
+            running.stop().await;
+            anyhow::Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

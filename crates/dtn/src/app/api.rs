@@ -1,0 +1,260 @@
+//! The requests that applications and operators can make.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use bentpipe_units::Span;
+use http_body_util::BodyExt;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::task::block_in_place;
+
+use crate::Eid;
+use crate::bundle::{Priority, ReportRequests};
+use crate::node::{Node, Refused, SendOptions};
+use crate::store::{Key, Record, StoreError};
+
+use super::body::PayloadBody;
+use super::metrics;
+
+/// What an application has, after the last byte of a bundle, to acknowledge it.
+const GRACE: Duration = Duration::from_secs(60);
+/// The longest wait for a bundle.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Bundles in a list.
+const MOST_LISTED: usize = 1000;
+
+/// The answer to who has sent a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// The bundle's name.
+    pub id: String,
+    /// Bytes of payload.
+    pub payload_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SendQuery {
+    destination: Eid,
+    service: Option<String>,
+    lifetime: Option<Span>,
+    #[serde(default)]
+    priority: Priority,
+    hop_limit: Option<u8>,
+    #[serde(default)]
+    whole: bool,
+    #[serde(default)]
+    report: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NextQuery {
+    service: String,
+    wait: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReportsQuery {
+    id: String,
+}
+
+/// What went wrong, as an answer.
+struct Failure(StatusCode, String);
+
+/// All requests.
+pub fn router(node: Node) -> Router {
+    Router::new()
+        .route("/bundles", post(send).get(list))
+        .route("/bundles/next", get(next))
+        .route("/bundles/{key}", delete(remove))
+        .route("/bundles/{key}/acknowledge", post(acknowledge))
+        .route("/bundles/{key}/release", post(release))
+        .route("/reports", get(reports))
+        .route("/status", get(status))
+        .route("/metrics", get(show_metrics))
+        .with_state(node)
+}
+
+/// The body becomes a bundle. The answer comes when the store has it.
+async fn send(
+    State(node): State<Node>,
+    query: Result<Query<SendQuery>, axum::extract::rejection::QueryRejection>,
+    headers: axum::http::HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Sent>), Failure> {
+    let Query(query) = query.map_err(bad_request)?;
+    let options = SendOptions {
+        destination: query.destination,
+        service: query.service,
+        lifetime: query.lifetime.map(Span::get),
+        priority: query.priority,
+        hop_limit: query.hop_limit,
+        must_not_fragment: query.whole,
+        reports: report_requests(&query.report)?,
+    };
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let sent = take(&node, &options, length, body).await?;
+    Ok((StatusCode::CREATED, Json(sent)))
+}
+
+/// Stores a body as a bundle.
+async fn take(node: &Node, options: &SendOptions, length: Option<u64>, mut body: Body) -> Result<Sent, Failure> {
+    let bundle = node.bundle(options)?;
+    let id = bundle.id.to_string();
+    let mut reception = block_in_place(|| node.begin(bundle, length))?;
+    let mut payload_bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            Failure(StatusCode::BAD_REQUEST, format!("the payload ended before it was complete: {error}"))
+        })?;
+        if let Some(part) = frame.data_ref() {
+            payload_bytes += part.len() as u64;
+            block_in_place(|| reception.write(part))?;
+        }
+    }
+    block_in_place(|| reception.finish())?;
+    Ok(Sent { id, payload_bytes })
+}
+
+fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
+    let mut requests = ReportRequests::default();
+    for word in list.split(',').filter(|word| !word.is_empty()) {
+        match word {
+            "reception" => requests.reception = true,
+            "forwarding" => requests.forwarding = true,
+            "delivery" => requests.delivery = true,
+            "deletion" => requests.deletion = true,
+            _ => {
+                let text = format!(
+                    "report={word} is no event; events are reception, forwarding, delivery and deletion, with commas between"
+                );
+                return Err(Failure(StatusCode::BAD_REQUEST, text));
+            }
+        }
+    }
+    Ok(requests)
+}
+
+/// The most urgent bundle for a service, waiting for one if that is asked.
+async fn next(
+    State(node): State<Node>,
+    query: Result<Query<NextQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(query) = query.map_err(bad_request)?;
+    let endpoint = node
+        .id()
+        .with_service(&query.service)
+        .map_err(|error| Failure(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let wait = query.wait.map_or(Duration::ZERO, Span::get).min(LONGEST_WAIT);
+    let until = tokio::time::Instant::now() + wait;
+    loop {
+        let arrival = node.arrival();
+        if let Some(record) = node.next_delivery(&endpoint) {
+            return Ok(delivery(&node, &record));
+        }
+        if tokio::time::timeout_at(until, arrival).await.is_err() {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+    }
+}
+
+fn delivery(node: &Node, record: &Record) -> Response {
+    let bundle = &record.bundle;
+    let payload = node.store().read(&record.payload);
+    let body = PayloadBody::new(node.clone(), record.key, payload, bundle.payload_len, GRACE);
+    let mut response = Response::new(Body::new(body));
+    let mut header = |name: &'static str, value: String| {
+        // Endpoints and numbers are visible ASCII.
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    };
+    header("content-type", "application/octet-stream".into());
+    header("content-length", bundle.payload_len.to_string());
+    header("bundle-key", record.key.0.to_string());
+    header("bundle-id", bundle.id.to_string());
+    header("bundle-source", bundle.id.source.to_string());
+    header("bundle-destination", bundle.destination.to_string());
+    header("bundle-created", bundle.id.created.millis().to_string());
+    response
+}
+
+async fn acknowledge(State(node): State<Node>, Path(key): Path<u64>) -> Result<StatusCode, Failure> {
+    match block_in_place(|| node.acknowledge(Key(key)))? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(no_bundle(key)),
+    }
+}
+
+async fn release(State(node): State<Node>, Path(key): Path<u64>) -> StatusCode {
+    node.release(Key(key));
+    StatusCode::NO_CONTENT
+}
+
+async fn remove(State(node): State<Node>, Path(key): Path<u64>) -> Result<StatusCode, Failure> {
+    match block_in_place(|| node.delete(Key(key)))? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(no_bundle(key)),
+    }
+}
+
+fn no_bundle(key: u64) -> Failure {
+    let text = format!("there is no bundle {key}, or another has it in hand; GET /bundles lists them");
+    Failure(StatusCode::NOT_FOUND, text)
+}
+
+async fn list(State(node): State<Node>) -> Response {
+    Json(node.bundles(MOST_LISTED)).into_response()
+}
+
+async fn reports(
+    State(node): State<Node>,
+    query: Result<Query<ReportsQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Failure> {
+    let Query(query) = query.map_err(bad_request)?;
+    let id = query.id.parse().map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("{error}")))?;
+    Ok(Json(node.reports_of(&id)).into_response())
+}
+
+async fn status(State(node): State<Node>) -> Response {
+    Json(node.status()).into_response()
+}
+
+async fn show_metrics(State(node): State<Node>) -> Response {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::text(&node.status())).into_response()
+}
+
+fn bad_request(rejection: axum::extract::rejection::QueryRejection) -> Failure {
+    Failure(StatusCode::BAD_REQUEST, rejection.body_text())
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Store(error) => error.into(),
+            other => Self(StatusCode::BAD_REQUEST, other.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let code = if error.is_full() { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        Self(code, error.to_string())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}

@@ -1,0 +1,363 @@
+//! From a configuration to a node at work, and back.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bentpipe_kernel::Weight;
+use bentpipe_kernel::leg::Leg;
+use bentpipe_kernel::privileges::Account;
+use bentpipe_legs::{Legs, Sharing, SharingError};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::app;
+use crate::config::{ConfigError, NodeConfig};
+use crate::store::{Store, StoreConfig, StoreError};
+use crate::tcpcl::{self, Role, SessionSettings, TlsError};
+
+use super::Node;
+use super::peers::Peer;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// The first wait after a connection has failed; it doubles up to the peer's `retry_within`.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// How long an attempt to connect may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(60);
+/// How long the listener waits when the process has no descriptor left.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+/// How long sessions may take to finish what they have begun when the node ends.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether there is a reason to connect.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often something is heard of an idle peer.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Why a node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration says what cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Rates cannot be shared out.
+    #[error(transparent)]
+    Sharing(#[from] SharingError),
+    /// The system refused something.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was attempted.
+        action: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another node has the socket.
+    #[error("another node answers at {socket}; give each node its own node.socket")]
+    SocketTaken {
+        /// The socket.
+        socket: PathBuf,
+    },
+}
+
+/// A node for which everything is done that needs privileges.
+#[derive(Debug)]
+pub struct Prepared {
+    config: NodeConfig,
+    legs: Arc<Legs>,
+    listeners: Vec<(StdListener, Option<String>)>,
+    tls: tcpcl::TlsContext,
+}
+
+/// A node at work. Dropped, it ends at once, as if it had been killed: [`stop`](Self::stop) is politer.
+#[derive(Debug)]
+pub struct Running {
+    node: Node,
+    addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    sessions: JoinSet<()>,
+    services: JoinSet<()>,
+    socket: PathBuf,
+    _sharing: Option<Sharing>,
+}
+
+/// What every session needs.
+#[derive(Clone)]
+struct Office {
+    node: Node,
+    legs: Arc<Legs>,
+    tls: Arc<tcpcl::TlsContext>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Prepared {
+    /// Loads what the legs need, reads the keys, binds the ports, and makes the folders, which belong to `account` if one is
+    /// given.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn new(config: NodeConfig, account: Option<&Account>) -> Result<Self, NodeError> {
+        let legs = Arc::new(Legs::prepare(&config.legs, &config.terrestrial));
+        let tls = tls(&config)?;
+        make_folder(&config.node.store, account)?;
+        if let Some(folder) = config.node.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            make_folder(folder, account)?;
+        }
+        let listener = |listen: &crate::config::Listen| {
+            let leg = leg(&legs, listen.leg.as_deref());
+            let listener = bind(listen.address, leg).map_err(system(format!("listen at {}", listen.address)))?;
+            Ok((listener, listen.leg.clone()))
+        };
+        let listeners = config.listen.iter().map(listener).collect::<Result<_, NodeError>>()?;
+        Ok(Self { config, legs, listeners, tls })
+    }
+
+    /// Opens the store, and begins to listen, to connect and to serve applications. Has to be called within a runtime of several
+    /// threads.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn start(self) -> Result<Running, NodeError> {
+        let Self { config, legs, listeners, tls } = self;
+        let sharing = legs.share()?;
+        let store = StoreConfig {
+            folder: config.node.store.clone(),
+            quota: config.node.quota,
+            max_bundles: config.node.max_bundles,
+            keep_free: config.node.keep_free,
+        };
+        let (store, records) = Store::open(store)?;
+        if !records.is_empty() {
+            tracing::info!("{} bundles in the store", records.len());
+        }
+        let node = Node::new(&config, store, records);
+        for peer in node.0.peers.values() {
+            peer.require_proof(peer.settings.is_encrypted(config.node.certificate.is_some()));
+        }
+        let (stop, stopped) = watch::channel(false);
+        let office = Office { node: node.clone(), legs, tls: Arc::new(tls), stop: stopped };
+        let mut services = JoinSet::new();
+        let mut sessions = JoinSet::new();
+        let mut addresses = Vec::new();
+        for (listener, leg) in listeners {
+            let listener = TcpListener::from_std(listener).map_err(system("listen".into()))?;
+            let address = listener.local_addr().map_err(system("listen".into()))?;
+            tracing::info!("listening at {address}");
+            addresses.push(address);
+            services.spawn(office.clone().listen(listener, leg));
+        }
+        services.spawn(serve(node.clone(), &config.node.socket).await?);
+        services.spawn(node.clone().keep_house());
+        for id in node.0.peers.keys() {
+            sessions.spawn(office.clone().connect(id.clone()));
+        }
+        Ok(Running { node, addresses, stop, sessions, services, socket: config.node.socket, _sharing: sharing })
+    }
+}
+
+impl Running {
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Where it listens, in the order of the configuration.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Lets sessions finish what they have begun, for a moment, and ends.
+    pub async fn stop(mut self) {
+        let _ = self.stop.send(true);
+        let all = async { while self.sessions.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(END_WITHIN, all).await;
+        self.sessions.shutdown().await;
+        self.services.shutdown().await;
+        let node = self.node.clone();
+        let _ = tokio::task::spawn_blocking(move || node.tidy(false)).await;
+        // Who looks for the node shall not find a socket where nobody listens.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Office {
+    /// Accepts sessions of other nodes for ever.
+    async fn listen(self, listener: TcpListener, leg: Option<String>) {
+        let mut sessions = JoinSet::new();
+        let mut stop = self.stop.clone();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = sessions.join_next(), if !sessions.is_empty() => continue,
+                _ = stop.wait_for(|stopped| *stopped) => break,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    sessions.spawn(self.clone().accepted(stream, address, leg.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                }
+            }
+        }
+        while sessions.join_next().await.is_some() {}
+    }
+
+    async fn accepted(self, stream: TcpStream, address: SocketAddr, leg: Option<String>) {
+        let settings = self.settings(None, leg.as_deref());
+        let end = tcpcl::run(stream, Role::Passive, settings, Arc::new(self.node), self.stop).await;
+        match end.is_in_order() {
+            true => tracing::info!("the session with {address} has ended: {end}"),
+            false => tracing::warn!("the session with {address} has ended: {end}"),
+        }
+    }
+
+    /// Keeps a session with a peer, if its address is known and as far as the contact plan allows.
+    async fn connect(self, id: crate::Eid) {
+        let node = self.node.clone();
+        let Some(peer) = node.0.peers.get(&id) else { return };
+        let Some(address) = peer.settings.address else { return };
+        let mut stop = self.stop.clone();
+        let mut wait = FIRST_WAIT;
+        loop {
+            let attempt = async {
+                while peer.is_connected() || !node.agenda().is_open(&id, super::clock()) {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                self.dial(peer, address).await
+            };
+            let dialled = tokio::select! {
+                dialled = attempt => dialled,
+                _ = stop.wait_for(|stopped| *stopped) => return,
+            };
+            match dialled {
+                Ok(stream) => {
+                    let settings = self.settings(Some(peer), peer.settings.leg.as_deref());
+                    let end =
+                        tcpcl::run(stream, Role::Active, settings, Arc::new(node.clone()), self.stop.clone()).await;
+                    if end.was_established() {
+                        wait = FIRST_WAIT;
+                    }
+                    match end.is_in_order() {
+                        true => tracing::info!("the session with {id} at {address} has ended: {end}"),
+                        false if peer.has_trouble(&end.to_string()) => {
+                            tracing::warn!("the session with {id} at {address} has ended: {end}");
+                        }
+                        false => {}
+                    }
+                }
+                Err(error) => {
+                    let text = format!("cannot connect: {error}");
+                    if peer.has_trouble(&text) {
+                        tracing::warn!("{id} at {address}: {text}; trying again for as long as it takes");
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = stop.wait_for(|stopped| *stopped) => return,
+            }
+            wait = (wait * 2).min(peer.settings.retry_within.get());
+        }
+    }
+
+    async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        leg(&self.legs, peer.settings.leg.as_deref()).apply_before_connect(socket.as_fd(), Weight::default())?;
+        let connecting = TcpSocket::from_std_stream(socket.into()).connect(address);
+        match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
+            Ok(connected) => connected,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {CONNECT_WITHIN:?}"))),
+        }
+    }
+
+    /// How a session is to be led, with the peer if it is known beforehand.
+    fn settings(&self, peer: Option<&Peer>, leg_name: Option<&str>) -> SessionSettings {
+        let survives = leg(&self.legs, leg_name).timers().user_timeout.unwrap_or_default();
+        let chosen = peer.and_then(|peer| peer.settings.keepalive);
+        // Of an outage TCP knows more than a clock does: it is up to the leg how long it is waited.
+        let keepalive = chosen.map_or(KEEPALIVE.max(survives / 2), bentpipe_units::Span::get);
+        let mut settings = SessionSettings::new(self.node.id().clone());
+        settings.keepalive = keepalive;
+        settings.tls = self.tls.for_peer(peer.map(|peer| &peer.settings.id), peer.is_some_and(Peer::must_prove));
+        settings.expected = peer.map(|peer| peer.settings.id.clone());
+        settings
+    }
+}
+
+fn tls(config: &NodeConfig) -> Result<tcpcl::TlsContext, TlsError> {
+    let own = config.node.certificate.as_deref().zip(config.node.key.as_deref());
+    let pinned = config.peers.iter().filter_map(|peer| Some((peer.id.clone(), peer.certificate.as_deref()?)));
+    tcpcl::TlsContext::load(own, pinned)
+}
+
+fn leg<'a>(legs: &'a Legs, name: Option<&str>) -> &'a Leg {
+    // The configuration has been checked: a leg that is named is there.
+    name.and_then(|name| legs.leg(name)).unwrap_or_else(|| legs.terrestrial())
+}
+
+fn bind(address: SocketAddr, leg: &Leg) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // An IPv4 address has a line of its own.
+        socket.set_only_v6(true)?;
+    }
+    // Before listen(2): what is accepted inherits them.
+    leg.apply_weighted(socket.as_fd(), Weight::default())?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// The task that serves applications.
+async fn serve(node: Node, socket: &Path) -> Result<impl Future<Output = ()> + use<>, NodeError> {
+    let listen = |path: &Path| UnixListener::bind(path);
+    let listener = match listen(socket) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            // A process that was killed leaves its socket behind, and nobody answers there.
+            if tokio::net::UnixStream::connect(socket).await.is_ok() {
+                return Err(NodeError::SocketTaken { socket: socket.to_owned() });
+            }
+            std::fs::remove_file(socket).and_then(|()| listen(socket))
+        }
+        other => other,
+    };
+    let action = format!("listen for applications at {}", socket.display());
+    let listener = listener.map_err(system(action.clone()))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660)).map_err(system(action))?;
+    Ok(async move {
+        if let Err(error) = axum::serve(listener, app::router(node)).await {
+            tracing::error!("applications are not served any more: {error}");
+        }
+    })
+}
+
+/// Makes a folder that is the account's and nobody else's; one that is there stays as it is.
+fn make_folder(path: &Path, account: Option<&Account>) -> Result<(), NodeError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path);
+    let given = made.and_then(|()| match account {
+        Some(account) => chown(path, Some(account.uid()), Some(account.gid())),
+        None => Ok(()),
+    });
+    given.map_err(system(format!("make the folder {}", path.display())))
+}
+
+fn system(action: String) -> impl FnOnce(io::Error) -> NodeError {
+    |source| NodeError::System { action, source }
+}
