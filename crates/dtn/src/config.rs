@@ -8,6 +8,7 @@ use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+use crate::transfer::{InletSettings, OutletSettings};
 use crate::{DtnTime, Eid, EidPattern};
 
 mod date;
@@ -39,6 +40,12 @@ pub struct NodeConfig {
     /// When nodes can speak with each other.
     #[serde(default)]
     pub contacts: Vec<ContactSettings>,
+    /// Where HTTP PUTs and files come in that travel as bundles.
+    #[serde(default)]
+    pub inlets: Vec<InletSettings>,
+    /// Where they come out.
+    #[serde(default)]
+    pub outlets: Vec<OutletSettings>,
 }
 
 /// `[node]`.
@@ -106,6 +113,9 @@ pub struct PeerSettings {
     pub segment_mru: Option<ByteCount>,
     /// Takes the place of the transfer MRU that it says.
     pub transfer_mru: Option<ByteCount>,
+    /// Overlook what it says wrongly of the lengths of its transfers, and extensions that are malformed.
+    #[serde(default)]
+    pub lenient: bool,
     /// How often something is heard of an idle peer; by default a minute, and no less than half of what its leg survives.
     pub keepalive: Option<Span>,
     /// The longest wait between two attempts to connect.
@@ -223,7 +233,16 @@ impl NodeConfig {
         let node = &mut self.node;
         let own = [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
         let of_peers = self.peers.iter_mut().map(|peer| peer.certificate.as_mut());
-        for path in own.into_iter().chain(of_peers).flatten() {
+        let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
+            InletSettings::Folder { folder, .. } => Some(folder),
+            InletSettings::Http { .. } => None,
+        });
+        let of_outlets = self.outlets.iter_mut().map(|outlet| match outlet {
+            OutletSettings::Folder { folder, .. } => Some(folder),
+            OutletSettings::Http { .. } => None,
+        });
+        let all = own.into_iter().chain(of_peers).chain(of_inlets).chain(of_outlets);
+        for path in all.flatten() {
             *path = folder.join(&*path);
         }
     }

@@ -11,12 +11,16 @@
 //! it between two nodes, [`node`] decides, and [`app`] is the door for applications. `bundle` and `route` know no clock, socket or
 //! thread.
 
+pub mod app;
 pub mod bundle;
+pub mod config;
 mod eid;
+pub mod node;
 pub mod route;
 pub mod store;
 pub mod tcpcl;
 mod time;
+pub mod transfer;
 
 pub use eid::{Eid, EidError, EidPattern};
 pub use time::DtnTime;

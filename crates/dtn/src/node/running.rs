@@ -11,6 +11,7 @@ use std::time::Duration;
 use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::privileges::Account;
+use bentpipe_kernel::sockopt;
 use bentpipe_legs::{Legs, Sharing, SharingError};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app;
+use crate::transfer::{self, InletSettings};
 use crate::config::{ConfigError, NodeConfig};
 use crate::store::{Store, StoreConfig, StoreError};
 use crate::tcpcl::{self, Role, SessionSettings, TlsError};
@@ -63,6 +65,12 @@ pub enum NodeError {
         /// What the system said.
         source: io::Error,
     },
+    /// An outlet's service is none that this node can have.
+    #[error("an outlet: {reason}")]
+    Outlet {
+        /// Why.
+        reason: String,
+    },
     /// Another node has the socket.
     #[error("another node answers at {socket}; give each node its own node.socket")]
     SocketTaken {
@@ -77,6 +85,8 @@ pub struct Prepared {
     config: NodeConfig,
     legs: Arc<Legs>,
     listeners: Vec<(StdListener, Option<String>)>,
+    /// Of the HTTP inlets, in the order of the configuration.
+    inlets: Vec<StdListener>,
     tls: tcpcl::TlsContext,
 }
 
@@ -116,11 +126,18 @@ impl Prepared {
         }
         let listener = |listen: &crate::config::Listen| {
             let leg = leg(&legs, listen.leg.as_deref());
-            let listener = bind(listen.address, leg).map_err(system(format!("listen at {}", listen.address)))?;
+            let listener = bind(listen.address, leg).map_err(NodeError::system(format!("listen at {}", listen.address)))?;
             Ok((listener, listen.leg.clone()))
         };
         let listeners = config.listen.iter().map(listener).collect::<Result<_, NodeError>>()?;
-        Ok(Self { config, legs, listeners, tls })
+        let inlet = |inlet: &InletSettings| match inlet {
+            InletSettings::Http { address, .. } => Some(
+                bind_transparent(*address).map_err(NodeError::system(format!("listen for HTTP PUTs at {address}"))),
+            ),
+            InletSettings::Folder { .. } => None,
+        };
+        let inlets = config.inlets.iter().filter_map(inlet).collect::<Result<_, NodeError>>()?;
+        Ok(Self { config, legs, listeners, inlets, tls })
     }
 
     /// Opens the store, and begins to listen, to connect and to serve applications. Has to be called within a runtime of several
@@ -129,7 +146,7 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, legs, listeners, tls } = self;
+        let Self { config, legs, listeners, inlets, tls } = self;
         let sharing = legs.share()?;
         let store = StoreConfig {
             folder: config.node.store.clone(),
@@ -151,13 +168,14 @@ impl Prepared {
         let mut sessions = JoinSet::new();
         let mut addresses = Vec::new();
         for (listener, leg) in listeners {
-            let listener = TcpListener::from_std(listener).map_err(system("listen".into()))?;
-            let address = listener.local_addr().map_err(system("listen".into()))?;
+            let listener = TcpListener::from_std(listener).map_err(NodeError::system("listen".into()))?;
+            let address = listener.local_addr().map_err(NodeError::system("listen".into()))?;
             tracing::info!("listening at {address}");
             addresses.push(address);
             services.spawn(office.clone().listen(listener, leg));
         }
         services.spawn(serve(node.clone(), &config.node.socket).await?);
+        transfer::start(&node, &config.inlets, inlets, &config.outlets, &mut services).await?;
         services.spawn(node.clone().keep_house());
         for id in node.0.peers.keys() {
             sessions.spawn(office.clone().connect(id.clone()));
@@ -322,6 +340,23 @@ fn bind(address: SocketAddr, leg: &Leg) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
+/// A listener that takes connections to other hosts, too, where privileges allow and a rule hands them over.
+fn bind_transparent(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if let Err(error) = sockopt::set_transparent(&socket, &address) {
+        tracing::warn!(
+            "PUTs to {address} itself are taken, but not those that a rule hands over: cannot make it transparent: {error}"
+        );
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// The task that serves applications.
 async fn serve(node: Node, socket: &Path) -> Result<impl Future<Output = ()> + use<>, NodeError> {
     let listen = |path: &Path| UnixListener::bind(path);
@@ -336,8 +371,8 @@ async fn serve(node: Node, socket: &Path) -> Result<impl Future<Output = ()> + u
         other => other,
     };
     let action = format!("listen for applications at {}", socket.display());
-    let listener = listener.map_err(system(action.clone()))?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660)).map_err(system(action))?;
+    let listener = listener.map_err(NodeError::system(action.clone()))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660)).map_err(NodeError::system(action))?;
     Ok(async move {
         if let Err(error) = axum::serve(listener, app::router(node)).await {
             tracing::error!("applications are not served any more: {error}");
@@ -355,9 +390,11 @@ fn make_folder(path: &Path, account: Option<&Account>) -> Result<(), NodeError> 
         Some(account) => chown(path, Some(account.uid()), Some(account.gid())),
         None => Ok(()),
     });
-    given.map_err(system(format!("make the folder {}", path.display())))
+    given.map_err(NodeError::system(format!("make the folder {}", path.display())))
 }
 
-fn system(action: String) -> impl FnOnce(io::Error) -> NodeError {
-    |source| NodeError::System { action, source }
+impl NodeError {
+    pub(crate) fn system(action: String) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::System { action, source }
+    }
 }

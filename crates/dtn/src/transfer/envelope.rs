@@ -1,0 +1,156 @@
+//! A transfer as a payload: an HTTP/1.1 request as it would stand on the wire (RFC 9112 §2.1; media type `application/http`, §10.2),
+//! whose body goes to the end of the payload.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+
+/// The most bytes before the body.
+pub(crate) const LONGEST_HEAD: usize = 64 * 1024;
+/// The most header fields.
+const MOST_FIELDS: usize = 128;
+/// Where the server was that the request was meant for.
+const SERVER: &str = "bundle-server";
+/// Fields that speak of one connection only (RFC 9110 §7.6.1), or of how the body was framed on it.
+const OF_A_CONNECTION: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// A PUT without its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// What is put: path and query.
+    pub(crate) target: String,
+    /// The server's address where it was a connection's; `None` of a file.
+    pub(crate) server: Option<SocketAddr>,
+    /// Fields for the server.
+    pub(crate) fields: Vec<(String, Vec<u8>)>,
+}
+
+/// Why a payload is no transfer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoTransfer {
+    /// It cannot be read.
+    #[error("cannot read the payload: {0}")]
+    Read(#[from] io::Error),
+    /// It is something else.
+    #[error("the payload is no HTTP PUT: {0}")]
+    NotAPut(String),
+}
+
+impl Envelope {
+    /// The bytes before the body.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut head = format!("PUT {} HTTP/1.1\r\n", self.target).into_bytes();
+        if let Some(server) = self.server {
+            head.extend(format!("{SERVER}: {server}\r\n").bytes());
+        }
+        for (name, value) in self.fields.iter().filter(|(name, _)| travels(name)) {
+            head.extend(name.bytes());
+            head.extend(b": ");
+            head.extend(value);
+            head.extend(b"\r\n");
+        }
+        head.extend(b"\r\n");
+        head
+    }
+
+    /// Reads the head of a payload; the reader is left at the first byte of the body. Returns the head's length, too.
+    pub(crate) fn read(payload: &mut impl Read) -> Result<(Self, usize), NoTransfer> {
+        let mut head = Vec::with_capacity(512);
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() == LONGEST_HEAD {
+                return Err(NoTransfer::NotAPut(format!("its head has more than {LONGEST_HEAD} bytes")));
+            }
+            if payload.read(&mut byte)? == 0 {
+                return Err(NoTransfer::NotAPut("its head does not end".into()));
+            }
+            head.push(byte[0]);
+        }
+        Ok((Self::decode(&head)?, head.len()))
+    }
+
+    fn decode(head: &[u8]) -> Result<Self, NoTransfer> {
+        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut request = httparse::Request::new(&mut fields);
+        request.parse(head).map_err(|error| NoTransfer::NotAPut(error.to_string()))?;
+        let (Some(method), Some(target)) = (request.method, request.path) else {
+            return Err(NoTransfer::NotAPut("its first line is not complete".into()));
+        };
+        if method != "PUT" {
+            return Err(NoTransfer::NotAPut(format!("its method is {method}")));
+        }
+        let is_server = |name: &str| name.eq_ignore_ascii_case(SERVER);
+        let server = request.headers.iter().find(|field| is_server(field.name)).map(|field| {
+            let text = std::str::from_utf8(field.value).unwrap_or_default();
+            text.parse().map_err(|_| NoTransfer::NotAPut(format!("{text:?} is no server's address")))
+        });
+        let others = request.headers.iter().filter(|field| !is_server(field.name) && travels(field.name));
+        Ok(Self {
+            target: target.to_owned(),
+            server: server.transpose()?,
+            fields: others.map(|field| (field.name.to_owned(), field.value.to_vec())).collect(),
+        })
+    }
+}
+
+fn travels(name: &str) -> bool {
+    !OF_A_CONNECTION.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_sent_is_what_comes_out_without_what_belongs_to_the_connection() {
+        let field = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
+        let sent = Envelope {
+            target: "/a/b?c".into(),
+            server: Some("192.0.2.1:80".parse().unwrap()),
+            fields: vec![field("host", "example.org"), field("Connection", "close"), field("content-length", "4")],
+        };
+        let mut payload = sent.encode();
+        payload.extend(b"body");
+        let mut reader = payload.as_slice();
+        let (read, len) = Envelope::read(&mut reader).unwrap();
+        assert_eq!(read, Envelope { fields: vec![field("host", "example.org")], ..sent });
+        assert_eq!((reader, len), (&b"body"[..], payload.len() - 4));
+    }
+
+    #[test]
+    fn other_payloads_say_what_they_lack() {
+        for (payload, says) in [
+            ("", "does not end"),
+            ("GET / HTTP/1.1\r\n\r\n", "method is GET"),
+            ("PUT / HTTP/1.1\r\nbundle-server: here\r\n\r\n", "no server's address"),
+            ("\u{0}\r\n\r\n", "no HTTP PUT"),
+        ] {
+            let error = Envelope::read(&mut payload.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(says), "{payload:?}: {error}");
+        }
+        let endless = io::repeat(b'x');
+        assert!(Envelope::read(&mut { endless }).unwrap_err().to_string().contains("more than"));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_no_transfer_and_no_panic(garbage in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Envelope::read(&mut garbage.as_slice());
+            let mut payload = b"PUT / HTTP/1.1\r\n".to_vec();
+            payload.extend(&garbage);
+            payload.extend(b"\r\n\r\n");
+            let _ = Envelope::read(&mut payload.as_slice());
+        }
+    }
+}
