@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::path::path_count;
 use crate::ports::RANGES;
 
+mod bundle;
 mod dscp;
 mod limits;
 mod list;
@@ -24,6 +25,7 @@ mod snoop;
 mod values;
 
 pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
+pub use bundle::BundleSettings;
 pub use dscp::Dscp;
 pub use limits::{AtLimit, Limits};
 pub use list::List;
@@ -57,6 +59,9 @@ pub struct Config {
     /// How segments are looked after where a rule says so.
     #[serde(default)]
     pub snoop: SnoopSettings,
+    /// Where the bundle node takes connections.
+    #[serde(default)]
+    pub bundle: BundleSettings,
     /// Which connections are split; the first rule that matches decides, and without one they are.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -169,7 +174,7 @@ impl Config {
     pub fn weights(&self) -> Vec<Weight> {
         let given = self.rules.iter().filter_map(|rule| match rule.action {
             Action::Split { weight, .. } => Some(weight),
-            Action::Snoop | Action::Pass | Action::Reject => None,
+            Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => None,
         });
         let others: BTreeSet<Weight> = given.filter(|weight| *weight != Weight::default()).collect();
         others.into_iter().collect()
@@ -203,6 +208,7 @@ impl Config {
             .or_else(|| rule::too_many_weights(&self.weights()))
             .or_else(|| self.lack_of_ports())
             .or_else(|| self.limits.contradiction(self.longest_outage()))
+            .or_else(|| bundle::contradiction(self))
             .or_else(|| snoop::contradiction(self))
             .or_else(|| crate::router::contradiction(self))
     }
@@ -277,6 +283,13 @@ port = 5001
 [[rules]]
 action = "reject"
 
+[[rules]]
+action = "bundle"
+port = 8080
+
+[bundle]
+port = 7990
+
 [snoop]
 cache = "2MiB"
 flows = 1000
@@ -309,6 +322,7 @@ hide_sack = false
             Action::Split { handshake: Some(Handshake::Faithful), weight: Weight::try_from(4).unwrap() }
         );
         assert_eq!((config.rules[2].action, config.rules[3].action), (Action::Snoop, Action::Reject));
+        assert_eq!((config.rules[4].action, config.bundle_port()), (Action::Bundle, Some(7990)));
         let snoop = config.snoop_config().unwrap();
         assert_eq!((snoop.cache, snoop.flows, snoop.retransmissions), (ByteCount::new(2 << 20), 1000, 3));
         assert_eq!((snoop.timer_floor, snoop.hide_sack), (Duration::from_millis(100), false));

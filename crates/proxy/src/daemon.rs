@@ -144,6 +144,9 @@ impl Daemon {
         if config.wants_snoop() && self.snooper.is_none() {
             return Err(Error::Restart { what: "the first rule with action = \"snoop\"" });
         }
+        if let Some(port) = config.bundle_port().filter(|&port| self.ports.has(port)) {
+            return Err(Error::BundlePort { port });
+        }
         let adapted = self.routers.as_ref().map_or_else(|| config.clone(), |routers| routers.adapt(config));
         let config = &adapted;
         if let Some(routers) = &self.routers {
@@ -414,6 +417,7 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,
         snooped: config.snoop_config().map(|wanted| wanted.flows),
+        bundle: config.bundle_port(),
     }
 }
 
@@ -428,7 +432,7 @@ fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
 
 /// The paths of `config`, on ports that no listener has which serves or is still about to retire.
 fn free_paths(config: &Config, ports: &PortRanges) -> Result<Vec<Path>, Error> {
-    let first = ports.free(config.proxy.port, config.path_count())?;
+    let first = ports.free(config.proxy.port, config.path_count(), config.bundle_port())?;
     Ok(path::paths(config.legs.len(), &config.weights(), first))
 }
 

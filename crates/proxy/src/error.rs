@@ -47,6 +47,14 @@ pub enum Error {
         /// When the next one is possible.
         seconds: u64,
     },
+    /// The bundle node's port is one that a reload has given to listeners of the daemon's own.
+    #[error(
+        "bundle.port = {port} is a port of listeners that this daemon opened at a reload; choose another, or restart it"
+    )]
+    BundlePort {
+        /// The port.
+        port: u16,
+    },
     /// What a configuration asks for cannot be had while the daemon runs.
     #[error("{what} takes effect only when the daemon is started anew; restart it")]
     Restart {

@@ -31,8 +31,9 @@ struct Taken {
 }
 
 impl PortRanges {
-    /// The first of `count` successive ports, the lowest from `first` upwards whose listeners, if they had any, have retired.
-    pub(crate) fn free(&self, first: Port, count: usize) -> Result<u16, Error> {
+    /// The first of `count` successive ports, the lowest from `first` upwards whose listeners, if they had any, have retired, and
+    /// none of which is `others`.
+    pub(crate) fn free(&self, first: Port, count: usize, others: Option<u16>) -> Result<u16, Error> {
         let now = Instant::now();
         let living: Vec<&Taken> = self.taken.iter().filter(|taken| !taken.is_retired(now)).collect();
         let lowest = u32::from(first.get());
@@ -41,14 +42,22 @@ impl PortRanges {
             let ports = range(*start, count);
             u32::from(*start) >= lowest
                 && ports.end <= u32::from(u16::MAX) + 1
+                && !others.is_some_and(|port| ports.contains(&port.into()))
                 && living.iter().all(|taken| !overlap(&taken.ports, &ports))
         };
         let ends = living.iter().filter_map(|taken| u16::try_from(taken.ports.end).ok());
-        let gap = ends.chain([first.get()]).filter(fits).min();
+        let behind_others = others.and_then(|port| port.checked_add(1));
+        let gap = ends.chain(behind_others).chain([first.get()]).filter(fits).min();
         gap.filter(|_| living.len() < RANGES).ok_or_else(|| {
             let soonest = living.iter().filter_map(|taken| taken.retired_at()).min().unwrap_or(now);
             Error::TooManyReloads { seconds: soonest.saturating_duration_since(now).as_secs() + 1 }
         })
+    }
+
+    /// Whether a listener of ours may still be there.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        let now = Instant::now();
+        self.taken.iter().any(|taken| !taken.is_retired(now) && taken.ports.contains(&port.into()))
     }
 
     /// Takes note that these paths' listeners are those that serve from now on.
@@ -106,11 +115,11 @@ mod tests {
     fn reloads_take_other_ports_until_there_are_none_and_then_ask_for_patience() {
         let (mut ranges, count) = (PortRanges::default(), path_count(2));
         for index in 0..RANGES {
-            let port = ranges.free(Port::default(), count).unwrap();
+            let port = ranges.free(Port::default(), count, None).unwrap();
             assert_eq!(usize::from(port), 7600 + index * count);
             ranges.take(&paths(2, &[], port));
         }
-        let error = ranges.free(Port::default(), count).unwrap_err().to_string();
+        let error = ranges.free(Port::default(), count, None).unwrap_err().to_string();
         assert!(error.contains("try again in 7"), "{error}");
     }
 
@@ -119,32 +128,59 @@ mod tests {
         let mut ranges = PortRanges::default();
         ranges.take(&paths(2, &[], 7600));
         ranges.take(&paths(2, &[], 7608));
-        assert_eq!(ranges.free(Port::default(), 8).unwrap(), 7616);
+        assert_eq!(ranges.free(Port::default(), 8, None).unwrap(), 7616);
         ranges.wait(AFTER_REPLACEMENT);
-        assert_eq!(ranges.free(Port::default(), 8).unwrap(), 7600);
-        assert_eq!(ranges.free(Port::default(), 9).unwrap(), 7616, "there is no room for nine before 7608");
+        assert_eq!(ranges.free(Port::default(), 8, None).unwrap(), 7600);
+        assert_eq!(
+            ranges.free(Port::default(), 9, None).unwrap(),
+            7616,
+            "there is no room for nine before 7608"
+        );
     }
 
     #[test]
     fn the_last_port_of_all_is_the_end() {
         let (mut ranges, last) = (PortRanges::default(), port(u16::MAX));
-        assert_eq!(ranges.free(port(u16::MAX - 2), 3).unwrap(), u16::MAX - 2);
-        assert!(ranges.free(last, 2).is_err());
-        assert_eq!(ranges.free(last, 1).unwrap(), u16::MAX);
+        assert_eq!(ranges.free(port(u16::MAX - 2), 3, None).unwrap(), u16::MAX - 2);
+        assert!(ranges.free(last, 2, None).is_err());
+        assert_eq!(ranges.free(last, 1, None).unwrap(), u16::MAX);
         ranges.take(&paths(1, &[], u16::MAX - 2));
-        assert!(ranges.free(port(u16::MAX - 2), 3).is_err());
+        assert!(ranges.free(port(u16::MAX - 2), 3, None).is_err());
+    }
+
+    #[test]
+    fn a_port_of_another_program_is_left_out() {
+        let mut ranges = PortRanges::default();
+        for other in 7600..7603 {
+            assert_eq!(ranges.free(Port::default(), 3, Some(other)).unwrap(), other + 1);
+        }
+        assert_eq!(ranges.free(Port::default(), 3, Some(7603)).unwrap(), 7600);
+        ranges.take(&paths(1, &[], 7600));
+        assert_eq!(ranges.free(Port::default(), 3, Some(7603)).unwrap(), 7604);
+        assert!(ranges.free(port(u16::MAX - 2), 3, Some(u16::MAX)).is_err());
+    }
+
+    #[test]
+    fn ports_are_ours_until_their_listeners_have_retired() {
+        let mut ranges = PortRanges::default();
+        ranges.take(&paths(1, &[], 7600));
+        ranges.take(&paths(1, &[], 7603));
+        assert!(ranges.has(7600) && ranges.has(7605) && !ranges.has(7606) && !ranges.has(7599));
+        ranges.wait(AFTER_REPLACEMENT);
+        assert!(!ranges.has(7602) && ranges.has(7603));
     }
 
     proptest! {
         #[test]
         fn living_ranges_never_overlap_and_four_always_find_room(
-            reloads in prop::collection::vec((1usize..=8, 0u16..4, 0u64..80), 1..40)
+            reloads in prop::collection::vec((1usize..=8, 0u16..4, 0u64..80), 1..40), other in 7590u16..8000
         ) {
             let mut ranges = PortRanges::default();
             for (satellites, offset, seconds) in reloads {
                 let first = port(7600 + offset);
-                if let Ok(start) = ranges.free(first, path_count(satellites)) {
+                if let Ok(start) = ranges.free(first, path_count(satellites), Some(other)) {
                     prop_assert!(start >= first.get());
+                    prop_assert!(!range(start, path_count(satellites)).contains(&other.into()));
                     ranges.take(&paths(satellites, &[], start));
                 } else {
                     prop_assert_eq!(ranges.taken.iter().filter(|taken| !taken.is_retired(Instant::now())).count(), RANGES);

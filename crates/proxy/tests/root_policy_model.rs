@@ -230,6 +230,7 @@ fn nft_takes_whatever_rules_there_are() {
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
                     snooped: config.wants_snoop().then_some(1000),
+                    bundle: config.bundle_port(),
                 },
             );
             prop_assert_eq!(check(&net.gateway, &text), "");

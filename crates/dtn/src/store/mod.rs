@@ -2,8 +2,41 @@
 //!
 //! Nothing is acknowledged, to a node or to an application, before it is here, and nothing leaves before the next hop has
 //! acknowledged it.
+//!
+//! ```text
+//!  begin ─► PayloadWriter ── finish: fsync(file) ─► Payload ─┐
+//!                                                            ├─► commit: fsync(folder), then one transaction for all who wait
+//!                                        Record, Change … ───┘      └─► files that no record names any more are deleted
+//! ```
+//!
+//! In the folder are `lock`, `index.redb` and `payloads/`, a file for each payload, named by its number. A payload of at most 4 KiB is
+//! a row of the index instead: that saves a file and two fsyncs. Whatever a crash leaves behind, the index is right: it names only
+//! what had reached the disk before, and files that it does not name are deleted at the next start.
+//!
+//! Bounds: payload bytes [`StoreConfig::quota`], bundles [`StoreConfig::max_bundles`], names remembered of bundles that are gone
+//! [`SEEN_PER_BUNDLE`] for each of these, memory of the index 16 MiB, and 64 KiB for each [`PayloadWriter`] and
+//! 24 bytes for each file and extent.
 
+mod committer;
+mod error;
+mod files;
+mod handle;
+mod index;
+mod interim;
+mod ledger;
+mod reader;
+mod record;
+mod writer;
+
+pub use error::{Limit, StoreError, Wanted};
+pub use handle::{Recovery, Store};
+pub use reader::PayloadReader;
+pub use writer::PayloadWriter;
+
+use crate::bundle::BundleId;
+use bentpipe_units::ByteCount;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::bundle::Bundle;
@@ -59,6 +92,56 @@ pub struct Record {
     pub purpose: Purpose,
 }
 
+/// Where a store is, and how much it may take.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Its folder, made if it is missing; its parent must exist.
+    pub folder: PathBuf,
+    /// Payload bytes at the most, those being received included.
+    pub quota: ByteCount,
+    /// Bundles at the most.
+    pub max_bundles: usize,
+    /// What is left free of the file system for others.
+    pub keep_free: ByteCount,
+}
+
+/// How many names of bundles that are gone are remembered for each of [`StoreConfig::max_bundles`]; beyond it those are forgotten
+/// first whose time ends first.
+pub const SEEN_PER_BUNDLE: usize = 8;
+
+/// A step of a [`commit`](Store::commit).
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// Keep a bundle; one that had the same key gives way to it.
+    Put(Record),
+    /// Let a bundle go; nothing happens if it is not there.
+    Remove(Key),
+    /// Remember that a bundle has been here, so that it is known when it comes again.
+    Seen {
+        /// Its name.
+        id: BundleId,
+        /// How long.
+        until: DtnTime,
+    },
+    /// Something else is to become of a bundle; nothing happens if it is not there.
+    Purpose(Key, Purpose),
+    /// Forget what was to be remembered until a time before this.
+    Forget(DtnTime),
+}
+
+/// What a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Payload bytes, with what is announced or written but not committed.
+    pub bytes: ByteCount,
+    /// Payloads that are files.
+    pub files: usize,
+    /// Bundles.
+    pub bundles: usize,
+    /// Payload bytes at the most.
+    pub quota: ByteCount,
+}
+
 impl Payload {
     /// Bytes.
     pub fn len(&self) -> u64 {
@@ -88,4 +171,9 @@ impl Payload {
         }
         Self(part)
     }
+}
+
+/// What a panic has left behind a lock is whole: nothing that may panic is done while one is held.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

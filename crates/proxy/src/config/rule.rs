@@ -49,6 +49,8 @@ pub enum Action {
     },
     /// TCP connections are not split; the gateway looks after their segments on the satellite leg.
     Snoop,
+    /// TCP connections are handed to the bundle node of this host, if it listens, and otherwise forwarded.
+    Bundle,
     /// Connections and datagrams are forwarded as if there were no proxy.
     Pass,
     /// UDP datagrams are answered with "port unreachable", so that their sender turns to TCP.
@@ -81,6 +83,7 @@ struct Written {
 enum ActionName {
     Split,
     Snoop,
+    Bundle,
     Pass,
     Reject,
 }
@@ -124,7 +127,7 @@ impl TryFrom<Written> for Rule {
         let action = written.action()?;
         let port = match action {
             Action::Reject => written.port.or_else(|| Some(Ports::one(QUIC).into())),
-            Action::Split { .. } | Action::Snoop | Action::Pass => written.port,
+            Action::Split { .. } | Action::Snoop | Action::Bundle | Action::Pass => written.port,
         };
         let Written { client, server, client_interface, server_interface, dscp, comment, .. } = written;
         let rule = Self { action, client, server, client_interface, server_interface, port, dscp, comment };
@@ -150,9 +153,10 @@ impl Written {
                 Ok(Action::Split { handshake: self.handshake, weight: self.weight.unwrap_or_default() })
             }
             (ActionName::Snoop, None) => Ok(Action::Snoop),
+            (ActionName::Bundle, None) => Ok(Action::Bundle),
             (ActionName::Pass, None) => Ok(Action::Pass),
             (ActionName::Reject, None) => Ok(Action::Reject),
-            (ActionName::Snoop | ActionName::Pass | ActionName::Reject, Some(key)) => {
+            (_, Some(key)) => {
                 Err(format!("{key} goes with action = \"split\" only; leave it out of this rule"))
             }
         }
@@ -189,7 +193,7 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
         // UDP is looked at for the sake of the rules that reject, and as far as the last of them.
         let for_udp = Some(index) < last_reject;
         let decided_by = match rule.action {
-            Action::Split { .. } | Action::Snoop => tcp,
+            Action::Split { .. } | Action::Snoop | Action::Bundle => tcp,
             Action::Reject => udp,
             Action::Pass if for_udp => tcp.and(udp),
             Action::Pass => tcp,
@@ -287,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_handshake_without_a_split_is_refused() {
-        for action in ["snoop", "pass", "reject"] {
+        for action in ["snoop", "bundle", "pass", "reject"] {
             let error = error(&format!("[[rules]]\naction = \"{action}\"\nhandshake = \"early\""));
             assert!(
                 error.contains("line 3") && error.contains("handshake goes with action = \"split\""),
@@ -314,7 +318,7 @@ mod tests {
             let error = error(&format!("[[rules]]\naction = \"split\"\nweight = {written}"));
             assert!(error.contains("line 5, key rules.weight: invalid type"), "{error}");
         }
-        for action in ["snoop", "pass", "reject"] {
+        for action in ["snoop", "bundle", "pass", "reject"] {
             let error = error(&format!("[[rules]]\naction = \"{action}\"\nweight = 1"));
             assert!(
                 error.contains("line 3") && error.contains("weight goes with action = \"split\""),

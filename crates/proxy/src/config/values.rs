@@ -10,6 +10,11 @@ use serde::Deserialize;
 pub struct Port(u16);
 
 impl Port {
+    /// The port of this number, if it is one.
+    pub const fn new(number: u16) -> Option<Self> {
+        if number == 0 { None } else { Some(Self(number)) }
+    }
+
     /// The port's number.
     pub const fn get(self) -> u16 {
         self.0
@@ -20,10 +25,8 @@ impl TryFrom<i64> for Port {
     type Error = String;
 
     fn try_from(number: i64) -> Result<Self, String> {
-        match u16::try_from(number) {
-            Ok(port) if port > 0 => Ok(Self(port)),
-            _ => Err(format!("{number} is not a port; write 1 to 65535")),
-        }
+        let port = u16::try_from(number).ok().and_then(Self::new);
+        port.ok_or_else(|| format!("{number} is not a port; write 1 to 65535"))
     }
 }
 

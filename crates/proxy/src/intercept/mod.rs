@@ -21,6 +21,7 @@ use bentpipe_kernel::route::RouteSocket;
 use crate::config::Interface;
 use crate::error::Error;
 
+mod bundled;
 mod policy;
 mod ruleset;
 mod snooped;

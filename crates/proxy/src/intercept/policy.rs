@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use bentpipe_kernel::Weight;
 
-use super::snooped;
+use super::{bundled, snooped};
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
 /// What a rule is made for: where it stands decides what it can look at.
@@ -24,7 +24,23 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
                 format!("goto {}", chain(handshake.unwrap_or(default), weight))
             }
             Action::Snoop => format!("goto {}", snooped::OFFER),
+            Action::Bundle => format!("goto {}", bundled::HAND_OVER),
             Action::Pass => "return".to_owned(),
+            Action::Reject => return None,
+        };
+        Some(lines(rule, Protocol::Tcp, &verdict))
+    });
+    lines.collect()
+}
+
+/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a sign of
+/// life from the daemon. No line behind the last rule that says `bundle`.
+pub(super) fn bundles(rules: &[Rule]) -> String {
+    let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
+    let lines = rules[..end].iter().filter_map(|rule| {
+        let verdict = match rule.action {
+            Action::Split { .. } | Action::Snoop | Action::Pass => "return".to_owned(),
+            Action::Bundle => format!("goto {}_if_routed", bundled::HAND_OVER),
             Action::Reject => return None,
         };
         Some(lines(rule, Protocol::Tcp, &verdict))
@@ -52,7 +68,7 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Reject).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
         let verdict = match rule.action {
-            Action::Split { .. } | Action::Snoop => return None,
+            Action::Split { .. } | Action::Snoop | Action::Bundle => return None,
             Action::Pass => "return",
             Action::Reject => "reject with icmpx type port-unreachable",
         };

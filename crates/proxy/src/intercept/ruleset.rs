@@ -10,7 +10,7 @@ use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::listener::TTL;
 use crate::path::{LegId, Path};
 
-use super::{Names, policy, snooped};
+use super::{Names, bundled, policy, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
 /// daemon renews them.
@@ -48,6 +48,8 @@ pub struct Plan<'a> {
     pub rules: &'a [Rule],
     /// Flows that are snooped at a time, where a rule says so.
     pub snooped: Option<usize>,
+    /// The loopback port of the bundle node, where a rule says so.
+    pub bundle: Option<u16>,
 }
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
@@ -82,6 +84,7 @@ fn table(names: &Names, plan: &Plan<'_>) -> String {
         datagrams(plan),
         limits(plan.at_limit),
         snooped::declarations(names, plan),
+        bundled::declarations(names, plan),
     ];
     let paths = paths(names, plan);
     format!("table inet {} {{\n{}{paths}}}\n", names.table, body.concat())
@@ -145,8 +148,10 @@ fn output(names: &Names) -> String {
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
+    let before = bundled::guards(plan);
     format!(
         "\tchain decide {{\n\
+         {before}\
          \t\tmeta l4proto != @{ALIVE} return\n\
          \t\tfib daddr type != unicast return\n\
          \t\tfib daddr oif missing return\n\
@@ -215,17 +220,13 @@ fn paths(names: &Names, plan: &Plan<'_>) -> String {
 fn path_chains(names: &Names, path: &Path) -> String {
     let (mark, held_mark, port) = (names.mark, names.held.mark, path.port);
     let said = if path.weight == Weight::default() { 0 } else { path.weight.get() };
-    let to_listener = [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")].map(|(family, protocol, host)| {
-        format!(
-            "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {mark:#x} accept\n"
-        )
-    });
+    let to_listener = bundled::to_listener(port, mark);
     format!(
         "\tchain split_{port} {{\n{}\t}}\n\
          \tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}\n\
          \tchain hold_{port} {{\n\t\tsocket transparent 1 goto split_{port}\n\t\tjump limits\n\
          \t\ttcp urgptr set {said}\n\t\tmeta mark set {held_mark:#x} accept\n\t}}\n",
-        to_listener.concat()
+        to_listener
     )
 }
 
@@ -251,7 +252,7 @@ fn entrances(plan: &Plan<'_>, weight: Weight, told: &str) -> String {
     )
 }
 
-fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
+pub(super) fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
     match leg {
         LegId::Satellite(index) => format!("\"{}\"", interfaces[index]),
         LegId::Terrestrial => {
@@ -271,8 +272,15 @@ mod tests {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let paths = paths(interfaces.len(), &[], 7600);
-        let plan =
-            Plan { interfaces: &interfaces, paths: &paths, handshake, at_limit, rules: &[], snooped: None };
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &paths,
+            handshake,
+            at_limit,
+            rules: &[],
+            snooped: None,
+            bundle: None,
+        };
         ruleset(&Names::default(), &plan)
     }
 
@@ -358,6 +366,7 @@ mod tests {
             at_limit,
             rules: &rules,
             snooped: None,
+            bundle: None,
         };
         let text = ruleset(&Names::default(), &plan);
         let to_satellite = "!= { \"sat0\" } fib daddr oifname \"sat0\" goto";
@@ -387,6 +396,7 @@ mod tests {
             at_limit,
             rules: &config.rules,
             snooped: None,
+            bundle: None,
         };
         let rules = ruleset(&Names::default(), &plan);
         assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
@@ -420,6 +430,7 @@ mod tests {
             at_limit: AtLimit::Pass,
             rules: &[],
             snooped: None,
+            bundle: None,
         };
         let rules = successor(&Names::default(), &plan, &three);
         let first = crate::path::path_count(1);

@@ -187,6 +187,7 @@ mod tests {
             at_limit: AtLimit::Pass,
             rules: &[],
             snooped,
+            bundle: None,
         };
         ruleset(&Names::default(), &plan)
     }

@@ -1,0 +1,318 @@
+//! The index: records, small payloads and remembered names in a redb database, whose transactions are atomic and durable.
+//!
+//! After an error of the operating system the database must be closed and opened again, and whether the transaction counts is then
+//! seen by its serial number. One whose commit failed and that counts nevertheless is taken back, so that what the callers were told
+//! is true.
+//!
+//! Commits take one phase: its theoretical weakness needs an attacker who decides the order in which pages reach the disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, RwLock};
+
+use redb::{
+    Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
+};
+
+use super::ledger::Effect;
+use super::record::{self, BadRow};
+use super::{Change, Key, Record, StoreError, lock};
+
+const RECORDS: TableDefinition<u64, &[u8]> = TableDefinition::new("records");
+const ROWS: TableDefinition<u64, &[u8]> = TableDefinition::new("payloads");
+const SEEN: TableDefinition<(u64, &[u8]), ()> = TableDefinition::new("seen");
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+
+/// The number of the last transaction.
+const SERIAL: &str = "serial";
+/// A key that is greater than all there ever were.
+const NEXT_KEY: &str = "next key";
+
+/// Memory for pages, bytes: redb's own default is a gibibyte.
+const CACHE: usize = 16 << 20;
+
+pub(crate) struct Index {
+    path: PathBuf,
+    /// Names remembered at the most.
+    max_seen: u64,
+    /// `None` after an error, until it could be opened again.
+    database: RwLock<Option<Database>>,
+    /// A transaction that failed and may count nevertheless.
+    doubt: Mutex<Option<Doubt>>,
+}
+
+#[derive(Debug)]
+struct Doubt {
+    serial: u64,
+    undo: Vec<Undo>,
+}
+
+/// How it was before a step.
+#[derive(Debug)]
+enum Undo {
+    Record(u64, Option<Vec<u8>>),
+    Seen(u64, Vec<u8>, bool),
+}
+
+/// What the index holds, at the start.
+#[derive(Default)]
+pub(crate) struct Contents {
+    pub(crate) records: Vec<Record>,
+    pub(crate) unreadable: Vec<(Key, BadRow)>,
+    /// Small payloads: number and length.
+    pub(crate) rows: Vec<(u64, u64)>,
+    pub(crate) seen: Vec<(u64, Vec<u8>)>,
+    pub(crate) next_key: u64,
+}
+
+/// A transaction under way.
+pub(crate) struct Tables<'t> {
+    records: Table<'t, u64, &'static [u8]>,
+    rows: Table<'t, u64, &'static [u8]>,
+    seen: Table<'t, (u64, &'static [u8]), ()>,
+    meta: Table<'t, &'static str, u64>,
+    max_seen: u64,
+    undo: Vec<Undo>,
+    effects: Vec<Effect>,
+}
+
+impl Index {
+    pub(crate) fn open(path: PathBuf, max_seen: u64) -> Result<Self, StoreError> {
+        let database = open(&path)?;
+        Ok(Self { path, max_seen, database: RwLock::new(Some(database)), doubt: Mutex::new(None) })
+    }
+
+    /// Runs `work` in a transaction that is on the disk when it returns. If `work` or anything else fails, nothing has changed.
+    pub(crate) fn transact<T>(
+        &self,
+        work: impl FnOnce(&mut Tables<'_>) -> Result<T, redb::Error>,
+    ) -> Result<(T, Vec<Effect>), StoreError> {
+        self.revive()?;
+        self.attempt(work).map_err(|error| {
+            // Closed, so that nobody works with what redb has in memory. If it cannot be opened now, then the next time.
+            *write(&self.database) = None;
+            if let Err(error) = self.revive() {
+                tracing::error!("{error}");
+            }
+            StoreError::index("write", &self.path, error)
+        })
+    }
+
+    /// A small payload.
+    pub(crate) fn row(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.revive()?;
+        self.reading(|database| {
+            let row = database.begin_read()?.open_table(ROWS)?.get(number)?;
+            Ok(row.map(|row| row.value().to_vec()))
+        })
+    }
+
+    pub(crate) fn contents(&self) -> Result<Contents, StoreError> {
+        // A new database has no tables before its first transaction.
+        self.transact(|_| Ok(()))?;
+        self.reading(|database| {
+            let transaction = database.begin_read()?;
+            let mut contents = Contents::default();
+            for row in transaction.open_table(RECORDS)?.iter()? {
+                let (key, row) = row?;
+                let key = Key(key.value());
+                match record::decode(key, row.value()) {
+                    Ok(record) => contents.records.push(record),
+                    Err(error) => contents.unreadable.push((key, error)),
+                }
+                contents.next_key = key.0.saturating_add(1);
+            }
+            for row in transaction.open_table(ROWS)?.iter()? {
+                let (number, bytes) = row?;
+                contents.rows.push((number.value(), bytes.value().len() as u64));
+            }
+            for row in transaction.open_table(SEEN)?.iter()? {
+                let (key, _) = row?;
+                let (until, name) = key.value();
+                contents.seen.push((until, name.to_vec()));
+            }
+            let next_key = transaction.open_table(META)?.get(NEXT_KEY)?;
+            contents.next_key = contents.next_key.max(next_key.map_or(0, |key| key.value()));
+            Ok(contents)
+        })
+    }
+
+    fn reading<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        let database = self.database.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let database = database.as_ref().ok_or(redb::Error::DatabaseClosed);
+        database.and_then(work).map_err(|error| StoreError::index("read", &self.path, error))
+    }
+
+    /// Opens the database again if an error has closed it, and takes back what failed and counts nevertheless.
+    fn revive(&self) -> Result<(), StoreError> {
+        if self.database.read().is_ok_and(|database| database.is_some()) && lock(&self.doubt).is_none() {
+            return Ok(());
+        }
+        let mut database = write(&self.database);
+        let database = match database.take() {
+            Some(open) => database.insert(open),
+            None => database.insert(open(&self.path)?),
+        };
+        let mut doubt = lock(&self.doubt);
+        if let Some(doubt) = doubt.as_ref() {
+            take_back(database, doubt).map_err(|error| StoreError::index("repair", &self.path, error))?;
+        }
+        *doubt = None;
+        Ok(())
+    }
+
+    fn attempt<T>(
+        &self,
+        work: impl FnOnce(&mut Tables<'_>) -> Result<T, redb::Error>,
+    ) -> Result<(T, Vec<Effect>), redb::Error> {
+        let database = self.database.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut transaction = database.as_ref().ok_or(redb::Error::DatabaseClosed)?.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        let mut tables = Tables {
+            records: transaction.open_table(RECORDS)?,
+            rows: transaction.open_table(ROWS)?,
+            seen: transaction.open_table(SEEN)?,
+            meta: transaction.open_table(META)?,
+            max_seen: self.max_seen,
+            undo: Vec::new(),
+            effects: Vec::new(),
+        };
+        let serial = tables.count_up()?;
+        let result = work(&mut tables)?;
+        let (undo, effects) = tables.close();
+        transaction.commit().inspect_err(|_| *lock(&self.doubt) = Some(Doubt { serial, undo }))?;
+        Ok((result, effects))
+    }
+}
+
+impl Tables<'_> {
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), redb::Error> {
+        match change {
+            Change::Put(record) => self.put(record),
+            Change::Remove(key) => self.remove(*key),
+            Change::Seen { id, until } => self.remember(record::name(id), until.millis()),
+            Change::Forget(before) => self.forget(before.millis()),
+            Change::Purpose(key, purpose) => {
+                let row = self.records.get(key.0)?.map(|row| row.value().to_vec());
+                let Some(row) = row else { return Ok(()) };
+                self.records.insert(key.0, record::with_purpose(&row, *purpose).as_slice())?;
+                self.undo.push(Undo::Record(key.0, Some(row)));
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, key: Key) -> Result<bool, redb::Error> {
+        Ok(self.records.get(key.0)?.is_some())
+    }
+
+    pub(crate) fn put_row(&mut self, number: u64, bytes: &[u8]) -> Result<(), redb::Error> {
+        self.rows.insert(number, bytes)?;
+        Ok(())
+    }
+
+    pub(crate) fn remove_row(&mut self, number: u64) -> Result<(), redb::Error> {
+        self.rows.remove(number)?;
+        Ok(())
+    }
+
+    fn put(&mut self, record: &Record) -> Result<(), redb::Error> {
+        let old = self.records.insert(record.key.0, record::encode(record).as_slice())?;
+        let old = old.map(|row| row.value().to_vec());
+        self.gone(record.key, old);
+        self.effects
+            .push(Effect::Put { name: record::name(&record.bundle.id), payload: record.payload.clone() });
+        if self.meta.get(NEXT_KEY)?.is_none_or(|next| next.value() <= record.key.0) {
+            self.meta.insert(NEXT_KEY, record.key.0.saturating_add(1))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: Key) -> Result<(), redb::Error> {
+        let old = self.records.remove(key.0)?.map(|row| row.value().to_vec());
+        if old.is_some() {
+            self.gone(key, old);
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, key: Key, old: Option<Vec<u8>>) {
+        // Rows that cannot be read are removed at the start, before the ledger knows of them.
+        if let Some(Ok(outline)) = old.as_deref().map(record::outline) {
+            self.effects.push(Effect::Gone { name: outline.name, payload: outline.payload });
+        }
+        self.undo.push(Undo::Record(key.0, old));
+    }
+
+    fn remember(&mut self, name: Vec<u8>, until: u64) -> Result<(), redb::Error> {
+        let was_there = self.seen.insert((until, name.as_slice()), ())?.is_some();
+        self.undo.push(Undo::Seen(until, name.clone(), was_there));
+        self.effects.push(Effect::Seen { name, until });
+        while self.seen.len()? > self.max_seen {
+            self.forget_first()?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, before: u64) -> Result<(), redb::Error> {
+        while self.seen.first()?.is_some_and(|(key, _)| key.value().0 < before) {
+            self.forget_first()?;
+        }
+        Ok(())
+    }
+
+    fn forget_first(&mut self) -> Result<(), redb::Error> {
+        let first = self.seen.pop_first()?.map(|(key, _)| {
+            let (until, name) = key.value();
+            (until, name.to_vec())
+        });
+        if let Some((until, name)) = first {
+            self.undo.push(Undo::Seen(until, name.clone(), true));
+            self.effects.push(Effect::Forgotten { name, until });
+        }
+        Ok(())
+    }
+
+    fn close(self) -> (Vec<Undo>, Vec<Effect>) {
+        (self.undo, self.effects)
+    }
+
+    fn count_up(&mut self) -> Result<u64, redb::Error> {
+        let serial = self.meta.get(SERIAL)?.map_or(0, |serial| serial.value()) + 1;
+        self.meta.insert(SERIAL, serial)?;
+        Ok(serial)
+    }
+}
+
+fn open(path: &Path) -> Result<Database, StoreError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder.create(path).map_err(|error| StoreError::index("open", path, error))
+}
+
+/// Undoes a transaction if it counts.
+fn take_back(database: &Database, doubt: &Doubt) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        if meta.get(SERIAL)?.map(|serial| serial.value()) != Some(doubt.serial) {
+            return Ok(());
+        }
+        meta.insert(SERIAL, doubt.serial + 1)?;
+        let mut records = transaction.open_table(RECORDS)?;
+        let mut seen = transaction.open_table(SEEN)?;
+        for step in doubt.undo.iter().rev() {
+            match step {
+                Undo::Record(key, Some(row)) => drop(records.insert(key, row.as_slice())?),
+                Undo::Record(key, None) => drop(records.remove(key)?),
+                Undo::Seen(until, name, true) => drop(seen.insert((*until, name.as_slice()), ())?),
+                Undo::Seen(until, name, false) => drop(seen.remove((*until, name.as_slice()))?),
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

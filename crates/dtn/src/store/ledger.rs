@@ -1,0 +1,304 @@
+//! What a store holds, in memory: who refers to which file, how much is taken, which bundles are known. It touches no disk.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use bentpipe_units::ByteCount;
+
+use super::{Extent, Limit, Payload, Usage, Wanted};
+
+/// Files from this number on are rows of the index.
+pub(crate) const FIRST_ROW: u64 = 1 << 63;
+
+/// What a transaction has changed, for the ledger to follow.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    Put { name: Vec<u8>, payload: Payload },
+    Gone { name: Vec<u8>, payload: Payload },
+    Seen { name: Vec<u8>, until: u64 },
+    Forgotten { name: Vec<u8>, until: u64 },
+}
+
+/// What may be taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) quota: u64,
+    pub(crate) bundles: usize,
+    pub(crate) keep_free: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    bounds: Bounds,
+    files: HashMap<u64, Entry>,
+    /// Those of `files` that are rows of the index.
+    rows: usize,
+    /// Rows of the index that nobody needs any more: the next transaction removes them.
+    dead_rows: Vec<u64>,
+    /// Bytes of `files`.
+    bytes: u64,
+    /// Payloads that are finished and of no record yet.
+    fresh: usize,
+    writers: usize,
+    /// Bytes that writers may write, and how many of these they have.
+    reserved: u64,
+    written: u64,
+    bundles: usize,
+    /// How many bundles have a name. Names are kept as hashes with a secret key: nobody can choose two that collide, and with 10^6
+    /// of them two do with a probability of 3·10^-8.
+    names: HashMap<u64, u32>,
+    /// Until when names of bundles that are gone are remembered, milliseconds of [`DtnTime`](crate::DtnTime).
+    seen: HashMap<u64, u64>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Entry {
+    len: u64,
+    /// Extents of records.
+    refs: u64,
+    /// Readers, and commits under way.
+    pins: u64,
+    /// No record has referred to it yet, and one is expected to.
+    fresh: bool,
+    /// The bytes of a row that is not in the index yet.
+    memory: Option<Arc<[u8]>>,
+}
+
+impl Ledger {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            files: HashMap::new(),
+            rows: 0,
+            dead_rows: Vec::new(),
+            bytes: 0,
+            fresh: 0,
+            writers: 0,
+            reserved: 0,
+            written: 0,
+            bundles: 0,
+            names: HashMap::new(),
+            seen: HashMap::new(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// A file that was found on the disk at the start; records that refer to it follow as effects.
+    pub(crate) fn found(&mut self, file: u64, len: u64) {
+        self.insert(file, Entry { len, refs: 0, pins: 0, fresh: false, memory: None });
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            bytes: ByteCount::new(self.bytes + self.reserved),
+            files: self.files.len() - self.rows,
+            bundles: self.bundles,
+            quota: ByteCount::new(self.bounds.quota),
+        }
+    }
+
+    /// Whether a bundle of this name is here, or was and is remembered.
+    pub(crate) fn knows(&self, name: &[u8]) -> bool {
+        let hash = self.hasher.hash_one(name);
+        self.names.contains_key(&hash) || self.seen.contains_key(&hash)
+    }
+
+    /// Promises room for another bundle, of `bytes` for now; `free` is what the file system has.
+    pub(crate) fn open_writer(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
+        if self.bundles + self.fresh + self.writers >= self.bounds.bundles {
+            return Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }));
+        }
+        self.reserve(bytes, free)?;
+        self.writers += 1;
+        Ok(())
+    }
+
+    /// Promises `bytes` more to a writer.
+    pub(crate) fn reserve(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
+        let Bounds { quota, keep_free, .. } = self.bounds;
+        let taken = self.bytes + self.reserved;
+        if taken.saturating_add(bytes) > quota {
+            let limit = Limit::Quota { quota: ByteCount::new(quota), taken: ByteCount::new(taken) };
+            return Err((Wanted::Bytes(bytes), limit));
+        }
+        let spoken_for = keep_free.saturating_add(self.reserved - self.written);
+        if spoken_for.saturating_add(bytes) > free {
+            let limit =
+                Limit::FileSystem { free: ByteCount::new(free), spoken_for: ByteCount::new(spoken_for) };
+            return Err((Wanted::Bytes(bytes), limit));
+        }
+        self.reserved += bytes;
+        Ok(())
+    }
+
+    /// `bytes` of what was promised are on the disk.
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        self.written += bytes;
+    }
+
+    /// A writer has ended, with a payload or without.
+    pub(crate) fn close_writer(&mut self, reserved: u64, written: u64) {
+        self.writers -= 1;
+        self.reserved -= reserved;
+        self.written -= written;
+    }
+
+    /// A payload is finished: `memory` are its bytes if it is to be a row of the index.
+    pub(crate) fn finished(&mut self, file: u64, len: u64, memory: Option<Arc<[u8]>>) {
+        self.fresh += 1;
+        self.insert(file, Entry { len, refs: 0, pins: 0, fresh: true, memory });
+    }
+
+    /// Whether another `added` bundles are allowed where `gone` go.
+    pub(crate) fn allows(&self, added: usize, gone: usize) -> Result<(), (Wanted, Limit)> {
+        if added == 0 || self.bundles + added <= self.bounds.bundles + gone {
+            return Ok(());
+        }
+        Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }))
+    }
+
+    /// Keeps a payload's files until [`unpin`](Self::unpin). All of them, or an extent that is not there.
+    pub(crate) fn pin(&mut self, payload: &Payload) -> Result<(), Extent> {
+        let has = |extent: &Extent| {
+            let end = extent.offset.checked_add(extent.len)?;
+            self.files.get(&extent.file).filter(|entry| end <= entry.len)
+        };
+        if let Some(missing) = payload.0.iter().find(|extent| has(extent).is_none()) {
+            return Err(*missing);
+        }
+        for extent in &payload.0 {
+            if let Some(entry) = self.files.get_mut(&extent.file) {
+                entry.pins += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a [`pin`](Self::pin). Returns the files that are to be deleted.
+    #[must_use]
+    pub(crate) fn unpin(&mut self, payload: &Payload) -> Vec<u64> {
+        for extent in &payload.0 {
+            if let Some(entry) = self.files.get_mut(&extent.file) {
+                entry.pins -= 1;
+            }
+        }
+        self.sweep(payload)
+    }
+
+    /// Nobody is going to put a record of this payload, if it is fresh. Returns the files that are to be deleted.
+    #[must_use]
+    pub(crate) fn give_up(&mut self, payload: &Payload) -> Vec<u64> {
+        for extent in &payload.0 {
+            self.settle(extent.file);
+        }
+        self.sweep(payload)
+    }
+
+    /// Whether a payload has files that the folder on the disk may not have yet.
+    pub(crate) fn has_fresh_files(&self, payload: &Payload) -> bool {
+        let fresh = |file| self.files.get(&file).is_some_and(|entry: &Entry| entry.fresh);
+        payload.0.iter().any(|extent| extent.file < FIRST_ROW && fresh(extent.file))
+    }
+
+    /// The bytes of a row that is not in the index yet.
+    pub(crate) fn memory(&self, file: u64) -> Option<Arc<[u8]>> {
+        self.files.get(&file)?.memory.clone()
+    }
+
+    /// Rows that nobody needs any more; to be given back if they could not be removed.
+    pub(crate) fn take_dead_rows(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.dead_rows)
+    }
+
+    pub(crate) fn give_back_dead_rows(&mut self, rows: Vec<u64>) {
+        self.dead_rows.extend(rows);
+    }
+
+    /// Follows a transaction. Returns the files that are to be deleted.
+    #[must_use]
+    pub(crate) fn follow(&mut self, effects: &[Effect]) -> Vec<u64> {
+        for effect in effects {
+            match effect {
+                Effect::Put { name, payload } => {
+                    self.bundles += 1;
+                    *self.names.entry(self.hasher.hash_one(name.as_slice())).or_default() += 1;
+                    for extent in &payload.0 {
+                        self.settle(extent.file);
+                        if let Some(entry) = self.files.get_mut(&extent.file) {
+                            entry.refs += 1;
+                            entry.memory = None;
+                        }
+                    }
+                }
+                Effect::Gone { name, payload } => self.let_go(name, payload),
+                Effect::Seen { name, until } => {
+                    let end = self.seen.entry(self.hasher.hash_one(name.as_slice())).or_default();
+                    *end = (*end).max(*until);
+                }
+                Effect::Forgotten { name, until } => {
+                    let hash = self.hasher.hash_one(name.as_slice());
+                    if self.seen.get(&hash).is_some_and(|end| end <= until) {
+                        self.seen.remove(&hash);
+                    }
+                }
+            }
+        }
+        let gone = effects.iter().filter_map(|effect| match effect {
+            Effect::Gone { payload, .. } => Some(payload),
+            _ => None,
+        });
+        gone.flat_map(|payload| self.sweep(payload)).collect()
+    }
+
+    fn let_go(&mut self, name: &[u8], payload: &Payload) {
+        self.bundles -= 1;
+        let hash = self.hasher.hash_one(name);
+        if let Some(count) = self.names.get_mut(&hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.names.remove(&hash);
+            }
+        }
+        for extent in &payload.0 {
+            if let Some(entry) = self.files.get_mut(&extent.file) {
+                entry.refs -= 1;
+            }
+        }
+    }
+
+    fn insert(&mut self, file: u64, entry: Entry) {
+        self.rows += usize::from(file >= FIRST_ROW);
+        self.bytes += entry.len;
+        self.files.insert(file, entry);
+    }
+
+    fn settle(&mut self, file: u64) {
+        if let Some(entry) = self.files.get_mut(&file).filter(|entry| entry.fresh) {
+            entry.fresh = false;
+            self.fresh -= 1;
+        }
+    }
+
+    /// Drops those of a payload's files that nobody needs, and returns those that are files.
+    fn sweep(&mut self, payload: &Payload) -> Vec<u64> {
+        let mut doomed = Vec::new();
+        for extent in &payload.0 {
+            let Some(entry) = self.files.get(&extent.file) else { continue };
+            if entry.refs > 0 || entry.pins > 0 || entry.fresh {
+                continue;
+            }
+            self.bytes -= entry.len;
+            self.files.remove(&extent.file);
+            if extent.file < FIRST_ROW {
+                doomed.push(extent.file);
+            } else {
+                self.rows -= 1;
+                self.dead_rows.push(extent.file);
+            }
+        }
+        doomed
+    }
+}
