@@ -80,7 +80,7 @@ impl Agenda {
     pub(crate) fn insert(&mut self, record: Record, now: DtnTime) -> Option<Eid> {
         let (key, purpose) = (record.key, record.purpose);
         self.expiries.insert((record.expires, key));
-        let whole = whole_id(&record.bundle.id);
+        let whole = record.bundle.id.whole();
         let destination = record.bundle.destination.clone();
         let place = (Reverse(record.bundle.priority), key);
         let status = match purpose {
@@ -185,7 +185,7 @@ impl Agenda {
         self.set(key, Status::Sending);
         let record = self.entries.remove(&key)?.record;
         self.expiries.remove(&(record.expires, key));
-        let whole = whole_id(&record.bundle.id);
+        let whole = record.bundle.id.whole();
         if let Some(parts) = self.parts.get_mut(&whole) {
             parts.retain(|part| *part != key);
             if parts.is_empty() {
@@ -217,7 +217,7 @@ impl Agenda {
 
     /// The fragments of the bundle that this one is of.
     pub(crate) fn parts_of(&self, id: &BundleId) -> Vec<(Key, Fragment)> {
-        let keys = self.parts.get(&whole_id(id)).map(Vec::as_slice).unwrap_or_default();
+        let keys = self.parts.get(&id.whole()).map(Vec::as_slice).unwrap_or_default();
         let part = |key: &Key| Some((*key, self.entries.get(key)?.record.bundle.id.fragment?));
         keys.iter().filter_map(part).collect()
     }
@@ -302,11 +302,6 @@ impl Status {
             Self::Part => "waiting for other fragments",
         }
     }
-}
-
-/// The bundle that a fragment is of.
-pub(crate) fn whole_id(id: &BundleId) -> BundleId {
-    BundleId { fragment: None, ..id.clone() }
 }
 
 fn take(queues: &mut BTreeMap<Eid, BTreeSet<Place>>, whose: &Eid, place: &Place) {

@@ -1,14 +1,15 @@
 //! What sessions ask of the node.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::Eid;
-use crate::bundle::report::{Reason, Status};
+use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, fragment};
 use crate::store::{Change, Key, Purpose, Record, StoreError};
 use crate::tcpcl::{Host, Incoming, Outgoing, Refusal, Ticket};
@@ -20,9 +21,36 @@ use super::{Node, clock};
 /// A peer without room is asked again after this time.
 const ROOM_AFTER: Duration = Duration::from_secs(10);
 
-impl Host for Node {
+/// A session with one peer, as it sees the node.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    node: Node,
+    address: SocketAddr,
+    peer: OnceLock<Eid>,
+}
+
+impl Visit {
+    pub(crate) fn new(node: Node, address: SocketAddr) -> Self {
+        Self { node, address, peer: OnceLock::new() }
+    }
+
+    /// Whether the session was established.
+    pub(crate) fn was_established(&self) -> bool {
+        self.peer.get().is_some()
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(peer) = self.peer.get().and_then(|id| self.node.0.peers.get(id)) {
+            peer.session_ended();
+        }
+    }
+}
+
+impl Host for Visit {
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String> {
-        let known = self.0.peers.get(peer).ok_or_else(|| {
+        let known = self.node.0.peers.get(peer).ok_or_else(|| {
             format!("{peer} is not in this node's configuration; add [[peers]] with id = \"{peer}\" if it shall be")
         })?;
         match proven {
@@ -32,14 +60,20 @@ impl Host for Node {
             None if known.must_prove() => {
                 Err(format!("{peer} has no encryption, which this node's configuration requires of it"))
             }
-            _ => Ok(()),
+            _ => {
+                if self.peer.set(peer.clone()).is_ok() {
+                    known.session_began(self.address);
+                    self.node.0.counters.sessions.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
         }
     }
 
     fn receive(&self, peer: &Eid, announced: Option<u64>) -> Result<Box<dyn Incoming>, Refusal> {
-        let usage = self.store().usage();
+        let usage = self.node.store().usage();
         if announced.is_some_and(|len| len > usage.quota.get()) {
-            self.0.counters.refused.fetch_add(1, Ordering::Relaxed);
+            self.node.0.counters.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 "refused a bundle of {peer}: it has {} bytes, the store's quota is {}",
                 announced.unwrap_or_default(),
@@ -47,47 +81,45 @@ impl Host for Node {
             );
             return Err(Refusal::NoResources);
         }
-        Ok(Box::new(FromPeer::new(self.clone(), peer.clone())))
+        Ok(Box::new(FromPeer::new(self.node.clone(), peer.clone())))
     }
 
     fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
         loop {
             let record = {
-                let mut agenda = self.agenda();
+                let mut agenda = self.node.agenda();
                 if !agenda.is_open(peer, clock()) {
                     return None;
                 }
                 agenda.next_for(peer)?
             };
             let key = record.key;
-            match self.prepare(peer, record, limit) {
+            match self.node.prepare(peer, record, limit) {
                 Ok(Some(sending)) => return Some(Box::new(sending)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!("cannot send a bundle to {peer}: {error}");
-                    self.agenda().postpone(key, clock().after(ROOM_AFTER));
+                    self.node.agenda().postpone(key, clock().after(ROOM_AFTER));
                 }
             }
         }
     }
 
     fn ready(&self, peer: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        match self.0.peers.get(peer) {
+        match self.node.0.peers.get(peer) {
             Some(peer) => Box::pin(peer.ready.notified()),
             None => Box::pin(std::future::pending()),
         }
     }
 
     fn sent(&self, peer: &Eid, ticket: Ticket) {
-        let Some(record) = self.agenda().remove(Key(ticket)) else { return };
-        self.is_done(record.key);
-        let counters = &self.0.counters;
+        let Some(record) = self.node.agenda().remove(Key(ticket)) else { return };
+        self.node.is_done(record.key);
+        let counters = &self.node.0.counters;
         counters.sent.fetch_add(1, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(record.bundle.payload_len, Ordering::Relaxed);
         tracing::debug!("{peer} has {}", record.bundle.id);
-        if record.bundle.reports.forwarding {
-            self.report(&record.bundle, Status::Forwarded, Reason::None);
-        }
+        self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NoInformation);
     }
 
     fn refused(&self, peer: &Eid, ticket: Ticket, why: Refusal) {
@@ -97,21 +129,21 @@ impl Host for Node {
             Refusal::Retransmit | Refusal::SessionTerminating => return self.returned(peer, ticket),
             Refusal::NoResources => {
                 tracing::info!("{peer} has no room for a bundle; it is tried again in {ROOM_AFTER:?}");
-                self.agenda().postpone(key, now.after(ROOM_AFTER));
+                self.node.agenda().postpone(key, now.after(ROOM_AFTER));
             }
             Refusal::NotAcceptable | Refusal::ExtensionFailure | Refusal::Other(_) => {
                 tracing::warn!("{peer} does not take bundle {ticket}: {why:?}");
-                let elsewhere = self.agenda().avoid(key, peer, now);
-                self.wake(elsewhere.iter());
+                let elsewhere = self.node.agenda().avoid(key, peer, now);
+                self.node.wake(elsewhere.iter());
             }
         }
-        self.0.keeper.notify_one();
+        self.node.0.keeper.notify_one();
     }
 
     fn returned(&self, _peer: &Eid, ticket: Ticket) {
-        self.0.counters.broken_off.fetch_add(1, Ordering::Relaxed);
-        let again = self.agenda().put_back(Key(ticket), clock());
-        self.wake(again.iter());
+        self.node.0.counters.broken_off.fetch_add(1, Ordering::Relaxed);
+        let again = self.node.agenda().put_back(Key(ticket), clock());
+        self.node.wake(again.iter());
     }
 }
 
@@ -120,13 +152,13 @@ impl Node {
     fn prepare(&self, peer: &Eid, record: Record, limit: u64) -> Result<Option<Sending>, StoreError> {
         let now = clock();
         if record.expires <= now {
-            self.give_up(&[record.key], Reason::LifetimeExpired)?;
+            self.give_up(&[record.key], ReasonCode::LifetimeExpired)?;
             return Ok(None);
         }
         let bundle = match record.bundle.for_next_hop(&self.0.me, now, record.received) {
             Ok(bundle) => bundle,
             Err(_) => {
-                self.give_up(&[record.key], Reason::HopLimitExceeded)?;
+                self.give_up(&[record.key], ReasonCode::HopLimitExceeded)?;
                 return Ok(None);
             }
         };
@@ -151,7 +183,8 @@ impl Node {
     fn cut(&self, peer: &Eid, record: &Record, most: u64) -> Result<(), StoreError> {
         let now = clock();
         let begin = record.bundle.id.fragment.map_or(0, |part| part.offset);
-        let ranges = if most == 0 { Vec::new() } else { fragment::pieces(record.bundle.payload_len, most) };
+        let ranges: Vec<Range<u64>> =
+            if most == 0 { Vec::new() } else { fragment::pieces(record.bundle.payload_len, most).collect() };
         let piece = |range: &Range<u64>| {
             let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
             let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));

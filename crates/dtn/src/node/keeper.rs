@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use crate::bundle::report::Reason;
+use crate::bundle::report::ReasonCode;
 use crate::store::Change;
 
 use super::{Node, clock};
@@ -54,7 +54,7 @@ impl Node {
         }
         let expired = self.agenda().expired(now);
         if !expired.is_empty()
-            && let Err(error) = self.give_up(&expired, Reason::LifetimeExpired)
+            && let Err(error) = self.give_up(&expired, ReasonCode::LifetimeExpired)
         {
             tracing::error!("cannot give up {} bundles whose time is over: {error}", expired.len());
         }

@@ -1,13 +1,13 @@
 //! The node: takes bundles in, decides where they go, and answers for them until somebody else does.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
-use crate::bundle::report::{Reason, Report, Status as ReportStatus};
+use crate::bundle::report::{self, ReasonCode, Report, Status as ReportStatus};
 use crate::bundle::{Bundle, BundleId, Fragment, fragment};
 use crate::config::{NodeConfig, PeerSettings};
 use crate::route::{Contact, Routes};
@@ -25,7 +25,7 @@ mod reports;
 mod running;
 mod status;
 
-use agenda::{Agenda, whole_id};
+use agenda::Agenda;
 use counters::Counters;
 pub use counters::Counts;
 use peers::Peer;
@@ -59,7 +59,6 @@ struct Inner {
     reports: Mutex<ReportBook>,
     counters: Counters,
     started: DtnTime,
-    leases: AtomicU64,
 }
 
 /// What an application says of a bundle that it sends.
@@ -109,7 +108,6 @@ impl Node {
             reports: Mutex::default(),
             counters: Counters::default(),
             started: now,
-            leases: AtomicU64::new(1),
         }));
         node.finish_reassembly();
         node
@@ -169,7 +167,13 @@ impl Node {
 
     /// Takes responsibility for a bundle: when this returns, it is in the store. Blocks on the disk.
     fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
-        let claim = Claim::of(self, &bundle.id)?;
+        let claim = match Claim::of(self, &bundle.id) {
+            Ok(claim) => claim,
+            Err(refused) => {
+                self.0.store.give_up(payload);
+                return Err(refused);
+            }
+        };
         let now = clock();
         let is_mine = self.is_mine(&bundle.destination);
         let purpose = match (is_mine, bundle.id.fragment) {
@@ -196,9 +200,7 @@ impl Node {
         if purpose == Purpose::Reassemble {
             self.reassemble(&bundle.id)?;
         }
-        if bundle.reports.reception {
-            self.report(&bundle, ReportStatus::Received, Reason::None);
-        }
+        self.report(&bundle, ReportStatus::Received, ReasonCode::NoInformation);
         Ok(())
     }
 
@@ -230,7 +232,7 @@ impl Node {
         let ids: HashSet<BundleId> = {
             let agenda = self.agenda();
             let parts = agenda.iter().filter(|(record, _)| record.purpose == Purpose::Reassemble);
-            parts.map(|(record, _)| whole_id(&record.bundle.id)).collect()
+            parts.map(|(record, _)| record.bundle.id.whole()).collect()
         };
         for id in ids {
             if let Err(error) = self.reassemble(&id) {
@@ -289,9 +291,7 @@ impl Node {
         }
         self.0.counters.delivered.fetch_add(1, Ordering::Relaxed);
         self.0.counters.delivered_bytes.fetch_add(bundle.payload_len, Ordering::Relaxed);
-        if bundle.reports.delivery {
-            self.report(&bundle, ReportStatus::Delivered, Reason::None);
-        }
+        self.report(&bundle, ReportStatus::Delivered, ReasonCode::NoInformation);
         Ok(true)
     }
 
@@ -305,7 +305,7 @@ impl Node {
     ///
     /// # Errors
     /// The store cannot write it down.
-    pub(crate) fn give_up(&self, keys: &[Key], why: Reason) -> Result<usize, StoreError> {
+    pub(crate) fn give_up(&self, keys: &[Key], why: ReasonCode) -> Result<usize, StoreError> {
         self.0.store.commit(keys.iter().map(|key| Change::Remove(*key)).collect())?;
         let gone: Vec<Record> = {
             let mut agenda = self.agenda();
@@ -315,9 +315,7 @@ impl Node {
             let bundle = &record.bundle;
             tracing::info!("gave up {} to {}: {why}", bundle.id, bundle.destination);
             self.0.counters.given_up.fetch_add(1, Ordering::Relaxed);
-            if bundle.reports.deletion {
-                self.report(bundle, ReportStatus::Deleted, why);
-            }
+            self.report(bundle, ReportStatus::Deleted, why);
         }
         Ok(gone.len())
     }
@@ -334,18 +332,17 @@ impl Node {
         if !may {
             return Ok(false);
         }
-        Ok(self.give_up(&[key], Reason::TransmissionCanceled)? > 0)
+        Ok(self.give_up(&[key], ReasonCode::TransmissionCancelled)? > 0)
     }
 
-    /// Sends a status report, if it can.
-    fn report(&self, bundle: &Bundle, status: ReportStatus, reason: Reason) {
-        if !self.0.makes_reports || bundle.is_admin || bundle.report_to == Eid::None {
+    /// Reports what has become of a bundle, if that is wanted.
+    fn report(&self, bundle: &Bundle, status: ReportStatus, reason: ReasonCode) {
+        if !self.0.makes_reports || !report::wanted(bundle, status) {
             return;
         }
-        let time = bundle.report_times.then(clock);
-        let report = Report { status, reason, subject: bundle.id.clone(), time };
+        let Some(report) = Report::of(bundle, status, reason, clock()) else { return };
         if self.is_mine(&bundle.report_to) {
-            return self.note(report);
+            return self.note(&report);
         }
         if let Err(error) = self.send_report(bundle, &report) {
             tracing::warn!("cannot report that {} was {status}: {error}", bundle.id);
@@ -357,7 +354,7 @@ impl Node {
         let destination = about.report_to.clone();
         let mut bundle = Bundle::new(self.0.me.clone(), created, sequence, destination, self.0.lifetime);
         bundle.is_admin = true;
-        let bytes = report.encode();
+        let bytes = report.payload();
         bundle.payload_len = bytes.len() as u64;
         let mut writer = self.0.store.begin(Some(bundle.payload_len))?;
         writer.write(&bytes)?;
@@ -366,12 +363,12 @@ impl Node {
 
     fn take_report(&self, bundle: &Bundle, payload: &Payload) {
         match reports::read(&self.0.store, payload) {
-            Ok(report) => self.note(report),
+            Ok(reports) => reports.iter().for_each(|report| self.note(report)),
             Err(error) => tracing::warn!("{} sent an administrative record that is none: {error}", bundle.id.source),
         }
     }
 
-    fn note(&self, report: Report) {
+    fn note(&self, report: &Report) {
         tracing::debug!("report: {} was {}", report.subject, report.status);
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).note(report);
         self.0.arrivals.notify_waiters();

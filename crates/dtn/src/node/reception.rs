@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::Eid;
-use crate::bundle::report::{Reason, Status};
+use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, Decoder, Malformed, Piece};
 use crate::store::{PayloadWriter, StoreError};
 use crate::tcpcl::{Incoming, Refusal};
@@ -88,8 +88,8 @@ impl FromPeer {
             let (consumed, piece) = self.decoder.feed(bytes)?;
             match piece {
                 Piece::More => {}
-                Piece::Head(bundle) => {
-                    self.look_at(&bundle)?;
+                Piece::Head(mut bundle) => {
+                    self.look_at(&mut bundle)?;
                     self.writer = Some(self.node.store().begin(Some(bundle.payload_len))?);
                     self.bundle = Some(*bundle);
                 }
@@ -106,19 +106,19 @@ impl FromPeer {
     }
 
     /// What can be said of a bundle before its payload has come.
-    fn look_at(&self, bundle: &Bundle) -> Result<(), Refused> {
+    fn look_at(&self, bundle: &mut Bundle) -> Result<(), Refused> {
         if self.node.store().knows(&bundle.id) {
             return Err(Refused::Known);
         }
         let now = clock();
         if bundle.expires(now) <= now {
-            self.node.report(bundle, Status::Deleted, Reason::LifetimeExpired);
+            self.node.report(bundle, Status::Deleted, ReasonCode::LifetimeExpired);
             return Err(Refused::Unusable(format!("the time of {} is over", bundle.id)));
         }
         if let Some(hops) = bundle.hops
             && hops.count > hops.limit
         {
-            self.node.report(bundle, Status::Deleted, Reason::HopLimitExceeded);
+            self.node.report(bundle, Status::Deleted, ReasonCode::HopLimitExceeded);
             return Err(Refused::Unusable(format!("{} has passed too many nodes", bundle.id)));
         }
         Ok(())

@@ -6,17 +6,13 @@ use std::io::Read;
 use serde::Serialize;
 
 use crate::bundle::BundleId;
-use crate::bundle::report::Report;
+use crate::bundle::report::{RECORD_LIMIT, Report};
 use crate::store::{Payload, Store};
-
-use super::agenda::whole_id;
 
 /// Bundles of which reports are remembered; the oldest are forgotten.
 const MOST_BUNDLES: usize = 10_000;
 /// Reports that are remembered of one bundle.
 const MOST_OF_ONE: usize = 64;
-/// The longest administrative record that is read, bytes: identifiers and a few numbers.
-const LONGEST: u64 = 8192;
 
 /// Reports by the bundle that they are about.
 #[derive(Debug, Default)]
@@ -39,8 +35,8 @@ pub struct ReportedEvent {
 }
 
 impl ReportBook {
-    pub(crate) fn note(&mut self, report: Report) {
-        let id = whole_id(&report.subject);
+    pub(crate) fn note(&mut self, report: &Report) {
+        let id = report.subject.whole();
         if !self.of.contains_key(&id) {
             if self.order.len() == MOST_BUNDLES
                 && let Some(oldest) = self.order.pop_front()
@@ -61,16 +57,16 @@ impl ReportBook {
     }
 
     pub(crate) fn of(&self, id: &BundleId) -> Vec<ReportedEvent> {
-        self.of.get(&whole_id(id)).cloned().unwrap_or_default()
+        self.of.get(&id.whole()).cloned().unwrap_or_default()
     }
 }
 
-/// Reads the report that a payload is.
-pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Report, String> {
-    if payload.len() > LONGEST {
-        return Err(format!("it has {} bytes, at most {LONGEST} are read", payload.len()));
+/// Reads the reports that a payload is.
+pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Vec<Report>, String> {
+    if payload.len() > RECORD_LIMIT as u64 {
+        return Err(format!("it has {} bytes, at most {RECORD_LIMIT} are read", payload.len()));
     }
     let mut bytes = Vec::new();
     store.read(payload).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    Report::decode(&bytes).map_err(|error| error.to_string())
+    Report::parse(&bytes).map_err(|error| error.to_string())
 }

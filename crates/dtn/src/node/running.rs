@@ -13,6 +13,7 @@ use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::privileges::Account;
 use bentpipe_kernel::sockopt;
 use bentpipe_legs::{Legs, Sharing, SharingError};
+use bentpipe_units::ByteCount;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -20,11 +21,13 @@ use tokio::task::JoinSet;
 
 use crate::app;
 use crate::transfer::{self, InletSettings};
-use crate::config::{ConfigError, NodeConfig};
+use crate::config::{ConfigError, NodeConfig, PeerSettings};
 use crate::store::{Store, StoreConfig, StoreError};
-use crate::tcpcl::{self, Role, SessionSettings, TlsError};
+use crate::tcpcl::identity::{self, Identity, IdentityError};
+use crate::tcpcl::{self, PeerOverride, Role, SessionEnd, SessionSettings, Tls, TlsConfig};
 
 use super::Node;
+use super::host::Visit;
 use super::peers::Peer;
 
 /// Connections that may wait to be accepted.
@@ -53,7 +56,7 @@ pub enum NodeError {
     Store(#[from] StoreError),
     /// Certificates or keys cannot be used.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Identity(#[from] IdentityError),
     /// Rates cannot be shared out.
     #[error(transparent)]
     Sharing(#[from] SharingError),
@@ -87,7 +90,7 @@ pub struct Prepared {
     listeners: Vec<(StdListener, Option<String>)>,
     /// Of the HTTP inlets, in the order of the configuration.
     inlets: Vec<StdListener>,
-    tls: tcpcl::TlsContext,
+    tls: Option<Arc<TlsConfig>>,
 }
 
 /// A node at work. Dropped, it ends at once, as if it had been killed: [`stop`](Self::stop) is politer.
@@ -107,7 +110,7 @@ pub struct Running {
 struct Office {
     node: Node,
     legs: Arc<Legs>,
-    tls: Arc<tcpcl::TlsContext>,
+    tls: Option<Arc<TlsConfig>>,
     stop: watch::Receiver<bool>,
 }
 
@@ -163,7 +166,7 @@ impl Prepared {
             peer.require_proof(peer.settings.is_encrypted(config.node.certificate.is_some()));
         }
         let (stop, stopped) = watch::channel(false);
-        let office = Office { node: node.clone(), legs, tls: Arc::new(tls), stop: stopped };
+        let office = Office { node: node.clone(), legs, tls, stop: stopped };
         let mut services = JoinSet::new();
         let mut sessions = JoinSet::new();
         let mut addresses = Vec::new();
@@ -235,11 +238,12 @@ impl Office {
 
     async fn accepted(self, stream: TcpStream, address: SocketAddr, leg: Option<String>) {
         let settings = self.settings(None, leg.as_deref());
-        let end = tcpcl::run(stream, Role::Passive, settings, Arc::new(self.node), self.stop).await;
-        match end.is_in_order() {
-            true => tracing::info!("the session with {address} has ended: {end}"),
-            false => tracing::warn!("the session with {address} has ended: {end}"),
+        let visit = Arc::new(Visit::new(self.node.clone(), address));
+        let end = tcpcl::run(stream, Role::Passive, settings, visit, self.stop).await;
+        if let Some(peer) = end.peer.as_ref().and_then(|peer| self.node.0.peers.get(peer)) {
+            peer.has_trouble(&end.reason);
         }
+        log(&format!("the session with {}", name(&end, address)), &end);
     }
 
     /// Keeps a session with a peer, if its address is known and as far as the contact plan allows.
@@ -263,17 +267,14 @@ impl Office {
             match dialled {
                 Ok(stream) => {
                     let settings = self.settings(Some(peer), peer.settings.leg.as_deref());
+                    let visit = Arc::new(Visit::new(node.clone(), address));
                     let end =
-                        tcpcl::run(stream, Role::Active, settings, Arc::new(node.clone()), self.stop.clone()).await;
-                    if end.was_established() {
+                        tcpcl::run(stream, Role::Active, settings, visit.clone(), self.stop.clone()).await;
+                    if visit.was_established() {
                         wait = FIRST_WAIT;
                     }
-                    match end.is_in_order() {
-                        true => tracing::info!("the session with {id} at {address} has ended: {end}"),
-                        false if peer.has_trouble(&end.to_string()) => {
-                            tracing::warn!("the session with {id} at {address} has ended: {end}");
-                        }
-                        false => {}
+                    if peer.has_trouble(&end.reason) {
+                        log(&format!("the session with {id} at {address}"), &end);
                     }
                 }
                 Err(error) => {
@@ -309,16 +310,49 @@ impl Office {
         let keepalive = chosen.map_or(KEEPALIVE.max(survives / 2), bentpipe_units::Span::get);
         let mut settings = SessionSettings::new(self.node.id().clone());
         settings.keepalive = keepalive;
-        settings.tls = self.tls.for_peer(peer.map(|peer| &peer.settings.id), peer.is_some_and(Peer::must_prove));
-        settings.expected = peer.map(|peer| peer.settings.id.clone());
+        settings.tls = match (&self.tls, peer) {
+            (Some(tls), Some(peer)) if peer.must_prove() => Tls::Require(tls.clone()),
+            // Who connects is not known yet: it is admitted without TLS only if the configuration allows that.
+            (Some(tls), None) => Tls::Offer(tls.clone()),
+            _ => Tls::Off,
+        };
+        settings.expected_peer = peer.map(|peer| peer.settings.id.clone());
+        let known = self.node.0.peers.iter().map(|(id, peer)| (id.clone(), overrides(&peer.settings)));
+        settings.peers = known.collect();
         settings
     }
 }
 
-fn tls(config: &NodeConfig) -> Result<tcpcl::TlsContext, TlsError> {
-    let own = config.node.certificate.as_deref().zip(config.node.key.as_deref());
-    let pinned = config.peers.iter().filter_map(|peer| Some((peer.id.clone(), peer.certificate.as_deref()?)));
-    tcpcl::TlsContext::load(own, pinned)
+fn log(session: &str, end: &SessionEnd) {
+    match end.in_order {
+        true => tracing::info!("{session} has ended: {end}"),
+        false => tracing::warn!("{session} has ended: {end}"),
+    }
+}
+
+fn name(end: &SessionEnd, address: SocketAddr) -> String {
+    end.peer.as_ref().map_or_else(|| address.to_string(), |peer| format!("{peer} at {address}"))
+}
+
+fn tls(config: &NodeConfig) -> Result<Option<Arc<TlsConfig>>, IdentityError> {
+    let (Some(certificate), Some(key)) = (&config.node.certificate, &config.node.key) else { return Ok(None) };
+    let identity = Identity::load(certificate, key)?;
+    let mut pinned = Vec::new();
+    for peer in &config.peers {
+        if let Some(certificate) = &peer.certificate {
+            pinned.push((peer.id.clone(), identity::load_certificate(certificate)?));
+        }
+    }
+    Ok(Some(Arc::new(TlsConfig::new(identity, pinned)?)))
+}
+
+/// What is known of a peer better than by what it says.
+fn overrides(settings: &PeerSettings) -> PeerOverride {
+    PeerOverride {
+        segment_mru: settings.segment_mru.map(ByteCount::get),
+        transfer_mru: settings.transfer_mru.map(ByteCount::get),
+        lenient: settings.lenient,
+    }
 }
 
 fn leg<'a>(legs: &'a Legs, name: Option<&str>) -> &'a Leg {

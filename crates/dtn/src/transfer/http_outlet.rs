@@ -18,8 +18,8 @@ use super::outlet::{Failure, Outlet};
 
 /// How long a server may take to be connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
-/// How long it may take to answer when it has the whole request, or to take more of it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+/// How long one attempt may take, the payload included.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3600);
 
 /// See the module.
 #[derive(Debug)]

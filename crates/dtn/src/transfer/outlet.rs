@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, block_in_place};
 
-use crate::bundle::report::Reason;
+use crate::bundle::report::ReasonCode;
 use crate::node::{Node, clock};
 use crate::store::Record;
 use crate::{Eid, EidPattern};
@@ -60,7 +60,7 @@ pub(super) async fn serve<O: Outlet>(node: Node, endpoint: Eid, from: EidPattern
 async fn deliver<O: Outlet>(node: &Node, record: &Record, from: &EidPattern, outlet: &O) {
     let id = &record.bundle.id;
     if !from.matches(&id.source) {
-        return give_up(node, record, &format!("this outlet takes nothing from {}", id.source), Reason::None);
+        return give_up(node, record, &format!("this outlet takes nothing from {}", id.source), ReasonCode::NoInformation);
     }
     let mut wait = FIRST_WAIT;
     loop {
@@ -71,19 +71,19 @@ async fn deliver<O: Outlet>(node: &Node, record: &Record, from: &EidPattern, out
                 Err(error) => tracing::error!("{id} has come out, but the store cannot write that down: {error}"),
             },
             Err(Failure::ForGood(why)) => {
-                return give_up(node, record, &why, Reason::DestinationUnavailable);
+                return give_up(node, record, &why, ReasonCode::DestinationUnavailable);
             }
             Err(Failure::ForNow(why)) => tracing::warn!("{id} does not come out yet, trying again in {wait:?}: {why}"),
         }
         if record.expires <= clock().after(wait) {
-            return give_up(node, record, "its time is over", Reason::LifetimeExpired);
+            return give_up(node, record, "its time is over", ReasonCode::LifetimeExpired);
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
-fn give_up(node: &Node, record: &Record, why: &str, reason: Reason) {
+fn give_up(node: &Node, record: &Record, why: &str, reason: ReasonCode) {
     tracing::error!("{} never comes out: {why}", record.bundle.id);
     if let Err(error) = block_in_place(|| node.give_up(&[record.key], reason)) {
         tracing::error!("and the store cannot write that down: {error}");
