@@ -1,24 +1,48 @@
 //! What travels: a bundle's blocks, its name, and its form on the wire (RFC 9171 §4).
+//!
+//! A bundle is on the wire a *head*, all blocks up to the head of the payload's byte string ([`Bundle::head`]), the payload's bytes,
+//! and a *tail* ([`Bundle::tail`]); [`Decoder`] takes it in pieces of any size. The payload is never in memory as a whole.
+//!
+//! **Blocks** that this node knows are fields of [`Bundle`]: previous node (type 6), bundle age (7), hop count (10), and a block of our
+//! own, *priority*: type 224, in the range for private use, whose content is the unsigned number 0 (bulk), 1 (normal) or 2 (expedited).
+//! It is written where the priority is not normal, with the flag "must be replicated in every fragment" and no other, so that
+//! other nodes pass it on unread. Hop count and age that this node adds have that flag too.
+//!
+//! **What came is passed on as it came**: the primary block, and blocks of other types, byte for byte, with their numbers and flags.
+//! What is known is written anew, under its number and with its flags and kind of CRC. The bundle's array is always written with a
+//! break at its end, as RFC 9171 §4.1 says.
+//!
+//! **What this node makes** has a CRC-32C in every block. It takes blocks with either CRC or none, the primary block too, which RFC
+//! 9171 §4.3.1 does not allow without BPSec, because other nodes send it so.
+//!
+//! **What is refused**, with [`Malformed`], beyond what RFC 9171 forbids: heads longer than [`HEAD_LIMIT`] or with more than
+//! [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, block flags above 255, and the form of `ipn` endpoints that has three
+//! numbers (RFC 9758 §6.1.2). Arrays may have breaks at their ends, the bundle's a length, and numbers more bytes than they need.
+//! A known block whose content is not understood is an unknown one.
 
-use std::fmt;
+mod blocks;
+mod cbor;
+mod decode;
+mod forward;
+pub mod fragment;
+mod head;
+mod id;
+pub mod report;
+mod wire;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{DtnTime, Eid};
 
-/// The name of a bundle, or of a fragment of one: no two have the same (RFC 9171 §4.2.7).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BundleId {
-    /// The endpoint that made it.
-    pub source: Eid,
-    /// When it was made, by the source's clock.
-    pub created: DtnTime,
-    /// Tells apart what was made in the same millisecond, or without a clock.
-    pub sequence: u64,
-    /// Which part of a bundle it is; `None` is a whole one.
-    pub fragment: Option<Fragment>,
-}
+pub use blocks::Unprocessable;
+pub use decode::{BLOCKS_LIMIT, Decoder, HEAD_LIMIT, Malformed, Piece, Problem};
+pub use forward::HopLimitExceeded;
+pub use id::{BundleId, BundleIdError};
+pub use wire::Tail;
+
+use blocks::Kept;
 
 /// A part of a payload, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,8 +102,8 @@ pub enum CrcType {
     Crc32,
 }
 
-/// A bundle without its payload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A bundle without its payload. Two are equal if their fields are, and they are written alike.
+#[derive(Debug, Clone, Eq)]
 pub struct Bundle {
     /// Its name.
     pub id: BundleId,
@@ -109,11 +133,51 @@ pub struct Bundle {
     pub payload_len: u64,
     /// The check over the payload block.
     pub payload_crc: CrcType,
+    /// What else it came with, and how.
+    kept: Kept,
 }
 
-impl fmt::Display for BundleId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.source, self.created, self.sequence)?;
-        self.fragment.map_or(Ok(()), |part| write!(f, "-{}-{}-{}", part.offset, part.len, part.total))
+impl Bundle {
+    /// A bundle with an empty payload, of normal priority, about which nothing is reported and whose blocks have CRC-32C. Without a
+    /// creation time it has an age, as RFC 9171 §4.4.2 asks.
+    pub fn new(source: Eid, created: DtnTime, sequence: u64, destination: Eid, lifetime: Duration) -> Self {
+        Self {
+            id: BundleId { source, created, sequence, fragment: None },
+            destination,
+            report_to: Eid::None,
+            lifetime,
+            is_admin: false,
+            must_not_fragment: false,
+            reports: ReportRequests::default(),
+            report_times: false,
+            priority: Priority::default(),
+            hops: None,
+            age: (created == DtnTime::UNKNOWN).then_some(Duration::ZERO),
+            previous_node: None,
+            payload_len: 0,
+            payload_crc: CrcType::Crc32,
+            kept: Kept::default(),
+        }
     }
 }
+
+impl PartialEq for Bundle {
+    fn eq(&self, other: &Self) -> bool {
+        fn addresses(bundle: &Bundle) -> impl PartialEq {
+            let Bundle { id, destination, report_to, previous_node, .. } = bundle.clone();
+            (id, destination, report_to, previous_node)
+        }
+        fn settings(bundle: &Bundle) -> impl PartialEq {
+            let Bundle { lifetime, is_admin, must_not_fragment, reports, report_times, .. } = *bundle;
+            let Bundle { priority, hops, age, payload_len, payload_crc, .. } = *bundle;
+            let flags = (is_admin, must_not_fragment, reports, report_times, payload_crc);
+            (flags, lifetime, priority, hops, age, payload_len)
+        }
+        addresses(self) == addresses(other)
+            && settings(self) == settings(other)
+            && self.head() == other.head()
+    }
+}
+
+#[cfg(test)]
+mod tests;

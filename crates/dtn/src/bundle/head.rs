@@ -1,0 +1,357 @@
+//! The blocks before the payload: following them as they come, checking them, and making a bundle of them.
+
+use std::time::Duration;
+
+use bp7::canonical::{CanonicalBlock, CanonicalData};
+use bp7::flags::BundleControlFlags as Flags;
+use bp7::primary::PrimaryBlock;
+
+use super::blocks::{KNOWN, Kept, PRIORITY_BLOCK, Slot};
+use super::cbor::{Begun, Item, Walker, item};
+use super::decode::{BLOCKS_LIMIT, Malformed, Problem};
+use super::wire::{BREAK, INDEFINITE_ARRAY, Running, Tail};
+use super::{Bundle, CrcType, Fragment, HopCount, Priority, ReportRequests};
+use crate::{DtnTime, Eid};
+
+/// The longest payload, and the longest that a fragment may be part of: positions in files are signed.
+const PAYLOAD_LIMIT: u64 = i64::MAX as u64;
+
+/// A head that is not complete.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    pub(super) raw: Vec<u8>,
+    pub(super) walker: Walker,
+    blocks: Vec<Raw>,
+}
+
+/// A block as it lies in the head.
+#[derive(Debug)]
+struct Raw {
+    start: usize,
+    /// After its last byte; 0 while it has not ended.
+    end: usize,
+    /// How many elements it says it has; `None` if a break ends it.
+    declared: Option<u64>,
+    /// Its elements, and where each one's head ends. No block has more than eleven.
+    elements: Vec<(Item, usize)>,
+}
+
+impl Head {
+    /// Notes what has begun with the last byte, and says whether it was the head of the payload.
+    pub(super) fn is_complete_after(&mut self, begun: Option<Begun>) -> Result<bool, Malformed> {
+        let at = self.raw.len();
+        let error = |problem| Err(Malformed { at: at as u64 - 1, problem });
+        match begun {
+            Some(Begun { depth: 0, item, .. }) if !matches!(item, Item::Array(None | Some(2..))) => {
+                return error(Problem::Block("a bundle is an array of two blocks or more"));
+            }
+            Some(Begun { depth: 1, item: Item::Array(len), .. }) => {
+                if self.blocks.len() == BLOCKS_LIMIT {
+                    return error(Problem::TooManyBlocks);
+                }
+                // The head of an array of known length may be longer than a byte, but begins where the block before ended.
+                let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
+                self.blocks.push(Raw { start, end: 0, declared: len, elements: vec![] });
+            }
+            Some(Begun { depth: 1, .. }) => return error(Problem::Block("a block is an array")),
+            Some(Begun { depth: 2, item, index }) => {
+                let is_extension = self.blocks.len() > 1;
+                let Some(block) = self.blocks.last_mut() else { return Ok(false) };
+                if block.elements.len() == 11 {
+                    return error(Problem::Block("no block has more than eleven elements"));
+                }
+                block.elements.push((item, at));
+                if is_extension && index == 4 && block.is_payload() {
+                    return Ok(true);
+                }
+            }
+            _ => {}
+        }
+        self.close_blocks(at)
+    }
+
+    /// Notes that the last block has ended, if it has; a bundle that ends has no payload.
+    fn close_blocks(&mut self, at: usize) -> Result<bool, Malformed> {
+        let depth = self.walker.depth();
+        if depth < 2
+            && let Some(block) = self.blocks.last_mut()
+            && block.end == 0
+        {
+            block.end = at;
+        }
+        if depth == 0 && !self.raw.is_empty() && self.walker.is_between() {
+            let problem = Problem::Block("there is no payload block");
+            return Err(Malformed { at: at as u64 - 1, problem });
+        }
+        Ok(false)
+    }
+
+    /// Where the first block begins.
+    fn array_head(&self) -> usize {
+        item(&self.raw).ok().flatten().map_or(1, |(_, len)| len)
+    }
+
+    /// How many blocks the bundle says it has; `None` if a break ends it.
+    fn declared(&self) -> Option<u64> {
+        match item(&self.raw) {
+            Ok(Some((Item::Array(len), _))) => len,
+            _ => None,
+        }
+    }
+
+    /// Where the item begins whose head is half read, or the next one.
+    pub(super) fn item_start(&self) -> u64 {
+        (self.raw.len() - self.walker.half_read()) as u64
+    }
+
+    /// The bundle, and what closes it.
+    pub(super) fn bundle(&self) -> Result<(Bundle, Tail), Malformed> {
+        let [primary, extensions @ .., payload] = &self.blocks[..] else {
+            return Err(Malformed { at: 0, problem: Problem::Block("there is no payload block") });
+        };
+        primary.check_primary(&self.raw)?;
+        let mut slots = Vec::with_capacity(extensions.len());
+        for block in extensions {
+            slots.push(block.slot(&self.raw)?);
+        }
+        check_numbers(extensions, &slots)?;
+        let declared = self.declared();
+        if declared.is_some_and(|len| len != self.blocks.len() as u64) {
+            return Err(payload.error("the payload block has to be the last"));
+        }
+        let (payload_slot, payload_len) = payload.payload()?;
+        let tail = Tail::after(
+            &self.raw[payload.start..],
+            payload_slot.crc,
+            payload.declared.is_none(),
+            declared.is_none(),
+        );
+        let parsed = self.parsed(primary, extensions)?;
+        let mut bundle = bundle_of(&parsed.primary, payload_len).map_err(|what| primary.content(what))?;
+        bundle.payload_crc = payload_slot.crc;
+        bundle.take_blocks(&parsed.canonicals, &mut slots);
+        if bundle.id.created == DtnTime::UNKNOWN && bundle.age.is_none() {
+            return Err(primary.error("without a creation time a bundle needs an age"));
+        }
+        for (slot, block) in slots.iter_mut().zip(extensions) {
+            // Marked above as to be kept.
+            slot.raw = slot.raw.take().map(|_| self.raw[block.start..block.end].into());
+        }
+        bundle.keep(primary.bytes(&self.raw), payload_slot.flags, slots, &self.raw);
+        Ok((bundle, tail))
+    }
+
+    /// What `bp7` makes of all blocks but the payload, in whose place it gets an empty one.
+    fn parsed(&self, primary: &Raw, extensions: &[Raw]) -> Result<bp7::Bundle, Malformed> {
+        const NO_PAYLOAD: [u8; 6] = [0x85, 1, 1, 0, 0, 0x40];
+        let end = extensions.last().unwrap_or(primary).end;
+        let blocks = &self.raw[primary.start..end];
+        let whole = [&[INDEFINITE_ARRAY][..], blocks, &NO_PAYLOAD, &[BREAK]].concat();
+        bp7::Bundle::try_from(&whole[..]).map_err(|error| primary.content(error.to_string()))
+    }
+}
+
+/// Block numbers tell blocks apart, and of a known type there is one (RFC 9171 §4.3.2, §4.4).
+fn check_numbers(blocks: &[Raw], slots: &[Slot]) -> Result<(), Malformed> {
+    for (index, (block, slot)) in blocks.iter().zip(slots).enumerate() {
+        let before = &slots[..index];
+        if slot.number < 2 {
+            return Err(block.error("numbers 0 and 1 are those of the primary and the payload block"));
+        }
+        if before.iter().any(|other| other.number == slot.number) {
+            return Err(block.error("two blocks have the same number"));
+        }
+        if KNOWN.contains(&slot.kind) && before.iter().any(|other| other.kind == slot.kind) {
+            return Err(block.error("there may be only one block of this type"));
+        }
+    }
+    Ok(())
+}
+
+impl Raw {
+    fn bytes<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        &head[self.start..self.end]
+    }
+
+    fn error(&self, what: &'static str) -> Malformed {
+        Malformed { at: self.start as u64, problem: Problem::Block(what) }
+    }
+
+    fn content(&self, what: String) -> Malformed {
+        Malformed { at: self.start as u64, problem: Problem::Content(what) }
+    }
+
+    fn uint(&self, index: usize) -> Option<u64> {
+        match self.elements.get(index) {
+            Some(&(Item::Uint(number), _)) => Some(number),
+            _ => None,
+        }
+    }
+
+    fn is_payload(&self) -> bool {
+        self.uint(0) == Some(1)
+    }
+
+    fn crc_type(&self, index: usize) -> Result<CrcType, Malformed> {
+        let code = self.uint(index).ok_or_else(|| self.error("a block's type of CRC is a number"))?;
+        CrcType::from_code(code).ok_or_else(|| self.error("there is no such type of CRC"))
+    }
+
+    /// Looks at what `bp7` does not: version, CRC, and number of elements (RFC 9171 §4.3.1).
+    fn check_primary(&self, head: &[u8]) -> Result<(), Malformed> {
+        match self.uint(0) {
+            Some(7) => {}
+            Some(version) => {
+                return Err(Malformed { at: self.start as u64, problem: Problem::Version(version) });
+            }
+            None => return Err(self.error("a bundle begins with the protocol's version")),
+        }
+        let flags = self.uint(1).ok_or_else(|| self.error("a bundle's flags are a number"))?;
+        let is_fragment = flags & Flags::BUNDLE_IS_FRAGMENT.bits() != 0;
+        self.check_crc(head, self.crc_type(2)?, if is_fragment { 10 } else { 8 }, 0)
+    }
+
+    /// An extension block's header, checked; its content is marked as to be kept.
+    fn slot(&self, head: &[u8]) -> Result<Slot, Malformed> {
+        let header = self.header()?;
+        self.check_crc(head, header.crc, 5, header.number)?;
+        Ok(Slot { raw: Some(Box::default()), ..header })
+    }
+
+    /// The payload block's header, checked, and the payload's length.
+    fn payload(&self) -> Result<(Slot, u64), Malformed> {
+        let header = self.header()?;
+        let has_crc = header.crc != CrcType::None;
+        if self.declared.is_some_and(|len| len != 5 + u64::from(has_crc)) {
+            return Err(self.error("a block has more elements than it may have, or fewer"));
+        }
+        if header.number != 1 {
+            return Err(self.error("the payload block's number is 1"));
+        }
+        match self.elements.last() {
+            Some(&(Item::Bytes(len), _)) if len <= PAYLOAD_LIMIT => Ok((header, len)),
+            Some((Item::Bytes(_), _)) => Err(self.error("no payload is as long as that")),
+            _ => Err(self.error("a payload is a byte string")),
+        }
+    }
+
+    /// Type, number, flags and type of CRC (RFC 9171 §4.3.2).
+    fn header(&self) -> Result<Slot, Malformed> {
+        let number = |index, what| self.uint(index).ok_or_else(|| self.error(what));
+        let flags = number(2, "a block's flags are a number")?;
+        Ok(Slot {
+            kind: number(0, "a block's type is a number")?,
+            number: number(1, "a block's number is a number")?,
+            flags: u8::try_from(flags).map_err(|_| self.error("a block has flags that do not exist"))?,
+            crc: self.crc_type(3)?,
+            raw: None,
+        })
+    }
+
+    /// Whether there are `len` elements, and a CRC after them that is right.
+    fn check_crc(&self, head: &[u8], crc: CrcType, len: usize, number: u64) -> Result<(), Malformed> {
+        if self.elements.len() != len + usize::from(crc != CrcType::None) {
+            return Err(self.error("a block has more elements than it may have, or fewer"));
+        }
+        let at = match self.elements.last() {
+            _ if crc == CrcType::None => return Ok(()),
+            Some(&(Item::Bytes(len), at)) if len == crc.len() => at,
+            _ => return Err(self.error("a CRC is a byte string of two or four bytes")),
+        };
+        let after = at + usize::try_from(crc.len()).unwrap_or_default();
+        let mut running = Running::new(crc);
+        running.update(&head[self.start..at]);
+        running.update(&[0; 4][..after - at]);
+        running.update(&head[after..self.end]);
+        if running.value() != head[at..after] {
+            return Err(Malformed { at: at as u64, problem: Problem::Crc(number) });
+        }
+        Ok(())
+    }
+}
+
+/// A bundle from its primary block.
+fn bundle_of(block: &PrimaryBlock, payload_len: u64) -> Result<Bundle, String> {
+    let eid = |eid: &bp7::EndpointID| eid.to_string().parse::<Eid>().map_err(|error| error.to_string());
+    let flags = Flags::from_bits_truncate(block.bundle_control_flags);
+    let created = &block.creation_timestamp;
+    let mut bundle = Bundle::new(
+        eid(&block.source)?,
+        DtnTime::from_millis(created.dtntime()),
+        created.seqno(),
+        eid(&block.destination)?,
+        block.lifetime,
+    );
+    bundle.age = None;
+    bundle.payload_len = payload_len;
+    bundle.report_to = eid(&block.report_to)?;
+    bundle.is_admin = flags.contains(Flags::BUNDLE_ADMINISTRATIVE_RECORD_PAYLOAD);
+    bundle.must_not_fragment = flags.contains(Flags::BUNDLE_MUST_NOT_FRAGMENTED);
+    bundle.report_times = flags.contains(Flags::BUNDLE_REQUEST_STATUS_TIME);
+    bundle.reports = ReportRequests {
+        reception: flags.contains(Flags::BUNDLE_STATUS_REQUEST_RECEPTION),
+        forwarding: flags.contains(Flags::BUNDLE_STATUS_REQUEST_FORWARD),
+        delivery: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELIVERY),
+        deletion: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELETION),
+    };
+    bundle.kept.flags = block.bundle_control_flags & !known_flags();
+    if flags.contains(Flags::BUNDLE_IS_FRAGMENT) {
+        let (offset, total) = (block.fragmentation_offset, block.total_data_length);
+        let end = offset.checked_add(payload_len);
+        if total > PAYLOAD_LIMIT || end.is_none_or(|end| end > total) {
+            return Err("a fragment is longer than what it is a part of".into());
+        }
+        bundle.id.fragment = Some(Fragment { offset, len: payload_len, total });
+    }
+    Ok(bundle)
+}
+
+/// The flags that are fields of a bundle.
+fn known_flags() -> u64 {
+    let no_field = Flags::BUNDLE_REQUEST_USER_APPLICATION_ACK | Flags::BUNDLE_CFRESERVED_FIELDS;
+    (Flags::all() - no_field).bits()
+}
+
+impl Bundle {
+    /// Makes fields of the blocks that are understood; those that are not stay marked.
+    fn take_blocks(&mut self, blocks: &[CanonicalBlock], slots: &mut [Slot]) {
+        for (slot, block) in slots.iter_mut().zip(blocks) {
+            let eid = |eid: &bp7::EndpointID| eid.to_string().parse::<Eid>().ok();
+            match block.data() {
+                CanonicalData::HopCount(limit, count) => {
+                    self.hops = Some(HopCount { limit: *limit, count: *count });
+                }
+                CanonicalData::BundleAge(millis) => self.age = Some(Duration::from_millis(*millis)),
+                CanonicalData::PreviousNode(node) => match eid(node) {
+                    Some(node) => self.previous_node = Some(node),
+                    None => continue,
+                },
+                CanonicalData::Unknown(content) if slot.kind == PRIORITY_BLOCK => match content[..] {
+                    [0] => self.priority = Priority::Bulk,
+                    [1] => self.priority = Priority::Normal,
+                    [2] => self.priority = Priority::Expedited,
+                    _ => continue,
+                },
+                _ => continue,
+            }
+            slot.raw = None;
+        }
+    }
+
+    /// Keeps what came, unless it is what this node would write by itself.
+    fn keep(&mut self, primary: &[u8], payload_flags: u8, slots: Vec<Slot>, head: &[u8]) {
+        let flags = self.kept.flags;
+        let rewritten = self.own_primary();
+        if flags == 0 && payload_flags == 0 && *rewritten == *primary && self.head() == head {
+            return;
+        }
+        let is_own = *rewritten == *primary;
+        self.kept = Kept {
+            primary: (!is_own).then(|| primary.into()),
+            rewritten: if is_own { Box::default() } else { rewritten.into() },
+            flags,
+            payload_flags,
+            slots,
+        };
+    }
+}

@@ -1,0 +1,399 @@
+//! Bundle status reports: what a node tells the one who wants to know what became of a bundle (RFC 9171 §6.1).
+
+use std::fmt;
+
+use bp7::administrative_record::{AdministrativeRecord, BundleStatusItem, StatusReport};
+use bp7::dtntime::CreationTimestamp;
+
+use super::cbor::{Item, Reader};
+use super::wire::endpoint;
+use super::{Bundle, BundleId, Fragment, Malformed, Problem};
+use crate::{DtnTime, Eid};
+
+/// The longest administrative record that is read, bytes: a status report with the longest endpoint has less.
+pub const RECORD_LIMIT: usize = 4096;
+
+/// The type of administrative records that are status reports.
+const STATUS_REPORT: u64 = 1;
+
+/// What became of a bundle at a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// The node has received it.
+    Received,
+    /// The node has passed it on.
+    Forwarded,
+    /// An application of the node has it.
+    Delivered,
+    /// The node has given it up.
+    Deleted,
+}
+
+/// Why (RFC 9171 §9.5; the last five RFC 9172 §11.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReasonCode {
+    /// No additional information (0).
+    NoInformation,
+    /// Lifetime expired (1).
+    LifetimeExpired,
+    /// Forwarded over a unidirectional link (2).
+    UnidirectionalLink,
+    /// Transmission cancelled (3).
+    TransmissionCancelled,
+    /// Depleted storage (4).
+    DepletedStorage,
+    /// Destination endpoint unavailable (5).
+    DestinationUnavailable,
+    /// No known route to the destination from here (6).
+    NoRoute,
+    /// No timely contact with the next node on the route (7).
+    NoTimelyContact,
+    /// Block unintelligible (8).
+    BlockUnintelligible,
+    /// Hop limit exceeded (9).
+    HopLimitExceeded,
+    /// Traffic pared (10).
+    TrafficPared,
+    /// Block unsupported (11).
+    BlockUnsupported,
+    /// Missing security operation (12).
+    MissingSecurityOperation,
+    /// Unknown security operation (13).
+    UnknownSecurityOperation,
+    /// Unexpected security operation (14).
+    UnexpectedSecurityOperation,
+    /// Failed security operation (15).
+    FailedSecurityOperation,
+    /// Conflicting security operation (16).
+    ConflictingSecurityOperation,
+    /// Another one, by its number.
+    Other(u32),
+}
+
+/// One statement about one bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// What has become of it.
+    pub status: Status,
+    /// Why.
+    pub reason: ReasonCode,
+    /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it: see [`concerns`](Self::concerns).
+    pub subject: BundleId,
+    /// When, if the bundle asked for that.
+    pub time: Option<DtnTime>,
+}
+
+/// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source, and somebody wants to know
+/// (RFC 9171 §4.2.3, §5.1).
+pub fn allowed(bundle: &Bundle) -> bool {
+    !bundle.is_admin && bundle.report_to != Eid::None && bundle.id.source != Eid::None
+}
+
+/// Whether the bundle asks to report this of it, and it is [`allowed`].
+pub fn wanted(bundle: &Bundle, status: Status) -> bool {
+    let asked = match status {
+        Status::Received => bundle.reports.reception,
+        Status::Forwarded => bundle.reports.forwarding,
+        Status::Delivered => bundle.reports.delivery,
+        Status::Deleted => bundle.reports.deletion,
+    };
+    asked && allowed(bundle)
+}
+
+impl Report {
+    /// A report of a bundle, with the time if the bundle asks for it; `None` where it is not [`allowed`]. Whether it is
+    /// [`wanted`] is another question: blocks may ask for it too.
+    pub fn of(bundle: &Bundle, status: Status, reason: ReasonCode, now: DtnTime) -> Option<Self> {
+        allowed(bundle).then(|| Self {
+            status,
+            reason,
+            subject: bundle.id.clone(),
+            time: bundle.report_times.then_some(now),
+        })
+    }
+
+    /// Whether it speaks of this bundle or fragment.
+    pub fn concerns(&self, id: &BundleId) -> bool {
+        let place = |id: &BundleId| id.fragment.map(|part| (part.offset, part.len));
+        self.subject.whole() == id.whole() && place(&self.subject) == place(id)
+    }
+
+    /// The payload of a bundle that carries it, which has to be marked [`is_admin`](Bundle::is_admin).
+    pub fn payload(&self) -> Vec<u8> {
+        let item = |status| BundleStatusItem {
+            asserted: status == self.status,
+            time: self.time.unwrap_or_default().millis(),
+            status_requested: self.time.is_some(),
+        };
+        let part = self.subject.fragment.unwrap_or(Fragment { offset: 0, len: 0, total: 0 });
+        let report = StatusReport {
+            status_information: Status::ALL.map(item).to_vec(),
+            report_reason: self.reason.code(),
+            source_node: endpoint(&self.subject.source),
+            timestamp: CreationTimestamp::with_time_and_seq(
+                self.subject.created.millis(),
+                self.subject.sequence,
+            ),
+            frag_offset: part.offset,
+            frag_len: part.len,
+        };
+        let block = AdministrativeRecord::BundleStatusReport(report).to_payload();
+        block.payload_data().cloned().unwrap_or_default()
+    }
+
+    /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so four at the most. Other kinds of
+    /// administrative records are `Ok(vec![])`.
+    ///
+    /// # Errors
+    /// It is no administrative record, or longer than [`RECORD_LIMIT`].
+    pub fn parse(payload: &[u8]) -> Result<Vec<Self>, Malformed> {
+        if payload.len() > RECORD_LIMIT {
+            return Err(Malformed { at: RECORD_LIMIT as u64, problem: Problem::HeadTooLong(RECORD_LIMIT) });
+        }
+        let mut reader = Reader::new(payload);
+        record(&mut reader).map_err(|what| Malformed { at: reader.at() as u64, problem: Problem::Cbor(what) })
+    }
+}
+
+fn record(reader: &mut Reader<'_>) -> Result<Vec<Report>, &'static str> {
+    if reader.array()? != 2 {
+        return Err("an administrative record has a type and a content");
+    }
+    if reader.uint()? != STATUS_REPORT {
+        return Ok(vec![]);
+    }
+    let len = reader.array()?;
+    if !matches!(len, 4 | 6) {
+        return Err("a status report has four elements, or of a fragment six");
+    }
+    let asserted = statuses(reader)?;
+    let reason = reader.uint()?;
+    let reason = ReasonCode::from_code(u32::try_from(reason).map_err(|_| "there is no such reason")?);
+    let source = source(reader)?;
+    if reader.array()? != 2 {
+        return Err("a creation time has two numbers");
+    }
+    let (created, sequence) = (DtnTime::from_millis(reader.uint()?), reader.uint()?);
+    let fragment = match len {
+        6 => Some(Fragment { offset: reader.uint()?, len: reader.uint()?, total: 0 }),
+        _ => None,
+    };
+    if !reader.is_empty() {
+        return Err("after the report come more bytes");
+    }
+    let subject = BundleId { source, created, sequence, fragment };
+    let report = |(status, time)| Report { status, reason, subject: subject.clone(), time };
+    Ok(asserted.into_iter().map(report).collect())
+}
+
+/// What is asserted, and when it was.
+fn statuses(reader: &mut Reader<'_>) -> Result<Vec<(Status, Option<DtnTime>)>, &'static str> {
+    // Later protocols may have more (RFC 9171 §6.1.1), but no record has room for many.
+    let count = reader.array()?;
+    if count < 4 {
+        return Err("a report has four statuses at least");
+    }
+    let mut asserted = Vec::new();
+    for index in 0..count {
+        let len = reader.array()?;
+        let Item::Bool(is_asserted) = reader.item()? else { return Err("a status is true or false") };
+        let time = match len {
+            1 => None,
+            2 => Some(DtnTime::from_millis(reader.uint()?)),
+            _ => return Err("a status has one element, or with its time two"),
+        };
+        let status = usize::try_from(index).ok().and_then(|index| Status::ALL.get(index));
+        asserted.extend(status.filter(|_| is_asserted).map(|&status| (status, time)));
+    }
+    Ok(asserted)
+}
+
+/// An endpoint (RFC 9171 §4.2.5.1).
+fn source(reader: &mut Reader<'_>) -> Result<Eid, &'static str> {
+    const NO_ENDPOINT: &str = "what is no endpoint, or of a scheme that is not known";
+    if reader.array()? != 2 {
+        return Err(NO_ENDPOINT);
+    }
+    let text = match (reader.uint()?, reader.item()?) {
+        (1, Item::Uint(0)) => return Ok(Eid::None),
+        (1, Item::Text(len)) => {
+            let name = std::str::from_utf8(reader.string(len)?).map_err(|_| NO_ENDPOINT)?;
+            format!("dtn:{name}")
+        }
+        (2, Item::Array(Some(2))) => format!("ipn:{}.{}", reader.uint()?, reader.uint()?),
+        _ => return Err(NO_ENDPOINT),
+    };
+    text.parse().map_err(|_| NO_ENDPOINT)
+}
+
+impl Status {
+    /// In the order of the report.
+    const ALL: [Self; 4] = [Self::Received, Self::Forwarded, Self::Delivered, Self::Deleted];
+}
+
+impl ReasonCode {
+    const NAMED: [(Self, &'static str); 17] = [
+        (Self::NoInformation, "no additional information"),
+        (Self::LifetimeExpired, "lifetime expired"),
+        (Self::UnidirectionalLink, "forwarded over a unidirectional link"),
+        (Self::TransmissionCancelled, "transmission cancelled"),
+        (Self::DepletedStorage, "depleted storage"),
+        (Self::DestinationUnavailable, "destination endpoint unavailable"),
+        (Self::NoRoute, "no known route to the destination from here"),
+        (Self::NoTimelyContact, "no timely contact with the next node on the route"),
+        (Self::BlockUnintelligible, "block unintelligible"),
+        (Self::HopLimitExceeded, "hop limit exceeded"),
+        (Self::TrafficPared, "traffic pared"),
+        (Self::BlockUnsupported, "block unsupported"),
+        (Self::MissingSecurityOperation, "missing security operation"),
+        (Self::UnknownSecurityOperation, "unknown security operation"),
+        (Self::UnexpectedSecurityOperation, "unexpected security operation"),
+        (Self::FailedSecurityOperation, "failed security operation"),
+        (Self::ConflictingSecurityOperation, "conflicting security operation"),
+    ];
+
+    /// Its number on the wire.
+    pub fn code(self) -> u32 {
+        let place = || (0..).zip(Self::NAMED).find(|(_, (reason, _))| *reason == self);
+        match self {
+            Self::Other(code) => code,
+            _ => place().map_or(0, |(code, _)| code),
+        }
+    }
+
+    /// The reason with this number.
+    pub fn from_code(code: u32) -> Self {
+        let named = usize::try_from(code).ok().and_then(|index| Self::NAMED.get(index));
+        named.map_or(Self::Other(code), |(reason, _)| *reason)
+    }
+}
+
+impl fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Self::NAMED.iter().find(|(reason, _)| reason == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "reason {}", self.code()),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Received => "received",
+            Self::Forwarded => "forwarded",
+            Self::Delivered => "delivered",
+            Self::Deleted => "deleted",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bundle() -> Bundle {
+        let eid = |text: &str| text.parse().unwrap();
+        let lifetime = Duration::from_secs(60);
+        let mut bundle =
+            Bundle::new(eid("dtn://a/x"), DtnTime::from_millis(7), 8, eid("dtn://b/y"), lifetime);
+        bundle.report_to = eid("dtn://a/reports");
+        bundle.report_times = true;
+        bundle.reports.deletion = true;
+        bundle
+    }
+
+    #[test]
+    fn a_report_is_what_the_standard_draws() {
+        let now = DtnTime::from_millis(9);
+        let report = Report::of(&bundle(), Status::Deleted, ReasonCode::LifetimeExpired, now).unwrap();
+        let expected = [
+            &[0x82, 1, 0x84][..],                                       // a status report
+            &[0x84, 0x81, 0xf4, 0x81, 0xf4, 0x81, 0xf4, 0x82, 0xf5, 9], // deleted, at 9
+            &[1],                                                       // lifetime expired
+            b"\x82\x01\x65//a/x",
+            &[0x82, 7, 8],
+        ];
+        assert_eq!(report.payload(), expected.concat());
+        assert_eq!(Report::parse(&report.payload()), Ok(vec![report]));
+    }
+
+    #[test]
+    fn nothing_is_said_of_reports_or_to_nobody() {
+        let now = DtnTime::from_millis(9);
+        let of = |bundle: &Bundle| Report::of(bundle, Status::Deleted, ReasonCode::NoRoute, now);
+        let (asked, mut admin, mut silent) = (bundle(), bundle(), bundle());
+        admin.is_admin = true;
+        silent.report_to = Eid::None;
+        assert!(of(&asked).is_some() && wanted(&asked, Status::Deleted));
+        assert!(!wanted(&asked, Status::Received));
+        for bundle in [admin, silent] {
+            assert!(of(&bundle).is_none() && !wanted(&bundle, Status::Deleted));
+        }
+    }
+
+    #[test]
+    fn several_statements_in_one_record() {
+        let record = [
+            &[0x82, 1, 0x84, 0x84, 0x81, 0xf5, 0x82, 0xf5, 9, 0x81, 0xf4, 0x81, 0xf4, 0x18, 99][..],
+            &[0x82, 2, 0x82, 5, 6, 0x82, 7, 8],
+        ]
+        .concat();
+        let reports = Report::parse(&record).unwrap();
+        let said: Vec<_> = reports.iter().map(|report| (report.status, report.time)).collect();
+        assert_eq!(said, [(Status::Received, None), (Status::Forwarded, Some(DtnTime::from_millis(9)))]);
+        assert_eq!(reports[0].reason, ReasonCode::Other(99));
+        assert_eq!(reports[0].subject.to_string(), "ipn:5.6-7-8");
+        assert_eq!(Report::parse(&[0x82, 7, 0x40]), Ok(vec![]));
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_read() {
+        assert!(Report::parse(&[0; RECORD_LIMIT + 1]).is_err());
+        // A status list that says it is endless stops where the bytes do.
+        let endless = [&[0x82, 1, 0x84, 0x9b, 0xff][..], &[0xff; 7], &[0x81, 0xf4]].concat();
+        assert_eq!(Report::parse(&endless).unwrap_err().at, endless.len() as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn reports_read_back(
+            status in prop::sample::select(Status::ALL.to_vec()),
+            code in 0..40_u32,
+            time: Option<u64>,
+            (created, sequence) in any::<(u64, u64)>(),
+            fragment: Option<(u64, u64)>,
+            source in prop::sample::select(vec!["dtn:none", "dtn://a/x", "ipn:5.7"]),
+        ) {
+            // A fragment of no bytes is not told from a whole bundle.
+            let fragment = fragment.map(|(offset, len)| Fragment { offset, len: len.max(1), total: 0 });
+            let created = DtnTime::from_millis(created);
+            let subject = BundleId { source: source.parse().unwrap(), created, sequence, fragment };
+            let time = time.map(DtnTime::from_millis);
+            let report = Report { status, reason: ReasonCode::from_code(code), subject, time };
+            let read = Report::parse(&report.payload()).unwrap();
+            prop_assert!(read.len() == 1 && read[0].concerns(&report.subject));
+            prop_assert_eq!(&read[0], &report);
+            prop_assert_eq!(report.reason.code(), code);
+        }
+
+        #[test]
+        fn garbage_and_mutations_do_not_panic(
+            garbage: Vec<u8>, at in 0..40_usize, byte: u8, len in 0..40_usize,
+        ) {
+            let _ = Report::parse(&garbage);
+            let now = DtnTime::from_millis(9);
+            let report = Report::of(&bundle(), Status::Deleted, ReasonCode::NoRoute, now).unwrap();
+            let mut bytes = report.payload();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = Report::parse(&bytes);
+            bytes.truncate(len);
+            let _ = Report::parse(&bytes);
+        }
+    }
+}
