@@ -2,6 +2,8 @@
 //!
 //! This module knows nothing of bundles: what it transfers is bytes, and whom it serves is a [`Host`].
 
+pub mod message;
+
 use std::io;
 
 use crate::Eid;
