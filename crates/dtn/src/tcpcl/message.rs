@@ -419,7 +419,8 @@ fn encode_segment(head: &SegmentHead, out: &mut Vec<u8>) {
             None => out.extend(0_u32.to_be_bytes()),
             Some(length) => {
                 out.extend(13_u32.to_be_bytes());
-                out.push(CRITICAL);
+                // Not critical: a receiver that does not know it needs it not.
+                out.push(0);
                 out.extend(TRANSFER_LENGTH.to_be_bytes());
                 out.extend(8_u16.to_be_bytes());
                 out.extend(length.to_be_bytes());

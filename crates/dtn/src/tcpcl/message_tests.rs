@@ -90,7 +90,7 @@ fn the_bytes_are_those_of_the_rfc() {
         extensions: TransferExtensions { length: Some(258), ..TransferExtensions::default() },
         len: 3,
     };
-    let mut bytes = vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 13, 1, 0, 1, 0, 8];
+    let mut bytes = vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 13, 0, 0, 1, 0, 8];
     bytes.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
     assert_eq!(encoded(&Message::Segment(head)), bytes);
     let term = Message::SessTerm { reply: true, reason: TermReason::Busy };
