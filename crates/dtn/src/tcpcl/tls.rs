@@ -89,9 +89,7 @@ impl TlsConfig {
                 let connector = TlsConnector::from(self.client.clone());
                 connector.connect(ServerName::from(address), stream).await.map(TlsStream::from)
             }
-            Role::Passive => {
-                TlsAcceptor::from(self.server.clone()).accept(stream).await.map(TlsStream::from)
-            }
+            Role::Passive => TlsAcceptor::from(self.server.clone()).accept(stream).await.map(TlsStream::from),
         };
         let stream = result.map_err(|error| {
             explain(&error, place)
@@ -169,8 +167,7 @@ impl Pinned {
         if self.peer(certificate).is_some() {
             return Ok(());
         }
-        let unknown =
-            UnknownCertificate { peers: self.peers.len(), fingerprint: fingerprint(certificate) };
+        let unknown = UnknownCertificate { peers: self.peers.len(), fingerprint: fingerprint(certificate) };
         Err(CertificateError::Other(rustls::OtherError(Arc::new(unknown))).into())
     }
 

@@ -86,8 +86,8 @@ pub struct Session {
     last_received: Time,
     last_sent: Time,
     last_progress: Time,
-    /// The driver is busy with what has come and reads nothing.
-    busy: bool,
+    /// Since when the driver is busy with what has come and reads nothing.
+    busy: Option<Time>,
     idle_credit: u32,
     idle_refilled: Time,
 }
@@ -113,7 +113,7 @@ impl Session {
             last_received: now,
             last_sent: now,
             last_progress: now,
-            busy: false,
+            busy: None,
             idle_credit: IDLE_BURST,
             idle_refilled: now,
             settings,
@@ -221,23 +221,35 @@ impl Session {
             return (input.len(), None);
         }
         self.last_received = now;
-        match self.inbound.step(input) {
-            Step::NeedsMessage => {}
-            Step::NeedsData => return (0, None),
-            Step::Skipped(len) => {
-                self.last_progress = now;
-                return (len, None);
+        loop {
+            match self.inbound.step(input) {
+                Step::NeedsMessage => break,
+                Step::NeedsData => return (0, None),
+                Step::Skipped(len) => {
+                    self.last_progress = now;
+                    return (len, None);
+                }
+                Step::Data(len) => {
+                    self.last_progress = now;
+                    return (len, Some(Event::Data(&input[..len])));
+                }
+                Step::Answer { message, abandoned } => {
+                    self.push(&message);
+                    if abandoned {
+                        return (0, Some(Event::Abandoned));
+                    }
+                }
+                Step::Complete => return (0, Some(Event::Complete)),
             }
-            Step::Data(len) => {
-                self.last_progress = now;
-                return (len, Some(Event::Data(&input[..len])));
-            }
-            Step::Answer { message, abandoned } => {
-                self.push(&message);
-                return (0, abandoned.then_some(Event::Abandoned));
-            }
-            Step::Complete => return (0, Some(Event::Complete)),
         }
+        self.close_if_done();
+        if self.phase == Phase::Over {
+            return (input.len(), None);
+        }
+        self.receive_message(input, now)
+    }
+
+    fn receive_message(&mut self, input: &[u8], now: Time) -> (usize, Option<Event<'static>>) {
         match Message::decode(input) {
             Ok(Some((message, len))) => (len, self.on_message(message, now)),
             Ok(None) => (0, None),
@@ -261,7 +273,9 @@ impl Session {
                 format!("the node at {place} closed the connection without a word; is it a bundle node?")
             }
             Phase::Tls | Phase::Init | Phase::Admission => {
-                format!("the node at {place} closed the connection before there was a session; its log may say why")
+                format!(
+                    "the node at {place} closed the connection before there was a session; its log may say why"
+                )
             }
             Phase::Established if self.term.1 => format!("the peer at {place} ended the session"),
             Phase::Established => format!(
@@ -354,11 +368,11 @@ impl Session {
                 let mut deadline = Time::MAX;
                 if !self.keepalive.is_zero() {
                     deadline = deadline.min(self.last_sent + self.keepalive / 2);
-                    if !self.busy {
+                    if self.busy.is_none() {
                         deadline = deadline.min(self.last_received + self.keepalive * 2);
                     }
                 }
-                if self.term.0 && !self.busy {
+                if self.term.0 && self.busy.is_none() {
                     deadline = deadline.min(self.last_progress + ENDING_TIMEOUT);
                 }
                 deadline
@@ -387,7 +401,7 @@ impl Session {
     }
 
     fn on_time_established(&mut self, now: Time) {
-        if self.term.0 && !self.busy && now >= self.last_progress + ENDING_TIMEOUT {
+        if self.term.0 && self.busy.is_none() && now >= self.last_progress + ENDING_TIMEOUT {
             let seconds = ENDING_TIMEOUT.as_secs();
             let text = format!("the peer at {} did not end the session within {seconds} s", self.place);
             return self.give_up(EndedBy::Us, text);
@@ -395,7 +409,7 @@ impl Session {
         if self.keepalive.is_zero() {
             return;
         }
-        if !self.busy && now >= self.last_received + self.keepalive * 2 {
+        if self.busy.is_none() && now >= self.last_received + self.keepalive * 2 {
             let text = format!(
                 "nothing came from the peer at {} for {} s, twice the keepalive interval",
                 self.place,
@@ -413,10 +427,13 @@ impl Session {
 
     /// The driver begins or ends to work on what has come, during which it does not read: that is no silence of the peer's.
     pub fn set_busy(&mut self, busy: bool, now: Time) {
-        self.busy = busy;
-        if !busy {
-            self.last_received = self.last_received.max(now);
-            self.last_progress = self.last_progress.max(now);
+        let since = std::mem::replace(&mut self.busy, busy.then_some(now));
+        if let Some(since) = since.filter(|_| !busy) {
+            self.last_received = now;
+            // Progress was made, if it was, while the disk took its time.
+            if self.last_progress >= since {
+                self.last_progress = now;
+            }
         }
     }
 
@@ -469,7 +486,9 @@ impl Session {
             (Message::Segment(head), Phase::Established) => return self.on_segment(head, now),
             (Message::Ack { id, len, .. }, Phase::Established) => return self.on_ack(id, len, now),
             (Message::Refuse { reason, id }, Phase::Established) => return self.on_refuse(id, reason, now),
-            (Message::Segment(_), _) => self.reject(message::kind::XFER_SEGMENT, "sent data before SESS_INIT"),
+            (Message::Segment(_), _) => {
+                self.reject(message::kind::XFER_SEGMENT, "sent data before SESS_INIT")
+            }
             (Message::Ack { .. }, _) => {
                 self.reject(message::kind::XFER_ACK, "sent an XFER_ACK before SESS_INIT");
             }

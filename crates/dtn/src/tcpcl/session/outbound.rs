@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::tcpcl::message::{SegmentHead, TransferExtensions};
 use crate::tcpcl::Ticket;
+use crate::tcpcl::message::{SegmentHead, TransferExtensions};
 
 /// Transfers whose fate is not known; no other begins before one is. They take some 100 bytes each.
 pub const MAX_UNACKNOWLEDGED: usize = 65_536;
@@ -153,4 +153,3 @@ impl Outbound {
         std::mem::take(&mut self.transfers).into_values().map(|transfer| transfer.ticket).collect()
     }
 }
-
