@@ -2,6 +2,17 @@
 //!
 //! This module knows nothing of bundles: what it transfers is bytes, and whom it serves is a [`Host`].
 
+mod driver;
+pub mod identity;
+pub mod message;
+pub mod session;
+mod settings;
+mod tls;
+
+pub use driver::run;
+pub use settings::{EndedBy, PeerOverride, Role, SessionEnd, SessionSettings};
+pub use tls::{Tls, TlsConfig};
+
 use std::io;
 
 use crate::Eid;

@@ -1,0 +1,532 @@
+//! The messages of RFC 9174 as bytes: no clock, no socket, no state.
+//!
+//! Of a segment only the head is decoded; its data is never gathered. The longest head is a SESS_INIT of
+//! [`MAX_HEAD`] bytes, so that who reads needs no more memory than that to understand any message.
+
+use super::Refusal;
+
+/// The longest node ID that is accepted, bytes.
+pub const MAX_NODE_ID: usize = 1024;
+/// The longest list of extension items that is accepted, bytes.
+pub const MAX_EXTENSIONS: usize = 4096;
+/// The longest message that is not data, bytes: a SESS_INIT with the longest node ID and list of extensions.
+pub const MAX_HEAD: usize = 1 + 2 + 8 + 8 + 2 + MAX_NODE_ID + 4 + MAX_EXTENSIONS;
+/// The length of a contact header, bytes.
+pub const CONTACT_LEN: usize = 6;
+/// The only version that is spoken here.
+pub const VERSION: u8 = 4;
+
+/// Message types (RFC 9174 §9.7).
+pub mod kind {
+    /// XFER_SEGMENT.
+    pub const XFER_SEGMENT: u8 = 1;
+    /// XFER_ACK.
+    pub const XFER_ACK: u8 = 2;
+    /// XFER_REFUSE.
+    pub const XFER_REFUSE: u8 = 3;
+    /// KEEPALIVE.
+    pub const KEEPALIVE: u8 = 4;
+    /// SESS_TERM.
+    pub const SESS_TERM: u8 = 5;
+    /// MSG_REJECT.
+    pub const MSG_REJECT: u8 = 6;
+    /// SESS_INIT.
+    pub const SESS_INIT: u8 = 7;
+}
+
+const MAGIC: &[u8; 4] = b"dtn!";
+const CAN_TLS: u8 = 1;
+const END: u8 = 1;
+const START: u8 = 2;
+const REPLY: u8 = 1;
+const CRITICAL: u8 = 1;
+/// The Transfer Length extension (RFC 9174 §5.2.5.1).
+const TRANSFER_LENGTH: u16 = 1;
+
+/// What opens a connection (RFC 9174 §4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// The protocol's version.
+    pub version: u8,
+    /// The sender can and will do TLS.
+    pub can_tls: bool,
+}
+
+/// A SESS_INIT (RFC 9174 §4.6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessInit {
+    /// Seconds between keepalives; 0 wants none.
+    pub keepalive: u16,
+    /// The longest data of a segment that is taken, bytes.
+    pub segment_mru: u64,
+    /// The longest transfer that is taken, bytes.
+    pub transfer_mru: u64,
+    /// The node, as text.
+    pub node: String,
+    /// There is an extension item that is critical, and none is known here.
+    pub critical_extension: Option<u16>,
+}
+
+/// Why a session ends (RFC 9174 §6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TermReason {
+    /// None is given (0).
+    Unknown,
+    /// Nothing came for too long (1).
+    IdleTimeout,
+    /// Another version of the protocol (2).
+    VersionMismatch,
+    /// The node is busy (3).
+    Busy,
+    /// The nodes cannot agree on a session (4).
+    ContactFailure,
+    /// The node lacks something (5).
+    ResourceExhaustion,
+    /// Another, by its code.
+    Other(u8),
+}
+
+/// Why a message is rejected (RFC 9174 §5.1.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectReason {
+    /// The type is unknown (1).
+    TypeUnknown,
+    /// Its content cannot be complied with (2).
+    Unsupported,
+    /// It does not fit the session's state (3).
+    Unexpected,
+    /// Another, by its code.
+    Other(u8),
+}
+
+/// The head of an XFER_SEGMENT (RFC 9174 §5.2.2); `len` bytes of data follow it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentHead {
+    /// It is the first of its transfer.
+    pub start: bool,
+    /// It is the last of its transfer.
+    pub end: bool,
+    /// The transfer.
+    pub id: u64,
+    /// What its extensions say; nothing where `start` is not set.
+    pub extensions: TransferExtensions,
+    /// Bytes of data.
+    pub len: u64,
+}
+
+/// What a transfer's extension items say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TransferExtensions {
+    /// The transfer's length, bytes. An item of that type whose value is not 8 bytes long is one that is not known.
+    pub length: Option<u64>,
+    /// There is an item that is not known and critical.
+    pub critical_unknown: bool,
+    /// The items do not add up to the length of their list.
+    pub malformed: bool,
+}
+
+/// A message, without data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// SESS_INIT.
+    SessInit(SessInit),
+    /// SESS_TERM.
+    SessTerm {
+        /// It answers another.
+        reply: bool,
+        /// Why.
+        reason: TermReason,
+    },
+    /// XFER_SEGMENT.
+    Segment(SegmentHead),
+    /// XFER_ACK.
+    Ack {
+        /// The flag of the segment that is acknowledged.
+        start: bool,
+        /// The flag of the segment that is acknowledged.
+        end: bool,
+        /// The transfer.
+        id: u64,
+        /// Bytes of it that have arrived.
+        len: u64,
+    },
+    /// XFER_REFUSE.
+    Refuse {
+        /// Why.
+        reason: Refusal,
+        /// The transfer.
+        id: u64,
+    },
+    /// KEEPALIVE.
+    Keepalive,
+    /// MSG_REJECT.
+    Reject {
+        /// Why.
+        reason: RejectReason,
+        /// The type of what is rejected.
+        header: u8,
+    },
+}
+
+/// Bytes that are no message; what follows them cannot be understood either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// No contact header.
+    #[error("it does not begin with \"dtn!\": no TCPCL speaks there; check address and port")]
+    NotTcpcl,
+    /// A type that RFC 9174 does not have.
+    #[error("it sent a message of the unknown type {0:#04x}")]
+    UnknownType(u8),
+    /// A node ID that is too long.
+    #[error("its node ID has {0} bytes, and {MAX_NODE_ID} are allowed")]
+    NodeIdTooLong(u16),
+    /// A node ID that is no text.
+    #[error("its node ID is not UTF-8")]
+    NodeIdNotText,
+    /// A list of extensions that is too long.
+    #[error("it sent {0} bytes of extension items, and {MAX_EXTENSIONS} are allowed")]
+    ExtensionsTooLong(u32),
+    /// Session extensions whose lengths contradict each other.
+    #[error("its session extension items do not add up to the length of their list")]
+    MalformedExtensions,
+}
+
+impl Contact {
+    /// The contact header as bytes.
+    pub fn encode(self) -> [u8; CONTACT_LEN] {
+        let [d, t, n, bang] = *MAGIC;
+        [d, t, n, bang, self.version, if self.can_tls { CAN_TLS } else { 0 }]
+    }
+
+    /// A contact header of any version.
+    ///
+    /// # Errors
+    /// [`MessageError::NotTcpcl`] if the magic is missing.
+    pub fn decode(bytes: [u8; CONTACT_LEN]) -> Result<Self, MessageError> {
+        if &bytes[..4] != MAGIC {
+            return Err(MessageError::NotTcpcl);
+        }
+        Ok(Self { version: bytes[4], can_tls: bytes[5] & CAN_TLS != 0 })
+    }
+}
+
+impl Message {
+    /// Appends the message to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::SessInit(init) => encode_init(init, out),
+            Self::SessTerm { reply, reason } => {
+                out.extend([kind::SESS_TERM, if *reply { REPLY } else { 0 }, reason.code()]);
+            }
+            Self::Segment(head) => encode_segment(head, out),
+            Self::Ack { start, end, id, len } => {
+                out.extend([kind::XFER_ACK, segment_flags(*start, *end)]);
+                out.extend(id.to_be_bytes());
+                out.extend(len.to_be_bytes());
+            }
+            Self::Refuse { reason, id } => {
+                out.extend([kind::XFER_REFUSE, reason.code()]);
+                out.extend(id.to_be_bytes());
+            }
+            Self::Keepalive => out.push(kind::KEEPALIVE),
+            Self::Reject { reason, header } => out.extend([kind::MSG_REJECT, reason.code(), *header]),
+        }
+    }
+
+    /// The message at the beginning of `input` and its length, without a segment's data; `None` if more bytes are needed.
+    /// [`MAX_HEAD`] bytes are always enough.
+    ///
+    /// # Errors
+    /// [`MessageError`] if it is none, or longer than what is accepted.
+    pub fn decode(input: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
+        let mut reader = Reader { input, at: 0 };
+        let message = match input.first() {
+            None => return Ok(None),
+            Some(&kind::SESS_INIT) => decode_init(&mut reader)?,
+            Some(&kind::XFER_SEGMENT) => decode_segment(&mut reader)?,
+            Some(&kind::KEEPALIVE) => reader.u8().map(|_| Self::Keepalive),
+            Some(&(kind::SESS_TERM | kind::XFER_ACK | kind::XFER_REFUSE | kind::MSG_REJECT)) => {
+                decode_short(&mut reader)
+            }
+            Some(&other) => return Err(MessageError::UnknownType(other)),
+        };
+        Ok(message.map(|message| (message, reader.at)))
+    }
+}
+
+impl TermReason {
+    /// The code on the wire.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Unknown => 0,
+            Self::IdleTimeout => 1,
+            Self::VersionMismatch => 2,
+            Self::Busy => 3,
+            Self::ContactFailure => 4,
+            Self::ResourceExhaustion => 5,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::Unknown,
+            1 => Self::IdleTimeout,
+            2 => Self::VersionMismatch,
+            3 => Self::Busy,
+            4 => Self::ContactFailure,
+            5 => Self::ResourceExhaustion,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl std::fmt::Display for TermReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "no reason given",
+            Self::IdleTimeout => "idle timeout",
+            Self::VersionMismatch => "version mismatch",
+            Self::Busy => "busy",
+            Self::ContactFailure => "contact failure",
+            Self::ResourceExhaustion => "resource exhaustion",
+            Self::Other(code) => return write!(f, "reason {code:#04x}"),
+        })
+    }
+}
+
+impl RejectReason {
+    fn code(self) -> u8 {
+        match self {
+            Self::TypeUnknown => 1,
+            Self::Unsupported => 2,
+            Self::Unexpected => 3,
+            Self::Other(code) => code,
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::TypeUnknown,
+            2 => Self::Unsupported,
+            3 => Self::Unexpected,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Refusal {
+    /// The code on the wire; [`Refusal::Other`] with a code that has a name is the same as that name.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Completed => 1,
+            Self::NoResources => 2,
+            Self::Retransmit => 3,
+            Self::NotAcceptable => 4,
+            Self::ExtensionFailure => 5,
+            Self::SessionTerminating => 6,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// What a code on the wire means.
+    pub fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::Completed,
+            2 => Self::NoResources,
+            3 => Self::Retransmit,
+            4 => Self::NotAcceptable,
+            5 => Self::ExtensionFailure,
+            6 => Self::SessionTerminating,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Reads integers in network order; `None` where the input ends.
+struct Reader<'a> {
+    input: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let bytes = self.input.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+}
+
+/// Gives up the surrounding function with "more bytes are needed".
+macro_rules! need {
+    ($value:expr) => {
+        match $value {
+            Some(value) => value,
+            None => return Ok(None),
+        }
+    };
+}
+
+fn segment_flags(start: bool, end: bool) -> u8 {
+    (if start { START } else { 0 }) | (if end { END } else { 0 })
+}
+
+fn encode_init(init: &SessInit, out: &mut Vec<u8>) {
+    // What is longer than the field is a mistake of ours: an Eid has at most MAX_NODE_ID bytes.
+    let node = &init.node.as_bytes()[..init.node.len().min(MAX_NODE_ID)];
+    out.push(kind::SESS_INIT);
+    out.extend(init.keepalive.to_be_bytes());
+    out.extend(init.segment_mru.to_be_bytes());
+    out.extend(init.transfer_mru.to_be_bytes());
+    out.extend((node.len() as u16).to_be_bytes());
+    out.extend(node);
+    match init.critical_extension {
+        None => out.extend(0_u32.to_be_bytes()),
+        Some(item) => {
+            out.extend(5_u32.to_be_bytes());
+            out.push(CRITICAL);
+            out.extend(item.to_be_bytes());
+            out.extend(0_u16.to_be_bytes());
+        }
+    }
+}
+
+fn encode_segment(head: &SegmentHead, out: &mut Vec<u8>) {
+    out.extend([kind::XFER_SEGMENT, segment_flags(head.start, head.end)]);
+    out.extend(head.id.to_be_bytes());
+    if head.start {
+        match head.extensions.length {
+            None => out.extend(0_u32.to_be_bytes()),
+            Some(length) => {
+                out.extend(13_u32.to_be_bytes());
+                // Not critical: a receiver that does not know it needs it not.
+                out.push(0);
+                out.extend(TRANSFER_LENGTH.to_be_bytes());
+                out.extend(8_u16.to_be_bytes());
+                out.extend(length.to_be_bytes());
+            }
+        }
+    }
+    out.extend(head.len.to_be_bytes());
+}
+
+fn decode_init(reader: &mut Reader<'_>) -> Result<Option<Message>, MessageError> {
+    need!(reader.u8());
+    let keepalive = need!(reader.u16());
+    let segment_mru = need!(reader.u64());
+    let transfer_mru = need!(reader.u64());
+    let node_len = need!(reader.u16());
+    if usize::from(node_len) > MAX_NODE_ID {
+        return Err(MessageError::NodeIdTooLong(node_len));
+    }
+    let node = need!(reader.bytes(node_len.into()));
+    let node = str::from_utf8(node).map_err(|_| MessageError::NodeIdNotText)?.to_owned();
+    let items = need!(extension_list(reader)?);
+    let mut critical_extension = None;
+    for item in Items(items) {
+        let item = item.ok_or(MessageError::MalformedExtensions)?;
+        if item.critical {
+            critical_extension.get_or_insert(item.kind);
+        }
+    }
+    Ok(Some(Message::SessInit(SessInit { keepalive, segment_mru, transfer_mru, node, critical_extension })))
+}
+
+fn decode_segment(reader: &mut Reader<'_>) -> Result<Option<Message>, MessageError> {
+    need!(reader.u8());
+    let flags = need!(reader.u8());
+    let id = need!(reader.u64());
+    let start = flags & START != 0;
+    let mut extensions = TransferExtensions::default();
+    if start {
+        for item in Items(need!(extension_list(reader)?)) {
+            match item {
+                None => extensions.malformed = true,
+                Some(Item { kind: TRANSFER_LENGTH, value, .. }) if value.len() == 8 => {
+                    extensions.length = value.try_into().ok().map(u64::from_be_bytes);
+                }
+                Some(item) => extensions.critical_unknown |= item.critical,
+            }
+        }
+    }
+    let len = need!(reader.u64());
+    Ok(Some(Message::Segment(SegmentHead { start, end: flags & END != 0, id, extensions, len })))
+}
+
+fn decode_short(reader: &mut Reader<'_>) -> Option<Message> {
+    let kind = reader.u8()?;
+    let second = reader.u8()?;
+    Some(match kind {
+        kind::SESS_TERM => {
+            Message::SessTerm { reply: second & REPLY != 0, reason: TermReason::from_code(reader.u8()?) }
+        }
+        kind::XFER_ACK => Message::Ack {
+            start: second & START != 0,
+            end: second & END != 0,
+            id: reader.u64()?,
+            len: reader.u64()?,
+        },
+        kind::XFER_REFUSE => Message::Refuse { reason: Refusal::from_code(second), id: reader.u64()? },
+        _ => Message::Reject { reason: RejectReason::from_code(second), header: reader.u8()? },
+    })
+}
+
+fn extension_list<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, MessageError> {
+    let len = need!(reader.u32());
+    if len as usize > MAX_EXTENSIONS {
+        return Err(MessageError::ExtensionsTooLong(len));
+    }
+    Ok(reader.bytes(len as usize))
+}
+
+/// An extension item (RFC 9174 §4.8 and §5.2.5).
+struct Item<'a> {
+    critical: bool,
+    kind: u16,
+    value: &'a [u8],
+}
+
+/// The items of a list; `None` once, at the end, where they do not add up.
+struct Items<'a>(&'a [u8]);
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Option<Item<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut reader = Reader { input: self.0, at: 0 };
+        let mut read = || {
+            let (flags, kind, len) = (reader.u8()?, reader.u16()?, reader.u16()?);
+            Some(Item { critical: flags & CRITICAL != 0, kind, value: reader.bytes(len.into())? })
+        };
+        let item = read();
+        self.0 = if item.is_some() { &self.0[reader.at..] } else { &[] };
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

@@ -1,0 +1,690 @@
+//! A session as a state machine (RFC 9174 §4–§6), without clock and socket.
+//!
+//! Who drives it gives it the bytes that arrive ([`Session::receive`]) and the time, does what its [`Event`]s say, and writes
+//! what [`Session::take_control`] and [`Session::segment`] give. Nothing of a transfer's data is kept here. Memory is bounded by
+//! [`MAX_CONTROL`] bytes of messages that wait to be written and [`MAX_UNACKNOWLEDGED`] transfers whose fate is not known.
+
+mod inbound;
+mod outbound;
+
+use std::time::Duration;
+
+use bentpipe_units::Time;
+
+use super::message::{self, Contact, Message, RejectReason, SegmentHead, SessInit, TermReason};
+use super::settings::{EndedBy, PeerOverride, Role, SessionEnd, SessionSettings};
+use super::tls::Tls;
+use super::{Refusal, Ticket};
+use crate::Eid;
+use inbound::{Inbound, Step};
+use outbound::{Answer, Outbound};
+pub use outbound::{MAX_UNACKNOWLEDGED, NextSegment};
+
+/// Messages that wait to be written, bytes; a peer that makes more and does not read loses the session.
+pub const MAX_CONTROL: usize = 1 << 20;
+/// From the first byte to the established session (RFC 9174 §4.1 leaves it to the node).
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// An ending session whose transfers make no progress for so long is closed.
+pub const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Messages that move nothing (keepalives, empty segments): so many at once …
+const IDLE_BURST: u32 = 256;
+/// … and one more after each such time.
+const IDLE_REFILL: Duration = Duration::from_millis(100);
+
+/// What the driver has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// Write what there is to write, do the TLS handshake, and call [`Session::tls_done`].
+    StartTls,
+    /// The other end has said its name: ask the host, and call [`Session::admit`] or [`Session::turn_away`].
+    Introduced(Eid),
+    /// A transfer begins: ask the host, and call [`Session::refuse`] if it does not want it.
+    Begin {
+        /// Its length, bytes, where it was announced and the peer can be believed.
+        announced: Option<u64>,
+    },
+    /// Bytes of the transfer that has begun: store them before the next call, or call [`Session::refuse`].
+    Data(&'a [u8]),
+    /// All of the transfer has come: finish it, and call [`Session::finished`].
+    Complete,
+    /// The transfer that has begun is given up: drop it.
+    Abandoned,
+    /// The other end has all of a transfer.
+    Sent(Ticket),
+    /// The other end does not want a transfer.
+    Refused(Ticket, Refusal),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Contact,
+    Tls,
+    Init,
+    Admission,
+    Established,
+    Over,
+}
+
+/// A session; see the [module](self).
+#[derive(Debug)]
+pub struct Session {
+    settings: SessionSettings,
+    role: Role,
+    place: String,
+    phase: Phase,
+    peer: Option<Eid>,
+    proven: Option<Eid>,
+    keepalive: Duration,
+    lenient: bool,
+    control: Vec<u8>,
+    inbound: Inbound,
+    outbound: Outbound,
+    /// This end has sent SESS_TERM, the other has.
+    term: (bool, bool),
+    end: Option<SessionEnd>,
+    started: Time,
+    last_received: Time,
+    last_sent: Time,
+    last_progress: Time,
+    /// Since when the driver is busy with what has come and reads nothing.
+    busy: Option<Time>,
+    idle_credit: u32,
+    idle_refilled: Time,
+}
+
+impl Session {
+    /// A session over a connection that has just been made. `place` is the other end's address, for the log.
+    pub fn new(role: Role, settings: SessionSettings, place: String, now: Time) -> Self {
+        let (segment_mru, transfer_mru) = (settings.segment_mru, settings.transfer_mru);
+        let mut session = Self {
+            role,
+            place,
+            phase: Phase::Contact,
+            peer: None,
+            proven: None,
+            keepalive: Duration::ZERO,
+            lenient: settings.lenient,
+            control: Vec::new(),
+            inbound: Inbound::new(segment_mru, transfer_mru),
+            outbound: Outbound::new(settings.segment_size),
+            term: (false, false),
+            end: None,
+            started: now,
+            last_received: now,
+            last_sent: now,
+            last_progress: now,
+            busy: None,
+            idle_credit: IDLE_BURST,
+            idle_refilled: now,
+            settings,
+        };
+        // RFC 9174 §4.1: who connected speaks first.
+        if role == Role::Active {
+            session.send_contact();
+        }
+        session
+    }
+
+    /// Takes the contact header, which is all that may be read before TLS has begun or been decided against.
+    pub fn receive_contact(
+        &mut self,
+        bytes: [u8; message::CONTACT_LEN],
+        now: Time,
+    ) -> Option<Event<'static>> {
+        self.last_received = now;
+        let contact = match Contact::decode(bytes) {
+            Ok(contact) => contact,
+            Err(error) => {
+                self.give_up(EndedBy::Us, format!("the peer at {}: {error}", self.place));
+                return None;
+            }
+        };
+        if self.role == Role::Passive {
+            self.send_contact();
+        }
+        if contact.version != message::VERSION {
+            let text = format!(
+                "the node at {} speaks version {} of TCPCL, and only version {} is spoken here",
+                self.place,
+                contact.version,
+                message::VERSION
+            );
+            self.terminate_with(TermReason::VersionMismatch, text);
+            return None;
+        }
+        self.decide_tls(contact.can_tls)
+    }
+
+    fn decide_tls(&mut self, peer_can: bool) -> Option<Event<'static>> {
+        match (&self.settings.tls, peer_can) {
+            (Tls::Require(_), false) => {
+                let text = format!(
+                    "the node at {} speaks plain text only, and TLS is required; give it a certificate, or set \
+                     this peer's TLS to optional",
+                    self.place
+                );
+                self.terminate_with(TermReason::ContactFailure, text);
+                None
+            }
+            (Tls::Offer(_) | Tls::Require(_), true) => {
+                self.phase = Phase::Tls;
+                Some(Event::StartTls)
+            }
+            _ => {
+                self.begin_init();
+                None
+            }
+        }
+    }
+
+    /// The TLS handshake is over; the certificate is that of this peer.
+    pub fn tls_done(&mut self, proven: Eid) {
+        self.proven = Some(proven);
+        self.begin_init();
+    }
+
+    fn begin_init(&mut self) {
+        self.phase = Phase::Init;
+        // RFC 9174 §4.6: here too who connected speaks first.
+        if self.role == Role::Active {
+            self.send_init();
+        }
+    }
+
+    /// The node that the other end's certificate proves, after [`Event::StartTls`].
+    pub fn proven(&self) -> Option<&Eid> {
+        self.proven.as_ref()
+    }
+
+    /// The host takes the peer: the session is established.
+    pub fn admit(&mut self, now: Time) {
+        if self.phase != Phase::Admission {
+            return;
+        }
+        if self.role == Role::Passive {
+            self.send_init();
+        }
+        self.phase = Phase::Established;
+        self.last_progress = now;
+    }
+
+    /// The host does not take the peer.
+    pub fn turn_away(&mut self, why: &str) {
+        let text = format!("the peer at {} was turned away: {why}", self.place);
+        self.terminate_with(TermReason::ContactFailure, text);
+    }
+
+    /// Takes some of `input`, and says how many bytes that were and what is to be done. Nothing taken and nothing to do: more bytes
+    /// are needed. After the session's end everything is taken.
+    pub fn receive<'a>(&mut self, input: &'a [u8], now: Time) -> (usize, Option<Event<'a>>) {
+        if self.phase == Phase::Over {
+            return (input.len(), None);
+        }
+        self.last_received = now;
+        loop {
+            match self.inbound.step(input) {
+                Step::NeedsMessage => break,
+                Step::NeedsData => return (0, None),
+                Step::Skipped(len) => {
+                    self.last_progress = now;
+                    return (len, None);
+                }
+                Step::Data(len) => {
+                    self.last_progress = now;
+                    return (len, Some(Event::Data(&input[..len])));
+                }
+                Step::Answer { message, abandoned } => {
+                    self.push(&message);
+                    if abandoned {
+                        return (0, Some(Event::Abandoned));
+                    }
+                }
+                Step::Complete => return (0, Some(Event::Complete)),
+            }
+        }
+        self.close_if_done();
+        if self.phase == Phase::Over {
+            return (input.len(), None);
+        }
+        self.receive_message(input, now)
+    }
+
+    fn receive_message(&mut self, input: &[u8], now: Time) -> (usize, Option<Event<'static>>) {
+        match Message::decode(input) {
+            Ok(Some((message, len))) => (len, self.on_message(message, now)),
+            Ok(None) => (0, None),
+            Err(error) => {
+                if let message::MessageError::UnknownType(header) = error {
+                    self.push(&Message::Reject { reason: RejectReason::TypeUnknown, header });
+                }
+                let text = format!("the peer at {} made no sense: {error}", self.place);
+                self.terminate_with(TermReason::ContactFailure, text);
+                (input.len(), None)
+            }
+        }
+    }
+
+    /// The other end has closed its direction of the connection.
+    pub fn receive_eof(&mut self) {
+        let (by, place) = (EndedBy::Peer, &self.place);
+        let text = match self.phase {
+            Phase::Over => return,
+            Phase::Contact => {
+                format!("the node at {place} closed the connection without a word; is it a bundle node?")
+            }
+            Phase::Tls | Phase::Init | Phase::Admission => {
+                format!(
+                    "the node at {place} closed the connection before there was a session; its log may say why"
+                )
+            }
+            Phase::Established if self.term.1 => format!("the peer at {place} ended the session"),
+            Phase::Established => format!(
+                "the peer at {place} closed the connection in the middle of a session{}",
+                if self.inbound.is_receiving() { ", with a transfer half done" } else { "" }
+            ),
+        };
+        self.give_up(by, text);
+    }
+
+    /// The connection has failed: the session is over.
+    pub fn connection_failed(&mut self, attempt: &str, error: &dyn std::fmt::Display) {
+        let text = format!("the connection with {} failed while {attempt}: {error}", self.place);
+        self.give_up(EndedBy::Network, text);
+    }
+
+    /// Something else ended the session, which this sentence explains.
+    pub fn give_up(&mut self, by: EndedBy, reason: String) {
+        if self.end.is_none() {
+            self.end = Some(SessionEnd { by, reason, in_order: false, peer: self.peer.clone() });
+        }
+        self.phase = Phase::Over;
+    }
+
+    /// Ends the session in order: what has begun is finished, nothing new begins.
+    pub fn terminate(&mut self, now: Time) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Established => {
+                if !self.term.0 {
+                    self.term.0 = true;
+                    self.last_progress = now;
+                    self.push(&Message::SessTerm { reply: false, reason: TermReason::Unknown });
+                }
+                self.close_if_done();
+            }
+            _ => self
+                .give_up(EndedBy::Us, format!("this node stopped before {} had said its name", self.place)),
+        }
+    }
+
+    /// Ends the session now, and says so.
+    fn terminate_with(&mut self, reason: TermReason, text: String) {
+        if !self.term.0 && self.phase != Phase::Over {
+            self.term.0 = true;
+            Message::SessTerm { reply: self.term.1, reason }.encode(&mut self.control);
+        }
+        self.give_up(EndedBy::Us, text);
+    }
+
+    fn close_if_done(&mut self) {
+        let (ours, theirs) = self.term;
+        if self.phase == Phase::Established
+            && ours
+            && theirs
+            && self.outbound.is_empty()
+            && !self.inbound.is_receiving()
+        {
+            let peer = self.peer.clone();
+            let reason = format!("the session with {} was ended in order", self.place);
+            self.end = Some(SessionEnd { by: EndedBy::Us, reason, in_order: true, peer });
+            self.phase = Phase::Over;
+        }
+    }
+
+    /// How the session ended, if it has. There may still be something to [write](Self::take_control).
+    pub fn end(&self) -> Option<&SessionEnd> {
+        self.end.as_ref()
+    }
+
+    /// The node at the other end, as soon as the session is established.
+    pub fn peer(&self) -> Option<&Eid> {
+        self.peer.as_ref().filter(|_| matches!(self.phase, Phase::Established | Phase::Over))
+    }
+
+    /// Appends what is to be written; it is written before the next segment.
+    pub fn take_control(&mut self, out: &mut Vec<u8>, now: Time) {
+        if !self.control.is_empty() {
+            self.last_sent = now;
+            out.append(&mut self.control);
+        }
+    }
+
+    /// When [`on_time`](Self::on_time) wants to be called, unless something happens before.
+    pub fn deadline(&self) -> Time {
+        match self.phase {
+            Phase::Over => Time::MAX,
+            Phase::Contact | Phase::Tls | Phase::Init | Phase::Admission => self.started + HANDSHAKE_TIMEOUT,
+            Phase::Established => {
+                let mut deadline = Time::MAX;
+                if !self.keepalive.is_zero() {
+                    deadline = deadline.min(self.last_sent + self.keepalive / 2);
+                    if self.busy.is_none() {
+                        deadline = deadline.min(self.last_received + self.keepalive * 2);
+                    }
+                }
+                if self.term.0 && self.busy.is_none() {
+                    deadline = deadline.min(self.last_progress + ENDING_TIMEOUT);
+                }
+                deadline
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Time) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Established => self.on_time_established(now),
+            phase => {
+                if now >= self.started + HANDSHAKE_TIMEOUT {
+                    let step = match phase {
+                        Phase::Contact => "no contact header",
+                        Phase::Tls => "no complete TLS handshake",
+                        _ => "no SESS_INIT",
+                    };
+                    let seconds = HANDSHAKE_TIMEOUT.as_secs();
+                    let text = format!("the node at {} gave {step} within {seconds} s", self.place);
+                    self.terminate_with(TermReason::IdleTimeout, text);
+                }
+            }
+        }
+    }
+
+    fn on_time_established(&mut self, now: Time) {
+        if self.term.0 && self.busy.is_none() && now >= self.last_progress + ENDING_TIMEOUT {
+            let seconds = ENDING_TIMEOUT.as_secs();
+            let text = format!("the peer at {} did not end the session within {seconds} s", self.place);
+            return self.give_up(EndedBy::Us, text);
+        }
+        if self.keepalive.is_zero() {
+            return;
+        }
+        if self.busy.is_none() && now >= self.last_received + self.keepalive * 2 {
+            let text = format!(
+                "nothing came from the peer at {} for {} s, twice the keepalive interval",
+                self.place,
+                (self.keepalive * 2).as_secs()
+            );
+            return self.terminate_with(TermReason::IdleTimeout, text);
+        }
+        // Half the interval: a peer that counts from its own last message must not be late by a round trip, and dtn7-rs gives up
+        // the first time that its timer finds no keepalive.
+        if now >= self.last_sent + self.keepalive / 2 {
+            self.last_sent = now;
+            self.push(&Message::Keepalive);
+        }
+    }
+
+    /// The driver begins or ends to work on what has come, during which it does not read: that is no silence of the peer's.
+    pub fn set_busy(&mut self, busy: bool, now: Time) {
+        let since = std::mem::replace(&mut self.busy, busy.then_some(now));
+        if let Some(since) = since.filter(|_| !busy) {
+            self.last_received = now;
+            // Progress was made, if it was, while the disk took its time.
+            if self.last_progress >= since {
+                self.last_progress = now;
+            }
+        }
+    }
+
+    fn send_contact(&mut self) {
+        let can_tls = !matches!(self.settings.tls, Tls::Off);
+        self.control.extend(Contact { version: message::VERSION, can_tls }.encode());
+    }
+
+    fn send_init(&mut self) {
+        let init = SessInit {
+            keepalive: u16::try_from(self.settings.keepalive.as_secs()).unwrap_or(u16::MAX),
+            segment_mru: self.settings.segment_mru,
+            transfer_mru: self.settings.transfer_mru,
+            node: self.settings.node.to_string(),
+            critical_extension: None,
+        };
+        self.push(&Message::SessInit(init));
+    }
+
+    fn push(&mut self, message: &Message) {
+        if self.control.len() > MAX_CONTROL {
+            let text = format!(
+                "the peer at {} sends but does not read: {MAX_CONTROL} bytes of answers wait for it",
+                self.place
+            );
+            return self.give_up(EndedBy::Us, text);
+        }
+        message.encode(&mut self.control);
+    }
+
+    /// The message breaks the protocol: it is rejected, and the session with it.
+    fn reject(&mut self, header: u8, what: &str) {
+        self.push(&Message::Reject { reason: RejectReason::Unexpected, header });
+        self.terminate_with(TermReason::Unknown, format!("the peer at {} {what}", self.place));
+    }
+
+    fn on_message(&mut self, message: Message, now: Time) -> Option<Event<'static>> {
+        match (message, self.phase) {
+            (Message::SessInit(init), Phase::Init) => return self.on_init(init),
+            (Message::SessInit(_), _) => self.reject(message::kind::SESS_INIT, "sent a second SESS_INIT"),
+            (Message::SessTerm { reply, reason }, _) => self.on_term(reply, reason, now),
+            (Message::Reject { reason, header }, _) => {
+                let text = format!(
+                    "the peer at {} rejected this node's message of type {header:#04x}: {reason:?}",
+                    self.place
+                );
+                self.terminate_with(TermReason::Unknown, text);
+            }
+            (Message::Keepalive, _) => self.count_idle(now, "keepalives"),
+            (Message::Segment(head), Phase::Established) => return self.on_segment(head, now),
+            (Message::Ack { id, len, .. }, Phase::Established) => return self.on_ack(id, len, now),
+            (Message::Refuse { reason, id }, Phase::Established) => return self.on_refuse(id, reason, now),
+            (Message::Segment(_), _) => {
+                self.reject(message::kind::XFER_SEGMENT, "sent data before SESS_INIT")
+            }
+            (Message::Ack { .. }, _) => {
+                self.reject(message::kind::XFER_ACK, "sent an XFER_ACK before SESS_INIT");
+            }
+            (Message::Refuse { .. }, _) => {
+                self.reject(message::kind::XFER_REFUSE, "sent an XFER_REFUSE before SESS_INIT");
+            }
+        }
+        None
+    }
+
+    fn on_init(&mut self, init: SessInit) -> Option<Event<'static>> {
+        let fault = |session: &mut Self, text: String| {
+            session.terminate_with(TermReason::ContactFailure, text);
+            None
+        };
+        let place = &self.place;
+        let peer: Eid = match init.node.parse::<Eid>() {
+            Ok(peer) if peer.is_node() => peer,
+            Ok(_) => {
+                let text = format!("the node at {place} says it is {:?}, which is no node", init.node);
+                return fault(self, text);
+            }
+            Err(error) => return fault(self, format!("the node at {place} has an unknown name: {error}")),
+        };
+        let known = self.settings.peers.get(&peer).copied().unwrap_or_default();
+        self.lenient |= known.lenient;
+        if let Some(text) = self.who_is_wrong(&peer) {
+            return fault(self, text);
+        }
+        if let Some(item) = init.critical_extension.filter(|_| !self.lenient) {
+            let text = format!("the node at {place} insists on session extension {item:#06x}, unknown here");
+            return fault(self, text);
+        }
+        if init.segment_mru == 0 {
+            return fault(self, format!("the node at {place} takes no data: its segment MRU is 0"));
+        }
+        self.agree(&init, known);
+        self.peer = Some(peer.clone());
+        self.phase = Phase::Admission;
+        Some(Event::Introduced(peer))
+    }
+
+    fn who_is_wrong(&self, peer: &Eid) -> Option<String> {
+        let place = &self.place;
+        if *peer == self.settings.node {
+            return Some(format!("the node at {place} is this one, {peer}; check addresses and names"));
+        }
+        if let Some(proven) = self.proven.as_ref().filter(|proven| *proven != peer) {
+            return Some(format!(
+                "the node at {place} says it is {peer}, but its certificate is that of {proven}; check both \
+                 nodes' names and certificates"
+            ));
+        }
+        let expected = self.settings.expected_peer.as_ref().filter(|expected| *expected != peer)?;
+        Some(format!(
+            "the node at {place} says it is {peer}, expected {expected}; check the peer's address and name"
+        ))
+    }
+
+    fn agree(&mut self, init: &SessInit, known: PeerOverride) {
+        let ours = self.settings.keepalive.as_secs().min(u16::MAX.into());
+        self.keepalive = Duration::from_secs(ours.min(init.keepalive.into()));
+        self.inbound.set_lenient(self.lenient);
+        self.outbound.agree(
+            known.segment_mru.unwrap_or(init.segment_mru),
+            known.transfer_mru.unwrap_or(init.transfer_mru),
+        );
+    }
+
+    fn on_term(&mut self, reply: bool, reason: TermReason, now: Time) {
+        if self.term.1 {
+            return self.reject(message::kind::SESS_TERM, "sent a second SESS_TERM");
+        }
+        if self.phase != Phase::Established {
+            let text = format!(
+                "the node at {} does not want this session: {reason}; its log may say more",
+                self.place
+            );
+            return self.give_up(EndedBy::Peer, text);
+        }
+        if reply && !self.term.0 {
+            return self.reject(message::kind::SESS_TERM, "answered a SESS_TERM that nobody sent");
+        }
+        self.term.1 = true;
+        self.last_progress = now;
+        if !self.term.0 {
+            self.term.0 = true;
+            self.push(&Message::SessTerm { reply: true, reason });
+        }
+        self.close_if_done();
+    }
+
+    fn on_segment(&mut self, head: SegmentHead, now: Time) -> Option<Event<'static>> {
+        if head.len == 0 && !head.start && !head.end {
+            self.count_idle(now, "empty segments");
+        }
+        let ending = self.term.0 || self.term.1;
+        match self.inbound.begin(head, ending) {
+            Ok((None, begin)) => begin.map(|announced| Event::Begin { announced }),
+            Ok((Some(refusal), _)) => {
+                self.push(&Message::Refuse { reason: refusal, id: head.id });
+                None
+            }
+            Err(what) => {
+                self.reject(message::kind::XFER_SEGMENT, &what);
+                None
+            }
+        }
+    }
+
+    fn on_ack(&mut self, id: u64, len: u64, now: Time) -> Option<Event<'static>> {
+        let answer = self.outbound.on_ack(id, len);
+        self.on_answer(answer, message::kind::XFER_ACK, now).map(Event::Sent)
+    }
+
+    fn on_refuse(&mut self, id: u64, why: Refusal, now: Time) -> Option<Event<'static>> {
+        let answer = self.outbound.on_refuse(id);
+        self.on_answer(answer, message::kind::XFER_REFUSE, now).map(|ticket| Event::Refused(ticket, why))
+    }
+
+    fn on_answer(&mut self, answer: Result<Answer, String>, header: u8, now: Time) -> Option<Ticket> {
+        match answer {
+            Ok(Answer::Late) => self.count_idle(now, "answers to what was answered"),
+            Ok(Answer::Progress) => self.last_progress = now,
+            Ok(Answer::Fate(ticket)) => {
+                self.last_progress = now;
+                self.close_if_done();
+                return Some(ticket);
+            }
+            Err(what) => self.reject(header, &what),
+        }
+        None
+    }
+
+    fn count_idle(&mut self, now: Time, what: &str) {
+        let refill = now.since(self.idle_refilled).as_nanos() / IDLE_REFILL.as_nanos();
+        if refill > 0 {
+            self.idle_refilled = now;
+            let refill = u32::try_from(refill).unwrap_or(u32::MAX);
+            self.idle_credit = self.idle_credit.saturating_add(refill).min(IDLE_BURST);
+        }
+        match self.idle_credit.checked_sub(1) {
+            Some(credit) => self.idle_credit = credit,
+            None => {
+                let text = format!("the peer at {} floods this node with {what}", self.place);
+                self.terminate_with(TermReason::ResourceExhaustion, text);
+            }
+        }
+    }
+
+    /// The host does not want the transfer that has begun, or no more of it: the rest is skipped.
+    pub fn refuse(&mut self, why: Refusal) {
+        if let Some(id) = self.inbound.refuse() {
+            self.push(&Message::Refuse { reason: why, id });
+        }
+        self.close_if_done();
+    }
+
+    /// What became of the transfer that was [complete](Event::Complete).
+    pub fn finished(&mut self, result: Result<(), Refusal>) {
+        if let Some(message) = self.inbound.finished(result) {
+            self.push(&message);
+        }
+        self.close_if_done();
+    }
+
+    /// The longest transfer that may begin now, bytes; `None` if none may.
+    pub fn may_begin(&self) -> Option<u64> {
+        let open = self.phase == Phase::Established && !self.term.0 && !self.term.1;
+        self.outbound.may_begin().filter(|_| open)
+    }
+
+    /// Begins a transfer, after [`may_begin`](Self::may_begin) has allowed it.
+    pub fn begin(&mut self, ticket: Ticket, len: u64) {
+        self.outbound.begin(ticket, len);
+    }
+
+    /// The next segment of the transfer that has begun, if there is one: its head is appended to `out`, and its data has to follow.
+    pub fn segment(&mut self, out: &mut Vec<u8>, now: Time) -> Option<NextSegment> {
+        let (head, next) = self.outbound.segment().filter(|_| self.phase == Phase::Established)?;
+        self.last_sent = now;
+        Message::Segment(head).encode(out);
+        Some(next)
+    }
+
+    /// The ticket of the transfer that is being sent; `None` when all of it was given out, or the other end refused it.
+    pub fn sending(&self) -> Option<Ticket> {
+        self.outbound.sending()
+    }
+
+    /// The transfers whose fate is not known; the session is over and forgets them.
+    pub fn abandon(&mut self) -> Vec<Ticket> {
+        self.give_up(EndedBy::Us, format!("the session with {} was dropped", self.place));
+        self.outbound.abandon()
+    }
+}
+
+#[cfg(test)]
+mod tests;

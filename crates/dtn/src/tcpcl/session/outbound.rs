@@ -1,0 +1,155 @@
+//! The transfers that go: numbers, segments, and what the other end has acknowledged (RFC 9174 §5.2).
+
+use std::collections::BTreeMap;
+
+use crate::tcpcl::Ticket;
+use crate::tcpcl::message::{SegmentHead, TransferExtensions};
+
+/// Transfers whose fate is not known; no other begins before one is. They take some 100 bytes each.
+pub const MAX_UNACKNOWLEDGED: usize = 65_536;
+
+/// A segment's data, which the driver has to supply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextSegment {
+    /// Bytes.
+    pub len: usize,
+    /// It is the last of its transfer.
+    pub end: bool,
+}
+
+/// What an answer of the other end means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Some of a transfer has arrived.
+    Progress,
+    /// The fate of this one is known.
+    Fate(Ticket),
+    /// It was known before. dtn7-rs acknowledges what it then refuses.
+    Late,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    ticket: Ticket,
+    len: u64,
+    sent: u64,
+    acked: u64,
+    /// Segments that are not acknowledged.
+    segments: u64,
+}
+
+/// The transfers that go.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    segment_size: u64,
+    transfer_mru: u64,
+    next_id: u64,
+    current: Option<u64>,
+    transfers: BTreeMap<u64, Transfer>,
+}
+
+impl Outbound {
+    pub(super) fn new(segment_size: usize) -> Self {
+        Self {
+            segment_size: segment_size.max(1) as u64,
+            transfer_mru: 0,
+            next_id: 0,
+            current: None,
+            transfers: BTreeMap::new(),
+        }
+    }
+
+    /// What the peer takes, bytes.
+    pub(super) fn agree(&mut self, segment_mru: u64, transfer_mru: u64) {
+        self.segment_size = self.segment_size.min(segment_mru).max(1);
+        self.transfer_mru = transfer_mru;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    pub(super) fn may_begin(&self) -> Option<u64> {
+        let room = self.current.is_none() && self.transfers.len() < MAX_UNACKNOWLEDGED;
+        room.then_some(self.transfer_mru)
+    }
+
+    pub(super) fn begin(&mut self, ticket: Ticket, len: u64) {
+        // RFC 9174 §5.2.1: from zero, by one. 64 bits last longer than any session.
+        let id = self.next_id;
+        self.next_id += 1;
+        self.current = Some(id);
+        self.transfers.insert(id, Transfer { ticket, len, sent: 0, acked: 0, segments: 0 });
+    }
+
+    pub(super) fn sending(&self) -> Option<Ticket> {
+        self.current.and_then(|id| self.transfers.get(&id)).map(|transfer| transfer.ticket)
+    }
+
+    pub(super) fn segment(&mut self) -> Option<(SegmentHead, NextSegment)> {
+        let id = self.current?;
+        let transfer = self.transfers.get_mut(&id)?;
+        let len = (transfer.len - transfer.sent).min(self.segment_size);
+        let start = transfer.sent == 0;
+        let end = transfer.sent + len == transfer.len;
+        // RFC 9174 §5.2.5.1: a transfer of one segment says its length twice otherwise.
+        let length = (start && !end).then_some(transfer.len);
+        transfer.sent += len;
+        transfer.segments += 1;
+        if end {
+            self.current = None;
+        }
+        let extensions = TransferExtensions { length, ..TransferExtensions::default() };
+        // At most the segment size, which is a usize.
+        Some((SegmentHead { start, end, id, extensions, len }, NextSegment { len: len as usize, end }))
+    }
+
+    /// An XFER_ACK. Its flags are not looked at; dtn7-rs sets none.
+    pub(super) fn on_ack(&mut self, id: u64, len: u64) -> Result<Answer, String> {
+        let Some(transfer) = self.transfer(id, "acknowledged")? else { return Ok(Answer::Late) };
+        if len > transfer.sent {
+            return Err(format!(
+                "acknowledged {len} bytes of transfer {id}, of which {} were sent",
+                transfer.sent
+            ));
+        }
+        if len < transfer.acked {
+            return Err(format!("acknowledged {len} bytes of transfer {id} after {}", transfer.acked));
+        }
+        if transfer.segments == 0 {
+            return Err(format!("acknowledged transfer {id} more often than it got segments"));
+        }
+        transfer.segments -= 1;
+        transfer.acked = len;
+        if len < transfer.len {
+            return Ok(Answer::Progress);
+        }
+        let ticket = transfer.ticket;
+        self.transfers.remove(&id);
+        Ok(Answer::Fate(ticket))
+    }
+
+    /// An XFER_REFUSE.
+    pub(super) fn on_refuse(&mut self, id: u64) -> Result<Answer, String> {
+        let Some(transfer) = self.transfer(id, "refused")? else { return Ok(Answer::Late) };
+        let ticket = transfer.ticket;
+        self.transfers.remove(&id);
+        if self.current == Some(id) {
+            self.current = None;
+        }
+        Ok(Answer::Fate(ticket))
+    }
+
+    /// A transfer whose fate is not known; `None` if it is.
+    fn transfer(&mut self, id: u64, did: &str) -> Result<Option<&mut Transfer>, String> {
+        if id >= self.next_id {
+            return Err(format!("{did} transfer {id}, which was not sent"));
+        }
+        Ok(self.transfers.get_mut(&id))
+    }
+
+    pub(super) fn abandon(&mut self) -> Vec<Ticket> {
+        self.current = None;
+        std::mem::take(&mut self.transfers).into_values().map(|transfer| transfer.ticket).collect()
+    }
+}

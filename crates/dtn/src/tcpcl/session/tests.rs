@@ -1,0 +1,594 @@
+use super::*;
+use crate::tcpcl::message::{CONTACT_LEN, TransferExtensions};
+use proptest::prelude::*;
+
+fn at(seconds: u64) -> Time {
+    Time::from_nanos(seconds * 1_000_000_000)
+}
+
+fn eid(text: &str) -> Eid {
+    text.parse().unwrap()
+}
+
+fn settings() -> SessionSettings {
+    SessionSettings {
+        segment_mru: 1000,
+        transfer_mru: 5000,
+        segment_size: 400,
+        ..SessionSettings::new(eid("dtn://us/"))
+    }
+}
+
+const CONTACT: [u8; CONTACT_LEN] = *b"dtn!\x04\x00";
+
+fn bytes(messages: &[Message]) -> Vec<u8> {
+    let mut out = Vec::new();
+    messages.iter().for_each(|message| message.encode(&mut out));
+    out
+}
+
+fn init(node: &str) -> Message {
+    Message::SessInit(SessInit {
+        keepalive: 20,
+        segment_mru: 300,
+        transfer_mru: 3000,
+        node: node.into(),
+        critical_extension: None,
+    })
+}
+
+fn segment(id: u64, start: bool, end: bool, len: u64) -> Message {
+    Message::Segment(SegmentHead { start, end, id, extensions: TransferExtensions::default(), len })
+}
+
+fn announced(id: u64, length: u64, end: bool, len: u64) -> Message {
+    let extensions = TransferExtensions { length: Some(length), ..TransferExtensions::default() };
+    Message::Segment(SegmentHead { start: true, end, id, extensions, len })
+}
+
+fn ack(id: u64, len: u64) -> Message {
+    Message::Ack { start: false, end: false, id, len }
+}
+
+/// What has happened, as text, and what was written.
+struct Timeline {
+    session: Session,
+    now: Time,
+}
+
+impl Timeline {
+    fn new(settings: SessionSettings) -> Self {
+        Self { session: Session::new(Role::Passive, settings, "peer:4556".into(), at(0)), now: at(0) }
+    }
+
+    fn established(settings: SessionSettings) -> Self {
+        let mut line = Self::new(settings);
+        assert_eq!(line.session.receive_contact(CONTACT, at(0)), None);
+        assert_eq!(line.gets(&[init("dtn://them/")]), ["Introduced dtn://them/"]);
+        line.session.admit(at(0));
+        line.written();
+        line
+    }
+
+    fn gets(&mut self, messages: &[Message]) -> Vec<String> {
+        self.gets_bytes(&bytes(messages))
+    }
+
+    fn gets_bytes(&mut self, mut input: &[u8]) -> Vec<String> {
+        let mut seen = Vec::new();
+        loop {
+            let (len, event) = self.session.receive(input, self.now);
+            input = &input[len..];
+            match event {
+                Some(Event::Data(data)) => seen.push(format!("Data {}", data.len())),
+                Some(Event::Introduced(peer)) => seen.push(format!("Introduced {peer}")),
+                Some(Event::Complete) => {
+                    seen.push("Complete".into());
+                    self.session.finished(Ok(()));
+                }
+                Some(event) => seen.push(format!("{event:?}")),
+                None if len == 0 || input.is_empty() && self.session.end().is_some() => return seen,
+                None => {}
+            }
+        }
+    }
+
+    fn data(&mut self, head: Message, len: usize) -> Vec<String> {
+        let mut input = bytes(&[head]);
+        input.extend(vec![7; len]);
+        self.gets_bytes(&input)
+    }
+
+    fn written(&mut self) -> Vec<Message> {
+        let mut out = Vec::new();
+        self.session.take_control(&mut out, self.now);
+        let mut left = &out[..];
+        let mut messages = Vec::new();
+        if left.starts_with(b"dtn!") {
+            left = &left[CONTACT_LEN..];
+        }
+        while let Some((message, len)) = Message::decode(left).unwrap() {
+            messages.push(message);
+            left = &left[len..];
+        }
+        messages
+    }
+
+    fn reason(&self) -> &str {
+        self.session.end().map_or("", |end| &end.reason)
+    }
+
+    /// The peer has done something wrong: the session is over, says why, and tells the peer.
+    #[track_caller]
+    fn is_over(&mut self, why: &str) {
+        assert!(self.reason().contains(why), "{:?}, not {why:?}", self.reason());
+        assert!(self.reason().contains("peer:4556"), "{:?} does not say where", self.reason());
+        assert!(!self.session.end().unwrap().in_order);
+        assert_eq!(self.session.deadline(), Time::MAX);
+    }
+
+    fn passes(&mut self, now: Time) -> Vec<Message> {
+        self.now = now;
+        self.session.on_time(now);
+        self.written()
+    }
+}
+
+fn term(reply: bool, reason: TermReason) -> Message {
+    Message::SessTerm { reply, reason }
+}
+
+#[test]
+fn who_connected_speaks_first_and_the_smaller_proposals_count() {
+    let mut active = Session::new(Role::Active, settings(), "peer:4556".into(), at(0));
+    let mut out = Vec::new();
+    active.take_control(&mut out, at(0));
+    assert_eq!(out, CONTACT);
+    out.clear();
+    assert_eq!(active.receive_contact(CONTACT, at(0)), None);
+    active.take_control(&mut out, at(0));
+    assert_eq!(out[0], message::kind::SESS_INIT);
+
+    let mut passive = Timeline::new(settings());
+    assert!(passive.written().is_empty());
+    passive.session.receive_contact(CONTACT, at(0));
+    assert!(passive.written().is_empty());
+    passive.gets(&[init("dtn://them/")]);
+    assert!(passive.written().is_empty(), "nothing is said before the host has admitted the peer");
+    assert_eq!(passive.session.peer(), None);
+    passive.session.admit(at(0));
+    assert!(matches!(passive.written()[..], [Message::SessInit(_)]));
+    assert_eq!(passive.session.peer(), Some(&eid("dtn://them/")));
+    assert_eq!(passive.session.may_begin(), Some(3000));
+    assert_eq!(passive.session.deadline(), at(10), "keepalive: half of the smaller proposal, 20 s");
+}
+
+#[test]
+fn what_is_known_of_a_peer_overrides_what_it_says() {
+    let mut settings = settings();
+    let known = PeerOverride { segment_mru: Some(350), transfer_mru: Some(9000), lenient: false };
+    settings.peers.insert(eid("dtn://them/"), known);
+    let mut line = Timeline::established(settings);
+    assert_eq!(line.session.may_begin(), Some(9000));
+    line.session.begin(1, 9000);
+    let next = line.session.segment(&mut Vec::new(), at(0)).unwrap();
+    assert_eq!(next, NextSegment { len: 350, end: false });
+}
+
+#[test]
+fn a_peer_that_is_not_the_expected_one_is_turned_away() {
+    for (node, why) in [
+        ("dtn://other/", "says it is dtn://other/, expected dtn://them/"),
+        ("dtn://us/", "is this one"),
+        ("dtn://them/files", "no node"),
+        ("http://them/", "unknown name"),
+        ("", "unknown name"),
+    ] {
+        let settings = SessionSettings { expected_peer: Some(eid("dtn://them/")), ..settings() };
+        let mut line = Timeline::new(settings);
+        line.session.receive_contact(CONTACT, at(0));
+        assert!(line.gets(&[init(node)]).is_empty());
+        line.is_over(why);
+        assert_eq!(line.written(), [term(false, TermReason::ContactFailure)]);
+    }
+    let mut line = Timeline::new(settings());
+    line.session.receive_contact(CONTACT, at(0));
+    line.session.tls_done(eid("dtn://them/"));
+    line.gets(&[init("dtn://other/")]);
+    line.is_over("its certificate is that of dtn://them/");
+}
+
+#[test]
+fn the_host_may_turn_a_peer_away() {
+    let mut line = Timeline::new(settings());
+    line.session.receive_contact(CONTACT, at(0));
+    line.gets(&[init("dtn://them/")]);
+    line.session.turn_away("it is not configured");
+    line.is_over("it is not configured");
+    assert_eq!(line.written(), [term(false, TermReason::ContactFailure)]);
+}
+
+#[test]
+fn another_protocol_and_another_version_are_told_apart() {
+    let mut line = Timeline::new(settings());
+    assert_eq!(line.session.receive_contact(*b"GET / ", at(0)), None);
+    line.is_over("no TCPCL speaks there");
+    assert!(line.written().is_empty());
+    let mut line = Timeline::new(settings());
+    line.session.receive_contact(*b"dtn!\x03\x00", at(0));
+    line.is_over("version 3");
+    assert_eq!(line.written(), [term(false, TermReason::VersionMismatch)]);
+}
+
+#[test]
+fn a_critical_session_extension_ends_the_session_but_for_the_lenient() {
+    let mut insistent = init("dtn://them/");
+    if let Message::SessInit(init) = &mut insistent {
+        init.critical_extension = Some(0x8001);
+    }
+    let mut line = Timeline::new(settings());
+    line.session.receive_contact(CONTACT, at(0));
+    line.gets(&[insistent.clone()]);
+    line.is_over("insists on session extension 0x8001");
+    let mut line = Timeline::new(SessionSettings { lenient: true, ..settings() });
+    line.session.receive_contact(CONTACT, at(0));
+    assert_eq!(line.gets(&[insistent]), ["Introduced dtn://them/"]);
+}
+
+#[test]
+fn a_handshake_has_thirty_seconds_in_all() {
+    let mut line = Timeline::new(settings());
+    assert_eq!(line.session.deadline(), at(30));
+    line.passes(at(29));
+    assert_eq!(line.reason(), "");
+    line.session.receive_contact(CONTACT, at(29));
+    assert_eq!(line.session.deadline(), at(30), "a byte now and then buys no time");
+    line.passes(at(30));
+    line.is_over("no SESS_INIT within 30 s");
+}
+
+#[test]
+fn silence_for_two_intervals_ends_the_session_and_half_of_one_makes_a_keepalive() {
+    let mut line = Timeline::established(settings());
+    assert_eq!(line.passes(at(9)), []);
+    assert_eq!(line.passes(at(10)), [Message::Keepalive]);
+    assert_eq!(line.passes(at(20)), [Message::Keepalive]);
+    line.gets(&[Message::Keepalive]);
+    assert_eq!(line.passes(at(59)), [Message::Keepalive]);
+    assert_eq!(line.passes(at(60)), [term(false, TermReason::IdleTimeout)]);
+    line.is_over("nothing came");
+}
+
+#[test]
+fn a_disk_that_takes_its_time_is_no_silence_of_the_peer() {
+    let mut line = Timeline::established(settings());
+    line.session.set_busy(true, at(1));
+    assert_eq!(line.passes(at(100)), [Message::Keepalive]);
+    line.session.set_busy(false, at(100));
+    assert_eq!(line.session.deadline(), at(110));
+    assert_eq!(line.reason(), "");
+}
+
+#[test]
+fn each_segment_is_acknowledged_when_it_is_stored_and_the_last_when_all_is_finished() {
+    let mut line = Timeline::established(settings());
+    let begin = format!("{:?}", Event::Begin { announced: Some(5) });
+    assert_eq!(line.data(announced(9, 5, false, 3), 2), [begin, "Data 2".into()]);
+    assert_eq!(line.written(), []);
+    assert_eq!(line.gets_bytes(&[7]), ["Data 1"]);
+    assert_eq!(line.written(), [Message::Ack { start: true, end: false, id: 9, len: 3 }]);
+    assert_eq!(line.data(segment(9, false, true, 2), 2), ["Data 2", "Complete"]);
+    assert_eq!(line.written(), [Message::Ack { start: false, end: true, id: 9, len: 5 }]);
+}
+
+#[test]
+fn two_segments_in_one_read_are_both_answered() {
+    let mut line = Timeline::established(settings());
+    let mut input = bytes(&[segment(0, true, false, 1)]);
+    input.push(1);
+    input.extend(bytes(&[segment(0, false, true, 0), segment(1, true, true, 0), Message::Keepalive]));
+    let begin = format!("{:?}", Event::Begin { announced: None });
+    assert_eq!(line.gets_bytes(&input), [&begin, "Data 1", "Complete", &begin, "Complete"]);
+    assert_eq!(line.written().len(), 3);
+}
+
+#[test]
+fn segments_that_do_not_belong_end_the_session() {
+    let one = segment(1, true, false, 0);
+    for (second, why) in [
+        (segment(2, true, false, 0), "began transfer 2 before the end of transfer 1"),
+        (segment(1, true, false, 0), "began transfer 1 before the end of transfer 1"),
+        (segment(2, false, false, 0), "continued transfer 2, which has not begun"),
+        (segment(1, false, false, 1001), "a segment of 1001 bytes, and at most 1000"),
+    ] {
+        let mut line = Timeline::established(settings());
+        line.gets(&[one.clone(), second]);
+        line.is_over(why);
+        let unexpected =
+            Message::Reject { reason: RejectReason::Unexpected, header: message::kind::XFER_SEGMENT };
+        assert_eq!(line.written()[1..], [unexpected, term(false, TermReason::Unknown)]);
+    }
+    let mut line = Timeline::established(settings());
+    line.gets(&[segment(3, true, true, 0), segment(3, true, true, 0)]);
+    line.is_over("used transfer ID 3 twice");
+}
+
+fn refusals(line: &mut Timeline) -> Vec<(u64, Refusal)> {
+    let refusal = |message| match message {
+        Message::Refuse { reason, id } => Some((id, reason)),
+        _ => None,
+    };
+    line.written().into_iter().filter_map(refusal).collect()
+}
+
+#[test]
+fn a_refused_transfer_is_skipped_to_its_end_and_the_next_one_counts() {
+    let mut line = Timeline::established(settings());
+    line.data(segment(1, true, false, 4), 4);
+    line.session.refuse(Refusal::NoResources);
+    assert_eq!(refusals(&mut line), [(1, Refusal::NoResources)]);
+    assert!(line.data(segment(1, false, false, 4), 4).is_empty());
+    assert!(line.data(segment(1, false, true, 4), 4).is_empty());
+    assert_eq!(line.data(segment(2, true, true, 4), 4).last().unwrap(), "Complete");
+    assert_eq!(line.written(), [Message::Ack { start: true, end: true, id: 2, len: 4 }]);
+    // RFC 9174 §5.2.4: the sender may also stop in the middle and begin the next.
+    line.data(segment(3, true, false, 4), 4);
+    line.session.refuse(Refusal::Completed);
+    assert_eq!(line.data(segment(4, true, true, 1), 1).last().unwrap(), "Complete");
+}
+
+#[test]
+fn lies_about_lengths_are_refused() {
+    let mut line = Timeline::established(settings());
+    assert!(line.data(announced(1, 5001, false, 3), 3).is_empty(), "the host is not even asked");
+    assert_eq!(refusals(&mut line), [(1, Refusal::NoResources)]);
+    // More than was announced.
+    line.data(announced(2, 3, false, 3), 3);
+    line.data(segment(2, false, true, 1), 1);
+    assert_eq!(refusals(&mut line), [(2, Refusal::NotAcceptable)]);
+    // Less.
+    let seen = line.data(announced(3, 4, true, 3), 3);
+    assert_eq!(seen.last().unwrap(), "Abandoned");
+    assert_eq!(refusals(&mut line), [(3, Refusal::NotAcceptable)]);
+    // More than the transfer MRU, without a word.
+    for part in 0..5 {
+        line.data(segment(4, part == 0, false, 1000), 1000);
+    }
+    assert_eq!(refusals(&mut line), []);
+    assert!(line.data(segment(4, false, true, 1), 1).is_empty());
+    assert_eq!(refusals(&mut line), [(4, Refusal::NoResources)]);
+    assert_eq!(line.reason(), "");
+}
+
+#[test]
+fn extensions_that_are_not_understood_are_refused_but_for_the_lenient() {
+    let strange = TransferExtensions { length: Some(2), critical_unknown: true, malformed: true };
+    for lenient in [false, true] {
+        let mut line = Timeline::established(SessionSettings { lenient, ..settings() });
+        let head = SegmentHead { start: true, end: true, id: 0, extensions: strange, len: 3 };
+        let (len, event) = line.session.on_segment(head, at(0)).map_or((0, None), |event| (1, Some(event)));
+        assert_eq!((len == 1, event), (lenient, lenient.then_some(Event::Begin { announced: None })));
+        assert_eq!(refusals(&mut line), if lenient { vec![] } else { vec![(0, Refusal::ExtensionFailure)] });
+    }
+}
+
+/// Begins transfers of these lengths and sends all of their segments.
+fn send(line: &mut Timeline, lengths: &[u64]) {
+    for (ticket, len) in lengths.iter().enumerate() {
+        line.session.may_begin().unwrap();
+        line.session.begin(ticket as u64, *len);
+        while line.session.segment(&mut Vec::new(), at(0)).is_some() {}
+    }
+}
+
+#[test]
+fn a_transfer_is_cut_to_the_peers_segments_and_says_its_length_if_it_has_several() {
+    let mut line = Timeline::established(settings());
+    let mut heads = Vec::new();
+    for len in [700, 300, 0] {
+        line.session.begin(len, len);
+        assert_eq!(line.session.sending(), Some(len));
+        let mut out = Vec::new();
+        while line.session.segment(&mut out, at(0)).is_some() {
+            let Some((Message::Segment(head), _)) = Message::decode(&out).unwrap() else { panic!() };
+            heads.push((head.id, head.start, head.end, head.len, head.extensions.length));
+            out.clear();
+        }
+        assert_eq!(line.session.sending(), None);
+    }
+    assert_eq!(
+        heads,
+        [
+            (0, true, false, 300, Some(700)),
+            (0, false, false, 300, None),
+            (0, false, true, 100, None),
+            (1, true, true, 300, None),
+            (2, true, true, 0, None)
+        ]
+    );
+}
+
+#[test]
+fn completion_is_judged_by_the_acknowledged_length_whatever_the_flags_and_the_order() {
+    let mut line = Timeline::established(settings());
+    send(&mut line, &[300, 700, 0]);
+    assert_eq!(line.gets(&[ack(1, 300), ack(1, 600)]), [""; 0]);
+    assert_eq!(line.gets(&[ack(2, 0)]), ["Sent(2)"]);
+    assert_eq!(line.gets(&[ack(1, 700), ack(0, 300)]), ["Sent(1)", "Sent(0)"]);
+    assert_eq!(line.reason(), "");
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_sent_end_the_session() {
+    for (acks, why) in [
+        (vec![ack(5, 0)], "acknowledged transfer 5, which was not sent"),
+        (vec![ack(0, 301)], "acknowledged 301 bytes of transfer 0, of which 300 were sent"),
+        (vec![ack(0, 200), ack(0, 100)], "acknowledged 100 bytes of transfer 0 after 200"),
+        (vec![ack(0, 1), ack(0, 2)], "more often than it got segments"),
+        (vec![Message::Refuse { reason: Refusal::Completed, id: 1 }], "refused transfer 1"),
+    ] {
+        let mut line = Timeline::established(settings());
+        line.session.begin(0, 700);
+        line.session.segment(&mut Vec::new(), at(0)).unwrap();
+        if why.contains("after") {
+            line.session.segment(&mut Vec::new(), at(0)).unwrap();
+        }
+        line.gets(&acks);
+        line.is_over(why);
+        assert_eq!(line.session.abandon(), [0], "its fate is not known");
+    }
+}
+
+#[test]
+fn a_refused_transfer_is_not_continued() {
+    let mut line = Timeline::established(settings());
+    line.session.begin(7, 700);
+    line.session.segment(&mut Vec::new(), at(0)).unwrap();
+    let refuse = Message::Refuse { reason: Refusal::Completed, id: 0 };
+    assert_eq!(line.gets(&[refuse.clone()]), ["Refused(7, Completed)"]);
+    assert_eq!(line.session.sending(), None);
+    assert_eq!(line.session.segment(&mut Vec::new(), at(0)), None);
+    // dtn7-rs acknowledges before it refuses, so what is late is overlooked.
+    assert_eq!(line.gets(&[ack(0, 300), refuse]), [""; 0]);
+    assert_eq!(line.reason(), "");
+}
+
+#[test]
+fn what_is_not_acknowledged_is_bounded() {
+    let mut line = Timeline::established(settings());
+    send(&mut line, &vec![1; MAX_UNACKNOWLEDGED]);
+    assert_eq!(line.session.may_begin(), None);
+    line.gets(&[ack(5, 1)]);
+    assert_eq!(line.session.may_begin(), Some(3000));
+}
+
+#[test]
+fn floods_end_the_session() {
+    for (message, why) in [
+        (Message::Keepalive, "floods this node with keepalives"),
+        (segment(0, false, false, 0), "empty segments"),
+    ] {
+        let mut line = Timeline::established(settings());
+        line.gets(&[segment(0, true, false, 0)]);
+        for second in 0..60 {
+            line.now = at(second);
+            line.gets(&vec![message.clone(); 5]);
+            line.written();
+        }
+        assert_eq!(line.reason(), "", "five in a second are no flood");
+        line.gets(&vec![message; 2 * IDLE_BURST as usize]);
+        line.is_over(why);
+    }
+    let mut line = Timeline::established(settings());
+    line.gets(&[Message::Reject { reason: RejectReason::Unsupported, header: 1 }]);
+    line.is_over("rejected this node's message of type 0x01");
+}
+
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    let mut line = Timeline::established(settings());
+    for id in 0.. {
+        line.gets(&[segment(id, true, true, 0)]);
+        if line.session.end().is_some() {
+            break;
+        }
+        assert!(id < MAX_CONTROL as u64 / 18 + 2, "it is never full");
+    }
+    line.is_over("sends but does not read");
+}
+
+#[test]
+fn an_ending_session_finishes_what_has_begun_and_nothing_else() {
+    let mut line = Timeline::established(settings());
+    line.session.begin(4, 600);
+    line.session.segment(&mut Vec::new(), at(0)).unwrap();
+    line.data(segment(1, true, false, 2), 2);
+    line.written();
+    line.session.terminate(at(1));
+    assert_eq!(line.written(), [term(false, TermReason::Unknown)]);
+    assert_eq!(line.session.may_begin(), None);
+    line.gets(&[term(true, TermReason::Unknown)]);
+    assert_eq!(line.reason(), "");
+    assert_eq!(line.data(segment(1, false, true, 2), 2), ["Data 2", "Complete"]);
+    assert!(line.data(segment(2, true, true, 2), 2).is_empty());
+    assert!(line.written().contains(&Message::Refuse { reason: Refusal::SessionTerminating, id: 2 }));
+    assert!(line.session.segment(&mut Vec::new(), at(1)).unwrap().end);
+    assert_eq!(line.gets(&[ack(0, 300), ack(0, 600)]), ["Sent(4)"]);
+    assert!(line.session.end().unwrap().in_order, "{}", line.reason());
+}
+
+#[test]
+fn a_peer_that_ends_the_session_is_answered_and_waited_for() {
+    let mut line = Timeline::established(settings());
+    send(&mut line, &[1]);
+    line.gets(&[term(false, TermReason::Busy)]);
+    assert_eq!(line.written(), [term(true, TermReason::Busy)]);
+    assert_eq!(line.session.end(), None);
+    assert_eq!(line.gets(&[ack(0, 1)]), ["Sent(0)"]);
+    assert!(line.session.end().unwrap().in_order);
+}
+
+#[test]
+fn an_ending_without_progress_is_cut_short_whatever_else_is_said() {
+    let mut line = Timeline::established(settings());
+    send(&mut line, &[1]);
+    line.session.terminate(at(0));
+    for second in 1..30 {
+        line.now = at(second);
+        line.session.set_busy(true, at(second));
+        line.gets(&[Message::Keepalive]);
+        line.session.set_busy(false, at(second));
+        line.passes(at(second));
+        assert_eq!(line.reason(), "");
+    }
+    line.passes(at(30));
+    line.is_over("did not end the session within 30 s");
+    assert_eq!(line.session.abandon(), [0]);
+}
+
+#[test]
+fn a_connection_that_closes_says_what_was_lost() {
+    let mut line = Timeline::established(settings());
+    line.data(segment(1, true, true, 9), 3);
+    line.session.receive_eof();
+    line.is_over("in the middle of a session, with a transfer half done");
+    assert_eq!(line.session.end().unwrap().by, EndedBy::Peer);
+    let mut line = Timeline::new(settings());
+    line.session.receive_eof();
+    line.is_over("without a word");
+}
+
+#[test]
+fn what_comes_too_early_or_twice_ends_the_session() {
+    for (message, why) in [
+        (segment(0, true, true, 0), "data before SESS_INIT"),
+        (ack(0, 0), "XFER_ACK before"),
+        (term(false, TermReason::Busy), "does not want this session: busy"),
+    ] {
+        let mut line = Timeline::new(settings());
+        line.session.receive_contact(CONTACT, at(0));
+        line.gets(&[message]);
+        line.is_over(why);
+    }
+    for (message, why) in [
+        (init("dtn://them/"), "second SESS_INIT"),
+        (term(true, TermReason::Busy), "answered a SESS_TERM that nobody sent"),
+    ] {
+        let mut line = Timeline::established(settings());
+        line.gets(&[message]);
+        line.is_over(why);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic_or_spin(
+        input in prop::collection::vec(prop_oneof![0_u8..8, Just(0_u8), any::<u8>()], 0..400), cut in 1_usize..40,
+    ) {
+        let mut line = Timeline::established(settings());
+        for part in input.chunks(cut) {
+            line.gets_bytes(part);
+        }
+        prop_assert!(line.session.control.len() <= MAX_CONTROL + 64);
+    }
+}
