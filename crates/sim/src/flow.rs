@@ -39,7 +39,8 @@ impl Flow {
             first,
             legs: spec.legs.len(),
             bytes: spec.bytes,
-            opened_by: spec.opened_by,
+            // A bundle node connects when it has a bundle.
+            opened_by: if spec.bundles.is_some() { Side::Source } else { spec.opened_by },
             started_at,
             splitters: spec.splitters.iter().map(|spec| splitter(spec.buffer)).collect(),
             carrier: Carrier::of_flow(spec),
@@ -67,7 +68,6 @@ impl Flow {
     /// endpoint.
     pub(crate) fn opens_after(&self, endpoint: usize) -> Option<usize> {
         if self.carrier.is_some() {
-            // A bundle node connects when it has a bundle.
             return None;
         }
         let leg = (endpoint - self.first) / 2;

@@ -70,7 +70,8 @@ pub struct FlowSpec {
     pub legs: Vec<LegSpec>,
     /// What joins each leg to the next: one fewer than legs.
     pub splitters: Vec<SplitterSpec>,
-    /// It is carried in bundles: its ends are bundle nodes, and so is what would be its splitters.
+    /// It is carried in bundles: its ends are bundle nodes, and so is what would be its splitters. Each node opens the connection
+    /// to the next.
     pub bundles: Option<BundleSpec>,
 }
 
