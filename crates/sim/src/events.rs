@@ -18,6 +18,8 @@ pub(crate) enum Event {
     Alarm(u32),
     /// The link of this number among those that are shared out is to be shared out anew.
     Share(u32),
+    /// The session between two bundle nodes, by its sending end, wants to be woken.
+    Session(u32),
     /// A flow begins.
     Start(u32),
     /// The moment to take a sample.

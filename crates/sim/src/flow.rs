@@ -1,8 +1,9 @@
-//! A flow at work: the application at each end, and the splitters between.
+//! A flow at work: the application at each end, and the splitters between. What a flow in bundles has instead is in `bundles.rs`.
 
 use bentpipe_tcp::{End, Endpoint, State};
 use bentpipe_units::Time;
 
+use crate::bundles::Carrier;
 use crate::results::Occupancy;
 use crate::scenario::{FlowSpec, Side};
 
@@ -15,7 +16,9 @@ pub(crate) struct Flow {
     pub(crate) bytes: Option<u64>,
     pub(crate) opened_by: Side,
     pub(crate) started_at: Time,
+    /// In a flow that is carried in bundles they only measure what the nodes hold.
     pub(crate) splitters: Vec<Splitter>,
+    pub(crate) carrier: Option<Carrier>,
     written: u64,
     pub(crate) received: u64,
     pub(crate) last_byte_at: Option<Time>,
@@ -36,9 +39,11 @@ impl Flow {
             first,
             legs: spec.legs.len(),
             bytes: spec.bytes,
-            opened_by: spec.opened_by,
+            // A bundle node connects when it has a bundle.
+            opened_by: if spec.bundles.is_some() { Side::Source } else { spec.opened_by },
             started_at,
             splitters: spec.splitters.iter().map(|spec| splitter(spec.buffer)).collect(),
+            carrier: Carrier::of_flow(spec),
             written: 0,
             received: 0,
             last_byte_at: None,
@@ -62,6 +67,9 @@ impl Flow {
     /// When `endpoint`, the accepting end of a leg, has its connection, the splitter behind it opens the next leg: with this
     /// endpoint.
     pub(crate) fn opens_after(&self, endpoint: usize) -> Option<usize> {
+        if self.carrier.is_some() {
+            return None;
+        }
         let leg = (endpoint - self.first) / 2;
         let next = match self.opened_by {
             Side::Source if self.is_receiving(endpoint) => endpoint + 1,
@@ -95,6 +103,23 @@ impl Flow {
             self.splitters[splitter].relay(now, &mut incoming[2 * splitter + 1], &mut outgoing[0]);
             let other = if local % 2 == 1 { local + 1 } else { local - 1 };
             Some(self.first + other)
+        }
+    }
+
+    /// As [`attend`](Self::attend), for a flow that is carried in bundles.
+    pub(crate) fn attend_nodes(&mut self, now: Time, endpoints: &mut [Endpoint]) {
+        let mine = self.endpoints();
+        let Some(carrier) = &mut self.carrier else { return };
+        let bytes = carrier.work(now, &mut endpoints[mine]);
+        if bytes > 0 {
+            self.received += bytes;
+            self.last_byte_at = Some(now);
+        }
+        for (node, held) in self.splitters.iter_mut().zip(carrier.held()) {
+            node.occupancy.observe(now, held);
+        }
+        if carrier.is_done() {
+            self.ended.get_or_insert((now, End::Finished));
         }
     }
 

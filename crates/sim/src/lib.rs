@@ -3,6 +3,7 @@
 //! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the same results,
 //! to the byte, on any machine and on any number of threads.
 
+mod bundles;
 mod events;
 pub mod file;
 mod flow;
@@ -16,7 +17,9 @@ mod trace;
 mod world;
 
 pub use observer::{Observer, Passage, Unobserved};
-pub use results::{FlowResult, LegResult, LinkResult, RunResult, SplitterResult, StationResult};
+pub use results::{
+    BundleResult, FlowResult, LegResult, LinkResult, RunResult, SplitterResult, StationResult,
+};
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};
 pub use world::run;

@@ -8,6 +8,7 @@ use bentpipe_tcp::{End, Endpoint, Statistics};
 use bentpipe_units::Time;
 use serde::Serialize;
 
+use crate::bundles::Carrier;
 use crate::flow::{Flow, Splitter};
 use crate::network::Pipe;
 use crate::scenario::{FlowSpec, LinkSpec, Scenario};
@@ -55,9 +56,23 @@ pub struct FlowResult {
     pub legs: Vec<LegResult>,
     /// Its splitters, from the source on.
     pub splitters: Vec<SplitterResult>,
+    /// What became of its bundles, where it is carried in such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bundles: Option<BundleResult>,
 }
 
-/// What became of a connection.
+/// What became of the bundles of a flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BundleResult {
+    /// Bundles that the destination's application received.
+    pub delivered: u64,
+    /// By leg, how often its sending node connected.
+    pub sessions: Vec<u64>,
+    /// By leg, bundles that arrived though the node there had them already; they go no further.
+    pub repeated: Vec<u64>,
+}
+
+/// What became of a connection; of all that a leg had one after the other, where its nodes connect anew.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LegResult {
     /// When its sending end saw the handshake over; `null` for never.
@@ -80,7 +95,7 @@ pub struct LegResult {
     pub duplicate_bytes: u64,
 }
 
-/// What a splitter held: bytes received and not yet acknowledged on the other side.
+/// What a splitter held: bytes received and not yet acknowledged on the other side. Of a bundle node, what was in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SplitterResult {
     /// The most at any time.
@@ -197,7 +212,8 @@ fn flow_result(
     let end = if complete { flow.last_byte_at.unwrap_or(now) } else { now };
     let span = end - flow.started_at;
     let clear = span.saturating_sub(dark_between(scenario, spec, flow.started_at, end));
-    let legs: Vec<LegResult> = endpoints.chunks_exact(2).map(leg_result).collect();
+    let legs: Vec<LegResult> =
+        endpoints.chunks_exact(2).enumerate().map(|(leg, ends)| leg_result(flow, leg, ends)).collect();
     let splitter = |splitter: &Splitter| {
         let (most_bytes, mean_bytes) = splitter.occupancy.most_and_mean(now);
         SplitterResult { most_bytes, mean_bytes }
@@ -215,6 +231,7 @@ fn flow_result(
         end: flow.ended.map(|(_, end)| end_name(end)),
         legs,
         splitters: flow.splitters.iter().map(splitter).collect(),
+        bundles: flow.carrier.as_ref().map(bundle_result),
     }
 }
 
@@ -222,8 +239,15 @@ fn bits_per_second(bytes: u64, span: Duration) -> f64 {
     if span.is_zero() { 0.0 } else { bytes as f64 * 8.0 / span.as_secs_f64() }
 }
 
-fn leg_result(ends: &[Endpoint]) -> LegResult {
-    let (sender, receiver): (Statistics, Statistics) = (ends[0].statistics(), ends[1].statistics());
+fn bundle_result(carrier: &Carrier) -> BundleResult {
+    let (sessions, repeated) = carrier.sessions_and_repetitions().unzip();
+    BundleResult { delivered: carrier.bundles_delivered(), sessions, repeated }
+}
+
+fn leg_result(flow: &Flow, leg: usize, ends: &[Endpoint]) -> LegResult {
+    let present: [Statistics; 2] = [ends[0].statistics(), ends[1].statistics()];
+    let carrier = flow.carrier.as_ref();
+    let [sender, receiver] = carrier.map_or(present, |carrier| carrier.statistics(leg, present));
     LegResult {
         established_s: sender.established_at.map(Time::as_secs_f64),
         bytes_sent: sender.bytes_sent,

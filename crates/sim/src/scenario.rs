@@ -70,6 +70,23 @@ pub struct FlowSpec {
     pub legs: Vec<LegSpec>,
     /// What joins each leg to the next: one fewer than legs.
     pub splitters: Vec<SplitterSpec>,
+    /// It is carried in bundles: its ends are bundle nodes, and so is what would be its splitters. Each node opens the connection
+    /// to the next.
+    pub bundles: Option<BundleSpec>,
+}
+
+/// How a flow is carried in bundles (RFC 9171) from node to node over TCPCLv4 (RFC 9174).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BundleSpec {
+    /// Bytes of data in a bundle, 1 or more; the last one of a flow may have fewer.
+    pub size: u64,
+    /// The most bytes of a bundle in an XFER_SEGMENT, 1 or more.
+    pub segment: u64,
+    /// How long a node waits, after a session has died, before it connects anew.
+    pub reconnect: Duration,
+    /// How long a node waits for an answer, with nothing on its way, before it sends a KEEPALIVE to see whether the
+    /// connection still lives.
+    pub keepalive: Duration,
 }
 
 /// The two ends of a flow.
@@ -92,12 +109,16 @@ pub struct LegSpec {
     pub receiver: tcp::Config,
 }
 
-/// A proxy between two legs: it ends the one, and sends what it receives on the other.
+/// A proxy between two legs: it ends the one, and sends what it receives on the other. In a flow that is carried in bundles, a
+/// bundle node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitterSpec {
     /// Index of its node.
     pub node: usize,
     /// Bytes that it takes from the incoming leg before they are acknowledged on the outgoing one. What it has not taken
-    /// stays in the incoming leg's receive buffer.
+    /// stays in the incoming leg's receive buffer. A bundle node has a store instead.
     pub buffer: u64,
+    /// Bytes that the store of a bundle node holds at the most, a bundle or more; `None` is without end. What finds no room
+    /// is not read from the incoming leg.
+    pub quota: Option<u64>,
 }

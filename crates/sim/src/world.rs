@@ -1,5 +1,6 @@
 //! The event loop.
 
+mod bundles;
 mod sharing;
 mod stations;
 
@@ -123,6 +124,7 @@ impl<'a> World<'a> {
                 Event::Wake(endpoint) => self.wake(endpoint as usize),
                 Event::Alarm(pipe) => self.wake_station(pipe),
                 Event::Share(number) => self.share_out(number),
+                Event::Session(endpoint) => self.wake_session(endpoint as usize),
                 Event::Start(flow) => self.start(flow as usize),
                 Event::Sample => self.sample(),
             }
@@ -199,6 +201,9 @@ impl<'a> World<'a> {
     /// After something happened at an endpoint: the application or the splitter acts, and what there is to send is sent.
     fn attend(&mut self, endpoint: usize) {
         let flow = self.places[endpoint].flow as usize;
+        if self.flows[flow].carrier.is_some() {
+            return self.attend_nodes(flow);
+        }
         let lived = self.flows[flow].ended.is_none();
         let other = self.flows[flow].attend(self.now, endpoint, &mut self.endpoints);
         if lived && self.flows[flow].ended.is_some() {

@@ -22,6 +22,8 @@ const BARE_HEADERS: u64 = 40;
 const MAX_WINDOW_SHIFT: u8 = 14;
 /// Bytes of options that a TCP header has room for.
 const MAX_OPTIONS: usize = 40;
+/// How far the sequence numbers of a connection are from those of the one before it with the same ends.
+const SEQUENCE_STEP: u32 = 0x1000_0000;
 /// What a host that announces no mss must accept (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -67,6 +69,13 @@ impl Endpoint {
     /// Waits for a connection.
     pub fn listen(config: Config, initial_sequence: u32) -> Self {
         Self::new(config, initial_sequence, State::Listen)
+    }
+
+    /// Waits for another connection in the place of this one, with its parameters: what is still on its way of this one is not
+    /// taken for the new one's (RFC 9293 §3.4.3).
+    pub fn anew(&self) -> Self {
+        let last = sequence_of(self.initial_send, self.sender.queue.nxt());
+        Self::listen(self.config, last.wrapping_add(SEQUENCE_STEP))
     }
 
     /// A listening endpoint calls after all (RFC 9293 §3.10.1): the first SYN goes out at the next
@@ -279,10 +288,9 @@ impl Endpoint {
     }
 
     fn listen_again(&mut self) {
-        const STEP: u32 = 0x1000_0000;
         let syns = self.handshake.all;
         let (written, finished) = (self.sender.unacknowledged(), self.sender.has_finished());
-        *self = Self::listen(self.config, self.initial_send.wrapping_add(STEP));
+        *self = Self::listen(self.config, self.initial_send.wrapping_add(SEQUENCE_STEP));
         self.handshake.all = syns;
         self.sender.write(written);
         if finished {

@@ -83,5 +83,6 @@ pub(crate) fn flow(name: impl Into<String>, links: &[usize], bytes: Option<u64>,
         opened_by: Side::Source,
         legs: vec![LegSpec { path, sender: config, receiver: config }],
         splitters: Vec::new(),
+        bundles: None,
     }
 }

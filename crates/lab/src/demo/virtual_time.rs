@@ -103,7 +103,7 @@ fn flow(settings: &Settings, way: &Way) -> FlowSpec {
                 LegSpec { path: vec![hop(0)], sender: end, receiver: end },
                 LegSpec { path: vec![hop(1)], sender: gateway, receiver: end },
             ];
-            (legs, vec![SplitterSpec { node: 1, buffer: buffer(bdp) }])
+            (legs, vec![SplitterSpec { node: 1, buffer: buffer(bdp), quota: None }])
         }
     };
     FlowSpec {
@@ -114,6 +114,7 @@ fn flow(settings: &Settings, way: &Way) -> FlowSpec {
         opened_by: Side::Destination,
         legs,
         splitters,
+        bundles: None,
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }),
+    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }, &Way::ALL),
     on_kernel: None,
 };
 
@@ -32,7 +32,7 @@ pub(super) const PER: Experiment = Experiment {
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }),
+    run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }, &Way::ALL),
     on_kernel: None,
 };
 
@@ -41,7 +41,7 @@ pub(super) const BOTH: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }),
+    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }, &Way::WITH_DTN),
     on_kernel: None,
 };
 
@@ -62,16 +62,18 @@ struct Conditions {
     per: &'static str,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Standard,
     Hybla,
     Pepsal,
     Bentpipe,
+    Dtn,
 }
 
 impl Way {
     const ALL: [Way; 4] = [Way::Standard, Way::Hybla, Way::Pepsal, Way::Bentpipe];
+    const WITH_DTN: [Way; 5] = [Way::Standard, Way::Hybla, Way::Pepsal, Way::Bentpipe, Way::Dtn];
 
     fn name(self) -> &'static str {
         match self {
@@ -79,6 +81,7 @@ impl Way {
             Way::Hybla => "end to end, Hybla",
             Way::Pepsal => "PEPsal (Hybla)",
             Way::Bentpipe => "split, bentpipe's Hybla",
+            Way::Dtn => "DTN (Hybla)",
         }
     }
 
@@ -88,15 +91,18 @@ impl Way {
             Way::Hybla => "hybla",
             Way::Pepsal => "pepsal",
             Way::Bentpipe => "bentpipe",
+            Way::Dtn => "dtn",
         }
     }
 
+    /// DTN's legs are PEPsal's ("maximum commonality with the PEPsal architecture"): what differs is what joins them.
     fn settings(self) -> &'static [&'static str] {
         match self {
             Way::Standard => &["flow.satellite.split=[]"],
             Way::Hybla => &["flow.satellite.split=[]", "flow.satellite.tcp=satellite"],
             Way::Pepsal => &[],
             Way::Bentpipe => &["tcp.satellite.hybla.recovery_growth=true", "tcp.satellite.hybla.queue=true"],
+            Way::Dtn => &["flow.satellite.bundles={}"],
         }
     }
 }
@@ -112,9 +118,9 @@ fn settings(rtt_ms: f64, conditions: &Conditions, way: Way) -> Vec<String> {
     settings
 }
 
-fn by_rtt(lab: &Lab<'_>, conditions: &Conditions) -> Result<Findings, Error> {
+fn by_rtt(lab: &Lab<'_>, conditions: &Conditions, ways: &[Way]) -> Result<Findings, Error> {
     let mut scenarios = Vec::new();
-    for way in Way::ALL {
+    for &way in ways {
         for rtt in RTTS_MS {
             scenarios.push(lab.scenario(&SCENARIO, &settings(rtt, conditions, way))?);
         }
@@ -122,22 +128,27 @@ fn by_rtt(lab: &Lab<'_>, conditions: &Conditions) -> Result<Findings, Error> {
     let goodput = |runs: &Runs| runs.first_flow(|flow| flow.goodput_bps);
     let curves: Vec<Vec<Summary>> =
         lab.run(&scenarios).chunks(RTTS_MS.len()).map(|runs| runs.iter().map(goodput).collect()).collect();
-    let verdicts = vec![
+    let mut verdicts = vec![
         falls(&curves[0]),
         flat("PEPsal's goodput is nearly flat", &curves[2]),
-        ahead(&curves[2], &curves[0]),
+        ahead("PEPsal", &curves[2], &curves[0]),
         flat("Beyond the paper: with bentpipe's Hybla the goodput is nearly flat", &curves[3]),
     ];
+    if let Some(dtn) = ways.iter().position(|way| *way == Way::Dtn) {
+        verdicts.push(alike(&curves[dtn], &curves[2]));
+        verdicts.push(ahead("DTN", &curves[dtn], &curves[0]));
+    }
     Ok(Findings {
         verdicts,
-        tables: vec![Part::new("goodput", table_by_rtt(&curves))],
-        figures: vec![Part::new("goodput", plot_by_rtt(&curves))],
+        tables: vec![Part::new("goodput", table_by_rtt(ways, &curves))],
+        figures: vec![Part::new("goodput", plot_by_rtt(ways, &curves))],
     })
 }
 
-fn table_by_rtt(curves: &[Vec<Summary>]) -> Table {
-    let columns = Way::ALL
-        .map(|way| Column::new(way.name(), format!("{}_goodput_bps", way.key())).shown_in("Mbit/s", MBIT));
+fn table_by_rtt(ways: &[Way], curves: &[Vec<Summary>]) -> Table {
+    let column =
+        |way: &Way| Column::new(way.name(), format!("{}_goodput_bps", way.key())).shown_in("Mbit/s", MBIT);
+    let columns = ways.iter().map(column);
     let mut table = Table::new(
         "Goodput of the satellite connection by its round-trip time",
         [Column::new("RTT", "rtt_s").shown_in("ms", 1e-3)].into_iter().chain(columns).collect(),
@@ -149,9 +160,9 @@ fn table_by_rtt(curves: &[Vec<Summary>]) -> Table {
     table
 }
 
-fn plot_by_rtt(curves: &[Vec<Summary>]) -> Plot {
+fn plot_by_rtt(ways: &[Way], curves: &[Vec<Summary>]) -> Plot {
     let axes = (Axis::new("round-trip time", "ms"), Axis::new("goodput", "Mbit/s"));
-    Way::ALL.into_iter().zip(curves).fold(
+    ways.iter().zip(curves).fold(
         Plot::new("Goodput of the satellite connection", axes.0, axes.1),
         |plot, (way, curve)| {
             let points = RTTS_MS.into_iter().zip(curve);
@@ -182,12 +193,23 @@ fn flat(claim: &str, curve: &[Summary]) -> Verdict {
     )
 }
 
-fn ahead(pepsal: &[Summary], standard: &[Summary]) -> Verdict {
-    let (pepsal, standard) = (pepsal[pepsal.len() - 1].mean, standard[standard.len() - 1].mean);
+fn ahead(name: &str, helped: &[Summary], standard: &[Summary]) -> Verdict {
+    let (helped, standard) = (helped[helped.len() - 1].mean, standard[standard.len() - 1].mean);
     Verdict::new(
-        "At 600 ms PEPsal is far ahead of NewReno end to end: 3 times or more",
-        pepsal >= 3.0 * standard,
-        format!("{:.2} and {:.2} Mbit/s, {:.1} times", pepsal / MBIT, standard / MBIT, pepsal / standard),
+        format!("At 600 ms {name} is far ahead of NewReno end to end: 3 times or more"),
+        helped >= 3.0 * standard,
+        format!("{:.2} and {:.2} Mbit/s, {:.1} times", helped / MBIT, standard / MBIT, helped / standard),
+    )
+}
+
+/// "Alike" is taken as: nowhere a tenth or more away. The seeds are the same for both.
+fn alike(dtn: &[Summary], pepsal: &[Summary]) -> Verdict {
+    let ratios: Vec<f64> = dtn.iter().zip(pepsal).map(|(dtn, pepsal)| dtn.mean / pepsal.mean).collect();
+    let (least, most) = ratios.iter().fold((f64::MAX, 0.0f64), |(low, high), r| (low.min(*r), high.max(*r)));
+    Verdict::new(
+        "DTN and PEPsal are alike: within 10% of each other at every round-trip time",
+        least > 0.9 && most < 1.1,
+        format!("DTN has {least:.2} to {most:.2} of PEPsal's goodput"),
     )
 }
 

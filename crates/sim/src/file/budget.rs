@@ -63,9 +63,12 @@ impl<'a> Budget<'a> {
         let segment = smallest_segment(flow) as f64;
         let by_window = window_segments(flow, index) as f64 * seconds / self.round_trip(leg);
         let by_rate = self.rates(leg).map(|rate| rate.bps() as f64 / 8.0 * seconds / segment);
-        let by_bytes = flow.bytes.map(|bytes| bytes as f64 / segment);
+        // What is sent again after a session has died has no bound but the others.
+        let by_bytes = flow.bytes.filter(|_| flow.bundles.is_none()).map(|bytes| bytes as f64 / segment);
         let segments = by_rate.chain(by_bytes).fold(by_window, f64::min);
-        let shortest_timer = leg.sender.rto.max.min(leg.sender.syn.max).min(leg.receiver.syn_ack.max);
+        let timers = [leg.sender.rto.max, leg.sender.syn.max, leg.receiver.syn_ack.max];
+        let of_nodes = flow.bundles.map(|bundles| bundles.reconnect.min(bundles.keepalive));
+        let shortest_timer = timers.into_iter().chain(of_nodes).fold(Duration::MAX, Duration::min);
         segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
     }
 
@@ -101,21 +104,23 @@ fn retransmissions(station: &StationConfig) -> f64 {
     snoops.chain(station.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
 }
 
-/// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them.
+/// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them; a bundle
+/// node's store does not, nor do headers count for the flow's length.
 fn window_segments(flow: &FlowSpec, index: usize) -> u64 {
-    let leg = &flow.legs[index];
+    let (leg, plain) = (&flow.legs[index], flow.bundles.is_none());
     let scaled = leg.sender.window_scaling && leg.receiver.window_scaling;
     let window = [
         leg.sender.send_buffer,
         leg.receiver.receive_buffer,
         if scaled { u64::MAX } else { UNSCALED_WINDOW },
-        index.checked_sub(1).map_or(u64::MAX, |before| flow.splitters[before].buffer),
-        flow.bytes.unwrap_or(u64::MAX),
+        index.checked_sub(1).filter(|_| plain).map_or(u64::MAX, |before| flow.splitters[before].buffer),
+        flow.bytes.filter(|_| plain).unwrap_or(u64::MAX),
     ];
     window.into_iter().min().unwrap_or(0).div_ceil(smallest_segment(flow))
 }
 
-/// A splitter may pass on what comes in pieces as small as they come.
+/// A splitter may pass on what comes in pieces as small as they come, and a bundle node bundle by bundle.
 fn smallest_segment(flow: &FlowSpec) -> u64 {
-    flow.legs.iter().map(|leg| leg.sender.mss.min(leg.receiver.mss)).min().unwrap_or(1).into()
+    let mss: u64 = flow.legs.iter().map(|leg| leg.sender.mss.min(leg.receiver.mss)).min().unwrap_or(1).into();
+    mss.min(flow.bundles.map_or(u64::MAX, |bundles| bundles.size))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bentpipe_tcp::Config;
 use bentpipe_units::{ByteCount, Span, Time};
 
+use super::bundles;
 use super::document::unknown;
 use super::error::Fault;
 use super::route::Network;
@@ -17,7 +18,7 @@ pub const DEFAULT_SPLITTER_BUFFER: u64 = 16 << 20;
 /// The bounds of a splitter's buffer: a full packet and 1 GiB.
 const SPLITTER_BUFFER: std::ops::RangeInclusive<u64> = 1500..=1 << 30;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "name",
     "from",
     "to",
@@ -30,8 +31,9 @@ const KEYS: [&str; 12] = [
     "tcp",
     "receiver_tcp",
     "split",
+    "bundles",
 ];
-const SPLIT_KEYS: [&str; 4] = ["at", "buffer", "tcp", "receiver_tcp"];
+const SPLIT_KEYS: [&str; 5] = ["at", "buffer", "quota", "tcp", "receiver_tcp"];
 
 /// What flows refer to.
 pub(crate) struct Surroundings<'a> {
@@ -71,7 +73,7 @@ pub(crate) fn read<'a>(field: &Field<'a>, surroundings: &Surroundings<'_>) -> Re
     let name = section.required("name", "\"download\"")?.name()?.to_owned();
     let (legs, splitters) = read_legs(&section, surroundings)?;
     let copies = section.read("count", |field| Ok(field.whole(0..=MAX_FLOWS as u64)? as usize))?;
-    let flow = FlowSpec {
+    let mut flow = FlowSpec {
         name,
         bytes: section.read("bytes", read_bytes)?,
         start: read_start(&section, surroundings.duration)?,
@@ -79,7 +81,9 @@ pub(crate) fn read<'a>(field: &Field<'a>, surroundings: &Surroundings<'_>) -> Re
         opened_by: section.read("opened_by", read_side)?.unwrap_or(Side::Source),
         legs,
         splitters,
+        bundles: None,
     };
+    bundles::read(&section, &mut flow)?;
     Ok(FlowGroup { flow, copies, section })
 }
 
@@ -220,6 +224,7 @@ fn read_split(
         splitter: SplitterSpec {
             node,
             buffer: section.read("buffer", read_buffer)?.unwrap_or(DEFAULT_SPLITTER_BUFFER),
+            quota: section.read("quota", bundles::read_quota)?,
         },
     })
 }

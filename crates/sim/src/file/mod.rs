@@ -6,6 +6,7 @@
 //! would be accepted.
 
 mod budget;
+mod bundles;
 mod document;
 mod error;
 mod flow;

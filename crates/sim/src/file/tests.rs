@@ -15,7 +15,7 @@ use bentpipe_units::{ByteCount, Rate, Time};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::{Hop, Side};
+use crate::scenario::{BundleSpec, Hop, Side};
 use crate::sweep::Plan;
 
 /// Every key once.
@@ -92,7 +92,8 @@ opened_by = "destination"
 count = 2
 tcp = "linux"
 receiver_tcp = "rfc"
-split = [{ at = "gw", buffer = "2MB", tcp = "sat", receiver_tcp = "lab" }]
+split = [{ at = "gw", buffer = "2MB", quota = "5MB", tcp = "sat", receiver_tcp = "lab" }]
+bundles = "off"
 
 [sweep]
 link.sat.per = ["0", 0.01]
@@ -291,6 +292,29 @@ fn every_key_of_a_flow_is_read_and_legs_have_the_parameters_of_their_ends() {
     assert_eq!(space.path, [Hop { link: 0, forward: true }]);
     assert_eq!((terrestrial.sender, terrestrial.receiver.mss), (Config::linux(), 1000));
     assert_eq!((space.sender.initial_window, space.receiver), (4, Config::default()));
+}
+
+#[test]
+fn a_flow_in_bundles_has_nodes_where_it_would_be_split_and_they_write_without_delay() {
+    let in_bundles = |bundles: &str, more: &str| {
+        with(&["flow.download.opened_by=source", &format!("flow.download.bundles={bundles}"), more])
+    };
+    let flow = in_bundles("{}", "title=t").unwrap().flows.remove(0);
+    let spec = |size, segment, reconnect, keepalive| {
+        let [reconnect, keepalive] = [reconnect, keepalive].map(Duration::from_secs);
+        Some(BundleSpec { size, segment, reconnect, keepalive })
+    };
+    assert_eq!(flow.bundles, spec(1_000_000, 64_000, 1, 60));
+    assert_eq!((flow.splitters[0].node, flow.splitters[0].quota), (0, Some(5_000_000)));
+    assert!(flow.legs.iter().all(|leg| !leg.sender.nagle && !leg.receiver.nagle));
+    let all = "{ size = '50kB', segment = '1kB', reconnect = '5s', keepalive = '9s' }";
+    assert_eq!(in_bundles(all, "title=t").unwrap().flows[0].bundles, spec(50_000, 1_000, 5, 9));
+    assert_eq!(in_bundles("off", "title=t").unwrap().flows[0].bundles, None);
+    let error = in_bundles("{}", "flow.download.split.gw.quota=1MB").unwrap_err();
+    assert!(
+        error.contains("flow.download: a quota of 1MB holds no bundle: write 1.0001MB or more"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -563,6 +587,42 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "flow.download.split[1].buffer: 1kB is not a splitter's buffer",
     ),
     ("split", "split = { at = \"gw\" }", "flow.download.split: a table is not a list"),
+    (
+        "split",
+        "split = [{ at = \"gw\", quota = \"much\" }]",
+        "flow.download.split[1].quota: \"much\" is not a byte count",
+    ),
+    (
+        "bundles",
+        "bundles = {}",
+        "flow.download.bundles: a bundle node connects when it has a bundle, so the source",
+    ),
+    (
+        "bundles",
+        "bundles = \"yes\"",
+        "flow.download.bundles: \"yes\" is not a table with size, segment, reconnect",
+    ),
+    ("bundles", "bundles = { at = \"gw\" }", "flow.download.bundles.at: there is no such key; there is size"),
+    (
+        "bundles",
+        "bundles = { size = \"999B\" }",
+        "flow.download.bundles.size: 999B is not possible: write 1kB to",
+    ),
+    (
+        "bundles",
+        "bundles = { segment = 99 }",
+        "flow.download.bundles.segment: 99B is not possible: write 100B",
+    ),
+    (
+        "bundles",
+        "bundles = { reconnect = \"1us\" }",
+        "flow.download.bundles.reconnect: 1us is too short: write 1ms",
+    ),
+    (
+        "bundles",
+        "bundles = { keepalive = \"0s\" }",
+        "flow.download.bundles.keepalive: 0ns is too short: write 1ms",
+    ),
     ("link.sat.per", "link.sat.per = 3", "sweep.link.sat.per: 3 is not a list of values"),
 ];
 
@@ -755,6 +815,7 @@ fn the_reference_describes_every_key() {
         FULL.replace("initial = \"3s\"", "zzz = 1"),
         FULL.replace("linear = 1", "zzz = 1"),
         FULL.replace("buffer = \"2MB\"", "zzz = 1"),
+        FULL.replace("bundles = \"off\"", "bundles = { zzz = 1 }"),
         FULL.replace("timer_floor = \"100ms\"", "zzz = 1"),
         FULL.replace("delay = \"600ms\"", "zzz = 1"),
         FULL.replace("delivery = \"immediate\"", "zzz = 1"),
@@ -801,7 +862,8 @@ proptest! {
             "duration", "link.sat.rate", "link.sat.delay", "link.sat.per", "link.sat.queue", "link.sat.outages",
             "link.net.reverse.delay", "tcp.lab.mss", "tcp.lab.send_buffer", "tcp.sat.rto.max", "tcp.sat.syn.first",
             "tcp.lab.initial_window", "flow.download.bytes", "flow.download.count", "flow.download.start",
-            "flow.download.split.gw.buffer", "flow.download.via", "link.sat.snoop", "link.sat.snoop.cache",
+            "flow.download.split.gw.buffer", "flow.download.split.gw.quota", "flow.download.bundles",
+            "flow.download.bundles.size", "flow.download.via", "link.sat.snoop", "link.sat.snoop.cache",
             "link.sat.snoop.flows", "link.sat.delayed_dup_acks.delay", "link.sat.arq", "link.net.arq.report_within", "x.y", "", "link..per", "flow",
         ][..]),
         value in "(-?[0-9]{1,20}(\\.[0-9]{1,9})?(e-?[0-9]{1,3})?(s|ms|ns|h|M|G|MB|GB|B|%)?|\\PC{0,20}|[\\[{\"'\\]},=a-z0-9]{0,20})",

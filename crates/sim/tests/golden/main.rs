@@ -106,6 +106,42 @@ bytes = "2MB"
 tcp = "host"
 "#;
 
+/// The same transfer in bundles, through a node that connects anew when it has to.
+const BUNDLES: &str = r#"
+title = "4 MB in bundles through a gateway, 100 Mbit/s and 20 ms in front of 10 Mbit/s and 580 ms"
+duration = "3h"
+
+[sweep]
+link.space.per = ["0", "1e-2"]
+link.space.outages = ["[]", '[{ start = "3s", duration = "10s" }]', '[{ start = "3s", duration = "30m" }]']
+flow.file.bundles.size = ["10kB", "100kB", "1MB"]
+
+[[link]]
+name = "ground"
+between = ["server", "gateway"]
+rate = "100Mbit/s"
+delay = "10ms"
+
+[[link]]
+name = "space"
+between = ["gateway", "terminal"]
+rate = "10Mbit/s"
+delay = "290ms"
+
+[tcp.space]
+base = "linux"
+congestion = "hybla"
+
+[[flow]]
+name = "file"
+from = "server"
+to = "terminal"
+bytes = "4MB"
+tcp = "linux"
+split = [{ at = "gateway", tcp = "space" }]
+bundles = {}
+"#;
+
 const GOODPUT: Column = ("Mbit/s", |flow| megabits(flow.goodput_bps));
 const RETRANSMISSIONS: Column = ("retransmissions", |flow| flow.retransmissions.to_string());
 const TIMEOUTS: Column = ("timeouts", |flow| flow.timeouts.to_string());
@@ -166,6 +202,17 @@ fn a_splitter_holds_what_the_known_table_says() {
     let most: Column = ("most held, kB", |flow| kilobytes(flow.splitters[0].most_bytes as f64));
     let mean: Column = ("mean, kB", |flow| kilobytes(flow.splitters[0].mean_bytes));
     check("split", &table(SPLIT, &[], &[GOODPUT, most, mean, RETRANSMISSIONS, TIMEOUTS, END]));
+}
+
+#[test]
+fn bundles_arrive_as_in_the_known_table() {
+    let time: Column = ("time, s", |flow| format!("{:.3}", flow.seconds));
+    let most: Column = ("most held, kB", |flow| kilobytes(flow.splitters[0].most_bytes as f64));
+    let bundles: Column = ("delivered, sessions, repeated", |flow| {
+        let bundles = flow.bundles.as_ref().expect("the flow is carried in bundles");
+        format!("{}, {}, {}", bundles.delivered, bundles.sessions[1], bundles.repeated[1])
+    });
+    check("bundles", &table(BUNDLES, &[], &[time, GOODPUT, most, bundles, RETRANSMISSIONS, END]));
 }
 
 #[test]

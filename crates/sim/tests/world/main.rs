@@ -1,5 +1,6 @@
 //! Transfers in virtual time.
 
+mod bundles;
 mod closed_forms;
 mod explicit;
 mod scene;

@@ -61,6 +61,7 @@ pub(crate) fn flow(scenario: &Scenario, bytes: Option<u64>, config: Config) -> F
             receiver: config,
         }],
         splitters: Vec::new(),
+        bundles: None,
     }
 }
 
@@ -72,6 +73,6 @@ pub(crate) fn split_at(mut flow: FlowSpec, node: usize, buffer: u64, behind: Con
         LegSpec { path: before.to_vec(), ..whole },
         LegSpec { path: after.to_vec(), sender: behind, receiver: behind },
     ];
-    flow.splitters = vec![SplitterSpec { node, buffer }];
+    flow.splitters = vec![SplitterSpec { node, buffer, quota: None }];
     flow
 }

@@ -1,0 +1,397 @@
+//! A flow in bundles: its ends, and what would be its splitters, are nodes that keep a bundle until the next one has
+//! acknowledged it.
+//!
+//! What is modelled is what shows on the links: bundles (RFC 9171) over sessions of TCPCLv4 (RFC 9174) with the lengths of their
+//! headers, the exchange before the first transfer, pipelined transfers, and an acknowledgement for each segment of one. A
+//! node has a bundle when its last byte has arrived. When a connection dies its sender connects anew after a while, and
+//! sends again, from its beginning, each bundle that has not been acknowledged.
+//!
+//! Payload is counted, not stored, and bundles go in order: what nodes have of them is a few counters.
+
+use std::collections::VecDeque;
+
+use bentpipe_tcp::{Endpoint, State, Statistics};
+use bentpipe_units::Time;
+
+use crate::events::Alarm;
+use crate::scenario::{BundleSpec, FlowSpec};
+
+/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and hop count, the
+/// head of the payload block, the break (RFC 9171 §4.3, §4.4). What a node of this project writes has about this length.
+pub(crate) const BUNDLE_OVERHEAD: u64 = 100;
+
+/// The nodes of a flow and the sessions between them.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    spec: BundleSpec,
+    /// Data of the whole flow; `None` is without end.
+    bytes: Option<u64>,
+    /// From the source on: one for each leg.
+    hops: Vec<Hop>,
+}
+
+/// A session from a node to the next, and how far the bundles have come there.
+#[derive(Debug)]
+struct Hop {
+    session: Session,
+    there: Stream,
+    back: Stream,
+    /// The bundle that is sent next, or in part, and how much of it has been.
+    next: u64,
+    sent: u64,
+    /// Bundles that the far node has acknowledged: the near one keeps them no more.
+    acknowledged: u64,
+    /// The bundle that arrives next in this session, and how much of it has.
+    arriving: u64,
+    arrived: u64,
+    /// Bundles that the far node has whole, or has had.
+    whole: u64,
+    /// Bytes in the store of the far node at the most.
+    quota: u64,
+    /// When to do something if nothing happens before: connect anew, or see whether the connection lives.
+    due: Time,
+    alarm: Alarm,
+    /// Sessions opened, and bundles that arrived though the far node had them already.
+    sessions: u64,
+    again: u64,
+    /// What the ends did in the sessions before this one.
+    past: [Statistics; 2],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Session {
+    /// There was nothing to send yet.
+    None,
+    /// Connecting, or exchanging what a session begins with.
+    Opening,
+    /// Transfers may begin.
+    Open,
+    /// The connection has died.
+    Dead,
+}
+
+/// A message of TCPCLv4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    /// RFC 9174 §4.2.
+    ContactHeader,
+    /// RFC 9174 §4.6.
+    SessInit,
+    /// So many bytes of a bundle: RFC 9174 §5.2.2.
+    Segment { bytes: u64, first: bool, last: bool },
+    /// Of a segment; of the last one, and so of a bundle: RFC 9174 §5.2.3.
+    Ack { last: bool },
+    /// RFC 9174 §5.1.1.
+    Keepalive,
+}
+
+impl Message {
+    /// Bytes, headers included.
+    fn length(self) -> u64 {
+        match self {
+            Self::ContactHeader => 6,
+            // Node ids are taken as 20 bytes long.
+            Self::SessInit => 25 + 20,
+            Self::Segment { bytes, first, .. } => bytes + if first { 22 } else { 18 },
+            Self::Ack { .. } => 18,
+            Self::Keepalive => 1,
+        }
+    }
+}
+
+/// The messages of one direction of a session. TCP knows them as bytes only.
+#[derive(Debug, Default)]
+struct Stream {
+    messages: VecDeque<Message>,
+    /// Bytes of them that TCP has not taken yet.
+    unwritten: u64,
+    /// Bytes of the first one that have been read.
+    read: u64,
+}
+
+impl Stream {
+    fn push(&mut self, message: Message) {
+        self.unwritten += message.length();
+        self.messages.push_back(message);
+    }
+
+    fn write(&mut self, endpoint: &mut Endpoint) {
+        self.unwritten -= endpoint.write(self.unwritten);
+    }
+
+    /// The next message that has arrived whole.
+    fn read(&mut self, endpoint: &mut Endpoint) -> Option<Message> {
+        let message = *self.messages.front()?;
+        self.read += endpoint.read(message.length() - self.read);
+        if self.read < message.length() {
+            return None;
+        }
+        self.read = 0;
+        self.messages.pop_front()
+    }
+}
+
+impl Carrier {
+    /// The nodes of a flow that is carried in bundles.
+    pub(crate) fn of_flow(flow: &FlowSpec) -> Option<Self> {
+        let quotas = flow.splitters.iter().map(|node| node.quota.unwrap_or(u64::MAX));
+        // The destination's application takes what arrives at once.
+        let hops = quotas.chain([u64::MAX]).map(Hop::new).collect();
+        Some(Self { spec: flow.bundles?, bytes: flow.bytes, hops })
+    }
+
+    /// Nodes do what has become possible; `ends` are the sending and the receiving end of each leg. Returns the bytes of
+    /// data that the destination has got.
+    pub(crate) fn work(&mut self, now: Time, ends: &mut [Endpoint]) -> u64 {
+        let before = self.delivered();
+        // What is acknowledged makes room, what has arrived goes on.
+        for (hop, ends) in self.hops.iter_mut().zip(ends.chunks_exact_mut(2)) {
+            hop.hear(&mut ends[0]);
+        }
+        for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
+            self.receive(at, &mut ends[1]);
+        }
+        for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
+            self.send(at, now, &mut ends[0]);
+            self.watch(at, now, &ends[0]);
+        }
+        self.delivered() - before
+    }
+
+    /// Everything has arrived, and every node knows.
+    pub(crate) fn is_done(&self) -> bool {
+        let count = self.count();
+        self.hops.iter().all(|hop| hop.acknowledged == count)
+    }
+
+    /// Bytes that the nodes between the ends hold of bundles: of whole ones, and of those that are arriving.
+    pub(crate) fn held(&self) -> impl Iterator<Item = u64> + '_ {
+        (1..self.hops.len()).map(|node| self.stored(node) + self.hops[node - 1].arrived)
+    }
+
+    /// When a hop is to be woken, and its alarm.
+    pub(crate) fn alarm(&mut self, hop: usize) -> (Time, &mut Alarm) {
+        let hop = &mut self.hops[hop];
+        (hop.due, &mut hop.alarm)
+    }
+
+    /// The time has come for which a hop wanted to be woken.
+    pub(crate) fn on_alarm(&mut self, hop: usize, ends: &mut [Endpoint]) {
+        let hop = &mut self.hops[hop];
+        hop.due = Time::MAX;
+        match hop.session {
+            Session::Dead => hop.begin_anew(ends),
+            Session::None | Session::Opening | Session::Open => hop.there.push(Message::Keepalive),
+        }
+    }
+
+    /// What the ends of a leg did in all sessions, where these did this in the present one.
+    pub(crate) fn statistics(&self, leg: usize, present: [Statistics; 2]) -> [Statistics; 2] {
+        let [sender, receiver] = self.hops[leg].past;
+        [sum(sender, present[0]), sum(receiver, present[1])]
+    }
+
+    /// Bundles that the destination has.
+    pub(crate) fn bundles_delivered(&self) -> u64 {
+        self.hops.last().map_or(0, |hop| hop.whole)
+    }
+
+    /// By leg the sessions that were opened, and the bundles that arrived there once more.
+    pub(crate) fn sessions_and_repetitions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.hops.iter().map(|hop| (hop.sessions, hop.again))
+    }
+
+    /// How many bundles there are in all.
+    fn count(&self) -> u64 {
+        self.bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(self.spec.size))
+    }
+
+    /// Data in the first bundles, so many.
+    fn data_in(&self, bundles: u64) -> u64 {
+        bundles.saturating_mul(self.spec.size).min(self.bytes.unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of the bundle of this number, its headers included.
+    fn length(&self, bundle: u64) -> u64 {
+        self.data_in(bundle + 1) - self.data_in(bundle) + BUNDLE_OVERHEAD
+    }
+
+    fn delivered(&self) -> u64 {
+        self.data_in(self.bundles_delivered())
+    }
+
+    /// Bytes of whole bundles in the store of the node behind this many hops, 1 or more: the destination keeps none.
+    fn stored(&self, node: usize) -> u64 {
+        let Some(next) = self.hops.get(node) else { return 0 };
+        let whole = self.hops[node - 1].whole;
+        let bundles = whole - next.acknowledged;
+        self.data_in(whole) - self.data_in(next.acknowledged) + bundles * BUNDLE_OVERHEAD
+    }
+
+    /// The far node of a hop reads what has arrived, and answers.
+    fn receive(&mut self, at: usize, endpoint: &mut Endpoint) {
+        while !self.must_wait(at)
+            && let Some(message) = self.hops[at].there.read(endpoint)
+        {
+            self.hops[at].answer(message);
+        }
+        self.hops[at].back.write(endpoint);
+    }
+
+    /// What comes next is a bundle for which the far node has no room: it stays in the connection, which stops the sender.
+    fn must_wait(&self, at: usize) -> bool {
+        let hop = &self.hops[at];
+        let begins = matches!(hop.there.messages.front(), Some(Message::Segment { first: true, .. }));
+        let is_new = hop.arriving == hop.whole;
+        begins && is_new && self.stored(at + 1).saturating_add(self.length(hop.arriving)) > hop.quota
+    }
+
+    /// The near node of a hop sends what it has, as far as TCP takes it.
+    fn send(&mut self, at: usize, now: Time, endpoint: &mut Endpoint) {
+        let available = if at == 0 { self.count() } else { self.hops[at - 1].whole };
+        if self.hops[at].session == Session::None && available > 0 {
+            self.hops[at].open(now, endpoint);
+        }
+        self.hops[at].there.write(endpoint);
+        while self.hops[at].session == Session::Open
+            && self.hops[at].there.unwritten == 0
+            && self.hops[at].next < available
+        {
+            let length = self.length(self.hops[at].next);
+            self.hops[at].send_segment(length, self.spec.segment);
+            self.hops[at].there.write(endpoint);
+        }
+    }
+
+    /// The near node of a hop looks whether the connection has died, and sees to it that it finds out.
+    fn watch(&mut self, at: usize, now: Time, endpoint: &Endpoint) {
+        let hop = &mut self.hops[at];
+        if hop.session == Session::Dead {
+            return;
+        }
+        if endpoint.end().is_some() {
+            (hop.session, hop.due) = (Session::Dead, now + self.spec.reconnect);
+        } else if !hop.waits_for_answer(endpoint) {
+            hop.due = Time::MAX;
+        } else if hop.due == Time::MAX {
+            hop.due = now + self.spec.keepalive;
+        }
+    }
+}
+
+impl Hop {
+    fn new(quota: u64) -> Self {
+        Self {
+            session: Session::None,
+            there: Stream::default(),
+            back: Stream::default(),
+            next: 0,
+            sent: 0,
+            acknowledged: 0,
+            arriving: 0,
+            arrived: 0,
+            whole: 0,
+            quota,
+            due: Time::MAX,
+            alarm: Alarm::default(),
+            sessions: 0,
+            again: 0,
+            past: Default::default(),
+        }
+    }
+
+    /// The near node connects; its contact header goes out as soon as the connection is there.
+    fn open(&mut self, now: Time, endpoint: &mut Endpoint) {
+        self.session = Session::Opening;
+        self.sessions += 1;
+        self.there.push(Message::ContactHeader);
+        endpoint.call(now);
+    }
+
+    /// Both ends forget the connection that has died, and what was on its way there: the near node still has it.
+    fn begin_anew(&mut self, ends: &mut [Endpoint]) {
+        for (past, end) in self.past.iter_mut().zip(ends) {
+            *past = sum(*past, end.statistics());
+            *end = end.anew();
+        }
+        self.session = Session::None;
+        (self.there, self.back) = (Stream::default(), Stream::default());
+        (self.next, self.sent) = (self.acknowledged, 0);
+        (self.arriving, self.arrived) = (self.acknowledged, 0);
+    }
+
+    /// The near node reads the answers.
+    fn hear(&mut self, endpoint: &mut Endpoint) {
+        while let Some(message) = self.back.read(endpoint) {
+            self.due = if self.session == Session::Dead { self.due } else { Time::MAX };
+            match message {
+                Message::ContactHeader => self.there.push(Message::SessInit),
+                Message::SessInit => self.session = Session::Open,
+                Message::Ack { last } => self.acknowledged += u64::from(last),
+                Message::Segment { .. } | Message::Keepalive => {}
+            }
+        }
+    }
+
+    /// The far node takes a message.
+    fn answer(&mut self, message: Message) {
+        match message {
+            Message::ContactHeader | Message::SessInit => self.back.push(message),
+            Message::Segment { bytes, last, .. } => {
+                self.arrived += bytes;
+                if last {
+                    self.take_bundle();
+                }
+                self.back.push(Message::Ack { last });
+            }
+            Message::Ack { .. } | Message::Keepalive => {}
+        }
+    }
+
+    /// A bundle is whole. One that the node has had is known by its id, and counts once (RFC 9171 §4.3.1).
+    fn take_bundle(&mut self) {
+        match self.arriving == self.whole {
+            true => self.whole += 1,
+            false => self.again += 1,
+        }
+        (self.arriving, self.arrived) = (self.arriving + 1, 0);
+    }
+
+    /// The next segment of the bundle at hand, which has this length.
+    fn send_segment(&mut self, length: u64, most: u64) {
+        let (first, left) = (self.sent == 0, length - self.sent);
+        let (bytes, last) = (left.min(most), left <= most);
+        self.there.push(Message::Segment { bytes, first, last });
+        match last {
+            true => (self.next, self.sent) = (self.next + 1, 0),
+            false => self.sent += bytes,
+        }
+    }
+
+    /// The near node has nothing on its way, so that TCP finds out nothing, but the far one has something to say.
+    fn waits_for_answer(&self, endpoint: &Endpoint) -> bool {
+        let expects = match self.session {
+            Session::Opening => endpoint.state() == State::Established,
+            Session::Open => self.acknowledged < self.next,
+            Session::None | Session::Dead => false,
+        };
+        expects && endpoint.send_buffered() == 0
+    }
+}
+
+/// One after the other: the first connection is the one that began.
+fn sum(before: Statistics, after: Statistics) -> Statistics {
+    Statistics {
+        syns: before.syns + after.syns,
+        segments: before.segments + after.segments,
+        bytes_sent: before.bytes_sent + after.bytes_sent,
+        bytes_acknowledged: before.bytes_acknowledged + after.bytes_acknowledged,
+        retransmissions: before.retransmissions + after.retransmissions,
+        timeouts: before.timeouts + after.timeouts,
+        recoveries: before.recoveries + after.recoveries,
+        bytes_read: before.bytes_read + after.bytes_read,
+        duplicate_bytes: before.duplicate_bytes + after.duplicate_bytes,
+        established_at: before.established_at.or(after.established_at),
+        ended_at: after.ended_at,
+    }
+}
