@@ -337,7 +337,14 @@ impl Node {
 
     /// Reports what has become of a bundle, if that is wanted.
     fn report(&self, bundle: &Bundle, status: ReportStatus, reason: ReasonCode) {
-        if !self.0.makes_reports || !report::wanted(bundle, status) {
+        if report::wanted(bundle, status) {
+            self.report_anyway(bundle, status, reason);
+        }
+    }
+
+    /// The same where not the bundle but one of its blocks asks for it.
+    fn report_anyway(&self, bundle: &Bundle, status: ReportStatus, reason: ReasonCode) {
+        if !self.0.makes_reports {
             return;
         }
         let Some(report) = Report::of(bundle, status, reason, clock()) else { return };

@@ -121,6 +121,14 @@ impl FromPeer {
             self.node.report(bundle, Status::Deleted, ReasonCode::HopLimitExceeded);
             return Err(Refused::Unusable(format!("{} has passed too many nodes", bundle.id)));
         }
+        let unknown = bundle.process_unknown_blocks();
+        if unknown.delete {
+            self.node.report(bundle, Status::Deleted, ReasonCode::BlockUnsupported);
+            return Err(Refused::Unusable(format!("{} has a block that this node does not know and must", bundle.id)));
+        }
+        if unknown.report {
+            self.node.report_anyway(bundle, Status::Received, ReasonCode::BlockUnsupported);
+        }
         Ok(())
     }
 

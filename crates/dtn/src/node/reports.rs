@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bundle::BundleId;
 use crate::bundle::report::{RECORD_LIMIT, Report};
@@ -22,7 +22,7 @@ pub(crate) struct ReportBook {
 }
 
 /// What was reported of a bundle.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedEvent {
     /// The bundle, or the fragment of it.
     pub subject: String,

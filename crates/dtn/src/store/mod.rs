@@ -22,7 +22,6 @@ mod error;
 mod files;
 mod handle;
 mod index;
-mod interim;
 mod ledger;
 mod reader;
 mod record;
