@@ -421,6 +421,22 @@ proptest! {
         let _ = decode(&bytes, chunk);
     }
 
+    #[test]
+    fn known_blocks_may_say_anything(
+        kind in prop::sample::select(vec![6_u64, 7, 10, 224]),
+        content in prop_oneof![
+            any::<Vec<u8>>(),
+            (0..200_usize, any::<u8>()).prop_map(|(deep, last)| [vec![0x81; deep], vec![last]].concat()),
+            (any::<[u8; 9]>(), any::<bool>()).prop_map(|(bytes, eid)| {
+                [&[0x82, 1, 0x7b][..usize::from(eid) * 3], &bytes].concat()
+            }),
+        ],
+    ) {
+        let block = closed(new_canonical_block(kind, 2, 0, CanonicalData::Unknown(content)), CrcType::Crc32);
+        let (bundle, _) = decode(&foreign(CrcType::None, &[&block]), 64).unwrap();
+        prop_assert_eq!(Bundle::decode_head(&bundle.head()).unwrap(), bundle);
+    }
+
     /// Bundles without CRCs, so that changes reach what reads the blocks' contents.
     #[test]
     fn changed_bundles_do_not_panic_and_read_the_same_in_any_chunks(
