@@ -49,7 +49,8 @@ impl Head {
                 if self.blocks.len() == BLOCKS_LIMIT {
                     return error(Problem::TooManyBlocks);
                 }
-                // The head of an array of known length may be longer than a byte, but begins where the block before ended.
+                // The head of an array of known length may be longer than a byte, but begins where the block before
+                // ended.
                 let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
                 self.blocks.push(Raw { start, end: 0, declared: len, elements: vec![] });
             }
@@ -177,7 +178,9 @@ impl Raw {
         Malformed { at: self.start as u64, problem: Problem::Block(what) }
     }
 
+    /// What is wrong may cite the block, which may be long.
     fn content(&self, what: String) -> Malformed {
+        let what = what.chars().take(200).collect();
         Malformed { at: self.start as u64, problem: Problem::Content(what) }
     }
 

@@ -85,14 +85,22 @@ fn nobody_is_reached_outside_of_contacts() {
 
 #[test]
 fn what_fits_nowhere_goes_in_parts() {
+    // 100 bytes each millisecond.
+    let fast = |from, to, start, end| Contact {
+        rate: Rate::from_bps(800_000).unwrap(),
+        ..contact(from, to, start, end)
+    };
     let routes = routes(
         &[],
         &[],
         vec![
-            contact("dtn://me/", "dtn://a/", 2000, 3000),
-            contact("dtn://a/", "dtn://b/", 2500, 2600),
-            contact("dtn://me/", "dtn://c/", 2000, 9000),
-            contact("dtn://c/", "dtn://b/", 9500, 9800),
+            // First there is room for less than is worth a fragment.
+            fast("dtn://me/", "dtn://d/", 1000, 1010),
+            fast("dtn://d/", "dtn://b/", 1000, 2000),
+            fast("dtn://me/", "dtn://a/", 2000, 3000),
+            fast("dtn://a/", "dtn://b/", 2500, 2600),
+            fast("dtn://me/", "dtn://c/", 2000, 9000),
+            fast("dtn://c/", "dtn://b/", 9500, 9800),
         ],
     );
     let decision = |len| routes.next(&eid("dtn://b/x"), len, NOW, &[]);
@@ -100,9 +108,9 @@ fn what_fits_nowhere_goes_in_parts() {
         let (peer, from, until) = (eid(peer), at(2000), Some(at(until)));
         Decision::Via { peer, from, until, fits }
     };
-    assert_eq!(decision(100), via("dtn://a/", 3000, 100));
-    assert_eq!(decision(300), via("dtn://c/", 9000, 300), "whole, though later");
-    assert_eq!(decision(301), via("dtn://a/", 3000, 100), "whole nowhere");
+    assert_eq!(decision(10_000), via("dtn://a/", 3000, 10_000));
+    assert_eq!(decision(30_000), via("dtn://c/", 9000, 30_000), "whole, though later");
+    assert_eq!(decision(30_001), via("dtn://a/", 3000, 10_000), "whole nowhere");
 }
 
 #[test]
@@ -182,7 +190,7 @@ fn exhaustive(
     if here == target {
         return Some(now);
     }
-    let seen = [seen, &[here.clone()]].concat();
+    let seen = [seen, std::slice::from_ref(here)].concat();
     plan.iter()
         .filter(|contact| contact.from == *here && !seen.contains(&contact.to))
         .filter_map(|contact| {
