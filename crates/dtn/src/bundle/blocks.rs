@@ -1,4 +1,5 @@
-//! The blocks of a bundle beside its fields: what to keep of those that came, and what to do with those that nobody knows here.
+//! The blocks of a bundle beside its fields: what to keep of those that came, and what to do with those that nobody
+//! knows here.
 
 use bp7::canonical::{
     BUNDLE_AGE_BLOCK, CanonicalData, HOP_COUNT_BLOCK, PREVIOUS_NODE_BLOCK, new_canonical_block,
@@ -20,12 +21,14 @@ const REPORT: u8 = 0x02;
 const DELETE_BUNDLE: u8 = 0x04;
 const DISCARD: u8 = 0x10;
 
-/// What a bundle came with that is in none of its fields. Empty for a bundle that this node would write exactly as it came.
+/// What a bundle came with that is in none of its fields. Empty for a bundle that this node would write exactly as
+/// it came.
 #[derive(Debug, Clone, Eq, PartialEq, Default)]
 pub(super) struct Kept {
     /// The primary block's bytes, where they are not what this node would write.
     pub(super) primary: Option<Box<[u8]>>,
-    /// The primary block that this node would have written instead. If the fields have changed, the bytes are of no use.
+    /// The primary block that this node would have written instead. If the fields have changed, the bytes are of no
+    /// use.
     pub(super) rewritten: Box<[u8]>,
     /// Flags of the bundle that say nothing to this node.
     pub(super) flags: u64,
@@ -49,15 +52,16 @@ pub(super) struct Slot {
 /// What the blocks that a node does not know ask of it (RFC 9171 §5.6, step 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unprocessable {
-    /// Report the bundle's reception, with the reason [`BlockUnsupported`](super::report::ReasonCode::BlockUnsupported).
+    /// Report the bundle's reception, with the reason
+    /// [`BlockUnsupported`](super::report::ReasonCode::BlockUnsupported).
     pub report: bool,
     /// Delete the bundle, for the same reason.
     pub delete: bool,
 }
 
 impl Bundle {
-    /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such blocks ask for. To be called when
-    /// a bundle has been received, once.
+    /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such blocks
+    /// ask for. To be called when a bundle has been received, once.
     pub fn process_unknown_blocks(&mut self) -> Unprocessable {
         let asked = |flag| self.kept.slots.iter().any(|slot| slot.raw.is_some() && slot.flags & flag != 0);
         // Of a bundle that says that it is a report, or nobody's, nothing may be reported (RFC 9171 §4.2.4).
@@ -109,8 +113,8 @@ impl Bundle {
         }
     }
 
-    /// Leaves out what only the first of several fragments has (RFC 9171 §5.8). The fields stay: what limits the life of a bundle, its hops
-    /// and its age, has to limit each part of it, whatever the flags say.
+    /// Leaves out what only the first of several fragments has (RFC 9171 §5.8). The fields stay: what limits the
+    /// life of a bundle, its hops and its age, has to limit each part of it, whatever the flags say.
     pub(super) fn drop_unreplicated_blocks(&mut self) {
         self.kept.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);
     }

@@ -65,8 +65,8 @@ pub enum Piece<'a> {
     End,
 }
 
-/// Takes a bundle apart, as its bytes come. It holds the head, of [`HEAD_LIMIT`] bytes at the most, until it is complete, and nothing of the
-/// payload.
+/// Takes a bundle apart, as its bytes come. It holds the head, of [`HEAD_LIMIT`] bytes at the most, until it is
+/// complete, and nothing of the payload.
 #[derive(Debug)]
 pub struct Decoder {
     state: State,
@@ -108,11 +108,10 @@ impl Decoder {
         Self { state: State::Head(Box::default()), at: 0, limit }
     }
 
-    /// Takes bytes: how many, and what they make. To be called with the rest until it says [`Piece::More`]; an end may need no bytes, so
-    /// that it comes of an empty rest too. A payload of no bytes has no [`Piece::Payload`].
+    /// Takes bytes: how many, and what they make. To be called with the rest until it says [`Piece::More`]; an end
+    /// may need no bytes, so that it comes of an empty rest too. A payload of no bytes has no [`Piece::Payload`].
     ///
-    /// # Errors
-    /// What comes is no bundle. The decoder then says so for ever.
+    /// # Errors What comes is no bundle. The decoder then says so for ever.
     pub fn feed<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Piece<'a>), Malformed> {
         let result = match &mut self.state {
             State::Head(_) => self.feed_head(input),

@@ -15,7 +15,8 @@ pub struct HopLimitExceeded {
 }
 
 impl Bundle {
-    /// When it is of no more use (RFC 9171 §4.3.1, §4.4.2), by the clock of the node that received it at `received`, or made it then.
+    /// When it is of no more use (RFC 9171 §4.3.1, §4.4.2), by the clock of the node that received it at
+    /// `received`, or made it then.
     pub fn expires(&self, received: DtnTime) -> DtnTime {
         if self.id.created == DtnTime::UNKNOWN {
             received.after(self.lifetime.saturating_sub(self.age.unwrap_or_default()))
@@ -24,11 +25,10 @@ impl Bundle {
         }
     }
 
-    /// The bundle as `node` passes it on at `now`, having received it at `received`: this node is the previous one, it has made one hop
-    /// more, and has grown older (RFC 9171 §4.4).
+    /// The bundle as `node` passes it on at `now`, having received it at `received`: this node is the previous one,
+    /// it has made one hop more, and has grown older (RFC 9171 §4.4).
     ///
-    /// # Errors
-    /// It may make no hop more.
+    /// # Errors It may make no hop more.
     pub fn for_next_hop(
         &self,
         node: &Eid,

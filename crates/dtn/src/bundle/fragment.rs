@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::{Bundle, Fragment};
 
-/// A fragment of a bundle, or of a fragment of one: `range` is a part of the *whole* payload, bytes. What covers all that the bundle has
-/// is the bundle as it is.
+/// A fragment of a bundle, or of a fragment of one: `range` is a part of the *whole* payload, bytes. What covers
+/// all that the bundle has is the bundle as it is.
 ///
-/// Blocks without the flag "must be replicated in every fragment" go with the first fragment only; but hop count, age, priority and previous
-/// node go with each, because what limits a bundle has to limit its parts.
+/// Blocks without the flag "must be replicated in every fragment" go with the first fragment only; but hop count,
+/// age, priority and previous node go with each, because what limits a bundle has to limit its parts.
 ///
 /// `None` if the range is empty or not within what the bundle has, or the bundle must stay in one piece.
 pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
@@ -29,11 +29,10 @@ pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
     Some(part)
 }
 
-/// The ranges of as few pieces as there can be of a payload of `len` bytes, none longer than `at_most`; their lengths differ by a byte
-/// at the most. A payload of no bytes is one piece.
+/// The ranges of as few pieces as there can be of a payload of `len` bytes, none longer than `at_most`; their
+/// lengths differ by a byte at the most. A payload of no bytes is one piece.
 ///
-/// # Panics
-/// If `at_most` is zero.
+/// # Panics If `at_most` is zero.
 pub fn pieces(len: u64, at_most: u64) -> impl ExactSizeIterator<Item = Range<u64>> {
     assert!(at_most > 0, "a piece has a byte at least");
     let count = len.div_ceil(at_most).max(1);
@@ -46,8 +45,9 @@ pub fn pieces(len: u64, at_most: u64) -> impl ExactSizeIterator<Item = Range<u64
     (0..pieces).map(move |index| at(index)..at(index + 1))
 }
 
-/// Which fragments to read, in order, to have the whole payload: each one's index in `fragments`, and the range of *its own* bytes. They
-/// may overlap and come in any order. Those that speak of another total are of another payload: the first total that is complete counts.
+/// Which fragments to read, in order, to have the whole payload: each one's index in `fragments`, and the range of
+/// *its own* bytes. They may overlap and come in any order. Those that speak of another total are of another
+/// payload: the first total that is complete counts.
 ///
 /// `None` while bytes are missing.
 pub fn complete(fragments: &[Fragment]) -> Option<Vec<(usize, Range<u64>)>> {
@@ -86,7 +86,8 @@ fn complete_of(fragments: &[Fragment], total: u64) -> Option<Vec<(usize, Range<u
     Some(parts)
 }
 
-/// The bundle that has been cut, from its first fragment, the one with offset 0: that has all blocks. Of a whole bundle it is itself.
+/// The bundle that has been cut, from its first fragment, the one with offset 0: that has all blocks. Of a whole
+/// bundle it is itself.
 pub fn whole(first: &Bundle) -> Bundle {
     let mut whole = first.clone();
     if let Some(part) = whole.id.fragment.take() {

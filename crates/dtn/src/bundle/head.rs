@@ -49,7 +49,8 @@ impl Head {
                 if self.blocks.len() == BLOCKS_LIMIT {
                     return error(Problem::TooManyBlocks);
                 }
-                // The head of an array of known length may be longer than a byte, but begins where the block before ended.
+                // The head of an array of known length may be longer than a byte, but begins where the block before
+                // ended.
                 let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
                 self.blocks.push(Raw { start, end: 0, declared: len, elements: vec![] });
             }
@@ -110,22 +111,8 @@ impl Head {
             return Err(Malformed { at: 0, problem: Problem::Block("there is no payload block") });
         };
         primary.check_primary(&self.raw)?;
-        let mut slots = Vec::with_capacity(extensions.len());
-        for block in extensions {
-            slots.push(block.slot(&self.raw)?);
-        }
-        check_numbers(extensions, &slots)?;
-        let declared = self.declared();
-        if declared.is_some_and(|len| len != self.blocks.len() as u64) {
-            return Err(payload.error("the payload block has to be the last"));
-        }
-        let (payload_slot, payload_len) = payload.payload()?;
-        let tail = Tail::after(
-            &self.raw[payload.start..],
-            payload_slot.crc,
-            payload.declared.is_none(),
-            declared.is_none(),
-        );
+        let mut slots = self.slots(extensions)?;
+        let (payload_slot, payload_len, tail) = self.payload(payload)?;
         let parsed = self.parsed(primary, extensions)?;
         let mut bundle = bundle_of(&parsed.primary, payload_len).map_err(|what| primary.content(what))?;
         bundle.payload_crc = payload_slot.crc;
@@ -134,11 +121,30 @@ impl Head {
             return Err(primary.error("without a creation time a bundle needs an age"));
         }
         for (slot, block) in slots.iter_mut().zip(extensions) {
-            // Marked above as to be kept.
+            // What is still marked is in no field.
             slot.raw = slot.raw.take().map(|_| self.raw[block.start..block.end].into());
         }
         bundle.keep(primary.bytes(&self.raw), payload_slot.flags, slots, &self.raw);
         Ok((bundle, tail))
+    }
+
+    /// The extension blocks' headers, checked; their contents are marked as to be kept.
+    fn slots(&self, extensions: &[Raw]) -> Result<Vec<Slot>, Malformed> {
+        let slots = extensions.iter().map(|block| block.slot(&self.raw)).collect::<Result<Vec<_>, _>>()?;
+        check_numbers(extensions, &slots)?;
+        Ok(slots)
+    }
+
+    /// The payload block's header, the payload's length, and what closes the bundle.
+    fn payload(&self, block: &Raw) -> Result<(Slot, u64, Tail), Malformed> {
+        let declared = self.declared();
+        if declared.is_some_and(|len| len != self.blocks.len() as u64) {
+            return Err(block.error("the payload block has to be the last"));
+        }
+        let (header, len) = block.payload()?;
+        let start = &self.raw[block.start..];
+        let tail = Tail::after(start, header.crc, block.declared.is_none(), declared.is_none());
+        Ok((header, len, tail))
     }
 
     /// What `bp7` makes of all blocks but the payload, in whose place it gets an empty one.
@@ -177,7 +183,9 @@ impl Raw {
         Malformed { at: self.start as u64, problem: Problem::Block(what) }
     }
 
+    /// What is wrong may cite the block, which may be long.
     fn content(&self, what: String) -> Malformed {
+        let what = what.chars().take(200).collect();
         Malformed { at: self.start as u64, problem: Problem::Content(what) }
     }
 

@@ -29,7 +29,7 @@ pub enum Status {
     Deleted,
 }
 
-/// Why (RFC 9171 §9.5; the last five RFC 9172 §11.2).
+/// Why (RFC 9171 §9.5; the last five RFC 9172).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReasonCode {
     /// No additional information (0).
@@ -77,14 +77,15 @@ pub struct Report {
     pub status: Status,
     /// Why.
     pub reason: ReasonCode,
-    /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it: see [`concerns`](Self::concerns).
+    /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it: see
+    /// [`concerns`](Self::concerns).
     pub subject: BundleId,
     /// When, if the bundle asked for that.
     pub time: Option<DtnTime>,
 }
 
-/// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source, and somebody wants to know
-/// (RFC 9171 §4.2.3, §5.1).
+/// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source, and
+/// somebody wants to know (RFC 9171 §4.2.3, §5.1).
 pub fn allowed(bundle: &Bundle) -> bool {
     !bundle.is_admin && bundle.report_to != Eid::None && bundle.id.source != Eid::None
 }
@@ -101,8 +102,8 @@ pub fn wanted(bundle: &Bundle, status: Status) -> bool {
 }
 
 impl Report {
-    /// A report of a bundle, with the time if the bundle asks for it; `None` where it is not [`allowed`]. Whether it is
-    /// [`wanted`] is another question: blocks may ask for it too.
+    /// A report of a bundle, with the time if the bundle asks for it; `None` where it is not [`allowed`]. Whether
+    /// it is [`wanted`] is another question: blocks may ask for it too.
     pub fn of(bundle: &Bundle, status: Status, reason: ReasonCode, now: DtnTime) -> Option<Self> {
         allowed(bundle).then(|| Self {
             status,
@@ -141,11 +142,10 @@ impl Report {
         block.payload_data().cloned().unwrap_or_default()
     }
 
-    /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so four at the most. Other kinds of
-    /// administrative records are `Ok(vec![])`.
+    /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so four
+    /// at the most. Other kinds of administrative records are `Ok(vec![])`.
     ///
-    /// # Errors
-    /// It is no administrative record, or longer than [`RECORD_LIMIT`].
+    /// # Errors It is no administrative record, or longer than [`RECORD_LIMIT`].
     pub fn parse(payload: &[u8]) -> Result<Vec<Self>, Malformed> {
         if payload.len() > RECORD_LIMIT {
             return Err(Malformed { at: RECORD_LIMIT as u64, problem: Problem::HeadTooLong(RECORD_LIMIT) });

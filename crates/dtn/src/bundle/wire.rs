@@ -23,8 +23,8 @@ pub(super) const BREAK: u8 = 0xff;
 static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_IBM_SDLC);
 static CRC32: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 
-/// What closes a bundle after its payload: the payload block's CRC, if it has one, and the end of the bundle. It has to see the
-/// payload pass.
+/// What closes a bundle after its payload: the payload block's CRC, if it has one, and the end of the bundle. It
+/// has to see the payload pass.
 #[derive(Clone)]
 pub struct Tail {
     crc: Running,
@@ -110,7 +110,8 @@ impl Bundle {
         known.iter().filter(|(set, _)| *set).fold(self.kept.flags, |flags, (_, flag)| flags | flag.bits())
     }
 
-    /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a second byte.
+    /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a second
+    /// byte.
     fn put_payload_head(&self, out: &mut Vec<u8>) {
         out.push(if self.payload_crc == CrcType::None { 0x85 } else { 0x86 });
         out.extend([1, 1]);
