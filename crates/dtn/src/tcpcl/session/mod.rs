@@ -81,6 +81,8 @@ pub struct Session {
     outbound: Outbound,
     /// This end has sent SESS_TERM, the other has.
     term: (bool, bool),
+    /// Why the other end wants the session to end, if it was the first to want it.
+    term_reason: Option<TermReason>,
     end: Option<SessionEnd>,
     started: Time,
     last_received: Time,
@@ -108,6 +110,7 @@ impl Session {
             inbound: Inbound::new(segment_mru, transfer_mru),
             outbound: Outbound::new(settings.segment_size),
             term: (false, false),
+            term_reason: None,
             end: None,
             started: now,
             last_received: now,
@@ -334,9 +337,21 @@ impl Session {
             && self.outbound.is_empty()
             && !self.inbound.is_receiving()
         {
-            let peer = self.peer.clone();
-            let reason = format!("the session with {} was ended in order", self.place);
-            self.end = Some(SessionEnd { by: EndedBy::Us, reason, in_order: true, peer });
+            let place = &self.place;
+            let (by, reason) = match self.term_reason {
+                None => (EndedBy::Us, format!("the session with {place} was ended in order")),
+                Some(TermReason::Unknown) => {
+                    (EndedBy::Peer, format!("the peer at {place} ended the session"))
+                }
+                Some(why @ (TermReason::ContactFailure | TermReason::VersionMismatch)) => (
+                    EndedBy::Peer,
+                    format!("the node at {place} does not want this session: {why}; its log may say more"),
+                ),
+                Some(why) => (EndedBy::Peer, format!("the peer at {place} ended the session: {why}")),
+            };
+            let unwanted = [Some(TermReason::ContactFailure), Some(TermReason::VersionMismatch)];
+            let in_order = !unwanted.contains(&self.term_reason);
+            self.end = Some(SessionEnd { by, reason, in_order, peer: self.peer.clone() });
             self.phase = Phase::Over;
         }
     }
@@ -576,6 +591,7 @@ impl Session {
         self.last_progress = now;
         if !self.term.0 {
             self.term.0 = true;
+            self.term_reason = Some(reason);
             self.push(&Message::SessTerm { reply: true, reason });
         }
         self.close_if_done();
