@@ -4,21 +4,23 @@
 //! what [`Session::take_control`] and [`Session::segment`] give. Nothing of a transfer's data is kept here. Memory is bounded by
 //! [`MAX_CONTROL`] bytes of messages that wait to be written and [`MAX_UNACKNOWLEDGED`] transfers whose fate is not known.
 
+mod handshake;
 mod inbound;
 mod outbound;
+mod timers;
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use super::message::{self, Contact, Message, RejectReason, SegmentHead, SessInit, TermReason};
-use super::settings::{EndedBy, PeerOverride, Role, SessionEnd, SessionSettings};
-use super::tls::Tls;
+use super::message::{self, Message, RejectReason, SegmentHead, TermReason};
+use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
 use super::{Refusal, Ticket};
 use crate::Eid;
 use inbound::{Inbound, Step};
 use outbound::{Answer, Outbound};
 pub use outbound::{MAX_UNACKNOWLEDGED, NextSegment};
+use timers::IDLE_BURST;
 
 /// Messages that wait to be written, bytes; a peer that makes more and does not read loses the session.
 pub const MAX_CONTROL: usize = 1 << 20;
@@ -26,10 +28,6 @@ pub const MAX_CONTROL: usize = 1 << 20;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// An ending session whose transfers make no progress for so long is closed.
 pub const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
-/// Messages that move nothing (keepalives, empty segments): so many at once …
-const IDLE_BURST: u32 = 256;
-/// … and one more after each such time.
-const IDLE_REFILL: Duration = Duration::from_millis(100);
 
 /// What the driver has to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,6 +79,8 @@ pub struct Session {
     outbound: Outbound,
     /// This end has sent SESS_TERM, the other has.
     term: (bool, bool),
+    /// Why the other end wants the session to end, if it was the first to want it.
+    term_reason: Option<TermReason>,
     end: Option<SessionEnd>,
     started: Time,
     last_received: Time,
@@ -108,6 +108,7 @@ impl Session {
             inbound: Inbound::new(segment_mru, transfer_mru),
             outbound: Outbound::new(settings.segment_size),
             term: (false, false),
+            term_reason: None,
             end: None,
             started: now,
             last_received: now,
@@ -123,95 +124,6 @@ impl Session {
             session.send_contact();
         }
         session
-    }
-
-    /// Takes the contact header, which is all that may be read before TLS has begun or been decided against.
-    pub fn receive_contact(
-        &mut self,
-        bytes: [u8; message::CONTACT_LEN],
-        now: Time,
-    ) -> Option<Event<'static>> {
-        self.last_received = now;
-        let contact = match Contact::decode(bytes) {
-            Ok(contact) => contact,
-            Err(error) => {
-                self.give_up(EndedBy::Us, format!("the peer at {}: {error}", self.place));
-                return None;
-            }
-        };
-        if self.role == Role::Passive {
-            self.send_contact();
-        }
-        if contact.version != message::VERSION {
-            let text = format!(
-                "the node at {} speaks version {} of TCPCL, and only version {} is spoken here",
-                self.place,
-                contact.version,
-                message::VERSION
-            );
-            self.terminate_with(TermReason::VersionMismatch, text);
-            return None;
-        }
-        self.decide_tls(contact.can_tls)
-    }
-
-    fn decide_tls(&mut self, peer_can: bool) -> Option<Event<'static>> {
-        match (&self.settings.tls, peer_can) {
-            (Tls::Require(_), false) => {
-                let text = format!(
-                    "the node at {} speaks plain text only, and TLS is required; give it a certificate, or set \
-                     this peer's TLS to optional",
-                    self.place
-                );
-                self.terminate_with(TermReason::ContactFailure, text);
-                None
-            }
-            (Tls::Offer(_) | Tls::Require(_), true) => {
-                self.phase = Phase::Tls;
-                Some(Event::StartTls)
-            }
-            _ => {
-                self.begin_init();
-                None
-            }
-        }
-    }
-
-    /// The TLS handshake is over; the certificate is that of this peer.
-    pub fn tls_done(&mut self, proven: Eid) {
-        self.proven = Some(proven);
-        self.begin_init();
-    }
-
-    fn begin_init(&mut self) {
-        self.phase = Phase::Init;
-        // RFC 9174 §4.6: here too who connected speaks first.
-        if self.role == Role::Active {
-            self.send_init();
-        }
-    }
-
-    /// The node that the other end's certificate proves, after [`Event::StartTls`].
-    pub fn proven(&self) -> Option<&Eid> {
-        self.proven.as_ref()
-    }
-
-    /// The host takes the peer: the session is established.
-    pub fn admit(&mut self, now: Time) {
-        if self.phase != Phase::Admission {
-            return;
-        }
-        if self.role == Role::Passive {
-            self.send_init();
-        }
-        self.phase = Phase::Established;
-        self.last_progress = now;
-    }
-
-    /// The host does not take the peer.
-    pub fn turn_away(&mut self, why: &str) {
-        let text = format!("the peer at {} was turned away: {why}", self.place);
-        self.terminate_with(TermReason::ContactFailure, text);
     }
 
     /// Takes some of `input`, and says how many bytes that were and what is to be done. Nothing taken and nothing to do: more bytes
@@ -334,9 +246,21 @@ impl Session {
             && self.outbound.is_empty()
             && !self.inbound.is_receiving()
         {
-            let peer = self.peer.clone();
-            let reason = format!("the session with {} was ended in order", self.place);
-            self.end = Some(SessionEnd { by: EndedBy::Us, reason, in_order: true, peer });
+            let place = &self.place;
+            let (by, reason) = match self.term_reason {
+                None => (EndedBy::Us, format!("the session with {place} was ended in order")),
+                Some(TermReason::Unknown) => {
+                    (EndedBy::Peer, format!("the peer at {place} ended the session"))
+                }
+                Some(why @ (TermReason::ContactFailure | TermReason::VersionMismatch)) => (
+                    EndedBy::Peer,
+                    format!("the node at {place} does not want this session: {why}; its log may say more"),
+                ),
+                Some(why) => (EndedBy::Peer, format!("the peer at {place} ended the session: {why}")),
+            };
+            let unwanted = [Some(TermReason::ContactFailure), Some(TermReason::VersionMismatch)];
+            let in_order = !unwanted.contains(&self.term_reason);
+            self.end = Some(SessionEnd { by, reason, in_order, peer: self.peer.clone() });
             self.phase = Phase::Over;
         }
     }
@@ -357,100 +281,6 @@ impl Session {
             self.last_sent = now;
             out.append(&mut self.control);
         }
-    }
-
-    /// When [`on_time`](Self::on_time) wants to be called, unless something happens before.
-    pub fn deadline(&self) -> Time {
-        match self.phase {
-            Phase::Over => Time::MAX,
-            Phase::Contact | Phase::Tls | Phase::Init | Phase::Admission => self.started + HANDSHAKE_TIMEOUT,
-            Phase::Established => {
-                let mut deadline = Time::MAX;
-                if !self.keepalive.is_zero() {
-                    deadline = deadline.min(self.last_sent + self.keepalive / 2);
-                    if self.busy.is_none() {
-                        deadline = deadline.min(self.last_received + self.keepalive * 2);
-                    }
-                }
-                if self.term.0 && self.busy.is_none() {
-                    deadline = deadline.min(self.last_progress + ENDING_TIMEOUT);
-                }
-                deadline
-            }
-        }
-    }
-
-    /// Does what is due.
-    pub fn on_time(&mut self, now: Time) {
-        match self.phase {
-            Phase::Over => {}
-            Phase::Established => self.on_time_established(now),
-            phase => {
-                if now >= self.started + HANDSHAKE_TIMEOUT {
-                    let step = match phase {
-                        Phase::Contact => "no contact header",
-                        Phase::Tls => "no complete TLS handshake",
-                        _ => "no SESS_INIT",
-                    };
-                    let seconds = HANDSHAKE_TIMEOUT.as_secs();
-                    let text = format!("the node at {} gave {step} within {seconds} s", self.place);
-                    self.terminate_with(TermReason::IdleTimeout, text);
-                }
-            }
-        }
-    }
-
-    fn on_time_established(&mut self, now: Time) {
-        if self.term.0 && self.busy.is_none() && now >= self.last_progress + ENDING_TIMEOUT {
-            let seconds = ENDING_TIMEOUT.as_secs();
-            let text = format!("the peer at {} did not end the session within {seconds} s", self.place);
-            return self.give_up(EndedBy::Us, text);
-        }
-        if self.keepalive.is_zero() {
-            return;
-        }
-        if self.busy.is_none() && now >= self.last_received + self.keepalive * 2 {
-            let text = format!(
-                "nothing came from the peer at {} for {} s, twice the keepalive interval",
-                self.place,
-                (self.keepalive * 2).as_secs()
-            );
-            return self.terminate_with(TermReason::IdleTimeout, text);
-        }
-        // Half the interval: a peer that counts from its own last message must not be late by a round trip, and dtn7-rs gives up
-        // the first time that its timer finds no keepalive.
-        if now >= self.last_sent + self.keepalive / 2 {
-            self.last_sent = now;
-            self.push(&Message::Keepalive);
-        }
-    }
-
-    /// The driver begins or ends to work on what has come, during which it does not read: that is no silence of the peer's.
-    pub fn set_busy(&mut self, busy: bool, now: Time) {
-        let since = std::mem::replace(&mut self.busy, busy.then_some(now));
-        if let Some(since) = since.filter(|_| !busy) {
-            self.last_received = now;
-            // Progress was made, if it was, while the disk took its time.
-            if self.last_progress >= since {
-                self.last_progress = now;
-            }
-        }
-    }
-
-    fn send_contact(&mut self) {
-        let can_tls = !matches!(self.settings.tls, Tls::Off);
-        self.control.extend(Contact { version: message::VERSION, can_tls }.encode());
-    }
-
-    fn send_init(&mut self) {
-        let init = SessInit {
-            keepalive: u16::try_from(self.settings.keepalive.as_secs()).unwrap_or(u16::MAX),
-            segment_mru: self.settings.segment_mru,
-            transfer_mru: self.settings.transfer_mru,
-            node: self.settings.node.to_string(),
-            critical_extension: None,
-        };
-        self.push(&Message::SessInit(init));
     }
 
     fn push(&mut self, message: &Message) {
@@ -499,65 +329,6 @@ impl Session {
         None
     }
 
-    fn on_init(&mut self, init: SessInit) -> Option<Event<'static>> {
-        let fault = |session: &mut Self, text: String| {
-            session.terminate_with(TermReason::ContactFailure, text);
-            None
-        };
-        let place = &self.place;
-        let peer: Eid = match init.node.parse::<Eid>() {
-            Ok(peer) if peer.is_node() => peer,
-            Ok(_) => {
-                let text = format!("the node at {place} says it is {:?}, which is no node", init.node);
-                return fault(self, text);
-            }
-            Err(error) => return fault(self, format!("the node at {place} has an unknown name: {error}")),
-        };
-        let known = self.settings.peers.get(&peer).copied().unwrap_or_default();
-        self.lenient |= known.lenient;
-        if let Some(text) = self.who_is_wrong(&peer) {
-            return fault(self, text);
-        }
-        if let Some(item) = init.critical_extension.filter(|_| !self.lenient) {
-            let text = format!("the node at {place} insists on session extension {item:#06x}, unknown here");
-            return fault(self, text);
-        }
-        if init.segment_mru == 0 {
-            return fault(self, format!("the node at {place} takes no data: its segment MRU is 0"));
-        }
-        self.agree(&init, known);
-        self.peer = Some(peer.clone());
-        self.phase = Phase::Admission;
-        Some(Event::Introduced(peer))
-    }
-
-    fn who_is_wrong(&self, peer: &Eid) -> Option<String> {
-        let place = &self.place;
-        if *peer == self.settings.node {
-            return Some(format!("the node at {place} is this one, {peer}; check addresses and names"));
-        }
-        if let Some(proven) = self.proven.as_ref().filter(|proven| *proven != peer) {
-            return Some(format!(
-                "the node at {place} says it is {peer}, but its certificate is that of {proven}; check both \
-                 nodes' names and certificates"
-            ));
-        }
-        let expected = self.settings.expected_peer.as_ref().filter(|expected| *expected != peer)?;
-        Some(format!(
-            "the node at {place} says it is {peer}, expected {expected}; check the peer's address and name"
-        ))
-    }
-
-    fn agree(&mut self, init: &SessInit, known: PeerOverride) {
-        let ours = self.settings.keepalive.as_secs().min(u16::MAX.into());
-        self.keepalive = Duration::from_secs(ours.min(init.keepalive.into()));
-        self.inbound.set_lenient(self.lenient);
-        self.outbound.agree(
-            known.segment_mru.unwrap_or(init.segment_mru),
-            known.transfer_mru.unwrap_or(init.transfer_mru),
-        );
-    }
-
     fn on_term(&mut self, reply: bool, reason: TermReason, now: Time) {
         if self.term.1 {
             return self.reject(message::kind::SESS_TERM, "sent a second SESS_TERM");
@@ -576,6 +347,7 @@ impl Session {
         self.last_progress = now;
         if !self.term.0 {
             self.term.0 = true;
+            self.term_reason = Some(reason);
             self.push(&Message::SessTerm { reply: true, reason });
         }
         self.close_if_done();
@@ -621,22 +393,6 @@ impl Session {
             Err(what) => self.reject(header, &what),
         }
         None
-    }
-
-    fn count_idle(&mut self, now: Time, what: &str) {
-        let refill = now.since(self.idle_refilled).as_nanos() / IDLE_REFILL.as_nanos();
-        if refill > 0 {
-            self.idle_refilled = now;
-            let refill = u32::try_from(refill).unwrap_or(u32::MAX);
-            self.idle_credit = self.idle_credit.saturating_add(refill).min(IDLE_BURST);
-        }
-        match self.idle_credit.checked_sub(1) {
-            Some(credit) => self.idle_credit = credit,
-            None => {
-                let text = format!("the peer at {} floods this node with {what}", self.place);
-                self.terminate_with(TermReason::ResourceExhaustion, text);
-            }
-        }
     }
 
     /// The host does not want the transfer that has begun, or no more of it: the rest is skipped.

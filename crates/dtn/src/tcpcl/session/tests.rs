@@ -525,7 +525,8 @@ fn a_peer_that_ends_the_session_is_answered_and_waited_for() {
     assert_eq!(line.written(), [term(true, TermReason::Busy)]);
     assert_eq!(line.session.end(), None);
     assert_eq!(line.gets(&[ack(0, 1)]), ["Sent(0)"]);
-    assert!(line.session.end().unwrap().in_order);
+    let end = line.session.end().unwrap();
+    assert!(end.in_order && end.by == EndedBy::Peer && end.reason.contains("busy"), "{end:?}");
 }
 
 #[test]

@@ -1,0 +1,180 @@
+//! A session over a socket: two tasks around one [`Session`].
+//!
+//! One task reads: what comes goes from its buffer of 256 KiB to the host. The other writes: messages that wait, then a segment with its
+//! head, from one buffer in one write. Whatever may block on a disk runs where blocking is allowed, so a slow disk of one session
+//! stops no other; and while the reader waits for the disk, the writer goes on.
+//!
+//! What a peer can take: these two buffers, [`MAX_CONTROL`](super::session::MAX_CONTROL) bytes of answers that it does not read, and
+//! a ticket for each transfer that it does not acknowledge, at most [`MAX_UNACKNOWLEDGED`](super::session::MAX_UNACKNOWLEDGED).
+//! Before the session is established it can take the reader's buffer, and 30 s.
+
+mod opening;
+mod reader;
+mod writer;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bentpipe_units::Time;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::Host;
+use super::session::Session;
+use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
+use super::tls::explain;
+use opening::open;
+use reader::read;
+use writer::{last_words, write};
+
+/// How long the last words may take to get out, and the other end to close after them.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Runs a session over `stream` until it ends, whoever ends it. When `shutdown` becomes `true`, or its sender is dropped, the session ends
+/// in order: what has begun is finished. If the future is dropped, the session is gone at once; in any case each
+/// transfer whose fate is not known is given back to the host.
+///
+/// Blocks on disks within [`tokio::task::block_in_place`], so the runtime should be one with several threads.
+pub async fn run(
+    stream: TcpStream,
+    role: Role,
+    settings: SessionSettings,
+    host: Arc<dyn Host>,
+    mut shutdown: watch::Receiver<bool>,
+) -> SessionEnd {
+    let address = stream.peer_addr().ok();
+    let place = address.map_or_else(|| "an unknown address".into(), |address| address.to_string());
+    if let Err(error) = bentpipe_kernel::sockopt::set_nodelay(&stream) {
+        tracing::debug!(%place, %error, "cannot set TCP_NODELAY");
+    }
+    let tls = settings.tls.clone();
+    let epoch = Instant::now();
+    let session = Session::new(role, settings, place.clone(), Time::ZERO);
+    let shared = Arc::new(Shared { session: Mutex::new(session), wake: Notify::new(), host, epoch, place });
+    let guard = Guard(shared.clone());
+    let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
+    if let Some((reader, writer)) = open(&shared, stream, role, &tls, address, &mut shutdown).await {
+        exchange(&shared, reader, writer, shutdown).await;
+    }
+    drop(guard);
+    let end = shared.lock().end().cloned();
+    // Giving back the rest has ended what nothing else had ended.
+    end.unwrap_or_else(|| SessionEnd {
+        by: EndedBy::Us,
+        reason: "the session was dropped".into(),
+        in_order: false,
+        peer: None,
+    })
+}
+
+/// What both tasks know.
+struct Shared {
+    session: Mutex<Session>,
+    /// There may be something to write.
+    wake: Notify,
+    host: Arc<dyn Host>,
+    epoch: Instant,
+    place: String,
+}
+
+/// Gives back what is left when the session is over, also where its future is dropped.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let (peer, left) = {
+            let mut session = self.0.lock();
+            let left = session.abandon();
+            (session.peer().cloned(), left)
+        };
+        if let Some(peer) = peer {
+            blocking(|| left.into_iter().for_each(|ticket| self.0.host.returned(&peer, ticket)));
+        }
+    }
+}
+
+impl Shared {
+    /// The lock is held for a few instructions, never across a call of the host. A panic within leaves a session that can still end.
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.epoch.elapsed()
+    }
+
+    fn is_over(&self) -> bool {
+        self.lock().end().is_some()
+    }
+
+    fn failed(&self, attempt: &str, error: &io::Error) {
+        let mut session = self.lock();
+        match explain(error, &self.place) {
+            Some(text) => session.give_up(EndedBy::Peer, text),
+            None => session.connection_failed(attempt, error),
+        }
+    }
+
+    /// Waits until something is due, and does it; at once if the session is over.
+    async fn tick(&self) {
+        let deadline = self.lock().deadline();
+        // At least once a day, so that the end of time is no special case.
+        let due = deadline.since(self.now()).min(Duration::from_secs(86_400));
+        tokio::time::sleep(due).await;
+        self.lock().on_time(self.now());
+    }
+}
+
+/// Work that may wait for a disk.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+/// The session itself.
+async fn exchange(
+    shared: &Arc<Shared>,
+    reader: Reader,
+    mut writer: Writer,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(read(shared.clone(), reader));
+    let written = write(shared, &mut writer, &mut shutdown).await;
+    if written {
+        last_words(shared, &mut writer).await;
+        // Until the other end closes, or it takes too long; what is still read is thrown away.
+        let _ = tokio::time::timeout(LAST_WORDS, tasks.join_next()).await;
+    }
+    tasks.shutdown().await;
+}
+
+/// Waits for the end of the session, and does what is due meanwhile.
+async fn until_over(shared: &Shared) {
+    while !shared.is_over() {
+        tokio::select! {
+            () = shared.tick() => {}
+            () = shared.wake.notified() => {}
+        }
+    }
+}
+
+/// Waits until this node wants the session to end.
+async fn asked(shutdown: &mut watch::Receiver<bool>, already: bool) {
+    if already {
+        std::future::pending::<()>().await;
+    }
+    // Who has dropped the sender cannot ask any more, and wants no sessions either.
+    let _ = shutdown.wait_for(|end| *end).await;
+}

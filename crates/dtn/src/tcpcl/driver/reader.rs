@@ -1,0 +1,155 @@
+//! The task that reads: what comes goes to the host.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::{Reader, Shared, blocking};
+use crate::Eid;
+use crate::tcpcl::message::MAX_HEAD;
+use crate::tcpcl::session::Event;
+use crate::tcpcl::settings::EndedBy;
+use crate::tcpcl::{Incoming, Refusal};
+
+/// What is read at once, bytes; the rest of the buffer is what one message without data needs.
+const READ_BUFFER: usize = 256 << 10;
+/// What is read after the end, so that closing resets nothing that is under way, bytes.
+const MAX_AFTER_END: usize = 1 << 20;
+
+/// Ends the session where its reader ends otherwise: by a panic of the host.
+struct Failed<'a>(&'a Shared);
+
+impl Drop for Failed<'_> {
+    fn drop(&mut self) {
+        let text = format!("the session with {} failed in this node; its log says where", self.0.place);
+        self.0.lock().give_up(EndedBy::Us, text);
+        self.0.wake.notify_one();
+    }
+}
+
+/// Reads until the session is over, or the other end has closed.
+pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
+    let mut buffer = vec![0; READ_BUFFER + MAX_HEAD].into_boxed_slice();
+    let mut filled = 0;
+    let _guard = Failed(&shared);
+    let mut receiver = Receiver { shared: &shared, peer: None, incoming: None };
+    while !shared.is_over() {
+        match read_some(&mut reader, &mut buffer[filled..]).await {
+            Ok(0) => shared.lock().receive_eof(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => shared.lock().receive_eof(),
+            Err(error) => shared.failed("reading", &error),
+            Ok(len) => {
+                filled += len;
+                let used = blocking(|| receiver.take(&buffer[..filled]));
+                buffer.copy_within(used..filled, 0);
+                filled -= used;
+            }
+        }
+        shared.wake.notify_one();
+    }
+    drop(receiver);
+    let mut left = MAX_AFTER_END;
+    while let Ok(len @ 1..) = read_some(&mut reader, &mut buffer).await
+        && len < left
+    {
+        left -= len;
+    }
+}
+
+/// Reads what is there: at least a byte, or the end. TLS gives a record at a time, and each call of the host costs more than that.
+async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
+    poll_fn(|context| {
+        let mut read = ReadBuf::new(buffer);
+        loop {
+            let before = read.filled().len();
+            match Pin::new(&mut *reader).poll_read(context, &mut read) {
+                Poll::Pending if before > 0 => return Poll::Ready(Ok(before)),
+                Poll::Pending => return Poll::Pending,
+                // An error comes again with the next read.
+                Poll::Ready(Err(_)) if before > 0 => return Poll::Ready(Ok(before)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) if read.filled().len() == before || read.remaining() == 0 => {
+                    return Poll::Ready(Ok(read.filled().len()));
+                }
+                Poll::Ready(Ok(())) => {}
+            }
+        }
+    })
+    .await
+}
+
+/// Hands what comes to the host.
+struct Receiver<'a> {
+    shared: &'a Shared,
+    peer: Option<Eid>,
+    incoming: Option<Box<dyn Incoming>>,
+}
+
+impl Receiver<'_> {
+    /// Takes what is complete of `input`; the number of bytes.
+    fn take(&mut self, input: &[u8]) -> usize {
+        let shared = self.shared;
+        shared.lock().set_busy(true, shared.now());
+        let mut used = 0;
+        loop {
+            let (len, event) = shared.lock().receive(&input[used..], shared.now());
+            used += len;
+            match event {
+                Some(event) => self.on_event(event),
+                None if len == 0 => break,
+                None => {}
+            }
+            if used == input.len() && shared.is_over() {
+                break;
+            }
+        }
+        shared.lock().set_busy(false, shared.now());
+        used
+    }
+
+    fn on_event(&mut self, event: Event<'_>) {
+        let (shared, host) = (self.shared, &self.shared.host);
+        match (event, self.peer.clone()) {
+            (Event::Introduced(peer), _) => self.introduce(peer),
+            (Event::Begin { announced }, Some(peer)) => match host.receive(&peer, announced) {
+                Ok(incoming) => self.incoming = Some(incoming),
+                Err(why) => self.refuse(why),
+            },
+            (Event::Data(bytes), _) => {
+                let written = self.incoming.as_mut().map_or(Err(Refusal::Retransmit), |i| i.write(bytes));
+                written.unwrap_or_else(|why| self.refuse(why));
+            }
+            (Event::Complete, _) => {
+                let finished = self.incoming.take().map_or(Err(Refusal::Retransmit), Incoming::finish);
+                shared.lock().finished(finished);
+                shared.wake.notify_one();
+            }
+            (Event::Abandoned, _) => self.incoming = None,
+            (Event::Sent(ticket), Some(peer)) => host.sent(&peer, ticket),
+            (Event::Refused(ticket, why), Some(peer)) => host.refused(&peer, ticket, why),
+            // Before the introduction there are no transfers, and TLS begins before this task.
+            (Event::StartTls | Event::Begin { .. } | Event::Sent(_) | Event::Refused(..), _) => {}
+        }
+    }
+
+    fn introduce(&mut self, peer: Eid) {
+        let shared = self.shared;
+        let proven = shared.lock().proven().cloned();
+        match shared.host.admit(&peer, proven.as_ref()) {
+            Ok(()) => {
+                shared.lock().admit(shared.now());
+                self.peer = Some(peer);
+            }
+            Err(why) => shared.lock().turn_away(&why),
+        }
+    }
+
+    fn refuse(&mut self, why: Refusal) {
+        self.incoming = None;
+        self.shared.lock().refuse(why);
+    }
+}
