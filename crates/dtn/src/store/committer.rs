@@ -236,3 +236,69 @@ impl Room {
         Ok(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bentpipe_units::ByteCount;
+
+    use super::*;
+    use crate::DtnTime;
+    use crate::bundle::Bundle;
+    use crate::store::{Extent, Key, Purpose, Record, Store, StoreConfig};
+
+    fn order(changes: Vec<Change>) -> Order {
+        Order { changes, reply: sync_channel(1).0, result: Ok(()) }
+    }
+
+    fn put(key: u64, payload: Payload) -> Change {
+        let eid = |text: &str| text.parse().unwrap();
+        let bundle =
+            Bundle::new(eid("dtn://a/"), DtnTime::UNKNOWN, key, eid("dtn://b/"), Duration::from_secs(1));
+        Change::Put(Record {
+            key: Key(key),
+            bundle: Arc::new(bundle),
+            payload,
+            received: DtnTime::UNKNOWN,
+            expires: DtnTime::UNKNOWN,
+            from: None,
+            purpose: Purpose::Forward,
+        })
+    }
+
+    #[test]
+    fn who_waits_together_shares_a_transaction_and_fails_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = StoreConfig {
+            folder: folder.path().join("store"),
+            quota: ByteCount::new(1 << 20),
+            max_bundles: 4,
+            keep_free: ByteCount::new(0),
+        };
+        let (store, _) = Store::open(config).unwrap();
+        let payload = || {
+            let mut writer = store.begin(None).unwrap();
+            writer.write(&[7; 5000]).unwrap();
+            writer.finish().unwrap()
+        };
+        let (fine, lost) = (payload(), payload());
+        let nowhere = Payload(vec![Extent { file: 77, offset: 0, len: 1 }]);
+        let empty = Payload::default;
+        let mut orders = [
+            order(vec![put(1, fine.clone())]),
+            order(vec![put(2, lost.clone()), put(3, nowhere)]),
+            order(vec![put(4, empty()), put(5, empty()), put(6, empty())]),
+            order(vec![put(7, empty())]),
+            order(vec![Change::Remove(Key(4)), put(8, empty())]),
+            order(vec![Change::Remove(Key(5))]),
+        ];
+        let before = store.core.index.serial();
+        let doomed = settle(&store.core, &mut orders);
+        assert_eq!(store.core.index.serial(), before + 1, "one transaction");
+        let fine_or_not = orders.map(|order| order.result.map_err(|error| error.is_full()));
+        assert_eq!(fine_or_not, [Ok(()), Err(false), Ok(()), Err(true), Ok(()), Ok(())]);
+        assert_eq!(doomed, [lost.0[0].file]);
+        assert_eq!((store.usage().bundles, store.usage().files), (3, 1));
+    }
+}

@@ -23,7 +23,7 @@ use super::{
 /// All calls may wait for the disk.
 #[derive(Debug, Clone)]
 pub struct Store {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     committer: Arc<Committer>,
     recovery: Arc<Recovery>,
 }

@@ -32,6 +32,7 @@ const CACHE: usize = 16 << 20;
 
 pub(crate) struct Index {
     path: PathBuf,
+    opener: Opener,
     /// Names remembered at the most.
     max_seen: u64,
     /// `None` after an error, until it could be opened again.
@@ -64,6 +65,8 @@ pub(crate) struct Contents {
     pub(crate) next_key: u64,
 }
 
+type Opener = Box<dyn Fn(&Path) -> Result<Database, redb::DatabaseError> + Send + Sync>;
+
 /// A transaction under way.
 pub(crate) struct Tables<'t> {
     records: Table<'t, u64, &'static [u8]>,
@@ -77,8 +80,14 @@ pub(crate) struct Tables<'t> {
 
 impl Index {
     pub(crate) fn open(path: PathBuf, max_seen: u64) -> Result<Self, StoreError> {
-        let database = open(&path)?;
-        Ok(Self { path, max_seen, database: RwLock::new(Some(database)), doubt: Mutex::new(None) })
+        let opener = |path: &Path| Database::builder().set_cache_size(CACHE).create(path);
+        Self::open_by(Box::new(opener), path, max_seen)
+    }
+
+    fn open_by(opener: Opener, path: PathBuf, max_seen: u64) -> Result<Self, StoreError> {
+        let index = Self { path, opener, max_seen, database: RwLock::new(None), doubt: Mutex::new(None) };
+        index.revive()?;
+        Ok(index)
     }
 
     /// Runs `work` in a transaction that is on the disk when it returns. If `work` or anything else fails, nothing has changed.
@@ -136,6 +145,14 @@ impl Index {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn serial(&self) -> u64 {
+        let read = |database: &Database| {
+            Ok(database.begin_read()?.open_table(META)?.get(SERIAL)?.map(|n| n.value()))
+        };
+        self.reading(read).unwrap().unwrap()
+    }
+
     fn reading<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let database = self.database.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let database = database.as_ref().ok_or(redb::Error::DatabaseClosed);
@@ -150,7 +167,9 @@ impl Index {
         let mut database = write(&self.database);
         let database = match database.take() {
             Some(open) => database.insert(open),
-            None => database.insert(open(&self.path)?),
+            None => database.insert(
+                (self.opener)(&self.path).map_err(|error| StoreError::index("open", &self.path, error))?,
+            ),
         };
         let mut doubt = lock(&self.doubt);
         if let Some(doubt) = doubt.as_ref() {
@@ -283,12 +302,6 @@ impl Tables<'_> {
     }
 }
 
-fn open(path: &Path) -> Result<Database, StoreError> {
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE);
-    builder.create(path).map_err(|error| StoreError::index("open", path, error))
-}
-
 /// Undoes a transaction if it counts.
 fn take_back(database: &Database, doubt: &Doubt) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
@@ -315,4 +328,153 @@ fn take_back(database: &Database, doubt: &Doubt) -> Result<(), redb::Error> {
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
+
+    use redb::StorageBackend;
+    use redb::backends::FileBackend;
+
+    use super::*;
+    use crate::DtnTime;
+    use crate::bundle::Bundle;
+    use crate::store::{Payload, Purpose};
+
+    /// A disk that fails: after so many more calls, once or for good. The data has been written nevertheless.
+    #[derive(Debug, Default)]
+    struct Faults {
+        syncs: AtomicI64,
+        writes: AtomicI64,
+        opens: AtomicI64,
+    }
+
+    #[derive(Debug)]
+    struct Flaky(FileBackend, Arc<Faults>);
+
+    fn strikes(countdown: &AtomicI64) -> Result<(), io::Error> {
+        match countdown.fetch_sub(1, Ordering::Relaxed) {
+            1 => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => Ok(()),
+        }
+    }
+
+    impl StorageBackend for Flaky {
+        fn len(&self) -> Result<u64, io::Error> {
+            self.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
+            self.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> Result<(), io::Error> {
+            self.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> Result<(), io::Error> {
+            self.0.sync_data()?;
+            strikes(&self.1.syncs)
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+            self.0.write(offset, data)?;
+            strikes(&self.1.writes)
+        }
+    }
+
+    fn flaky(folder: &Path) -> (Index, Arc<Faults>) {
+        let faults = Arc::new(Faults::default());
+        let shared = faults.clone();
+        let opener = move |path: &Path| {
+            strikes(&shared.opens)?;
+            let mut options = std::fs::OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+            Database::builder().create_with_backend(Flaky(FileBackend::new(file)?, shared.clone()))
+        };
+        (Index::open_by(Box::new(opener), folder.join("index.redb"), 100).unwrap(), faults)
+    }
+
+    fn record(key: u64) -> Record {
+        let eid = |text: &str| text.parse().unwrap();
+        let bundle =
+            Bundle::new(eid("dtn://a/"), DtnTime::UNKNOWN, key, eid("dtn://b/"), Duration::from_secs(1));
+        Record {
+            key: Key(key),
+            bundle: Arc::new(bundle),
+            payload: Payload::default(),
+            received: DtnTime::UNKNOWN,
+            expires: DtnTime::UNKNOWN,
+            from: None,
+            purpose: Purpose::Forward,
+        }
+    }
+
+    fn change(index: &Index, changes: &[Change]) -> Result<(), StoreError> {
+        index.transact(|tables| changes.iter().try_for_each(|change| tables.apply(change))).map(|_| ())
+    }
+
+    fn state(index: &Index) -> String {
+        let contents = index.contents().unwrap();
+        format!("{:?} {:?}", contents.records, contents.seen)
+    }
+
+    /// All that can change: one comes, one goes, one changes, one is replaced, one name comes, one goes.
+    fn changes() -> Vec<Change> {
+        let seen = |sequence, until| Change::Seen {
+            id: record(sequence).bundle.id.clone(),
+            until: DtnTime::from_millis(until),
+        };
+        let replaced = Record { expires: DtnTime::from_millis(9), ..record(3) };
+        vec![
+            Change::Forget(DtnTime::from_millis(20)),
+            Change::Remove(Key(1)),
+            Change::Purpose(Key(2), Purpose::Deliver),
+            Change::Put(replaced),
+            Change::Put(record(4)),
+            seen(7, 30),
+            seen(8, 40),
+        ]
+    }
+
+    fn filled(folder: &Path) -> (Index, Arc<Faults>) {
+        let (index, faults) = flaky(folder);
+        let mut first: Vec<Change> = (1..=3).map(|key| Change::Put(record(key))).collect();
+        first.push(Change::Seen { id: record(6).bundle.id.clone(), until: DtnTime::from_millis(10) });
+        first.push(Change::Seen { id: record(7).bundle.id.clone(), until: DtnTime::from_millis(30) });
+        change(&index, &first).unwrap();
+        (index, faults)
+    }
+
+    /// The last sync of a commit fails after all has been written: what counts on the disk is taken back.
+    #[test]
+    fn a_commit_that_failed_does_not_count_even_if_it_reached_the_disk() {
+        for (kind, nth) in (1..=3).map(|nth| ("sync", nth)).chain((1..=12).map(|nth| ("write", nth))) {
+            for fails_to_open in [false, true] {
+                let folder = tempfile::tempdir().unwrap();
+                let (index, faults) = filled(folder.path());
+                let before = state(&index);
+                let countdown = if kind == "sync" { &faults.syncs } else { &faults.writes };
+                countdown.store(nth, Ordering::Relaxed);
+                faults.opens.store(i64::from(fails_to_open), Ordering::Relaxed);
+                let outcome = change(&index, &changes());
+                let struck = countdown.load(Ordering::Relaxed) <= 0;
+                countdown.store(0, Ordering::Relaxed);
+                if outcome.is_err() {
+                    assert!(struck, "{kind} {nth}");
+                    assert_eq!(state(&index), before, "{kind} {nth}");
+                    change(&index, &changes()).unwrap();
+                }
+                let after = state(&index);
+                assert_ne!(after, before);
+                drop(index);
+                let again = Index::open(folder.path().join("index.redb"), 100).unwrap();
+                assert_eq!(state(&again), after, "{kind} {nth}");
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use bentpipe_dtn::bundle::Bundle;
 use bentpipe_dtn::store::{Change, Key, Payload, Purpose, Record, Store, StoreConfig, StoreError};
 use bentpipe_units::ByteCount;
 
-pub fn config(folder: &Path) -> StoreConfig {
+pub(crate) fn config(folder: &Path) -> StoreConfig {
     StoreConfig {
         folder: folder.join("store"),
         quota: ByteCount::new(1 << 30),
@@ -20,12 +20,12 @@ pub fn config(folder: &Path) -> StoreConfig {
     }
 }
 
-pub fn open(folder: &Path) -> (Store, Vec<Record>) {
+pub(crate) fn open(folder: &Path) -> (Store, Vec<Record>) {
     Store::open(config(folder)).unwrap()
 }
 
 /// The bundle number `number`.
-pub fn bundle(number: u64, len: u64) -> Bundle {
+pub(crate) fn bundle(number: u64, len: u64) -> Bundle {
     let (source, destination) = ("dtn://gs1/test".parse().unwrap(), "dtn://gs2/in".parse().unwrap());
     let created = DtnTime::from_millis(1_000_000);
     let mut bundle = Bundle::new(source, created, number, destination, Duration::from_secs(3600));
@@ -33,7 +33,7 @@ pub fn bundle(number: u64, len: u64) -> Bundle {
     bundle
 }
 
-pub fn record(store: &Store, number: u64, payload: Payload) -> Record {
+pub(crate) fn record(store: &Store, number: u64, payload: Payload) -> Record {
     let bundle = bundle(number, payload.len());
     Record {
         key: store.next_key(),
@@ -47,7 +47,7 @@ pub fn record(store: &Store, number: u64, payload: Payload) -> Record {
 }
 
 /// The bytes of payload `number`.
-pub fn bytes(number: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = |_| {
         state ^= state << 13;
@@ -58,28 +58,28 @@ pub fn bytes(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(next).collect()
 }
 
-pub fn payload(store: &Store, number: u64, len: usize) -> Result<Payload, StoreError> {
+pub(crate) fn payload(store: &Store, number: u64, len: usize) -> Result<Payload, StoreError> {
     let mut writer = store.begin(None)?;
     writer.write(&bytes(number, len))?;
     writer.finish()
 }
 
 /// Keeps bundle `number` with a payload of `len` bytes.
-pub fn keep(store: &Store, number: u64, len: usize) -> Result<Key, StoreError> {
+pub(crate) fn keep(store: &Store, number: u64, len: usize) -> Result<Key, StoreError> {
     let record = record(store, number, payload(store, number, len)?);
     let key = record.key;
     store.commit(vec![Change::Put(record)])?;
     Ok(key)
 }
 
-pub fn read(store: &Store, payload: &Payload) -> Vec<u8> {
+pub(crate) fn read(store: &Store, payload: &Payload) -> Vec<u8> {
     let mut all = Vec::new();
     store.read(payload).read_to_end(&mut all).unwrap();
     all
 }
 
 /// Names in the folder of payloads.
-pub fn files(folder: &Path) -> Vec<String> {
+pub(crate) fn files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder.join("store/payloads")).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -88,7 +88,7 @@ pub fn files(folder: &Path) -> Vec<String> {
 }
 
 /// Waits until the folder of payloads has so many files: they are deleted after the commit has returned.
-pub fn wait_for_files(folder: &Path, count: usize) {
+pub(crate) fn wait_for_files(folder: &Path, count: usize) {
     let until = std::time::Instant::now() + Duration::from_secs(30);
     while files(folder).len() != count {
         assert!(std::time::Instant::now() < until, "{:?} instead of {count} files", files(folder));

@@ -1,0 +1,42 @@
+//! No descriptor is left: this file has one test, because that hits the whole process.
+
+#[path = "store_common/mod.rs"]
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+
+use bentpipe_dtn::store::Change;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use common::{bytes, files, keep, open, payload, read, record};
+
+#[test]
+fn without_descriptors_the_store_says_so_and_goes_on_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = open(folder.path());
+    let old = record(&store, 0, payload(&store, 0, 100_000).unwrap());
+    store.commit(vec![Change::Put(old.clone())]).unwrap();
+    let old_limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..old_limit.clone() }).unwrap();
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert!(!taken.is_empty());
+
+    let error = keep(&store, 1, 100_000).unwrap_err().to_string();
+    assert!(error.contains("cannot create") && error.contains("LimitNOFILE"), "{error}");
+    let error = store.read(&old.payload).read(&mut [0; 10]).unwrap_err().to_string();
+    assert!(error.contains("cannot open") && error.contains("LimitNOFILE"), "{error}");
+    // Small bundles need none, and what goes needs none.
+    let small = keep(&store, 2, 1000).unwrap();
+    store.commit(vec![Change::Remove(small)]).unwrap();
+    assert_eq!(store.usage().bytes.get(), 100_000);
+
+    drop(taken);
+    assert_eq!(files(folder.path()).len(), 1);
+    keep(&store, 3, 100_000).unwrap();
+    assert_eq!(read(&store, &old.payload), bytes(0, 100_000));
+    setrlimit(Resource::Nofile, old_limit).unwrap();
+}
