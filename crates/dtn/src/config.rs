@@ -231,7 +231,8 @@ impl NodeConfig {
 
     fn resolve(&mut self, folder: &std::path::Path) {
         let node = &mut self.node;
-        let own = [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
+        let own =
+            [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
         let of_peers = self.peers.iter_mut().map(|peer| peer.certificate.as_mut());
         let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
             InletSettings::Folder { folder, .. } => Some(folder),
@@ -254,7 +255,9 @@ impl NodeConfig {
             return Some(format!("node.id = \"{}\" is no node; write dtn://name/ or ipn:5.0", node.id));
         }
         if node.certificate.is_some() != node.key.is_some() {
-            return Some("node.certificate and node.key go together; `bentpipe dtn identity` makes both".into());
+            return Some(
+                "node.certificate and node.key go together; `bentpipe dtn identity` makes both".into(),
+            );
         }
         if node.lifetime.get().is_zero() {
             return Some("node.lifetime is zero: every bundle would be given up at once".into());
@@ -269,7 +272,9 @@ impl NodeConfig {
         let of_listeners = self.listen.iter().filter_map(|listen| listen.leg.as_ref());
         let mut named = of_listeners.chain(self.peers.iter().filter_map(|peer| peer.leg.as_ref()));
         let unknown = named.find(|leg| !self.legs.contains_key(*leg))?;
-        Some(format!("there is no leg \"{unknown}\"; write [legs.{unknown}], or leave leg out for the terrestrial one"))
+        Some(format!(
+            "there is no leg \"{unknown}\"; write [legs.{unknown}], or leave leg out for the terrestrial one"
+        ))
     }
 
     fn doubtful_peer(&self) -> Option<String> {
@@ -307,7 +312,10 @@ impl NodeConfig {
     fn doubtful_route(&self) -> Option<String> {
         let known = |id: &Eid| self.peers.iter().any(|peer| peer.id == *id);
         let route = self.routes.iter().find(|route| !known(&route.via))?;
-        Some(format!("the route to {} goes via {}, who is no peer; add [[peers]] with that id", route.to, route.via))
+        Some(format!(
+            "the route to {} goes via {}, who is no peer; add [[peers]] with that id",
+            route.to, route.via
+        ))
     }
 
     fn doubtful_contact(&self) -> Option<String> {

@@ -48,5 +48,8 @@ impl Dtn {
 
 /// What runs a command's conversation with the node.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start the command's runtime")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the command's runtime")
 }

@@ -107,7 +107,12 @@ async fn send(
 }
 
 /// Stores a body as a bundle.
-async fn take(node: &Node, options: &SendOptions, length: Option<u64>, mut body: Body) -> Result<Sent, Failure> {
+async fn take(
+    node: &Node,
+    options: &SendOptions,
+    length: Option<u64>,
+    mut body: Body,
+) -> Result<Sent, Failure> {
     let bundle = node.bundle(options)?;
     let id = bundle.id.to_string();
     let mut reception = block_in_place(|| node.begin(bundle, length))?;
@@ -248,7 +253,11 @@ impl From<Refused> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        let code = if error.is_full() { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let code = if error.is_full() {
+            StatusCode::INSUFFICIENT_STORAGE
+        } else {
+            StatusCode::INTERNAL_SERVER_ERROR
+        };
         Self(code, error.to_string())
     }
 }

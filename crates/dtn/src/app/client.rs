@@ -115,7 +115,8 @@ impl Client {
             let value = response.headers().get(name).and_then(|value| value.to_str().ok());
             value.map(str::to_owned).ok_or_else(|| self.broken(format!("its answer has no {name}")))
         };
-        let number = |name: &str| header(name)?.parse().map_err(|_| self.broken(format!("its {name} is no number")));
+        let number =
+            |name: &str| header(name)?.parse().map_err(|_| self.broken(format!("its {name} is no number")));
         Ok(Some(Delivery {
             key: number("bundle-key")?,
             id: header("bundle-id")?,
@@ -140,7 +141,11 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, String)]) -> Result<T, ClientError> {
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<T, ClientError> {
         let response = self.request(Method::GET, path, query, Empty::new()).await?;
         self.json(response).await
     }
@@ -157,7 +162,8 @@ impl Client {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut sender = self.connect().await?;
-        let request = Request::builder().method(method).uri(target(path, query)).header("host", "localhost").body(body);
+        let request =
+            Request::builder().method(method).uri(target(path, query)).header("host", "localhost").body(body);
         let request = request.map_err(|error| self.broken(error.to_string()))?;
         sender.send_request(request).await.map_err(|error| self.broken(error.to_string()))
     }
@@ -188,9 +194,11 @@ impl Client {
             return Ok(response);
         }
         let status = response.status().as_u16();
-        let body = response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let body =
+            response.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let document: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = document["error"].as_str().map_or_else(|| format!("the node answered {status}"), str::to_owned);
+        let message =
+            document["error"].as_str().map_or_else(|| format!("the node answered {status}"), str::to_owned);
         Err(ClientError::Refused { status, message })
     }
 

@@ -43,7 +43,8 @@ pub(crate) fn text(status: &NodeStatus) -> String {
     ];
     for (name, help, value) in of_peers {
         let samples = by_peer(value);
-        let samples: Vec<(&str, f64)> = samples.iter().map(|(label, value)| (label.as_str(), *value)).collect();
+        let samples: Vec<(&str, f64)> =
+            samples.iter().map(|(label, value)| (label.as_str(), *value)).collect();
         family(&mut text, &format!("bentpipe_dtn_{name}"), "gauge", help, &samples);
     }
     text

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::bundle::{BundleId, Fragment, Priority};
+use crate::bundle::{Bundle, BundleId, Fragment, Priority};
 use crate::route::{Decision, Routes};
 use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
@@ -106,7 +106,8 @@ impl Agenda {
     fn route(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
         let entry = self.entries.get(&key)?;
         let bundle = &entry.record.bundle;
-        let status = match self.routes.next(&bundle.destination, bundle.payload_len, now, &entry.refused_by) {
+        let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &entry.refused_by)
+        {
             Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
             Decision::Via { from, .. } => Status::Parked(from),
             Decision::NoRoute => Status::Parked(now.after(TRY_AGAIN)),
@@ -266,10 +267,10 @@ impl Agenda {
         matches!(self.routes.next(peer, 0, now, &[]), Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
     }
 
-    /// Where a bundle of this length to this endpoint may be cut so that it fits.
-    pub(crate) fn fits(&self, destination: &Eid, now: DtnTime) -> Option<u64> {
-        match self.routes.next(destination, 0, now, &[]) {
-            Decision::Via { fits, .. } => fits,
+    /// How many of a bundle's bytes get through in the contact that it goes in.
+    pub(crate) fn fits(&self, bundle: &Bundle, now: DtnTime) -> Option<u64> {
+        match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &[]) {
+            Decision::Via { fits, .. } => Some(fits),
             Decision::NoRoute => None,
         }
     }

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::Eid;
@@ -174,7 +174,8 @@ impl Node {
         let blocks = bundle.encoded_len() - bundle.payload_len;
         // A fragment's head is a little longer than that of the whole: two more numbers of at most nine bytes.
         let of_transfer = limit.saturating_sub(blocks + 32);
-        let of_contact = self.agenda().fits(&bundle.destination, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
+        let of_contact =
+            self.agenda().fits(bundle, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
         let chosen = self.0.peers.get(peer).and_then(|peer| peer.settings.fragment_above);
         of_transfer.min(of_contact).min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
     }
@@ -188,7 +189,13 @@ impl Node {
         let piece = |range: &Range<u64>| {
             let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
             let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));
-            Some(Record { key, bundle: Arc::new(bundle), payload, purpose: Purpose::Forward, ..record.clone() })
+            Some(Record {
+                key,
+                bundle: Arc::new(bundle),
+                payload,
+                purpose: Purpose::Forward,
+                ..record.clone()
+            })
         };
         let pieces: Option<Vec<Record>> = ranges.iter().map(piece).collect();
         let Some(pieces) = pieces.filter(|pieces| !pieces.is_empty()) else {

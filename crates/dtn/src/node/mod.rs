@@ -86,9 +86,9 @@ impl Node {
         let now = clock();
         let mut agenda = Agenda::new(routes(config));
         // Reports that had been read when the last process ended.
-        let (read, waiting): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| {
-            record.bundle.is_admin && record.purpose == Purpose::Deliver
-        });
+        let (read, waiting): (Vec<_>, Vec<_>) = records
+            .into_iter()
+            .partition(|record| record.bundle.is_admin && record.purpose == Purpose::Deliver);
         for record in waiting {
             agenda.insert(record, now);
         }
@@ -371,7 +371,9 @@ impl Node {
     fn take_report(&self, bundle: &Bundle, payload: &Payload) {
         match reports::read(&self.0.store, payload) {
             Ok(reports) => reports.iter().for_each(|report| self.note(report)),
-            Err(error) => tracing::warn!("{} sent an administrative record that is none: {error}", bundle.id.source),
+            Err(error) => {
+                tracing::warn!("{} sent an administrative record that is none: {error}", bundle.id.source)
+            }
         }
     }
 
@@ -418,7 +420,8 @@ fn whole(
 ) -> Option<Record> {
     let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| agenda.get(*key)).collect();
     let records = records?;
-    let first = records.iter().find(|record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0))?;
+    let first =
+        records.iter().find(|record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0))?;
     let slices = plan.iter().flat_map(|(index, range)| records[*index].payload.slice(range.clone()).0);
     Some(Record {
         key,
@@ -431,18 +434,30 @@ fn whole(
     })
 }
 
+/// What the configuration says about ways.
 fn routes(config: &NodeConfig) -> Routes {
-    let contacts = config.contacts.iter().map(|contact| Contact {
-        from: contact.from.clone(),
-        to: contact.to.clone(),
-        start: contact.start.0,
-        end: contact.end.0,
-        rate: contact.rate,
-        delay: contact.delay.get(),
-    });
-    let via = config.routes.iter().map(|route| (route.to.clone(), route.via.clone()));
-    let neighbours = config.peers.iter().map(|peer| peer.id.clone());
-    Routes::new(config.node.id.clone(), neighbours.collect(), via.collect(), contacts.collect())
+    let mut routes = Routes::new(&config.node.id);
+    for peer in &config.peers {
+        routes.add_neighbour(&peer.id);
+    }
+    for route in &config.routes {
+        routes.add_route(route.to.clone(), &route.via);
+    }
+    for contact in &config.contacts {
+        let contact = Contact {
+            from: contact.from.clone(),
+            to: contact.to.clone(),
+            start: contact.start.0,
+            end: contact.end.0,
+            rate: contact.rate,
+            delay: contact.delay.get(),
+        };
+        if let Err(error) = routes.add_contact(contact) {
+            // The configuration has been checked.
+            tracing::error!("{error}");
+        }
+    }
+    routes
 }
 
 /// This host's clock.

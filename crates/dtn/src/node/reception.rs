@@ -84,10 +84,10 @@ impl FromPeer {
     }
 
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
-        while !bytes.is_empty() {
+        loop {
             let (consumed, piece) = self.decoder.feed(bytes)?;
             match piece {
-                Piece::More => {}
+                Piece::More => return Ok(()),
                 Piece::Head(mut bundle) => {
                     self.look_at(&mut bundle)?;
                     self.writer = Some(self.node.store().begin(Some(bundle.payload_len))?);
@@ -102,7 +102,6 @@ impl FromPeer {
             }
             bytes = &bytes[consumed..];
         }
-        Ok(())
     }
 
     /// What can be said of a bundle before its payload has come.
@@ -124,7 +123,10 @@ impl FromPeer {
         let unknown = bundle.process_unknown_blocks();
         if unknown.delete {
             self.node.report(bundle, Status::Deleted, ReasonCode::BlockUnsupported);
-            return Err(Refused::Unusable(format!("{} has a block that this node does not know and must", bundle.id)));
+            return Err(Refused::Unusable(format!(
+                "{} has a block that this node does not know and must",
+                bundle.id
+            )));
         }
         if unknown.report {
             self.node.report_anyway(bundle, Status::Received, ReasonCode::BlockUnsupported);

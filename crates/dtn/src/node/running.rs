@@ -20,11 +20,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::app;
-use crate::transfer::{self, InletSettings};
 use crate::config::{ConfigError, NodeConfig, PeerSettings};
 use crate::store::{Store, StoreConfig, StoreError};
 use crate::tcpcl::identity::{self, Identity, IdentityError};
 use crate::tcpcl::{self, PeerOverride, Role, SessionEnd, SessionSettings, Tls, TlsConfig};
+use crate::transfer::{self, InletSettings};
 
 use super::Node;
 use super::host::Visit;
@@ -129,13 +129,15 @@ impl Prepared {
         }
         let listener = |listen: &crate::config::Listen| {
             let leg = leg(&legs, listen.leg.as_deref());
-            let listener = bind(listen.address, leg).map_err(NodeError::system(format!("listen at {}", listen.address)))?;
+            let listener = bind(listen.address, leg)
+                .map_err(NodeError::system(format!("listen at {}", listen.address)))?;
             Ok((listener, listen.leg.clone()))
         };
         let listeners = config.listen.iter().map(listener).collect::<Result<_, NodeError>>()?;
         let inlet = |inlet: &InletSettings| match inlet {
             InletSettings::Http { address, .. } => Some(
-                bind_transparent(*address).map_err(NodeError::system(format!("listen for HTTP PUTs at {address}"))),
+                bind_transparent(*address)
+                    .map_err(NodeError::system(format!("listen for HTTP PUTs at {address}"))),
             ),
             InletSettings::Folder { .. } => None,
         };
@@ -183,7 +185,15 @@ impl Prepared {
         for id in node.0.peers.keys() {
             sessions.spawn(office.clone().connect(id.clone()));
         }
-        Ok(Running { node, addresses, stop, sessions, services, socket: config.node.socket, _sharing: sharing })
+        Ok(Running {
+            node,
+            addresses,
+            stop,
+            sessions,
+            services,
+            socket: config.node.socket,
+            _sharing: sharing,
+        })
     }
 }
 
@@ -293,12 +303,16 @@ impl Office {
     }
 
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<TcpStream> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        leg(&self.legs, peer.settings.leg.as_deref()).apply_before_connect(socket.as_fd(), Weight::default())?;
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        leg(&self.legs, peer.settings.leg.as_deref())
+            .apply_before_connect(socket.as_fd(), Weight::default())?;
         let connecting = TcpSocket::from_std_stream(socket.into()).connect(address);
         match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {CONNECT_WITHIN:?}"))),
+            Err(_) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {CONNECT_WITHIN:?}")))
+            }
         }
     }
 
@@ -335,7 +349,9 @@ fn name(end: &SessionEnd, address: SocketAddr) -> String {
 }
 
 fn tls(config: &NodeConfig) -> Result<Option<Arc<TlsConfig>>, IdentityError> {
-    let (Some(certificate), Some(key)) = (&config.node.certificate, &config.node.key) else { return Ok(None) };
+    let (Some(certificate), Some(key)) = (&config.node.certificate, &config.node.key) else {
+        return Ok(None);
+    };
     let identity = Identity::load(certificate, key)?;
     let mut pinned = Vec::new();
     for peer in &config.peers {
@@ -406,7 +422,8 @@ async fn serve(node: Node, socket: &Path) -> Result<impl Future<Output = ()> + u
     };
     let action = format!("listen for applications at {}", socket.display());
     let listener = listener.map_err(NodeError::system(action.clone()))?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660)).map_err(NodeError::system(action))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))
+        .map_err(NodeError::system(action))?;
     Ok(async move {
         if let Err(error) = axum::serve(listener, app::router(node)).await {
             tracing::error!("applications are not served any more: {error}");

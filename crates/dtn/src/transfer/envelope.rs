@@ -118,7 +118,11 @@ mod tests {
         let sent = Envelope {
             target: "/a/b?c".into(),
             server: Some("192.0.2.1:80".parse().unwrap()),
-            fields: vec![field("host", "example.org"), field("Connection", "close"), field("content-length", "4")],
+            fields: vec![
+                field("host", "example.org"),
+                field("Connection", "close"),
+                field("content-length", "4"),
+            ],
         };
         let mut payload = sent.encode();
         payload.extend(b"body");

@@ -80,7 +80,10 @@ impl Inlet {
                     self.seen.remove(&path);
                 }
                 Err(error) => {
-                    tracing::warn!("cannot send {}, trying again in {AFTER_FAILURE:?}: {error}", path.display());
+                    tracing::warn!(
+                        "cannot send {}, trying again in {AFTER_FAILURE:?}: {error}",
+                        path.display()
+                    );
                     if let Some(seen) = self.seen.get_mut(&path) {
                         seen.not_before = Some(now + AFTER_FAILURE);
                     }
@@ -184,7 +187,8 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
         let mut found = Vec::new();
         files(folder.path(), DEEPEST, &mut found).unwrap();
-        let mut names: Vec<_> = found.iter().map(|(path, _)| path.strip_prefix(folder.path()).unwrap()).collect();
+        let mut names: Vec<_> =
+            found.iter().map(|(path, _)| path.strip_prefix(folder.path()).unwrap()).collect();
         names.sort();
         assert_eq!(names, [Path::new("a"), Path::new("in/b")]);
     }

@@ -47,7 +47,8 @@ impl FolderOutlet {
         let partial = self.folder.join(format!(".{}.part", key.0));
         let mut file = File::create(&partial)?;
         let written = io::copy(payload, &mut file).and_then(|_| file.sync_all());
-        let named = written.and_then(|()| fs::rename(&partial, path)).and_then(|()| File::open(folder)?.sync_all());
+        let named =
+            written.and_then(|()| fs::rename(&partial, path)).and_then(|()| File::open(folder)?.sync_all());
         named.inspect_err(|_| drop(fs::remove_file(&partial)))
     }
 }
@@ -64,7 +65,8 @@ fn file_name(target: &str) -> Result<PathBuf, String> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut name = PathBuf::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        let bytes = decode(part).ok_or_else(|| format!("{target:?} has a percent sign that stands for nothing"))?;
+        let bytes =
+            decode(part).ok_or_else(|| format!("{target:?} has a percent sign that stands for nothing"))?;
         // Neither out of the folder, nor what is hidden, nor what no file can be called.
         if bytes.starts_with(b".") || bytes.contains(&b'/') || bytes.contains(&0) {
             return Err(format!("{target:?} is no name that a file may have here"));

@@ -97,7 +97,8 @@ async fn put(
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-    let head = Envelope { target, server: Some(server), fields: parts.headers.iter().map(field).collect() }.encode();
+    let head =
+        Envelope { target, server: Some(server), fields: parts.headers.iter().map(field).collect() }.encode();
     if head.len() > LONGEST_HEAD {
         return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too long".into()));
     }
@@ -107,7 +108,8 @@ async fn put(
     let mut reception = block_in_place(|| node.begin(bundle, announced)).map_err(refused)?;
     block_in_place(|| reception.write(&head)).map_err(refused)?;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
+        let frame =
+            frame.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
         if let Some(part) = frame.data_ref() {
             block_in_place(|| reception.write(part)).map_err(refused)?;
         }

@@ -37,10 +37,11 @@ impl HttpOutlet {
 impl Outlet for HttpOutlet {
     async fn deliver(&self, node: &Node, record: &Record) -> Result<(), Failure> {
         let mut payload = node.store().read(&record.payload);
-        let (envelope, head) = block_in_place(|| Envelope::read(&mut payload)).map_err(|error| match error {
-            NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
-            NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
-        })?;
+        let (envelope, head) =
+            block_in_place(|| Envelope::read(&mut payload)).map_err(|error| match error {
+                NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
+                NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
+            })?;
         let server = self.server.or(envelope.server).ok_or_else(|| {
             Failure::ForGood("it names no server; say server = \"ADDRESS:PORT\" in the outlet for what comes from a folder".into())
         })?;
@@ -106,7 +107,13 @@ mod tests {
         let server = "192.0.2.1:80".parse().unwrap();
         let verdict = |code| verdict(server, StatusCode::from_u16(code).unwrap());
         assert!(verdict(201).is_ok() && verdict(204).is_ok());
-        assert!(matches!(verdict(503), Err(Failure::ForNow(_))) && matches!(verdict(429), Err(Failure::ForNow(_))));
-        assert!(matches!(verdict(404), Err(Failure::ForGood(_))) && matches!(verdict(301), Err(Failure::ForGood(_))));
+        assert!(
+            matches!(verdict(503), Err(Failure::ForNow(_)))
+                && matches!(verdict(429), Err(Failure::ForNow(_)))
+        );
+        assert!(
+            matches!(verdict(404), Err(Failure::ForGood(_)))
+                && matches!(verdict(301), Err(Failure::ForGood(_)))
+        );
     }
 }

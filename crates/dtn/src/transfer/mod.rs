@@ -18,8 +18,8 @@ use bentpipe_units::Span;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use crate::{Eid, EidPattern};
 use crate::node::{Node, NodeError, SendOptions};
+use crate::{Eid, EidPattern};
 
 mod envelope;
 mod folder_inlet;

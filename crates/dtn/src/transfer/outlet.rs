@@ -60,7 +60,12 @@ pub(super) async fn serve<O: Outlet>(node: Node, endpoint: Eid, from: EidPattern
 async fn deliver<O: Outlet>(node: &Node, record: &Record, from: &EidPattern, outlet: &O) {
     let id = &record.bundle.id;
     if !from.matches(&id.source) {
-        return give_up(node, record, &format!("this outlet takes nothing from {}", id.source), ReasonCode::NoInformation);
+        return give_up(
+            node,
+            record,
+            &format!("this outlet takes nothing from {}", id.source),
+            ReasonCode::NoInformation,
+        );
     }
     let mut wait = FIRST_WAIT;
     loop {
@@ -68,12 +73,16 @@ async fn deliver<O: Outlet>(node: &Node, record: &Record, from: &EidPattern, out
             Ok(()) => match block_in_place(|| node.acknowledge(record.key)) {
                 Ok(_) => return tracing::info!("{id} has come out"),
                 // It will come out twice, which does no harm.
-                Err(error) => tracing::error!("{id} has come out, but the store cannot write that down: {error}"),
+                Err(error) => {
+                    tracing::error!("{id} has come out, but the store cannot write that down: {error}")
+                }
             },
             Err(Failure::ForGood(why)) => {
                 return give_up(node, record, &why, ReasonCode::DestinationUnavailable);
             }
-            Err(Failure::ForNow(why)) => tracing::warn!("{id} does not come out yet, trying again in {wait:?}: {why}"),
+            Err(Failure::ForNow(why)) => {
+                tracing::warn!("{id} does not come out yet, trying again in {wait:?}: {why}")
+            }
         }
         if record.expires <= clock().after(wait) {
             return give_up(node, record, "its time is over", ReasonCode::LifetimeExpired);

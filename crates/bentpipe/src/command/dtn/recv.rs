@@ -118,11 +118,12 @@ async fn store(delivery: &mut Delivery, path: &Path) -> anyhow::Result<()> {
     let outcome = async {
         copy(delivery, &mut file).await?;
         file.sync_all().with_context(cannot)?;
-        std::fs::rename(&partial, path).with_context(|| format!("cannot name the payload {}", path.display()))?;
+        std::fs::rename(&partial, path)
+            .with_context(|| format!("cannot name the payload {}", path.display()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).with_context(|| {
-            format!("cannot make sure that {} lasts", path.display())
-        })
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(|| format!("cannot make sure that {} lasts", path.display()))
     };
     outcome.await.inspect_err(|_| drop(std::fs::remove_file(&partial)))
 }
@@ -140,7 +141,12 @@ async fn copy(delivery: &mut Delivery, to: &mut impl Write) -> anyhow::Result<()
     }
     bar.finish_and_clear();
     if copied != delivery.len {
-        bail!("{} of the {} bytes of {} have come; the node has them all, try again", copied, delivery.len, delivery.id);
+        bail!(
+            "{} of the {} bytes of {} have come; the node has them all, try again",
+            copied,
+            delivery.len,
+            delivery.id
+        );
     }
     to.flush().context("cannot write the payload")
 }

@@ -141,7 +141,9 @@ async fn delivery(client: &Client, sent: &Sent, begun: Instant, wait: Duration) 
 
 fn bar(len: Option<u64>) -> ProgressBar {
     let (bar, template) = match len {
-        Some(len) => (ProgressBar::new(len), "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}"),
+        Some(len) => {
+            (ProgressBar::new(len), "{bar:40} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}")
+        }
         None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {bytes_per_sec}"),
     };
     bar.with_style(ProgressStyle::with_template(template).expect("the template is valid"))

@@ -25,7 +25,8 @@ impl Status {
         let client = Client::new(&self.socket.socket);
         let (status, bundles) = super::runtime()?.block_on(async {
             let status: Value = client.get("/status", &[]).await?;
-            let bundles: Option<Value> = if self.bundles { Some(client.get("/bundles", &[]).await?) } else { None };
+            let bundles: Option<Value> =
+                if self.bundles { Some(client.get("/bundles", &[]).await?) } else { None };
             anyhow::Ok((status, bundles))
         })?;
         if self.json {
@@ -47,7 +48,12 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
     let (store, waiting, totals) = (&status["store"], &status["waiting"], &status["totals"]);
     let mut text = String::new();
     // Writing to a String does not fail.
-    let _ = writeln!(text, "{}  up {:.0} s", word(&status["node"]), status["uptime_s"].as_f64().unwrap_or_default());
+    let _ = writeln!(
+        text,
+        "{}  up {:.0} s",
+        word(&status["node"]),
+        status["uptime_s"].as_f64().unwrap_or_default()
+    );
     let _ = writeln!(
         text,
         "store     {} bundles, {} of {} bytes",
