@@ -1,5 +1,6 @@
 use super::*;
-use crate::tcpcl::message::{CONTACT_LEN, TransferExtensions};
+use crate::tcpcl::PeerOverride;
+use crate::tcpcl::message::{CONTACT_LEN, SessInit, TransferExtensions};
 use proptest::prelude::*;
 
 fn at(seconds: u64) -> Time {
