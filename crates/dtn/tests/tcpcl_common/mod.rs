@@ -171,6 +171,7 @@ impl Incoming for TestIncoming {
         self.len += bytes.len() as u64;
         let mut seen = self.seen.lock().unwrap();
         seen.longest_write = seen.longest_write.max(bytes.len());
+        self.news.notify_one();
         if self.refuse_after.is_some_and(|limit| self.len > limit) {
             return Err(Refusal::NoResources);
         }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::tcpcl::message::{CONTACT_LEN, TransferExtensions};
+use crate::tcpcl::PeerOverride;
+use crate::tcpcl::message::{CONTACT_LEN, SessInit, TransferExtensions};
 use proptest::prelude::*;
 
 fn at(seconds: u64) -> Time {
@@ -445,7 +446,7 @@ fn a_refused_transfer_is_not_continued() {
     line.session.begin(7, 700);
     line.session.segment(&mut Vec::new(), at(0)).unwrap();
     let refuse = Message::Refuse { reason: Refusal::Completed, id: 0 };
-    assert_eq!(line.gets(&[refuse.clone()]), ["Refused(7, Completed)"]);
+    assert_eq!(line.gets(std::slice::from_ref(&refuse)), ["Refused(7, Completed)"]);
     assert_eq!(line.session.sending(), None);
     assert_eq!(line.session.segment(&mut Vec::new(), at(0)), None);
     // dtn7-rs acknowledges before it refuses, so what is late is overlooked.
