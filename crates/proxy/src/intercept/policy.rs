@@ -215,6 +215,20 @@ mod tests {
     }
 
     #[test]
+    fn where_only_the_bundle_node_can_have_it_a_rule_before_one_for_the_node_passes() {
+        let rules = rules(
+            "[[rules]]\naction = \"split\"\nport = 1\n[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 2\n\
+             [[rules]]\naction = \"bundle\"\nport = 3\ncomment = \"c\"\n[[rules]]\naction = \"pass\"\nport = 4\n",
+        );
+        assert_eq!(
+            bundles(&rules),
+            "\t\ttcp dport 1 return\n\t\ttcp dport 2 return\n\t\ttcp dport 3 goto bundle_if_routed comment \"c\"\n"
+        );
+        assert!(connections(&rules, Handshake::Early).contains("\t\ttcp dport 3 goto bundle comment"));
+        assert!(!datagrams(&rules).contains("dport 3"));
+    }
+
+    #[test]
     fn a_weight_has_a_chain_of_its_own_for_each_handshake() {
         let rules = rules(
             "[[rules]]\naction = \"split\"\nport = 1\nweight = 4\n[[rules]]\naction = \"split\"\nport = 2\nweight = 1\n\
