@@ -33,8 +33,8 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     lines.collect()
 }
 
-/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a sign of
-/// life from the daemon. No line behind the last rule that says `bundle`.
+/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a
+/// sign of life from the daemon. No line behind the last rule that says `bundle`.
 pub(super) fn bundles(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
