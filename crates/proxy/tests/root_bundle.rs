@@ -233,9 +233,32 @@ fn the_node_takes_connections_when_the_daemon_is_dead_and_while_they_would_come_
     wait_until_forgotten(&net);
     exchange(&mut client, &mut ours);
     SERVER.into_iter().for_each(|address| drop(node.expect(&net.client, web(address))));
+    node.close();
+    probes().into_iter().for_each(|probe| server.connect(&net.client, probe));
+    let _node = Node::open(&net, PORT);
     // Nobody sets them up again, and a SYN that is given to a listener and forwarded would be dropped.
     for family in ["-4", "-6"] {
         net.gateway.run(&format!("ip {family} rule del pref 7600"));
     }
     probes().into_iter().for_each(|probe| server.connect(&net.client, probe));
+}
+
+#[test]
+fn what_the_node_has_survives_the_daemons_end_and_goes_on_at_its_next_start() {
+    let Some(net) = network() else { return };
+    let (node, server) = (Node::open(&net, PORT), Server::open(&net.server, 80));
+    let daemon = with_rules(&net, RULE);
+    let mut pairs = SERVER.map(|address| node.expect(&net.client, web(address)));
+    daemon.stop();
+    probes().into_iter().for_each(|probe| server.connect(&net.client, probe));
+    for (client, _) in &mut pairs {
+        client.write_all(b"while it is away").unwrap();
+    }
+    let _daemon = with_rules(&net, RULE);
+    for (client, ours) in &mut pairs {
+        let mut heard = [0; 16];
+        ours.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"while it is away");
+        exchange(client, ours);
+    }
 }

@@ -17,8 +17,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-/// Two satellite legs; the gateway's other two interfaces are terrestrial.
-const LEGS: &str = "[snoop]\ncache = \"1MB\"\n[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
+/// Two satellite legs; the gateway's other two interfaces are terrestrial. Nobody listens on the bundle node's port.
+const LEGS: &str = "[bundle]\nport = 8000\n[snoop]\ncache = \"1MB\"\n[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
                     [legs.b]\ninterface = \"sat1\"\ncongestion = \"reno\"\n";
 /// The gateway's interfaces; the host behind number i has the networks 10.77.(i+1).0/24 and fd77:(i+1)::/64.
 const INTERFACES: [&str; 4] = ["ground0", "sat0", "lan0", "sat1"];
@@ -77,9 +77,9 @@ fn decide(rules: &[Rule], packet: &Packet) -> Fate {
             (Action::Split { weight, .. }, true) => return Fate::Split(weight.get()),
             (Action::Snoop, true) if packet.legs_crossed() == 1 => return Fate::Snooped,
             (Action::Snoop, true) => return Fate::Forwarded,
-            (Action::Pass, _) => return Fate::Forwarded,
+            (Action::Pass, _) | (Action::Bundle, true) => return Fate::Forwarded,
             (Action::Reject, false) => return Fate::Refused,
-            (Action::Split { .. } | Action::Snoop, false) | (Action::Reject, true) => {}
+            (Action::Split { .. } | Action::Snoop | Action::Bundle, false) | (Action::Reject, true) => {}
         }
     }
     if packet.is_tcp { Fate::Split(1) } else { Fate::Forwarded }
@@ -123,6 +123,7 @@ fn rule(
             "\"split\"\nweight = 100\nhandshake = \"faithful\"",
             "\"snoop\"",
             "\"snoop\"",
+            "\"bundle\"",
             "\"pass\"",
             "\"pass\"",
             "\"reject\"",

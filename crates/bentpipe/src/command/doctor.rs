@@ -1,3 +1,4 @@
+mod bundle;
 mod legs;
 mod limits;
 mod snoop;
@@ -34,6 +35,7 @@ impl Doctor {
         checks.extend(config.iter().flat_map(legs::checks));
         checks.extend(config.iter().flat_map(limits::checks));
         checks.extend(config.iter().filter_map(snoop::cache));
+        checks.extend(config.iter().filter_map(bundle::node));
         checks.extend(testbed());
         super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
         Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -247,7 +247,7 @@ mod tests {
         let page = include_str!("../../../../docs/policy.md");
         let examples: Vec<&str> =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        assert_eq!(examples.len(), 5);
+        assert_eq!(examples.len(), 6);
         for example in examples {
             parse(&(SNOOP.to_owned() + example)).unwrap_or_else(|error| panic!("{error}\n{example}"));
         }
@@ -256,7 +256,7 @@ mod tests {
         let code = |line: &&str| line.contains(" = ") || line.contains("[[");
         let lines: Vec<&str> =
             rules.lines().filter_map(|line| line.strip_prefix("# ")).filter(code).collect();
-        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(5));
+        assert_eq!(parse(&(SNOOP.to_owned() + &lines.join("\n"))).map(|rules| rules.len()), Ok(6));
         assert_eq!(Config::parse("x", file).unwrap().rules, []);
     }
 
@@ -356,16 +356,28 @@ mod tests {
         const SPLIT: &str = "\"split\"";
         const PASS: &str = "\"pass\"";
         const REJECT: &str = "\"reject\"";
+        const BUNDLE: &str = "\"bundle\"";
         const PASS_SSH: &str = "\"pass\"\nport = 22";
-        for never in
-            [&[SPLIT, PASS_SSH][..], &[PASS, REJECT], &[PASS_SSH, PASS, SPLIT], &[SPLIT, REJECT, PASS]]
-        {
+        for never in [
+            &[SPLIT, PASS_SSH][..],
+            &[PASS, REJECT],
+            &[PASS_SSH, PASS, SPLIT],
+            &[SPLIT, REJECT, PASS],
+            &[BUNDLE, SPLIT],
+            &[PASS, BUNDLE],
+        ] {
             let number = never.len();
             let error = rules(never).unwrap_err();
             assert!(error.contains(&format!("number {number} can never match")), "{error}");
         }
         // To split is nothing to UDP, so that a rule behind it can still be one for datagrams.
-        for well in [&[PASS_SSH, SPLIT][..], &[SPLIT, REJECT], &[SPLIT, PASS_SSH, REJECT], &[REJECT, PASS]] {
+        for well in [
+            &[PASS_SSH, SPLIT][..],
+            &[SPLIT, REJECT],
+            &[SPLIT, PASS_SSH, REJECT],
+            &[REJECT, PASS],
+            &[BUNDLE, REJECT],
+        ] {
             assert!(rules(well).is_ok(), "{well:?}");
         }
     }

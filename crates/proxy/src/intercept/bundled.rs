@@ -1,12 +1,12 @@
 //! The rules by which connections are handed to the bundle node of this host.
 //!
-//! The node is another process with a transparent listener of its own. Whether it lives is asked of the kernel at each SYN: without the
-//! listener `tproxy` does not match and the connection passes, unsplit. So its connections need no sign of life of the daemon, which
-//! gives them nothing but these rules. They need no route to the server either: to be taken while there is none is what a
-//! bundle node is for.
+//! The node is another process with a transparent listener of its own. Whether it lives is asked of the kernel at each
+//! SYN: without the listener `tproxy` does not match and the connection passes, unsplit. So its connections need no sign of
+//! life of the daemon, which gives them nothing but these rules. They need no route to the server either: to be taken while
+//! there is none is what a bundle node is for.
 //!
-//! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this host. A SYN that is
-//! given to a listener and routed elsewhere would be dropped. So it is marked and asked about first.
+//! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this host. A SYN
+//! that is given to a listener and routed elsewhere would be dropped. So it is marked and asked about first.
 
 use crate::path::LegId;
 
@@ -62,4 +62,65 @@ pub(super) fn to_listener(port: u16, mark: u32) -> String {
             )
         })
         .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{AtLimit, Config, Handshake};
+    use crate::intercept::ruleset;
+
+    fn text(rule: &str) -> String {
+        let text = format!("[legs.a]\ninterface = \"sat0\"\n[bundle]\nport = 8000\n{rule}");
+        let config = Config::parse("x", &text).unwrap();
+        let interfaces = [config.legs["a"].interface.clone()];
+        let plan = Plan {
+            interfaces: &interfaces,
+            paths: &crate::path::paths(1, &[], 7600),
+            handshake: Handshake::Early,
+            at_limit: AtLimit::Pass,
+            rules: &config.rules,
+            snooped: None,
+            bundle: config.bundle_port(),
+        };
+        ruleset(&Names::default(), &plan)
+    }
+
+    #[test]
+    fn without_a_rule_that_says_bundle_there_is_nothing_of_it() {
+        let rules = text("[[rules]]\naction = \"pass\"\nport = 80\n");
+        assert!(
+            !rules.contains("bundle_") && !rules.contains("8000") && !rules.contains("multicast"),
+            "{rules}"
+        );
+    }
+
+    #[test]
+    fn the_guards_of_what_is_split_come_behind_those_of_the_nodes_connections() {
+        let rules = text("[[rules]]\naction = \"bundle\"\nport = 80\n");
+        let (_, decide) = rules.split_once("chain decide {\n").unwrap();
+        let (decide, _) = decide.split_once("\t}\n").unwrap();
+        for condition in ["meta l4proto != @alive", "fib daddr type != unicast", "fib daddr oif missing"] {
+            let [node, split] = ["goto decide_bundle", "return"]
+                .map(|verdict| decide.find(&format!("{condition} {verdict}\n")));
+            assert!(node.is_some() && node < split, "{condition}\n{decide}");
+        }
+        assert!(
+            decide.starts_with("\t\tfib daddr type { local, broadcast"),
+            "this host's own come before all"
+        );
+    }
+
+    #[test]
+    fn no_limit_stands_before_the_nodes_listener_and_both_families_have_one() {
+        let rules = text("[[rules]]\naction = \"bundle\"\n");
+        let (_, chain) = rules.split_once("chain bundle {\n").unwrap();
+        let (chain, _) = chain.split_once("\t}\n").unwrap();
+        assert!(!chain.contains("limits"), "{chain}");
+        for listener in
+            ["ip to 127.0.0.1:8000 meta mark set 0x6270 accept", "ip6 to [::1]:8000 meta mark set"]
+        {
+            assert!(chain.contains(&format!("tproxy {listener}")), "{chain}");
+        }
+    }
 }

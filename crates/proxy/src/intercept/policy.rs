@@ -33,8 +33,8 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     lines.collect()
 }
 
-/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a sign of
-/// life from the daemon. No line behind the last rule that says `bundle`.
+/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a
+/// sign of life from the daemon. No line behind the last rule that says `bundle`.
 pub(super) fn bundles(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
@@ -212,6 +212,20 @@ mod tests {
             datagrams(&rules),
             "\t\tudp dport 1 return\n\t\tudp dport 443 reject with icmpx type port-unreachable\n"
         );
+    }
+
+    #[test]
+    fn where_only_the_bundle_node_can_have_it_a_rule_before_one_for_the_node_passes() {
+        let rules = rules(
+            "[[rules]]\naction = \"split\"\nport = 1\n[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 2\n\
+             [[rules]]\naction = \"bundle\"\nport = 3\ncomment = \"c\"\n[[rules]]\naction = \"pass\"\nport = 4\n",
+        );
+        assert_eq!(
+            bundles(&rules),
+            "\t\ttcp dport 1 return\n\t\ttcp dport 2 return\n\t\ttcp dport 3 goto bundle_if_routed comment \"c\"\n"
+        );
+        assert!(connections(&rules, Handshake::Early).contains("\t\ttcp dport 3 goto bundle comment"));
+        assert!(!datagrams(&rules).contains("dport 3"));
     }
 
     #[test]
