@@ -138,7 +138,7 @@ fn in_and_out(store: &Store, number: u64, mut log: &File) {
     let mut say = |verb: &str| log.write_all(format!("{verb} {number}\n").as_bytes()).unwrap();
     let key = keep(store, number, LENGTHS[number as usize % LENGTHS.len()]).unwrap();
     say("kept");
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         say("removing");
         store.commit(vec![Change::Remove(key)]).unwrap();
         say("removed");
