@@ -18,7 +18,7 @@ fn without_descriptors_the_store_says_so_and_goes_on_afterwards() {
     let old = record(&store, 0, payload(&store, 0, 100_000).unwrap());
     store.commit(vec![Change::Put(old.clone())]).unwrap();
     let old_limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..old_limit.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..old_limit }).unwrap();
     let mut taken = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);

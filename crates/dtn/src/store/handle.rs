@@ -13,8 +13,8 @@ use super::index::{Contents, Index};
 use super::ledger::{Bounds, Effect, FIRST_ROW, Ledger};
 use super::writer::{MAX_ROW, PayloadWriter};
 use super::{
-    Change, Key, Limit, Payload, PayloadReader, Record, SEEN_PER_BUNDLE, StoreConfig, StoreError, Usage,
-    Wanted, lock, record,
+    Change, Extent, Key, Limit, Payload, PayloadReader, Record, SEEN_PER_BUNDLE, StoreConfig, StoreError,
+    Usage, Wanted, lock, record,
 };
 
 /// A store of bundles. Its clones are the same store; its folder is free for another process when the last of them, of its writers and
@@ -187,10 +187,11 @@ impl Found {
             lost.push(*key);
         }
         contents.records.retain(|record| {
-            let hurt = record.payload.0.iter().find(|extent| {
+            let is_there = |extent: &&Extent| {
                 let end = extent.offset.checked_add(extent.len);
-                !there.get(&extent.file).is_some_and(|len| end.is_some_and(|end| end <= *len))
-            });
+                there.get(&extent.file).is_some_and(|len| end.is_some_and(|end| end <= *len))
+            };
+            let hurt = record.payload.0.iter().find(|extent| !is_there(extent));
             let Some(extent) = hurt else { return true };
             let (id, path) = (&record.bundle.id, files.path(extent.file));
             tracing::error!("bundle {id} of the store is lost: {} is missing or too short", path.display());

