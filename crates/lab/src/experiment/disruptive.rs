@@ -22,7 +22,7 @@ const CLEAR_S: u32 = 60;
 const LONG_MIN: [u32; 4] = [10, 20, 60, 180];
 /// The first of them that no connection survives.
 const DEADLY: usize = 1;
-/// When it begins, and what is to be transferred: four times as much as can have been by then.
+/// When it begins, and what is to be transferred: more than twice what the link can have carried by then.
 const OUTAGE_AT_S: u32 = 15;
 const FILE_BYTES: f64 = 50e6;
 
