@@ -4,6 +4,7 @@
 //! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
+mod disruptive;
 mod explicit_kernel;
 mod explicit_railway;
 mod explicit_shares;
@@ -53,13 +54,14 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 19] = [
+pub const ALL: [Experiment; 20] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
     pepsal::PER,
     pepsal::BOTH,
     pepsal::FAIRNESS,
+    disruptive::DISRUPTIVE,
     radius07::REACH,
     radius07::STEP,
     surrey::FIG2,
