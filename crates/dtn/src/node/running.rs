@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,7 @@ pub struct Prepared {
     listeners: Vec<(StdListener, Option<String>)>,
     /// Of the HTTP inlets, in the order of the configuration.
     inlets: Vec<StdListener>,
+    applications: StdUnixListener,
     tls: Option<Arc<TlsConfig>>,
 }
 
@@ -142,7 +144,8 @@ impl Prepared {
             InletSettings::Folder { .. } => None,
         };
         let inlets = config.inlets.iter().filter_map(inlet).collect::<Result<_, NodeError>>()?;
-        Ok(Self { config, legs, listeners, inlets, tls })
+        let applications = bind_unix(&config.node.socket, account)?;
+        Ok(Self { config, legs, listeners, inlets, applications, tls })
     }
 
     /// Opens the store, and begins to listen, to connect and to serve applications. Has to be called within a runtime of several
@@ -151,7 +154,7 @@ impl Prepared {
     /// # Errors
     /// [`NodeError`].
     pub async fn start(self) -> Result<Running, NodeError> {
-        let Self { config, legs, listeners, inlets, tls } = self;
+        let Self { config, legs, listeners, inlets, applications, tls } = self;
         let sharing = legs.share()?;
         let store = StoreConfig {
             folder: config.node.store.clone(),
@@ -179,7 +182,9 @@ impl Prepared {
             addresses.push(address);
             services.spawn(office.clone().listen(listener, leg));
         }
-        services.spawn(serve(node.clone(), &config.node.socket).await?);
+        let applications = UnixListener::from_std(applications)
+            .map_err(NodeError::system("listen for applications".into()))?;
+        services.spawn(serve(node.clone(), applications));
         transfer::start(&node, &config.inlets, inlets, &config.outlets, &mut services).await?;
         services.spawn(node.clone().keep_house());
         for id in node.0.peers.keys() {
@@ -407,28 +412,35 @@ fn bind_transparent(address: SocketAddr) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-/// The task that serves applications.
-async fn serve(node: Node, socket: &Path) -> Result<impl Future<Output = ()> + use<>, NodeError> {
-    let listen = |path: &Path| UnixListener::bind(path);
-    let listener = match listen(socket) {
+/// The socket for applications, which belongs to the account if one is given.
+fn bind_unix(path: &Path, account: Option<&Account>) -> Result<StdUnixListener, NodeError> {
+    let listener = match StdUnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             // A process that was killed leaves its socket behind, and nobody answers there.
-            if tokio::net::UnixStream::connect(socket).await.is_ok() {
-                return Err(NodeError::SocketTaken { socket: socket.to_owned() });
+            if UnixStream::connect(path).is_ok() {
+                return Err(NodeError::SocketTaken { socket: path.to_owned() });
             }
-            std::fs::remove_file(socket).and_then(|()| listen(socket))
+            std::fs::remove_file(path).and_then(|()| StdUnixListener::bind(path))
         }
         other => other,
     };
-    let action = format!("listen for applications at {}", socket.display());
-    let listener = listener.map_err(NodeError::system(action.clone()))?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o660))
-        .map_err(NodeError::system(action))?;
-    Ok(async move {
-        if let Err(error) = axum::serve(listener, app::router(node)).await {
-            tracing::error!("applications are not served any more: {error}");
+    let prepared = listener.and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+        match account {
+            Some(account) => chown(path, Some(account.uid()), Some(account.gid()))?,
+            None => {}
         }
-    })
+        Ok(listener)
+    });
+    prepared.map_err(NodeError::system(format!("listen for applications at {}", path.display())))
+}
+
+/// Serves applications for ever.
+async fn serve(node: Node, listener: UnixListener) {
+    if let Err(error) = axum::serve(listener, app::router(node)).await {
+        tracing::error!("applications are not served any more: {error}");
+    }
 }
 
 /// Makes a folder that is the account's and nobody else's; one that is there stays as it is.

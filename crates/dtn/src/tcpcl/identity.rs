@@ -31,7 +31,7 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// The file has something else in it.
-    #[error("{} has no {what} in PEM form; `bentpipe dtn keygen` makes one", path.display())]
+    #[error("{} has no {what} in PEM form; `bentpipe dtn identity` makes one", path.display())]
     NotPem {
         /// The file.
         path: PathBuf,
