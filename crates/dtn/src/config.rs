@@ -12,6 +12,8 @@ use crate::transfer::{InletSettings, OutletSettings};
 use crate::{DtnTime, Eid, EidPattern};
 
 mod date;
+#[cfg(test)]
+mod shipped;
 
 /// The fewest bytes of payload that a fragment is cut to: below, heads and acknowledgements outweigh them.
 const SMALLEST_FRAGMENT: u64 = 4096;
