@@ -21,7 +21,9 @@ impl Node {
         let mut looked = clock();
         let mut forgot = clock();
         loop {
-            let _ = tokio::time::timeout(ROUND, self.0.keeper.notified()).await;
+            let change = self.agenda().next_change(looked);
+            let wait = change.map_or(ROUND, |change| change.since(clock()).min(ROUND));
+            let _ = tokio::time::timeout(wait, self.0.keeper.notified()).await;
             tokio::time::sleep(GATHER).await;
             let now = clock();
             let changed = self.agenda().next_change(looked).is_some_and(|change| change <= now);

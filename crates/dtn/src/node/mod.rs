@@ -165,6 +165,11 @@ impl Node {
         *last
     }
 
+    /// Whether a bundle is here, or has been delivered here; a fragment also if the whole is.
+    fn knows(&self, id: &BundleId) -> bool {
+        self.0.store.knows(id) || (id.fragment.is_some() && self.0.store.knows(&id.whole()))
+    }
+
     /// Takes responsibility for a bundle: when this returns, it is in the store. Blocks on the disk.
     fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
         let claim = match Claim::of(self, &bundle.id) {
@@ -398,7 +403,7 @@ struct Claim<'a> {
 impl<'a> Claim<'a> {
     fn of(node: &'a Node, id: &BundleId) -> Result<Self, Refused> {
         let mut arriving = node.0.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        if node.0.store.knows(id) || !arriving.insert(id.clone()) {
+        if node.knows(id) || !arriving.insert(id.clone()) {
             return Err(Refused::Known);
         }
         Ok(Self { node, id: id.clone() })

@@ -106,7 +106,7 @@ impl FromPeer {
 
     /// What can be said of a bundle before its payload has come.
     fn look_at(&self, bundle: &mut Bundle) -> Result<(), Refused> {
-        if self.node.store().knows(&bundle.id) {
+        if self.node.knows(&bundle.id) {
             return Err(Refused::Known);
         }
         let now = clock();

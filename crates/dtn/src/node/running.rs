@@ -180,7 +180,7 @@ impl Prepared {
             let address = listener.local_addr().map_err(NodeError::system("listen".into()))?;
             tracing::info!("listening at {address}");
             addresses.push(address);
-            services.spawn(office.clone().listen(listener, leg));
+            sessions.spawn(office.clone().listen(listener, leg));
         }
         let applications = UnixListener::from_std(applications)
             .map_err(NodeError::system("listen for applications".into()))?;
