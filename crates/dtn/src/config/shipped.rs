@@ -26,7 +26,8 @@ fn parse(text: &str) -> NodeConfig {
 
 /// The keys that a table takes, by what the parser says of one that it does not.
 fn keys_of(header: &str) -> Vec<String> {
-    let text = format!("[node]\nid = \"dtn://a/\"\n{header}\nno_such_key = 1\n").replace("[node]\nid = \"dtn://a/\"\n[node]", "[node]");
+    let text = format!("[node]\nid = \"dtn://a/\"\n{header}\nno_such_key = 1\n")
+        .replace("[node]\nid = \"dtn://a/\"\n[node]", "[node]");
     let error = toml::from_str::<NodeConfig>(&text).unwrap_err().to_string();
     let (_, expected) = error.split_once("expected ").unwrap_or_else(|| panic!("{header}: {error}"));
     expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
