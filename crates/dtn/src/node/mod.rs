@@ -35,6 +35,9 @@ pub use reports::ReportedEvent;
 pub use running::{NodeError, Prepared, Running};
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 
+/// How many nodes a bundle may pass where its application does not say: routes that lead in a circle end there, not with its lifetime.
+const HOP_LIMIT: u8 = 32;
+
 /// A bundle node. Clones are the same node.
 #[derive(Debug, Clone)]
 pub struct Node(Arc<Inner>);
@@ -72,7 +75,7 @@ pub struct SendOptions {
     pub lifetime: Option<Duration>,
     /// How urgent it is.
     pub priority: crate::bundle::Priority,
-    /// How many nodes it may pass.
+    /// How many nodes it may pass; by default 32.
     pub hop_limit: Option<u8>,
     /// It must travel in one piece.
     pub must_not_fragment: bool,
@@ -148,7 +151,8 @@ impl Node {
         let mut bundle = Bundle::new(source, created, sequence, options.destination.clone(), lifetime);
         bundle.priority = options.priority;
         bundle.must_not_fragment = options.must_not_fragment;
-        bundle.hops = options.hop_limit.map(|limit| crate::bundle::HopCount { limit, count: 0 });
+        let limit = options.hop_limit.unwrap_or(HOP_LIMIT);
+        bundle.hops = Some(crate::bundle::HopCount { limit, count: 0 });
         bundle.reports = options.reports;
         bundle.report_times = true;
         if options.reports != crate::bundle::ReportRequests::default() {

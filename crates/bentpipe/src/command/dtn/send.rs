@@ -36,7 +36,7 @@ pub(super) struct Send {
     /// How urgent it is.
     #[arg(long, value_enum, default_value = "normal")]
     priority: PriorityArgument,
-    /// How many nodes it may pass.
+    /// How many nodes it may pass; by default 32.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     hop_limit: Option<u8>,
     /// It must travel in one piece.
