@@ -106,8 +106,9 @@ impl Agenda {
     fn route(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
         let entry = self.entries.get(&key)?;
         let bundle = &entry.record.bundle;
-        let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &entry.refused_by)
-        {
+        // Who sent it thought that it is nearer here: two such nodes would pass it to and fro.
+        let except: Vec<Eid> = entry.refused_by.iter().chain(&entry.record.from).cloned().collect();
+        let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &except) {
             Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
             Decision::Via { from, .. } => Status::Parked(from),
             Decision::NoRoute => Status::Parked(now.after(TRY_AGAIN)),
@@ -313,3 +314,6 @@ fn take(queues: &mut BTreeMap<Eid, BTreeSet<Place>>, whose: &Eid, place: &Place)
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
