@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{assert_misuse, assert_numbers, bentpipe, document, refusal, success};
+use common::{
+    assert_failure_on_a_full_disk, assert_misuse, assert_numbers, assert_success_without_reader,
+    assert_texts, bentpipe, document, refusal, success,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -119,6 +122,10 @@ fn a_file_goes_there_and_back() {
     let status = document(&["dtn", "status", "--socket", &gateway.socket, "--bundles", "--json"]);
     assert_eq!((&status["node"], &status["totals"]["delivered"]), (&"dtn://gateway/".into(), &1.into()));
     assert_eq!(status["peers"][0]["sessions"], 1);
+    assert_texts(&status["peers"][0], &["peer", "address"]);
+    let status = ["dtn", "status", "--socket", &gateway.socket];
+    assert_success_without_reader(&status);
+    assert_failure_on_a_full_disk(&status);
 }
 
 #[test]
