@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies figures railway peers setup deny clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn figures railway peers interop-dtn setup deny clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,12 @@ bench-proxies: setup ## bentpipe beside plain forwarding and HAProxy: throughput
 	$(CARGO) build --release --locked -p bentpipe-proxy --example proxy_benchmark
 	$(AS_ROOT) target/release/examples/proxy_benchmark $(OPTIONS)
 
+bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles in a second
+	scripts/setup-peers dtn7
+	$(CARGO) build --release --locked -p bentpipe
+	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
+	target/release/examples/against_dtn7 compare $(OPTIONS)
+
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples
 	$(CARGO) build --release --locked -p bentpipe
@@ -61,6 +67,12 @@ peers: setup ## the simulator beside ns-3: single flows, handshakes, speed
 	peers/ns3/build
 	$(CARGO) build --release --locked -p bentpipe-lab --examples
 	target/release/examples/against_ns3
+
+interop-dtn: setup ## bundles between bentpipe and dtn7-rs, both ways, whoever connects
+	scripts/setup-peers dtn7
+	$(CARGO) build --release --locked -p bentpipe
+	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
+	target/release/examples/against_dtn7 interop $(OPTIONS)
 
 deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny check licenses bans sources
