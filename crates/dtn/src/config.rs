@@ -240,9 +240,9 @@ impl NodeConfig {
             InletSettings::Folder { folder, .. } => Some(folder),
             InletSettings::Http { .. } => None,
         });
-        let of_outlets = self.outlets.iter_mut().map(|outlet| match outlet {
-            OutletSettings::Folder { folder, .. } => Some(folder),
-            OutletSettings::Http { .. } => None,
+        let of_outlets = self.outlets.iter_mut().flat_map(|outlet| match outlet {
+            OutletSettings::Folder { folder, undelivered, .. } => [Some(folder), undelivered.as_mut()],
+            OutletSettings::Http { undelivered, .. } => [None, undelivered.as_mut()],
         });
         let all = own.into_iter().chain(of_peers).chain(of_inlets).chain(of_outlets);
         for path in all.flatten() {
@@ -268,6 +268,7 @@ impl NodeConfig {
             .or_else(|| self.doubtful_peer())
             .or_else(|| self.doubtful_route())
             .or_else(|| self.doubtful_contact())
+            .or_else(|| self.outlets.iter().find_map(OutletSettings::contradiction))
     }
 
     fn unknown_leg(&self) -> Option<String> {
@@ -412,10 +413,23 @@ mod tests {
             (format!("{LEAST}[[routes]]\nto = \"*\"\nvia = \"dtn://gs3/\"\n"), "no peer"),
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
             (contact("2027-01-02", "2027-01-03"), "offset"),
+            (outlet(""), "does not say where PUTs may go"),
+            (outlet("to = [\"10.2.0.1/16\"]\n"), "no network"),
+            (outlet("to = [\"10.2.0.0/16\"]\nserver = \"192.0.2.1:80\"\n"), "leave to out"),
+            (inlet("[]"), "no address"),
+            (inlet("\"7690\""), "no address with a port"),
         ] {
             let error = error(&text);
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    fn outlet(rest: &str) -> String {
+        format!("{LEAST}[[outlets]]\nkind = \"http\"\nservice = \"web\"\nfrom = \"dtn://gs2/*\"\n{rest}")
+    }
+
+    fn inlet(address: &str) -> String {
+        format!("{LEAST}[[inlets]]\nkind = \"http\"\naddress = {address}\nto = \"dtn://gs2/web\"\n")
     }
 
     fn contact(start: &str, end: &str) -> String {

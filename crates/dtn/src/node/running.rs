@@ -100,6 +100,7 @@ pub struct Prepared {
 pub struct Running {
     node: Node,
     addresses: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
     stop: watch::Sender<bool>,
     sessions: JoinSet<()>,
     services: JoinSet<()>,
@@ -136,14 +137,15 @@ impl Prepared {
             Ok((listener, listen.leg.clone()))
         };
         let listeners = config.listen.iter().map(listener).collect::<Result<_, NodeError>>()?;
-        let inlet = |inlet: &InletSettings| match inlet {
-            InletSettings::Http { address, .. } => Some(
-                bind_transparent(*address)
-                    .map_err(NodeError::system(format!("listen for HTTP PUTs at {address}"))),
-            ),
-            InletSettings::Folder { .. } => None,
+        let addresses = config.inlets.iter().flat_map(|inlet| match inlet {
+            InletSettings::Http { address, .. } => address.as_slice(),
+            InletSettings::Folder { .. } => &[],
+        });
+        let inlet = |address: &SocketAddr| {
+            bind_transparent(*address)
+                .map_err(NodeError::system(format!("listen for HTTP PUTs at {address}")))
         };
-        let inlets = config.inlets.iter().filter_map(inlet).collect::<Result<_, NodeError>>()?;
+        let inlets = addresses.map(inlet).collect::<Result<_, NodeError>>()?;
         let applications = bind_unix(&config.node.socket, account)?;
         Ok(Self { config, legs, listeners, inlets, applications, tls })
     }
@@ -185,7 +187,9 @@ impl Prepared {
         let applications = UnixListener::from_std(applications)
             .map_err(NodeError::system("listen for applications".into()))?;
         services.spawn(serve(node.clone(), applications));
-        transfer::start(&node, &config.inlets, inlets, &config.outlets, &mut services).await?;
+        let http = inlets.iter().map(StdListener::local_addr).collect::<Result<_, _>>();
+        let http = http.map_err(NodeError::system("listen for HTTP PUTs".into()))?;
+        transfer::start(&node, &config, inlets, &mut services).await?;
         services.spawn(node.clone().keep_house());
         for id in node.0.peers.keys() {
             sessions.spawn(office.clone().connect(id.clone()));
@@ -193,6 +197,7 @@ impl Prepared {
         Ok(Running {
             node,
             addresses,
+            http,
             stop,
             sessions,
             services,
@@ -211,6 +216,11 @@ impl Running {
     /// Where it listens, in the order of the configuration.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where it takes HTTP PUTs, in the order of the configuration.
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        &self.http
     }
 
     /// Lets sessions finish what they have begun, for a moment, and ends.
@@ -408,7 +418,7 @@ fn bind_transparent(address: SocketAddr) -> io::Result<StdListener> {
         );
     }
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    socket.listen(transfer::BACKLOG)?;
     Ok(socket.into())
 }
 

@@ -53,6 +53,8 @@ impl Envelope {
         if let Some(server) = self.server {
             head.extend(format!("{SERVER}: {server}\r\n").bytes());
         }
+        let options = self.connection_options();
+        let travels = |name: &str| travels(name) && !options.iter().any(|o| o.eq_ignore_ascii_case(name));
         for (name, value) in self.fields.iter().filter(|(name, _)| travels(name)) {
             head.extend(name.bytes());
             head.extend(b": ");
@@ -61,6 +63,13 @@ impl Envelope {
         }
         head.extend(b"\r\n");
         head
+    }
+
+    /// Fields that the client meant for its connection only (RFC 9110 §7.6.1).
+    fn connection_options(&self) -> Vec<String> {
+        let lists = self.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
+        let lists = lists.map(|(_, value)| String::from_utf8_lossy(value).into_owned());
+        lists.flat_map(|list| list.split(',').map(|o| o.trim().to_owned()).collect::<Vec<_>>()).collect()
     }
 
     /// Reads the head of a payload; the reader is left at the first byte of the body. Returns the head's length, too.
@@ -82,19 +91,27 @@ impl Envelope {
     fn decode(head: &[u8]) -> Result<Self, NoTransfer> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
-        request.parse(head).map_err(|error| NoTransfer::NotAPut(error.to_string()))?;
+        let parsed = request.parse(head).map_err(|error| NoTransfer::NotAPut(error.to_string()))?;
+        // Lenient parsers see an end where this one has not looked for it: the body would begin elsewhere.
+        if parsed.is_complete() && parsed != httparse::Status::Complete(head.len()) {
+            return Err(NoTransfer::NotAPut("its lines do not end with CR and LF".into()));
+        }
         let (Some(method), Some(target)) = (request.method, request.path) else {
             return Err(NoTransfer::NotAPut("its first line is not complete".into()));
         };
         if method != "PUT" {
             return Err(NoTransfer::NotAPut(format!("its method is {method}")));
         }
-        let is_server = |name: &str| name.eq_ignore_ascii_case(SERVER);
-        let server = request.headers.iter().find(|field| is_server(field.name)).map(|field| {
-            let text = std::str::from_utf8(field.value).unwrap_or_default();
-            text.parse().map_err(|_| NoTransfer::NotAPut(format!("{text:?} is no server's address")))
-        });
-        let others = request.headers.iter().filter(|field| !is_server(field.name) && travels(field.name));
+        // Any other form asks the server to pass it on to a third (RFC 9112 §3.2.2).
+        if !target.starts_with('/') {
+            return Err(NoTransfer::NotAPut(format!("its target {target:?} is no path")));
+        }
+        let server =
+            request.headers.iter().find(|field| field.name.eq_ignore_ascii_case(SERVER)).map(|field| {
+                let text = std::str::from_utf8(field.value).unwrap_or_default();
+                text.parse().map_err(|_| NoTransfer::NotAPut(format!("{text:?} is no server's address")))
+            });
+        let others = request.headers.iter().filter(|field| travels(field.name));
         Ok(Self {
             target: target.to_owned(),
             server: server.transpose()?,
@@ -103,8 +120,10 @@ impl Envelope {
     }
 }
 
+/// A client's own word about the server is not taken.
 fn travels(name: &str) -> bool {
-    !OF_A_CONNECTION.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
+    !name.eq_ignore_ascii_case(SERVER)
+        && !OF_A_CONNECTION.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
 }
 
 #[cfg(test)]
@@ -120,7 +139,9 @@ mod tests {
             server: Some("192.0.2.1:80".parse().unwrap()),
             fields: vec![
                 field("host", "example.org"),
-                field("Connection", "close"),
+                field("Connection", "close, X-Hop"),
+                field("x-hop", "1"),
+                field("Bundle-Server", "10.0.0.1:22"),
                 field("content-length", "4"),
             ],
         };
@@ -139,6 +160,8 @@ mod tests {
             ("GET / HTTP/1.1\r\n\r\n", "method is GET"),
             ("PUT / HTTP/1.1\r\nbundle-server: here\r\n\r\n", "no server's address"),
             ("\u{0}\r\n\r\n", "no HTTP PUT"),
+            ("PUT http://third/ HTTP/1.1\r\n\r\n", "is no path"),
+            ("PUT / HTTP/1.1\n\nbody\r\n\r\n", "CR and LF"),
         ] {
             let error = Envelope::read(&mut payload.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(says), "{payload:?}: {error}");

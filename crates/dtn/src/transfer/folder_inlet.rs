@@ -1,11 +1,15 @@
 //! Files that are put into a folder become bundles.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use tokio::task::block_in_place;
 
 use crate::node::{Node, NodeError, Refused, SendOptions};
@@ -22,6 +26,8 @@ const MOST_FILES: usize = 10_000;
 const PART: usize = 256 * 1024;
 /// How long a file that could not be sent is left alone.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// The end of the name of a file that is about to be removed.
+const SENT: &str = ".bentpipe-sent";
 
 /// A folder that is watched.
 #[derive(Debug)]
@@ -32,13 +38,30 @@ pub(super) struct Inlet {
     seen: HashMap<PathBuf, Seen>,
 }
 
-/// A file as it was last.
+/// A version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct Version {
+    device: u64,
+    inode: u64,
     len: u64,
-    changed: Option<SystemTime>,
+    modified: (i64, i64),
+}
+
+/// A file as it was last.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    version: Version,
     since: Instant,
-    not_before: Option<Instant>,
+    next: Next,
+}
+
+/// What is to be done with it when it has settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Send,
+    SendAfter(Instant),
+    /// It has been sent and cannot be removed: nothing.
+    Leave,
 }
 
 /// Whether files can be taken out of the folder.
@@ -56,74 +79,111 @@ impl Inlet {
     /// Sends what is put there, for ever.
     pub(super) async fn watch(mut self, node: Node) {
         loop {
-            block_in_place(|| self.look(&node));
+            for path in block_in_place(|| self.settled(Instant::now())) {
+                if self.take(&node, &path).await.is_err() {
+                    break;
+                }
+            }
             tokio::time::sleep(EVERY).await;
         }
     }
 
-    /// Sends the files that have not changed for a while.
-    fn look(&mut self, node: &Node) {
+    /// The files that have not changed for a while and are to be sent.
+    fn settled(&mut self, now: Instant) -> Vec<PathBuf> {
         let mut found = Vec::new();
         if let Err(error) = files(&self.folder, DEEPEST, &mut found) {
             tracing::warn!("cannot look into {}: {error}", self.folder.display());
-            return;
+            return Vec::new();
         }
-        let now = Instant::now();
-        self.seen.retain(|path, _| found.iter().any(|(file, _)| file == path));
-        for (path, about) in found {
-            if !self.is_settled(&path, &about, now) {
-                continue;
+        let mut before = std::mem::take(&mut self.seen);
+        let mut settled = Vec::new();
+        for (path, version) in found {
+            let seen = before.remove(&path).filter(|seen| seen.version == version);
+            let seen = seen.unwrap_or(Seen { version, since: now, next: Next::Send });
+            let is_next = match seen.next {
+                Next::Send => true,
+                Next::SendAfter(time) => time <= now,
+                Next::Leave => false,
+            };
+            if is_next && now.duration_since(seen.since) >= self.settle {
+                settled.push(path.clone());
             }
-            match self.send(node, &path, about.len()) {
-                Ok(id) => {
+            self.seen.insert(path, seen);
+        }
+        settled
+    }
+
+    /// Sends a file and removes it. An error is one that the next file would meet as well.
+    async fn take(&mut self, node: &Node, path: &Path) -> Result<(), ()> {
+        let Some(seen) = self.seen.get(path).copied() else { return Ok(()) };
+        let sent = self.send(node, path, seen.version).await;
+        let next = match &sent {
+            // In between both are there, and the other side gets it twice if this host fails then.
+            Ok(id) => match block_in_place(|| remove(path, seen.version)) {
+                Ok(()) => {
                     tracing::info!("{} is on its way as {id}", path.display());
-                    self.seen.remove(&path);
+                    self.seen.remove(path);
+                    return Ok(());
                 }
                 Err(error) => {
-                    tracing::warn!(
-                        "cannot send {}, trying again in {AFTER_FAILURE:?}: {error}",
+                    tracing::error!(
+                        "{} is on its way as {id}, but cannot be removed: {error}; it is not sent again before it changes \
+                         or the node starts anew",
                         path.display()
                     );
-                    if let Some(seen) = self.seen.get_mut(&path) {
-                        seen.not_before = Some(now + AFTER_FAILURE);
-                    }
+                    Next::Leave
                 }
+            },
+            Err(error) => {
+                tracing::warn!("cannot send {}, trying again in {AFTER_FAILURE:?}: {error}", path.display());
+                Next::SendAfter(Instant::now() + AFTER_FAILURE)
             }
+        };
+        self.seen.insert(path.to_owned(), Seen { next, ..seen });
+        match sent {
+            Err(Trouble::Node(_)) => Err(()),
+            _ => Ok(()),
         }
     }
 
-    fn is_settled(&mut self, path: &Path, about: &Metadata, now: Instant) -> bool {
-        let (len, changed) = (about.len(), about.modified().ok());
-        match self.seen.get(path) {
-            Some(seen) if (seen.len, seen.changed) == (len, changed) => {
-                now.duration_since(seen.since) >= self.settle && seen.not_before.is_none_or(|at| at <= now)
-            }
-            _ => {
-                self.seen.insert(path.to_owned(), Seen { len, changed, since: now, not_before: None });
-                self.settle.is_zero()
-            }
-        }
-    }
-
-    /// Makes a bundle of a file and removes it: in between both are there, and the other side gets it twice if this host fails then.
-    fn send(&self, node: &Node, path: &Path, len: u64) -> Result<String, Trouble> {
+    /// Makes a bundle of a file, and returns its name.
+    async fn send(&self, node: &Node, path: &Path, version: Version) -> Result<String, Trouble> {
         let name = path.strip_prefix(&self.folder).unwrap_or(path);
         let head = Envelope { target: target(name), server: None, fields: Vec::new() }.encode();
         let bundle = node.bundle(&self.options)?;
         let id = bundle.id.to_string();
-        let mut file = File::open(path)?;
-        let mut reception = node.begin(bundle, Some(len + head.len() as u64))?;
+        let mut file = block_in_place(|| open(path))?;
+        if Version::of(&file.metadata()?) != version {
+            return Err(Trouble::Changed);
+        }
+        let announced = version.len.saturating_add(head.len() as u64);
+        let mut reception = block_in_place(|| node.begin(bundle, Some(announced)))?;
         reception.write(&head)?;
         let mut part = vec![0; PART];
+        // Part by part, so that the node can end in between.
         loop {
-            match file.read(&mut part)? {
+            match block_in_place(|| file.read(&mut part))? {
                 0 => break,
-                bytes => reception.write(&part[..bytes])?,
+                bytes => block_in_place(|| reception.write(&part[..bytes]))?,
             }
+            tokio::task::yield_now().await;
         }
-        reception.finish()?;
-        fs::remove_file(path)?;
+        if Version::of(&file.metadata()?) != version {
+            return Err(Trouble::Changed);
+        }
+        block_in_place(|| reception.finish())?;
         Ok(id)
+    }
+}
+
+impl Version {
+    fn of(about: &Metadata) -> Self {
+        Self {
+            device: about.dev(),
+            inode: about.ino(),
+            len: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+        }
     }
 }
 
@@ -134,10 +194,37 @@ enum Trouble {
     File(#[from] io::Error),
     #[error(transparent)]
     Node(#[from] Refused),
+    #[error("it has changed meanwhile")]
+    Changed,
+}
+
+/// An ordinary file: a link or a pipe that has taken its place meanwhile is neither followed nor waited for.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// Removes the file, if it is still this version of it: another that has taken its name meanwhile stays.
+fn remove(path: &Path, version: Version) -> io::Result<()> {
+    let mut hidden = OsString::from(".");
+    hidden.push(path.file_name().unwrap_or_default());
+    hidden.push(SENT);
+    let hidden = path.with_file_name(hidden);
+    // First away with the name: a look at the file and then its removal would leave time for another between them.
+    fs::rename(path, &hidden)?;
+    if Version::of(&fs::symlink_metadata(&hidden)?) == version {
+        return fs::remove_file(&hidden);
+    }
+    match renameat_with(CWD, &hidden, CWD, path, RenameFlags::NOREPLACE) {
+        // A still newer one.
+        Err(Errno::EXIST) => fs::remove_file(&hidden),
+        // A file system without it.
+        Err(Errno::INVAL | Errno::NOSYS) => fs::rename(&hidden, path),
+        other => Ok(other?),
+    }
 }
 
 /// Ordinary files whose names begin with no dot, in this folder and those in it.
-fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Metadata)>) -> io::Result<()> {
+fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Version)>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MOST_FILES {
@@ -148,7 +235,11 @@ fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Metadata)>) -> io
         if kind.is_dir() && deep > 0 {
             files(&entry.path(), deep - 1, found)?;
         } else if kind.is_file() {
-            found.push((entry.path(), entry.metadata()?));
+            match entry.metadata() {
+                Ok(about) => found.push((entry.path(), Version::of(&about))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(())
@@ -175,6 +266,58 @@ mod tests {
     #[test]
     fn names_become_targets() {
         assert_eq!(target(Path::new("a b/c%.txt")), "/a%20b/c%25.txt");
+    }
+
+    #[test]
+    fn a_file_that_has_taken_the_name_of_a_sent_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, "old").unwrap();
+        let sent = Version::of(&fs::symlink_metadata(&path).unwrap());
+        fs::write(folder.path().join("b"), "new").unwrap();
+        fs::rename(folder.path().join("b"), &path).unwrap();
+        remove(&path, sent).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        let sent = Version::of(&fs::symlink_metadata(&path).unwrap());
+        remove(&path, sent).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_link_is_not_followed_and_a_pipe_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, pipe) = (folder.path().join("link"), folder.path().join("pipe"));
+        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+        assert!(open(&link).is_err());
+        rustix::fs::mknodat(CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(open(&pipe).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_sent_when_it_has_not_changed_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let options = SendOptions {
+            destination: "dtn://b/files".parse().unwrap(),
+            service: None,
+            lifetime: None,
+            priority: crate::bundle::Priority::default(),
+            hop_limit: None,
+            must_not_fragment: false,
+            reports: crate::bundle::ReportRequests::default(),
+        };
+        let settle = Duration::from_secs(2);
+        let mut inlet = Inlet::new(folder.path().to_owned(), settle, options);
+        let start = Instant::now();
+        let mut settled = |second: u64| inlet.settled(start + Duration::from_secs(second)).len();
+        fs::write(&path, "1").unwrap();
+        assert_eq!((settled(0), settled(1)), (0, 0));
+        fs::write(&path, "12").unwrap();
+        assert_eq!((settled(2), settled(3), settled(4)), (0, 0, 1));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(settled(5), 0);
+        fs::write(&path, "12").unwrap();
+        assert_eq!((settled(6), settled(8)), (0, 1));
     }
 
     #[test]

@@ -1,18 +1,17 @@
 //! Transfers become files of a folder.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use tokio::task::block_in_place;
 
-use crate::node::{Node, NodeError};
-use crate::store::{Key, Record};
+use crate::node::NodeError;
 
-use super::envelope::{Envelope, NoTransfer};
-use super::folder_inlet;
-use super::outlet::{Failure, Outlet};
+use super::envelope::Envelope;
+use super::outlet::{Failure, Outlet, Transfer};
+use super::{file, folder_inlet};
 
 /// See the module.
 #[derive(Debug)]
@@ -20,9 +19,11 @@ pub(super) struct FolderOutlet {
     folder: PathBuf,
 }
 
-/// Whether files can be put into the folder.
+/// Whether files can be put into the folder; what a killed process left there goes.
 pub(super) fn check(folder: &Path) -> Result<(), NodeError> {
-    folder_inlet::check(folder)
+    folder_inlet::check(folder)?;
+    file::remove_partials(folder)
+        .map_err(NodeError::system(format!("remove incomplete files from {}", folder.display())))
 }
 
 impl FolderOutlet {
@@ -30,33 +31,51 @@ impl FolderOutlet {
         Self { folder }
     }
 
-    fn write(&self, key: Key, payload: &mut impl Read) -> Result<(), Failure> {
-        let (envelope, _) = Envelope::read(payload).map_err(|error| match error {
-            NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
-            NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
-        })?;
-        let name = file_name(&envelope.target).map_err(Failure::ForGood)?;
-        let path = self.folder.join(name);
-        self.put(key, payload, &path).map_err(|error| Failure::ForNow(format!("{}: {error}", path.display())))
-    }
-
-    /// A file has its name only when it is complete and on the disk.
-    fn put(&self, key: Key, payload: &mut impl Read, path: &Path) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(&self.folder);
-        fs::create_dir_all(folder)?;
-        let partial = self.folder.join(format!(".{}.part", key.0));
-        let mut file = File::create(&partial)?;
-        let written = io::copy(payload, &mut file).and_then(|_| file.sync_all());
-        let named =
-            written.and_then(|()| fs::rename(&partial, path)).and_then(|()| File::open(folder)?.sync_all());
-        named.inspect_err(|_| drop(fs::remove_file(&partial)))
+    fn write(&self, mut transfer: Transfer) -> Result<(), Failure> {
+        let name = file_name(&transfer.envelope.target).map_err(Failure::ForGood)?;
+        let path = self.folder.join(&name);
+        let partial = self.folder.join(file::partial(transfer.key));
+        make_folders(&self.folder, &name)
+            .and_then(|()| file::put(&mut transfer.body, &partial, &path))
+            .map_err(|error| judge(&path, &error))
     }
 }
 
 impl Outlet for FolderOutlet {
-    async fn deliver(&self, node: &Node, record: &Record) -> Result<(), Failure> {
-        let mut payload = node.store().read(&record.payload);
-        block_in_place(|| self.write(record.key, &mut payload))
+    fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
+        let name = file_name(&envelope.target).map_err(Failure::ForGood)?;
+        Ok(name.to_string_lossy().into_owned())
+    }
+
+    async fn deliver(&self, transfer: Transfer) -> Result<(), Failure> {
+        block_in_place(|| self.write(transfer))
+    }
+}
+
+/// Makes the folders on the way to a file. No link is followed: it may lead out of the folder.
+fn make_folders(folder: &Path, name: &Path) -> io::Result<()> {
+    let mut path = folder.to_owned();
+    for part in name.parent().into_iter().flat_map(Path::components) {
+        path.push(part);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => {
+                let text = format!("{} is in the way: it is no folder", path.display());
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(&path)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Room may come, and what is in the way may go; a name does not become another.
+fn judge(path: &Path, error: &io::Error) -> Failure {
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => Failure::ForGood(text),
+        _ => Failure::ForNow(text),
     }
 }
 

@@ -1,121 +1,233 @@
 //! HTTP PUTs become bundles.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_RANGE, EXPECT, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::node::{Node, Refused, SendOptions};
 
+use super::door::Door;
 use super::envelope::{Envelope, LONGEST_HEAD};
 
-/// Connections at a time; beyond them new ones wait.
+/// Connections at a time of one address; beyond them the listener closes, so that new ones which a rule hands over pass.
 const MOST_CONNECTIONS: usize = 1024;
+/// With so many it opens again.
+const ROOM_AGAIN: usize = MOST_CONNECTIONS / 4 * 3;
 /// How long a client may take for a request's head.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// How long a client may send nothing of a body.
+const STALLED_AFTER: Duration = Duration::from_secs(120);
 /// How long the listener waits when the process has no descriptor left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+/// Bytes of a body that are read although the request is refused: a client that is still sending would get a reset and no answer.
+const DISCARDED: usize = 1024 * 1024;
+/// How long they are read.
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// Takes PUTs for ever.
-pub(super) async fn listen(node: Node, listener: TcpListener, options: SendOptions) {
-    let mut connections = JoinSet::new();
-    loop {
-        let has_room = connections.len() < MOST_CONNECTIONS;
-        tokio::select! {
-            accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, client)) => {
-                    connections.spawn(serve(node.clone(), stream, client, options.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!("cannot accept an HTTP connection: {error}");
-                    tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
-                }
-            },
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-        }
-    }
+/// An address where PUTs are taken.
+#[derive(Debug)]
+pub(super) struct Inlet {
+    door: Door,
+    desk: Desk,
 }
 
-async fn serve(node: Node, stream: TcpStream, client: SocketAddr, options: SendOptions) {
-    // Of an intercepted connection it is the server that the client meant.
-    let Ok(server) = stream.local_addr() else { return };
-    let answer = |request| answer(node.clone(), options.clone(), server, request);
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
-        .max_buf_size(LONGEST_HEAD * 4)
-        .serve_connection(TokioIo::new(stream), service_fn(answer))
-        .await;
-    if let Err(error) = served {
-        tracing::debug!("the HTTP connection of {client} broke off: {error}");
-    }
-}
-
-async fn answer(
+/// What each connection needs.
+#[derive(Debug, Clone)]
+struct Desk {
     node: Node,
     options: SendOptions,
-    server: SocketAddr,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(match put(&node, &options, server, request).await {
-        Ok(id) => {
-            let text = format!("{id} is on its way to {}\n", options.destination);
-            let mut response = respond(StatusCode::ACCEPTED, text);
-            if let Ok(value) = id.parse() {
-                response.headers_mut().insert("bundle-id", value);
-            }
-            response
-        }
-        Err((status, text)) => respond(status, format!("{text}\n")),
-    })
+    /// The listener's own.
+    address: SocketAddr,
 }
 
-/// Makes a bundle of a request; its name.
-async fn put(
-    node: &Node,
-    options: &SendOptions,
-    server: SocketAddr,
-    request: Request<Incoming>,
-) -> Result<String, (StatusCode, String)> {
-    if request.method() != Method::PUT {
+impl Inlet {
+    pub(super) fn new(node: Node, listener: StdListener, options: SendOptions) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        Ok(Self { door: Door::new(listener)?, desk: Desk { node, options, address } })
+    }
+
+    /// Takes PUTs for ever.
+    pub(super) async fn listen(self) {
+        let Self { mut door, desk } = self;
+        let mut connections = JoinSet::new();
+        loop {
+            let count = connections.len();
+            let turned = match door.is_open() {
+                true if count >= MOST_CONNECTIONS => {
+                    tracing::warn!("{count} HTTP connections at {}: new ones are not taken", desk.address);
+                    door.close().map(|(closed, last)| {
+                        for (stream, client) in last {
+                            connections.spawn(desk.clone().serve(stream, client));
+                        }
+                        closed
+                    })
+                }
+                false if count <= ROOM_AGAIN => {
+                    tracing::info!("HTTP connections at {} are taken again", desk.address);
+                    door.open()
+                }
+                _ => Ok(door),
+            };
+            door = match turned {
+                Ok(door) => door,
+                Err(error) => {
+                    return tracing::error!("no more HTTP connections at {}: {error}", desk.address);
+                }
+            };
+            tokio::select! {
+                accepted = door.accept() => match accepted {
+                    Ok((stream, client)) => {
+                        connections.spawn(desk.clone().serve(stream, client));
+                    }
+                    Err(error) => {
+                        tracing::warn!("cannot accept an HTTP connection: {error}");
+                        tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                    }
+                },
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            }
+        }
+    }
+}
+
+impl Desk {
+    async fn serve(self, stream: TcpStream, client: SocketAddr) {
+        let Ok(local) = stream.local_addr() else { return };
+        let server = self.server(local);
+        let answer = |request| self.answer(server, request);
+        let served = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WITHIN)
+            .max_buf_size(LONGEST_HEAD * 4)
+            .serve_connection(TokioIo::new(stream), service_fn(answer))
+            .await;
+        if let Err(error) = served {
+            tracing::debug!("the HTTP connection of {client} broke off: {error}");
+        }
+    }
+
+    /// Of an intercepted connection the own end is the server that the client meant. Who connects to this node itself means no other.
+    fn server(&self, local: SocketAddr) -> Option<SocketAddr> {
+        let is_any = self.address.ip().is_unspecified() && local.port() == self.address.port();
+        (local != self.address && !is_any).then_some(local)
+    }
+
+    async fn answer(
+        &self,
+        server: Option<SocketAddr>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
+        let (parts, mut body) = request.into_parts();
+        Ok(match self.put(server, &parts, &mut body).await {
+            Ok(id) => {
+                let text = format!("{id} is on its way to {}\n", self.options.destination);
+                let mut response = respond(StatusCode::ACCEPTED, text);
+                if let Ok(value) = id.parse() {
+                    response.headers_mut().insert("bundle-id", value);
+                }
+                response
+            }
+            Err((status, text)) => {
+                // Who waits for leave to send the body shall not get it.
+                if !parts.headers.contains_key(EXPECT) {
+                    discard(&mut body).await;
+                }
+                respond(status, format!("{text}\n"))
+            }
+        })
+    }
+
+    /// Makes a bundle of a request; its name.
+    async fn put(
+        &self,
+        server: Option<SocketAddr>,
+        parts: &Parts,
+        body: &mut Incoming,
+    ) -> Result<String, (StatusCode, String)> {
+        if let Some(refusal) = cannot_travel(parts) {
+            return Err(refusal);
+        }
+        let field = |(name, value): (&HeaderName, &HeaderValue)| {
+            (name.as_str().to_owned(), value.as_bytes().to_vec())
+        };
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
+        let head = Envelope { target, server, fields: parts.headers.iter().map(field).collect() }.encode();
+        if head.len() > LONGEST_HEAD {
+            let text = format!("the request's head has more than {LONGEST_HEAD} bytes");
+            return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
+        }
+        let bundle = self.node.bundle(&self.options).map_err(refused)?;
+        let id = bundle.id.to_string();
+        let announced = body.size_hint().exact().map(|len| len.saturating_add(head.len() as u64));
+        let mut reception = block_in_place(|| self.node.begin(bundle, announced)).map_err(refused)?;
+        block_in_place(|| reception.write(&head)).map_err(refused)?;
+        while let Some(part) = part(body).await? {
+            block_in_place(|| reception.write(&part)).map_err(refused)?;
+        }
+        block_in_place(|| reception.finish()).map_err(refused)?;
+        Ok(id)
+    }
+}
+
+/// What is no whole PUT.
+fn cannot_travel(parts: &Parts) -> Option<(StatusCode, String)> {
+    if parts.method != Method::PUT {
         let text = format!(
             "{} cannot travel as a bundle: the way to this server is store and forward, and only PUT can be answered \
              before the server has",
-            request.method()
+            parts.method
         );
-        return Err((StatusCode::METHOD_NOT_ALLOWED, text));
+        return Some((StatusCode::METHOD_NOT_ALLOWED, text));
     }
-    let (parts, mut body) = request.into_parts();
-    let field = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
-        (name.as_str().to_owned(), value.as_bytes().to_vec())
-    };
-    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-    let head =
-        Envelope { target, server: Some(server), fields: parts.headers.iter().map(field).collect() }.encode();
-    if head.len() > LONGEST_HEAD {
-        return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too long".into()));
-    }
-    let bundle = node.bundle(options).map_err(refused)?;
-    let id = bundle.id.to_string();
-    let announced = body.size_hint().exact().map(|len| len + head.len() as u64);
-    let mut reception = block_in_place(|| node.begin(bundle, announced)).map_err(refused)?;
-    block_in_place(|| reception.write(&head)).map_err(refused)?;
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| (StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))?;
-        if let Some(part) = frame.data_ref() {
-            block_in_place(|| reception.write(part)).map_err(refused)?;
+    // RFC 9110 §14.5. Of several to one target only the last would remain.
+    let text = "a part of a file (Content-Range) cannot travel as a bundle; put the whole of it";
+    parts.headers.contains_key(CONTENT_RANGE).then(|| (StatusCode::BAD_REQUEST, text.to_owned()))
+}
+
+/// The next bytes of a body.
+async fn part(body: &mut Incoming) -> Result<Option<Bytes>, (StatusCode, String)> {
+    loop {
+        let frame = tokio::time::timeout(STALLED_AFTER, body.frame()).await.map_err(|_| {
+            (StatusCode::REQUEST_TIMEOUT, format!("nothing of the body has come for {STALLED_AFTER:?}"))
+        })?;
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => {
+                return Err((StatusCode::BAD_REQUEST, format!("the body broke off: {error}")));
+            }
+            Some(Ok(frame)) => {
+                // Trailers belong to the connection.
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
         }
     }
-    block_in_place(|| reception.finish()).map_err(refused)?;
-    Ok(id)
+}
+
+/// Reads what a client is about to send, within bounds.
+async fn discard(body: &mut Incoming) {
+    let mut bytes = 0;
+    let read = async {
+        while let Ok(Some(part)) = part(body).await {
+            bytes += part.len();
+            if bytes > DISCARDED {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_WITHIN, read).await;
 }
 
 fn refused(error: Refused) -> (StatusCode, String) {
@@ -131,7 +243,7 @@ fn respond(status: StatusCode, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
     if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert("allow", hyper::header::HeaderValue::from_static("PUT"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("PUT"));
     }
     response
 }

@@ -1,60 +1,119 @@
 //! Transfers become HTTP PUTs.
 
+use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::task::block_in_place;
+use tokio::task::{JoinSet, block_in_place};
 
 use crate::app::Reading;
-use crate::node::Node;
-use crate::store::Record;
 
-use super::envelope::{Envelope, NoTransfer};
-use super::outlet::{Failure, Outlet};
+use super::envelope::Envelope;
+use super::network::{self, Network};
+use super::outlet::{Failure, Outlet, Transfer};
 
 /// How long a server may take to be connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
-/// How long one attempt may take, the payload included.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3600);
+/// How long a server may take nothing, and say nothing after the last byte.
+const STALLED_AFTER: Duration = Duration::from_secs(600);
+/// Bytes of an answer's body that are read.
+const LONGEST_ANSWER: usize = 64 * 1024;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct HttpOutlet {
     server: Option<SocketAddr>,
+    to: Vec<Network>,
+}
+
+/// A payload that tells that it goes on, and blocks on a disk without blocking others' tasks.
+struct Watched<R> {
+    payload: R,
+    bytes: Arc<AtomicU64>,
 }
 
 impl HttpOutlet {
-    /// An outlet to one server, or to that which each transfer names.
-    pub(super) fn new(server: Option<SocketAddr>) -> Self {
-        Self { server }
+    /// An outlet to one server, or to those of some networks that transfers name.
+    pub(super) fn new(server: Option<SocketAddr>, to: Vec<Network>) -> Self {
+        Self { server, to }
+    }
+
+    fn server(&self, envelope: &Envelope) -> Result<SocketAddr, Failure> {
+        match (self.server, envelope.server) {
+            (Some(server), _) => Ok(server),
+            (None, Some(server)) if network::allows(&self.to, server.ip()) => Ok(server),
+            (None, Some(server)) => Err(Failure::ForGood(format!(
+                "{server} is in none of the networks that this outlet's key to says"
+            ))),
+            (None, None) => Err(Failure::ForGood(
+                "it names no server; say server = \"ADDRESS:PORT\" in the outlet for what comes from a folder".into(),
+            )),
+        }
     }
 }
 
 impl Outlet for HttpOutlet {
-    async fn deliver(&self, node: &Node, record: &Record) -> Result<(), Failure> {
-        let mut payload = node.store().read(&record.payload);
-        let (envelope, head) =
-            block_in_place(|| Envelope::read(&mut payload)).map_err(|error| match error {
-                NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
-                NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
-            })?;
-        let server = self.server.or(envelope.server).ok_or_else(|| {
-            Failure::ForGood("it names no server; say server = \"ADDRESS:PORT\" in the outlet for what comes from a folder".into())
-        })?;
-        let len = record.bundle.payload_len.saturating_sub(head as u64);
-        let body = Reading::new(payload, Some(len), |_| {});
-        let status = put(server, &envelope, body).await.map_err(Failure::ForNow)?;
-        verdict(server, status)
+    fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
+        let server = self.server(envelope)?;
+        let host = envelope.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        let host = host.map(|(_, value)| String::from_utf8_lossy(value)).unwrap_or_default();
+        Ok(format!("{server} {host} {}", envelope.target))
+    }
+
+    async fn deliver(&self, transfer: Transfer) -> Result<(), Failure> {
+        let server = self.server(&transfer.envelope)?;
+        let bytes = Arc::new(AtomicU64::new(0));
+        let watched = Watched { payload: transfer.body, bytes: bytes.clone() };
+        let request = request(server, &transfer.envelope, Reading::new(watched, Some(transfer.len), |_| {}))?;
+        tokio::select! {
+            status = put(server, request) => verdict(server, status.map_err(Failure::ForNow)?),
+            () = stall(&bytes) => {
+                Err(Failure::ForNow(format!("{server} has neither taken nor said anything for {STALLED_AFTER:?}")))
+            }
+        }
     }
 }
 
-async fn put<B>(server: SocketAddr, envelope: &Envelope, body: B) -> Result<StatusCode, String>
+/// Ends when nothing has been taken for a while.
+async fn stall(bytes: &AtomicU64) {
+    let mut before = None;
+    loop {
+        let now = bytes.load(Ordering::Relaxed);
+        if before.replace(now) == Some(now) {
+            return;
+        }
+        tokio::time::sleep(STALLED_AFTER).await;
+    }
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = block_in_place(|| self.payload.read(into))?;
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len)
+    }
+}
+
+fn request<B>(server: SocketAddr, envelope: &Envelope, body: B) -> Result<Request<B>, Failure> {
+    let mut request = Request::put(envelope.target.as_str());
+    for (name, value) in &envelope.fields {
+        request = request.header(name.as_str(), value.as_slice());
+    }
+    if !envelope.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request = request.header("host", server.to_string());
+    }
+    request.body(body).map_err(|error| Failure::ForGood(format!("it makes no request: {error}")))
+}
+
+async fn put<B>(server: SocketAddr, request: Request<B>) -> Result<StatusCode, String>
 where
-    B: hyper::body::Body<Data = hyper::body::Bytes, Error = std::io::Error> + Send + Unpin + 'static,
+    B: hyper::body::Body<Data = hyper::body::Bytes, Error = io::Error> + Send + Unpin + 'static,
 {
     let stream = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(server))
         .await
@@ -63,26 +122,19 @@ where
     let broken = |error: hyper::Error| format!("the conversation with {server} broke off: {error}");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let connection = tokio::spawn(connection);
-    let mut request = Request::put(envelope.target.as_str());
-    for (name, value) in &envelope.fields {
-        request = request.header(name.as_str(), value.as_slice());
+    let mut connection = JoinSet::from_iter([async move { drop(connection.await) }]);
+    let response = sender.send_request(request).await.map_err(broken)?;
+    let status = response.status();
+    // What it says besides is read so that the connection ends in order, and not kept; but not for ever.
+    let (mut body, mut read) = (response.into_body(), 0);
+    while let Some(Ok(frame)) = body.frame().await {
+        read += frame.data_ref().map_or(0, hyper::body::Bytes::len);
+        if read > LONGEST_ANSWER {
+            break;
+        }
     }
-    if !envelope.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
-        request = request.header("host", server.to_string());
-    }
-    let request = request.body(body).map_err(|error| format!("it makes no request: {error}"))?;
-    let answered = async {
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        // What it says besides is read so that the connection ends in order, and not kept.
-        let mut body = response.into_body();
-        while let Some(Ok(_)) = body.frame().await {}
-        Ok(status)
-    };
-    let outcome = tokio::time::timeout(ANSWER_WITHIN, answered).await;
-    connection.abort();
-    outcome.map_err(|_| format!("{server} has not answered within {ANSWER_WITHIN:?}"))?
+    connection.abort_all();
+    Ok(status)
 }
 
 /// What an answer means (RFC 9110 §15).
@@ -93,6 +145,8 @@ fn verdict(server: SocketAddr, status: StatusCode) -> Result<(), Failure> {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
             Err(Failure::ForNow(text))
         }
+        // Another server may know the method, this one will not learn it.
+        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Err(Failure::ForGood(text)),
         _ if status.is_server_error() => Err(Failure::ForNow(text)),
         _ => Err(Failure::ForGood(text)),
     }
@@ -113,6 +167,7 @@ mod tests {
         );
         assert!(
             matches!(verdict(404), Err(Failure::ForGood(_)))
+                && matches!(verdict(501), Err(Failure::ForGood(_)))
                 && matches!(verdict(301), Err(Failure::ForGood(_)))
         );
     }

@@ -8,11 +8,17 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::bundle::report::ReasonCode;
 use crate::node::{Node, clock};
-use crate::store::Record;
+use crate::store::{PayloadReader, Record};
 use crate::{Eid, EidPattern};
+
+use super::envelope::{Envelope, NoTransfer};
+use super::turns::{Turn, Turns};
+use super::undelivered::Undelivered;
 
 /// Transfers that one outlet tries at a time.
 const AT_A_TIME: usize = 16;
+/// Transfers that one outlet has in hand: those that it tries, and those that wait for another try. More stay in the store.
+const MOST_IN_HAND: usize = 4096;
 /// The first wait after a failure; it doubles.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait.
@@ -27,19 +33,58 @@ pub(super) enum Failure {
     ForGood(String),
 }
 
+/// A transfer whose head has been read.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    /// The bundle's number in the store.
+    pub(super) key: u64,
+    pub(super) envelope: Envelope,
+    /// At the first byte of the body.
+    pub(super) body: PayloadReader,
+    /// Bytes of body.
+    pub(super) len: u64,
+}
+
 /// What takes transfers.
 pub(super) trait Outlet: Send + Sync + 'static {
-    /// Delivers a bundle's transfer, as a whole or not at all as far as can be seen.
-    fn deliver(&self, node: &Node, record: &Record) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Where a transfer goes, so that of two to the same place the later one remains.
+    fn place(&self, envelope: &Envelope) -> Result<String, Failure>;
+
+    /// Delivers a transfer, as a whole or not at all as far as can be seen.
+    fn deliver(&self, transfer: Transfer) -> impl Future<Output = Result<(), Failure>> + Send;
+}
+
+/// What becomes of a transfer that is over.
+enum End {
+    Delivered,
+    /// A later one to the same place has come out before it.
+    Superseded,
+}
+
+/// What all deliveries of an outlet share.
+struct Office<O> {
+    node: Node,
+    from: EidPattern,
+    undelivered: Undelivered,
+    attempts: Semaphore,
+    turns: Turns,
+    outlet: O,
 }
 
 /// Delivers what comes for an endpoint, for ever.
-pub(super) async fn serve<O: Outlet>(node: Node, endpoint: Eid, from: EidPattern, outlet: O) {
-    let outlet = Arc::new(outlet);
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+pub(super) async fn serve<O: Outlet>(
+    node: Node,
+    endpoint: Eid,
+    from: EidPattern,
+    undelivered: Undelivered,
+    outlet: O,
+) {
+    let (attempts, turns) = (Semaphore::new(AT_A_TIME), Turns::default());
+    let office = Arc::new(Office { node: node.clone(), from, undelivered, attempts, turns, outlet });
+    let hands = Arc::new(Semaphore::new(MOST_IN_HAND));
     let mut deliveries = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(hand) = hands.clone().acquire_owned().await else { return };
         let record = loop {
             let arrival = node.arrival();
             if let Some(record) = node.next_delivery(&endpoint) {
@@ -48,53 +93,117 @@ pub(super) async fn serve<O: Outlet>(node: Node, endpoint: Eid, from: EidPattern
             arrival.await;
         };
         while deliveries.try_join_next().is_some() {}
-        let (node, from, outlet) = (node.clone(), from.clone(), outlet.clone());
+        let office = office.clone();
         deliveries.spawn(async move {
-            deliver(&node, &record, &from, &*outlet).await;
-            drop(place);
+            office.see_through(&record).await;
+            drop(hand);
         });
     }
 }
 
-/// Tries until there is an end to it.
-async fn deliver<O: Outlet>(node: &Node, record: &Record, from: &EidPattern, outlet: &O) {
-    let id = &record.bundle.id;
-    if !from.matches(&id.source) {
-        return give_up(
-            node,
-            record,
-            &format!("this outlet takes nothing from {}", id.source),
-            ReasonCode::NoInformation,
-        );
+impl<O: Outlet> Office<O> {
+    /// Tries until there is an end to it.
+    async fn see_through(&self, record: &Record) {
+        let id = &record.bundle.id;
+        if !self.from.matches(&id.source) {
+            let why = format!("this outlet takes nothing from {}; its key from says from whom", id.source);
+            return self.give_up(record, &why, ReasonCode::NoInformation);
+        }
+        // Held, the payload can be read even when the bundle's time is over.
+        let _held = self.node.store().read(&record.payload);
+        let (mut wait, mut turn, mut said) = (FIRST_WAIT, None, String::new());
+        loop {
+            let trouble = match self.attempt(record, &mut turn).await {
+                Ok(end) => match block_in_place(|| self.node.acknowledge(record.key)) {
+                    Ok(_) => return log_end(record, &end),
+                    // It will come out twice, which does no harm.
+                    Err(error) => {
+                        format!(
+                            "it has come out, but the store cannot write that down and so it will again: {error}"
+                        )
+                    }
+                },
+                Err(Failure::ForGood(why)) => match self.put_aside(record, &why) {
+                    Ok(()) => return self.give_up(record, &why, ReasonCode::DestinationUnavailable),
+                    Err(error) => format!("{why}; it stays in the store: {error}"),
+                },
+                Err(Failure::ForNow(why)) => why,
+            };
+            let left = record.expires.since(clock());
+            if left.is_zero() {
+                return self.expire(record, &trouble);
+            }
+            // Once is enough: an outage of a server may be long.
+            if trouble != said {
+                tracing::warn!("{id} does not come out yet, trying again and again: {trouble}");
+                said = trouble;
+            }
+            pause(wait.min(left), turn.as_deref()).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
     }
-    let mut wait = FIRST_WAIT;
-    loop {
-        match outlet.deliver(node, record).await {
-            Ok(()) => match block_in_place(|| node.acknowledge(record.key)) {
-                Ok(_) => return tracing::info!("{id} has come out"),
-                // It will come out twice, which does no harm.
-                Err(error) => {
-                    tracing::error!("{id} has come out, but the store cannot write that down: {error}")
-                }
-            },
-            Err(Failure::ForGood(why)) => {
-                return give_up(node, record, &why, ReasonCode::DestinationUnavailable);
-            }
-            Err(Failure::ForNow(why)) => {
-                tracing::warn!("{id} does not come out yet, trying again in {wait:?}: {why}")
-            }
+
+    async fn attempt(&self, record: &Record, turn: &mut Option<Arc<Turn>>) -> Result<End, Failure> {
+        let Ok(_attempt) = self.attempts.acquire().await else {
+            return Err(Failure::ForNow("the node ends".into()));
+        };
+        let mut body = self.node.store().read(&record.payload);
+        let (envelope, head) = block_in_place(|| Envelope::read(&mut body)).map_err(|error| match error {
+            NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
+            NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
+        })?;
+        let id = &record.bundle.id;
+        let turn = turn.insert(self.turns.at(&id.source, &self.outlet.place(&envelope)?));
+        let mut newest = turn.newest.lock().await;
+        let age = (id.created, id.sequence);
+        if newest.is_some_and(|newest| newest > age) {
+            return Ok(End::Superseded);
         }
-        if record.expires <= clock().after(wait) {
-            return give_up(node, record, "its time is over", ReasonCode::LifetimeExpired);
+        let len = record.bundle.payload_len.saturating_sub(head as u64);
+        self.outlet.deliver(Transfer { key: record.key.0, envelope, body, len }).await?;
+        *newest = Some(age);
+        turn.delivered.notify_waiters();
+        Ok(End::Delivered)
+    }
+
+    fn put_aside(&self, record: &Record, why: &str) -> Result<(), String> {
+        let mut payload = self.node.store().read(&record.payload);
+        let path = block_in_place(|| self.undelivered.keep(record, &mut payload))?;
+        tracing::error!("{} cannot come out: {why}; it is kept as {}", record.bundle.id, path.display());
+        Ok(())
+    }
+
+    fn expire(&self, record: &Record, trouble: &str) {
+        let why = format!("its time is over, and {trouble}");
+        if let Err(error) = self.put_aside(record, &why) {
+            tracing::error!("{} is lost: {why}; {error}", record.bundle.id);
         }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        self.give_up(record, &why, ReasonCode::LifetimeExpired);
+    }
+
+    fn give_up(&self, record: &Record, why: &str, reason: ReasonCode) {
+        tracing::warn!("{} is given up: {why}", record.bundle.id);
+        if let Err(error) = block_in_place(|| self.node.give_up(&[record.key], reason)) {
+            tracing::error!("and the store cannot write that down: {error}");
+        }
     }
 }
 
-fn give_up(node: &Node, record: &Record, why: &str, reason: ReasonCode) {
-    tracing::error!("{} never comes out: {why}", record.bundle.id);
-    if let Err(error) = block_in_place(|| node.give_up(&[record.key], reason)) {
-        tracing::error!("and the store cannot write that down: {error}");
+/// Waits, but no longer than until another transfer has come out at the same place.
+async fn pause(wait: Duration, turn: Option<&Turn>) {
+    let other = async {
+        match turn {
+            Some(turn) => turn.delivered.notified().await,
+            None => std::future::pending().await,
+        }
+    };
+    let _ = tokio::time::timeout(wait, other).await;
+}
+
+fn log_end(record: &Record, end: &End) {
+    let id = &record.bundle.id;
+    match end {
+        End::Delivered => tracing::info!("{id} has come out"),
+        End::Superseded => tracing::info!("{id} is not needed any more: a later one has come out there"),
     }
 }
