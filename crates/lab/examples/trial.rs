@@ -4,7 +4,9 @@
 //! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
 //! second, `OUTAGES='10,60 100,5'` has outages (start and length in seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
-//! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway.
+//! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has
+//! bundles of that size go from a node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB`
+//! tells how long one file takes instead.
 
 use std::time::Duration;
 
@@ -47,7 +49,16 @@ fn main() {
         variant: Variant::PXcp,
         ..XcpConfig::with_capacity(capacity.parse().unwrap())
     });
+    trial.split = std::env::var("SPLIT").as_deref() != Ok("no");
+    trial.bundles = std::env::var("BUNDLES").ok().map(|size| size.parse().unwrap());
+    if std::env::var("FLOWS").as_deref() == Ok("none") {
+        trial.flows.clear();
+    }
     trial.traces = std::env::var("TRACE").is_ok();
+    if let Ok(size) = std::env::var("FILE") {
+        println!("{congestion} {size}: {:.2?}", trial.file(size.parse().unwrap()).unwrap());
+        return;
+    }
     let measured = trial.run().unwrap();
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
     println!(

@@ -30,6 +30,9 @@ pub enum Error {
     /// The proxy did not start.
     #[error("cannot start the proxy in the gateway: {0}")]
     Proxy(String),
+    /// A bundle node did not start.
+    #[error("cannot start a bundle node: {0}")]
+    Node(String),
     /// Hybla could not be loaded.
     #[error(transparent)]
     Hybla(#[from] bentpipe_kernel::StructOpsError),

@@ -79,6 +79,11 @@ impl Scene {
         Ok(Self { link, client, gateway, server })
     }
 
+    /// The gateway's end of the satellite link.
+    pub fn gateway_address(&self) -> IpAddr {
+        SATELLITE_SUBNET.left4().into()
+    }
+
     /// Where a server of this scene listens.
     pub fn server_address(&self, port: u16) -> SocketAddr {
         (TERRESTRIAL_SUBNET.right4(), port).into()

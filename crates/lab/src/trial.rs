@@ -1,7 +1,8 @@
-//! Downloads through the daemon, or through two, over an emulated link for a fixed time: what each gets, and what waits in
-//! front of the link.
+//! Downloads over an emulated link for a fixed time, through the daemon, through two, or end to end, and bundles between two
+//! nodes: what each gets, and what waits in front of the link.
 
 mod bed;
+mod nodes;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant};
 use bentpipe_link::agent::xcp::XcpConfig;
 use bentpipe_link::{Counters, DirectionConfig, LinkConfig, OutageTrace};
 use bentpipe_proxy::Config;
-use bentpipe_units::{Probability, Rate, Span, Time};
+use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 
 use crate::Error;
-use crate::download::{Request, Server};
+use crate::download::{self, Request, Server, download};
 use crate::scene::SATELLITE;
 use bed::Bed;
+use nodes::Nodes;
 
 /// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
@@ -39,14 +41,19 @@ pub struct Trial {
     pub per: Probability,
     /// When the link is down, each way.
     pub outages: OutageTrace,
-    /// The congestion control of the gateway's satellite leg.
+    /// The congestion control of the gateway's satellite leg, and of both nodes'.
     pub congestion: String,
+    /// Whether a daemon at the gateway splits the downloads; without it `congestion` is the server's.
+    pub split: bool,
     /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
     pub terminal: Option<String>,
     /// A router of XCP behind the gateway, at its end of the link.
     pub station: Option<XcpConfig>,
     /// The downloads.
     pub flows: Vec<Flow>,
+    /// Bundles of so many bytes that a node at the gateway sends to one at the client, one after the other without end. Not
+    /// with a box at the terminal.
+    pub bundles: Option<ByteCount>,
     /// How long it lasts, from the first connection.
     pub lasts: Duration,
     /// What is measured begins so much later.
@@ -69,7 +76,7 @@ pub struct Flow {
 /// What came of it, from the end of the warm-up on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// What each client has read, bits per second.
+    /// What each client has read, bits per second; last, if there were bundles, what was read of them.
     pub goodputs_bps: Vec<f64>,
     /// The most that any transport could have delivered, bits per second, while the link was up.
     pub limit_bps: f64,
@@ -93,9 +100,11 @@ impl Trial {
             per: Probability::new(per).expect("a part of one"),
             outages: OutageTrace::none(),
             congestion: congestion.to_owned(),
+            split: true,
             terminal: None,
             station: None,
             flows: vec![Flow::default()],
+            bundles: None,
             lasts: Duration::from_secs(60),
             warmup: Duration::ZERO,
             seed,
@@ -110,10 +119,37 @@ impl Trial {
     pub fn run(&self) -> Result<Measured, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
         let bed = Bed::build(self)?;
-        let mut server = bed.server.run(|| Server::start(bed.address, None))?.map_err(fail)?;
-        let measured = self.watch(&bed).map_err(fail);
+        let nodes = self.bundles.map(|_| Nodes::start(&bed, &self.leg(&self.congestion))).transpose()?;
+        let mut server = self.server(&bed)?;
+        let measured = self.watch(&bed, nodes.as_ref()).map_err(fail);
         bed.server.run(|| server.stop())?;
         measured
+    }
+
+    /// How long one file of so many bytes takes instead, to the last byte at the client: a download from its SYN on, or, where
+    /// there are bundles, a single bundle from the moment that its application begins to hand it over. The session of the nodes
+    /// stands then, as it does between two nodes that know each other.
+    ///
+    /// # Errors
+    /// The link, the daemon, a node or a connection failed.
+    pub fn file(&self, bytes: ByteCount) -> Result<Duration, Error> {
+        let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
+        let bed = Bed::build(self)?;
+        if self.bundles.is_some() {
+            return Nodes::start(&bed, &self.leg(&self.congestion))?.file(bytes).map_err(fail);
+        }
+        let mut server = self.server(&bed)?;
+        let request = Request { seed: self.seed, bytes: bytes.get() };
+        let progress = download::Progress::default();
+        let got = bed.client.run(|| download(bed.address, request, &progress))?.map_err(fail)?;
+        bed.server.run(|| server.stop())?;
+        Ok(got.duration)
+    }
+
+    fn server(&self, bed: &Bed) -> Result<Server, Error> {
+        let congestion = (!self.split).then_some(self.congestion.as_str());
+        let started = bed.server.run(|| Server::start(bed.address, congestion))?;
+        started.map_err(|source| Error::Transfer { run: self.congestion.clone(), source })
     }
 
     fn link(&self) -> LinkConfig {
@@ -128,21 +164,26 @@ impl Trial {
     }
 
     fn proxy(&self, congestion: &str) -> Config {
+        Config::parse("the trial's configuration", &self.leg(congestion)).expect("it is made of valid values")
+    }
+
+    /// The satellite leg, the same for the daemon and for a node.
+    fn leg(&self, congestion: &str) -> String {
         let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
-        let text = format!(
+        format!(
             "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \"{}\"\n\
              restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
             Span(self.rtt),
-        );
-        Config::parse("the trial's configuration", &text).expect("it is made of valid values")
+        )
     }
 
-    fn watch(&self, bed: &Bed) -> std::io::Result<Measured> {
+    fn watch(&self, bed: &Bed, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
-        let read: Vec<AtomicU64> = self.flows.iter().map(|_| AtomicU64::new(0)).collect();
+        let streams = self.flows.len() + self.bundles.iter().len();
+        let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
             let started = Instant::now();
-            let clients: Vec<_> = self
+            let mut clients: Vec<_> = self
                 .flows
                 .iter()
                 .zip(&read)
@@ -152,6 +193,11 @@ impl Trial {
                     scope.spawn(move || bed.client.run(client).map_err(std::io::Error::other)?)
                 })
                 .collect();
+            if let (Some(nodes), Some(size), Some(read)) = (nodes, self.bundles, read.last()) {
+                let over = &over;
+                clients.push(scope.spawn(move || nodes.send(size, over)));
+                clients.push(scope.spawn(move || nodes.receive(read, over)));
+            }
             let measured = self.sample(bed, started, &read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
@@ -171,8 +217,8 @@ impl Trial {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", bed.gateway().standings());
-                if self.terminal.is_some() {
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", bed.standings());
+                if self.terminal.is_some() || self.bundles.is_some() {
                     println!("{}", bed.connections());
                 }
             }

@@ -5,6 +5,7 @@
 //! ([`Runs::summary`]); tables, figures and verdicts are made of these.
 
 mod disruptive;
+mod disruptive_kernel;
 mod explicit_kernel;
 mod explicit_railway;
 mod explicit_shares;

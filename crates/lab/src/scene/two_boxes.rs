@@ -4,7 +4,7 @@
 //! client ──lan0── terminal ──sat0── satellite link ──sat0── gateway ──lan0── server
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::StationConfig;
@@ -57,6 +57,11 @@ impl TwoBoxes {
         default_route(&terminal, SATELLITE_SUBNET.left4())?;
         default_route(&terminal, SATELLITE_SUBNET.left6())?;
         Ok(Self { link, client, terminal, gateway, server })
+    }
+
+    /// The gateway's end of the satellite link.
+    pub fn gateway_address(&self) -> IpAddr {
+        SATELLITE_SUBNET.left4().into()
     }
 
     /// Where a server of this scene listens.

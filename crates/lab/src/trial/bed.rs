@@ -1,10 +1,11 @@
 //! The hosts of a trial with their daemons, whichever scene they are of.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::agent::xcp::XcpConfig;
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_proxy::{Config, Daemon};
+use bentpipe_link::explicit::Standing;
 use bentpipe_testbed::{Namespace, SatelliteLink};
 
 use super::{PORT, Trial};
@@ -16,8 +17,12 @@ pub(super) struct Bed {
     pub link: SatelliteLink,
     pub client: Namespace,
     pub server: Namespace,
+    pub gateway: Namespace,
+    /// The server's.
     pub address: SocketAddr,
-    /// The gateway's first.
+    /// The gateway's end of the satellite link.
+    pub gateway_address: IpAddr,
+    /// The gateway's first, if it has a daemon.
     pub boxes: Vec<Box>,
 }
 
@@ -35,24 +40,31 @@ impl Bed {
         let Some(terminal) = &trial.terminal else {
             let scene = Scene::build_with_stations(&trial.link(), &stations, trial.seed)?;
             let address = scene.server_address(PORT);
-            let boxes = vec![Box::start(scene.gateway, &gateway)?];
-            return Ok(Self { link: scene.link, client: scene.client, server: scene.server, address, boxes });
+            let gateway_address = scene.gateway_address();
+            let boxes: Result<_, Error> =
+                trial.split.then(|| Box::start(scene.gateway.clone(), &gateway)).into_iter().collect();
+            let Scene { link, client, gateway, server } = scene;
+            return Ok(Self { link, client, server, gateway, address, gateway_address, boxes: boxes? });
         };
         let scene = TwoBoxes::build(&trial.link(), &stations, trial.seed)?;
         let address = scene.server_address(PORT);
         let terminal = trial.proxy(terminal);
-        let boxes = vec![Box::start(scene.gateway, &gateway)?, Box::start(scene.terminal, &terminal)?];
-        Ok(Self { link: scene.link, client: scene.client, server: scene.server, address, boxes })
+        let gateway_address = scene.gateway_address();
+        let boxes =
+            vec![Box::start(scene.gateway.clone(), &gateway)?, Box::start(scene.terminal, &terminal)?];
+        let TwoBoxes { link, client, gateway, server, .. } = scene;
+        Ok(Self { link, client, server, gateway, address, gateway_address, boxes })
     }
 
-    /// The gateway's daemon.
-    pub(super) fn gateway(&self) -> &Daemon {
-        self.boxes[0].daemon.as_ref().expect("it runs until it is dropped")
+    /// What the gateway's daemon knows of the link, if there is one.
+    pub(super) fn standings(&self) -> Vec<(String, Standing)> {
+        let daemon = self.boxes.first().and_then(|gateway| gateway.daemon.as_ref());
+        daemon.map(Daemon::standings).unwrap_or_default()
     }
 
     /// The established connections of the gateway as ss(8) shows them, for who looks for what bounds them.
     pub(super) fn connections(&self) -> String {
-        let listed = self.boxes[0].host.command("ss").args(["-Htin", "state", "established"]).output();
+        let listed = self.gateway.command("ss").args(["-Htin", "state", "established"]).output();
         listed.map_or_else(|error| error.to_string(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
     }
 }
