@@ -39,6 +39,7 @@ fn the_shipped_file_is_a_configuration_as_it_is_and_with_every_key() {
     assert_eq!((config.legs.len(), config.peers.len(), config.contacts.len()), (1, 1, 0));
     let full = parse(&with_every_key());
     assert_eq!((full.routes.len(), full.contacts.len()), (1, 1));
+    assert_eq!((full.inlets.len(), full.outlets.len()), (2, 3));
 }
 
 #[test]
@@ -51,6 +52,19 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
             let written = section.iter().any(|line| line.starts_with(&format!("{key} = ")));
             assert!(written, "{header} lacks {key}");
         }
+    }
+}
+
+/// The tables that come in kinds do not say all of their keys when one is wrong: here they are compared with the parsed values.
+#[test]
+fn every_key_of_inlets_and_outlets_stands_in_the_shipped_file() {
+    let full = parse(&with_every_key());
+    let (inlets, outlets) = (format!("{:?}", full.inlets), format!("{:?}", full.outlets));
+    // What is not said is there as None, in every place where it could be.
+    for (text, key, places) in
+        [(&inlets, "lifetime", 2), (&outlets, "server", 2), (&outlets, "undelivered", 3)]
+    {
+        assert!(text.matches(&format!("{key}: None")).count() < places, "{key} stands nowhere");
     }
 }
 
