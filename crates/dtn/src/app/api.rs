@@ -23,8 +23,6 @@ use crate::store::{Key, Record, StoreError};
 use super::body::PayloadBody;
 use super::metrics;
 
-/// What an application has, after the last byte of a bundle, to acknowledge it.
-const GRACE: Duration = Duration::from_secs(60);
 /// The longest wait for a bundle.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// Bundles in a list.
@@ -175,7 +173,7 @@ async fn next(
 fn delivery(node: &Node, record: &Record) -> Response {
     let bundle = &record.bundle;
     let payload = node.store().read(&record.payload);
-    let body = PayloadBody::new(node.clone(), record.key, payload, bundle.payload_len, GRACE);
+    let body = PayloadBody::new(node.clone(), record.key, payload, bundle.payload_len);
     let mut response = Response::new(Body::new(body));
     let mut header = |name: &'static str, value: String| {
         // Endpoints and numbers are visible ASCII.

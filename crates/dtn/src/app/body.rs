@@ -6,52 +6,49 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::node::Node;
 use crate::store::{Key, PayloadReader};
 
+/// What an application has, after the last byte of a bundle, to acknowledge it.
+const GRACE: Duration = Duration::from_secs(60);
 /// Bytes that are read from the disk at once.
 const PART: usize = 256 * 1024;
-/// Parts that may wait for a slow reader.
-const AHEAD: usize = 4;
-
-/// A payload on its way to an application. When it ends, or the application goes away, the bundle is another's unless it is
-/// acknowledged in time.
+/// A payload on its way to an application. When it ends, the application has some time to acknowledge it; when the application goes away
+/// before, the bundle is another's at once. One part is read ahead; who reads slowly holds no thread.
 pub(crate) struct PayloadBody {
-    parts: mpsc::Receiver<io::Result<Bytes>>,
+    reading: Option<JoinHandle<(PayloadReader, io::Result<Bytes>)>>,
     left: u64,
-    _lease: Lease,
+    lease: Lease,
 }
 
 /// As long as it lives, the bundle is an application's.
 struct Lease {
     node: Node,
     key: Key,
+    number: u64,
     /// What the application has after the last byte to acknowledge it.
     grace: Duration,
 }
 
 impl PayloadBody {
-    pub(crate) fn new(node: Node, key: Key, payload: PayloadReader, len: u64, grace: Duration) -> Self {
-        let (sender, parts) = mpsc::channel(AHEAD);
-        tokio::task::spawn_blocking(move || pump(payload, &sender));
-        Self { parts, left: len, _lease: Lease { node, key, grace } }
+    pub(crate) fn new(node: Node, key: Key, payload: PayloadReader, len: u64) -> Self {
+        let number = node.lease(key);
+        let grace = if len == 0 { GRACE } else { Duration::ZERO };
+        Self { reading: Some(read(payload)), left: len, lease: Lease { node, key, number, grace } }
     }
 }
 
-fn pump(mut payload: PayloadReader, parts: &mpsc::Sender<io::Result<Bytes>>) {
-    loop {
+fn read(mut payload: PayloadReader) -> JoinHandle<(PayloadReader, io::Result<Bytes>)> {
+    tokio::task::spawn_blocking(move || {
         let mut part = vec![0; PART];
         let outcome = payload.read(&mut part).map(|len| {
             part.truncate(len);
             Bytes::from(part)
         });
-        let is_over = outcome.as_ref().map_or(true, Bytes::is_empty);
-        if outcome.as_ref().is_ok_and(Bytes::is_empty) || parts.blocking_send(outcome).is_err() || is_over {
-            return;
-        }
-    }
+        (payload, outcome)
+    })
 }
 
 impl Body for PayloadBody {
@@ -62,11 +59,23 @@ impl Body for PayloadBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let part = std::task::ready!(self.parts.poll_recv(context));
-        if let Some(Ok(bytes)) = &part {
-            self.left = self.left.saturating_sub(bytes.len() as u64);
+        let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
+        let outcome = std::task::ready!(Pin::new(reading).poll(context));
+        self.reading = None;
+        let (payload, part) = outcome.map_err(io::Error::other)?;
+        match part {
+            Ok(bytes) if bytes.is_empty() => return Poll::Ready(None),
+            Ok(bytes) => {
+                self.left = self.left.saturating_sub(bytes.len() as u64);
+                if self.left > 0 {
+                    self.reading = Some(read(payload));
+                } else {
+                    self.lease.grace = GRACE;
+                }
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Err(error) => Poll::Ready(Some(Err(error))),
         }
-        Poll::Ready(part.map(|part| part.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -76,12 +85,15 @@ impl Body for PayloadBody {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (node, key, grace) = (self.node.clone(), self.key, self.grace);
+        let (node, key, number, grace) = (self.node.clone(), self.key, self.number, self.grace);
+        if grace.is_zero() {
+            return node.end_lease(key, number);
+        }
         // Without a runtime the node ends, and its next start has the bundle for whoever asks.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(grace).await;
-                node.release(key);
+                node.end_lease(key, number);
             });
         }
     }

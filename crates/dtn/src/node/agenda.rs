@@ -1,7 +1,7 @@
 //! What is to be done with the bundles of the store, and in which order. Pure: no clock, no disk.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::bundle::{Bundle, BundleId, Fragment, Priority};
@@ -28,7 +28,9 @@ pub(crate) struct Agenda {
     parked: BTreeSet<(DtnTime, Key)>,
     expiries: BTreeSet<(DtnTime, Key)>,
     /// Fragments for this node, by the bundle that they are of.
-    parts: HashMap<BundleId, Vec<Key>>,
+    parts: HashMap<BundleId, BTreeSet<Key>>,
+    /// Bytes of all blocks but payloads: what the bundles take of memory.
+    heads: u64,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,8 @@ struct Entry {
     status: Status,
     /// Peers that do not want it.
     refused_by: Vec<Eid>,
+    /// How many applications have been given it.
+    leases: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +77,7 @@ impl Agenda {
             parked: BTreeSet::new(),
             expiries: BTreeSet::new(),
             parts: HashMap::new(),
+            heads: 0,
         }
     }
 
@@ -88,7 +93,8 @@ impl Agenda {
             Purpose::Deliver => Status::Deliverable,
             Purpose::Reassemble => Status::Part,
         };
-        self.entries.insert(key, Entry { record, status, refused_by: Vec::new() });
+        self.heads += head_len(&record.bundle);
+        self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), leases: 0 });
         match purpose {
             Purpose::Forward => {
                 self.parked.insert((now, key));
@@ -97,7 +103,9 @@ impl Agenda {
             Purpose::Deliver => {
                 self.deliveries.entry(destination).or_default().insert(place);
             }
-            Purpose::Reassemble => self.parts.entry(whole).or_default().push(key),
+            Purpose::Reassemble => {
+                self.parts.entry(whole).or_default().insert(key);
+            }
         }
         None
     }
@@ -187,9 +195,10 @@ impl Agenda {
         self.set(key, Status::Sending);
         let record = self.entries.remove(&key)?.record;
         self.expiries.remove(&(record.expires, key));
+        self.heads -= head_len(&record.bundle);
         let whole = record.bundle.id.whole();
         if let Some(parts) = self.parts.get_mut(&whole) {
-            parts.retain(|part| *part != key);
+            parts.remove(&key);
             if parts.is_empty() {
                 self.parts.remove(&whole);
             }
@@ -201,7 +210,21 @@ impl Agenda {
     pub(crate) fn next_delivery(&mut self, endpoint: &Eid) -> Option<Record> {
         let (_, key) = *self.deliveries.get(endpoint)?.first()?;
         self.set(key, Status::Delivering);
-        self.entries.get(&key).map(|entry| entry.record.clone())
+        let entry = self.entries.get_mut(&key)?;
+        entry.leases += 1;
+        Some(entry.record.clone())
+    }
+
+    /// Which application has it, counted from 1.
+    pub(crate) fn lease(&self, key: Key) -> u64 {
+        self.entries.get(&key).map_or(0, |entry| entry.leases)
+    }
+
+    /// This application has not acknowledged it, and no other has got it meanwhile.
+    pub(crate) fn end_lease(&mut self, key: Key, lease: u64) {
+        if self.lease(key) == lease {
+            self.release(key);
+        }
     }
 
     /// The application has not acknowledged it: another may have it.
@@ -219,9 +242,9 @@ impl Agenda {
 
     /// The fragments of the bundle that this one is of.
     pub(crate) fn parts_of(&self, id: &BundleId) -> Vec<(Key, Fragment)> {
-        let keys = self.parts.get(&id.whole()).map(Vec::as_slice).unwrap_or_default();
+        let keys = self.parts.get(&id.whole()).into_iter().flatten();
         let part = |key: &Key| Some((*key, self.entries.get(key)?.record.bundle.id.fragment?));
-        keys.iter().filter_map(part).collect()
+        keys.filter_map(part).collect()
     }
 
     /// A bundle by its number.
@@ -246,16 +269,29 @@ impl Agenda {
         over.map(|(_, key)| *key).filter(|key| !self.is_in_hand(*key)).collect()
     }
 
-    /// Looks at all routes again: after a contact has begun or ended, or where something is parked no longer. Returns the peers
-    /// for which there is something to send.
-    pub(crate) fn reroute(&mut self, now: DtnTime, all: bool) -> BTreeSet<Eid> {
-        let due: Vec<Key> = if all {
+    /// The bundles whose ways are to be looked at again: all that wait for one after a contact has begun or ended, else those
+    /// that are parked no longer.
+    pub(crate) fn due(&self, now: DtnTime, all: bool) -> Vec<Key> {
+        if all {
             let queued = self.queues.values().flatten().map(|(_, key)| *key);
             queued.chain(self.parked.iter().map(|(_, key)| *key)).collect()
         } else {
             self.parked.iter().take_while(|(until, _)| *until <= now).map(|(_, key)| *key).collect()
-        };
-        due.into_iter().filter_map(|key| self.route(key, now)).collect()
+        }
+    }
+
+    /// Looks at the ways of these again, if they still wait. Returns the peers for which there is something to send.
+    pub(crate) fn reroute(&mut self, keys: &[Key], now: DtnTime) -> HashSet<Eid> {
+        let waits = |entry: &Entry| matches!(entry.status, Status::Queued(_) | Status::Parked(_));
+        let keys = keys.iter().filter_map(|key| {
+            self.entries.get(key).is_some_and(waits).then(|| self.route(*key, now)).flatten()
+        });
+        keys.collect()
+    }
+
+    /// Bytes of all blocks but payloads.
+    pub(crate) fn heads(&self) -> u64 {
+        self.heads
     }
 
     /// When a contact of this node begins or ends next.
@@ -286,7 +322,7 @@ impl Agenda {
         let mut waiting = Waiting { parked: self.parked.len(), ..Waiting::default() };
         waiting.queued = self.queues.values().map(BTreeSet::len).sum();
         waiting.deliverable = self.deliveries.values().map(BTreeSet::len).sum();
-        waiting.parts = self.parts.values().map(Vec::len).sum();
+        waiting.parts = self.parts.values().map(BTreeSet::len).sum();
         let elsewhere = waiting.parked + waiting.queued + waiting.deliverable + waiting.parts;
         waiting.sending = self.entries.len().saturating_sub(elsewhere);
         waiting
@@ -304,6 +340,10 @@ impl Status {
             Self::Part => "waiting for other fragments",
         }
     }
+}
+
+fn head_len(bundle: &Bundle) -> u64 {
+    bundle.encoded_len().saturating_sub(bundle.payload_len)
 }
 
 fn take(queues: &mut BTreeMap<Eid, BTreeSet<Place>>, whose: &Eid, place: &Place) {

@@ -15,18 +15,27 @@ use crate::store::{Change, Key, Purpose, Record, StoreError};
 use crate::tcpcl::{Host, Incoming, Outgoing, Refusal, Ticket};
 
 use super::outgoing::Sending;
+use super::peers::Line;
 use super::reception::FromPeer;
 use super::{Node, clock};
 
 /// A peer without room is asked again after this time.
 const ROOM_AFTER: Duration = Duration::from_secs(10);
 
+/// A bundle that a peer wants again goes again after this time.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Fragments are not made shorter, bytes of payload: the smallest is mostly head, and a peer that takes less takes no bundles.
+const SHORTEST_FRAGMENT: u64 = 256;
+/// Pieces of one cut; what is still too long is cut again when it is its turn. Each takes memory as a bundle does.
+const MOST_PIECES: u64 = 4096;
+
 /// A session with one peer, as it sees the node.
 #[derive(Debug)]
 pub(crate) struct Visit {
     node: Node,
     address: SocketAddr,
-    peer: OnceLock<Eid>,
+    /// Who is there, and the session's place among those with it.
+    peer: OnceLock<(Eid, Arc<Line>)>,
 }
 
 impl Visit {
@@ -42,8 +51,10 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if let Some(peer) = self.peer.get().and_then(|id| self.node.0.peers.get(id)) {
-            peer.session_ended();
+        if let Some((id, line)) = self.peer.get()
+            && let Some(peer) = self.node.0.peers.get(id)
+        {
+            peer.session_ended(line);
         }
     }
 }
@@ -61,8 +72,11 @@ impl Host for Visit {
                 Err(format!("{peer} has no encryption, which this node's configuration requires of it"))
             }
             _ => {
-                if self.peer.set(peer.clone()).is_ok() {
-                    known.session_began(self.address);
+                let line = known
+                    .session_began(self.address)
+                    .ok_or_else(|| format!("there are {} sessions with {peer} already", known.sessions()))?;
+                // A session introduces its peer once.
+                if self.peer.set((peer.clone(), line)).is_ok() {
                     self.node.0.counters.sessions.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(())
@@ -86,6 +100,10 @@ impl Host for Visit {
 
     fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
         loop {
+            let (_, line) = self.peer.get()?;
+            if !self.node.0.peers.get(peer)?.sends_by(line) {
+                return None;
+            }
             let record = {
                 let mut agenda = self.node.agenda();
                 if !agenda.is_open(peer, clock()) {
@@ -105,11 +123,20 @@ impl Host for Visit {
         }
     }
 
-    fn ready(&self, peer: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        match self.node.0.peers.get(peer) {
-            Some(peer) => Box::pin(peer.ready.notified()),
+    fn ready(&self, _peer: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        match self.peer.get() {
+            Some((_, line)) => Box::pin(line.ready.notified()),
             None => Box::pin(std::future::pending()),
         }
+    }
+
+    fn outdated(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        let Some((_, line)) = self.peer.get() else { return Box::pin(std::future::pending()) };
+        let mut outdated = line.outdated.subscribe();
+        Box::pin(async move {
+            // Its sender lives as long as this session.
+            let _ = outdated.wait_for(|outdated| *outdated).await;
+        })
     }
 
     fn sent(&self, peer: &Eid, ticket: Ticket) {
@@ -126,7 +153,9 @@ impl Host for Visit {
         let (key, now) = (Key(ticket), clock());
         match why {
             Refusal::Completed => return self.sent(peer, ticket),
-            Refusal::Retransmit | Refusal::SessionTerminating => return self.returned(peer, ticket),
+            Refusal::SessionTerminating => return self.returned(peer, ticket),
+            // Not at once: who says nothing else would get the same for ever, as fast as the link is.
+            Refusal::Retransmit => self.node.agenda().postpone(key, now.after(AGAIN_AFTER)),
             Refusal::NoResources => {
                 tracing::info!("{peer} has no room for a bundle; it is tried again in {ROOM_AFTER:?}");
                 self.node.agenda().postpone(key, now.after(ROOM_AFTER));
@@ -166,7 +195,7 @@ impl Node {
         if bundle.payload_len > most {
             return self.cut(peer, &record, most).map(|()| None);
         }
-        Ok(Some(Sending::new(record.key, &bundle, self.store().read(&record.payload))))
+        Ok(Some(Sending::new(self.clone(), record.key, &bundle, self.store().read(&record.payload))))
     }
 
     /// Bytes of payload that go to the peer in one transfer.
@@ -185,7 +214,7 @@ impl Node {
         let now = clock();
         let begin = record.bundle.id.fragment.map_or(0, |part| part.offset);
         let ranges: Vec<Range<u64>> =
-            if most == 0 { Vec::new() } else { fragment::pieces(record.bundle.payload_len, most).collect() };
+            if most < SHORTEST_FRAGMENT { Vec::new() } else { pieces(record.bundle.payload_len, most) };
         let piece = |range: &Range<u64>| {
             let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
             let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));
@@ -211,11 +240,17 @@ impl Node {
         let mut changes: Vec<Change> = pieces.iter().cloned().map(Change::Put).collect();
         changes.push(Change::Remove(record.key));
         self.store().commit(changes)?;
-        let mut agenda = self.agenda();
-        agenda.remove(record.key);
-        for piece in pieces {
-            agenda.insert(piece, now);
-        }
+        let peers: Vec<Eid> = {
+            let mut agenda = self.agenda();
+            agenda.remove(record.key);
+            pieces.into_iter().filter_map(|piece| agenda.insert(piece, now)).collect()
+        };
+        // Other contacts may be better for a part than this one was for the whole.
+        self.wake(peers.iter().filter(|other| *other != peer));
         Ok(())
     }
+}
+
+fn pieces(len: u64, most: u64) -> Vec<Range<u64>> {
+    fragment::pieces(len, most.max(len.div_ceil(MOST_PIECES))).collect()
 }

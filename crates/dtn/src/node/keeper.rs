@@ -1,17 +1,21 @@
 //! The task that gives up what is too old, looks for new ways, and tidies the index.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::bundle::report::ReasonCode;
 use crate::store::Change;
 
 use super::{Node, clock};
+use crate::DtnTime;
 
 /// The longest time that it sleeps.
 const ROUND: Duration = Duration::from_secs(1);
 /// How long it lets work gather: bundles that leave the index in one transaction cost one flush of the disk.
 const GATHER: Duration = Duration::from_millis(20);
+/// Bundles whose ways are looked at while others wait for the agenda.
+const AT_ONCE: usize = 256;
 /// How often names of bundles that are over are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(600);
 
@@ -22,14 +26,20 @@ impl Node {
         let mut forgot = clock();
         loop {
             let change = self.agenda().next_change(looked);
-            let wait = change.map_or(ROUND, |change| change.since(clock()).min(ROUND));
-            let _ = tokio::time::timeout(wait, self.0.keeper.notified()).await;
-            tokio::time::sleep(GATHER).await;
+            // A contact may be shorter than a round.
+            let round = change.map_or(ROUND, |change| change.since(clock()).min(ROUND));
+            let _ = tokio::time::timeout(round, self.0.keeper.notified()).await;
             let now = clock();
-            let changed = self.agenda().next_change(looked).is_some_and(|change| change <= now);
+            let changed = change.is_some_and(|change| change <= now);
+            if !changed {
+                tokio::time::sleep(GATHER).await;
+            }
             looked = now;
-            let peers = self.agenda().reroute(now, changed);
-            self.wake(&peers);
+            if changed {
+                self.0.peers.values().for_each(|peer| peer.dial.notify_one());
+            }
+            let node = self.clone();
+            let _ = tokio::task::spawn_blocking(move || node.look_for_ways(now, changed)).await;
             let forget = now.since(forgot) >= FORGET_EVERY;
             if forget {
                 forgot = now;
@@ -37,6 +47,15 @@ impl Node {
             let node = self.clone();
             // A panic there is a fault of this program that the next round meets again; the log has it.
             let _ = tokio::task::spawn_blocking(move || node.tidy(forget)).await;
+        }
+    }
+
+    /// Looks for ways for what waits for one; for all that waits if contacts have changed.
+    fn look_for_ways(&self, now: DtnTime, changed: bool) {
+        let due = self.agenda().due(now, changed);
+        for keys in due.chunks(AT_ONCE) {
+            let peers = self.agenda().reroute(keys, now);
+            self.wake(&peers);
         }
     }
 
@@ -53,6 +72,9 @@ impl Node {
         {
             tracing::error!("cannot take {} bundles out of the index, trying again: {error}", done.len());
             self.0.done.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
+        }
+        if self.0.unfinished.swap(false, Ordering::Relaxed) {
+            self.finish_reassembly();
         }
         let expired = self.agenda().expired(now);
         if !expired.is_empty()

@@ -1,7 +1,7 @@
 //! The node: takes bundles in, decides where they go, and answers for them until somebody else does.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -58,6 +58,10 @@ struct Inner {
     arriving: Mutex<HashSet<BundleId>>,
     /// What is acknowledged by others and still in the index.
     done: Mutex<Vec<Key>>,
+    /// Held while a bundle is put together: two sessions that bring its last fragments must not both do it.
+    reassembly: Mutex<()>,
+    /// There may be fragments that could not be put together though they are complete.
+    unfinished: AtomicBool,
     last_created: Mutex<(DtnTime, u64)>,
     reports: Mutex<ReportBook>,
     counters: Counters,
@@ -107,6 +111,8 @@ impl Node {
             keeper: Notify::new(),
             arriving: Mutex::default(),
             done: Mutex::new(read.iter().map(|record| record.key).collect()),
+            reassembly: Mutex::default(),
+            unfinished: AtomicBool::new(false),
             last_created: Mutex::new((now, 0)),
             reports: Mutex::default(),
             counters: Counters::default(),
@@ -206,8 +212,15 @@ impl Node {
         }
         self.insert(record, now);
         drop(claim);
-        if purpose == Purpose::Reassemble {
-            self.reassemble(&bundle.id)?;
+        let outcome = match purpose {
+            Purpose::Reassemble => self.reassemble(&bundle.id),
+            Purpose::Deliver => self.drop_parts(&bundle.id),
+            Purpose::Forward => Ok(()),
+        };
+        // The bundle is here all the same: who sent it must not think that it is not.
+        if let Err(error) = outcome {
+            tracing::error!("cannot put {} together, trying again: {error}", bundle.id.whole());
+            self.0.unfinished.store(true, Ordering::Relaxed);
         }
         self.report(&bundle, ReportStatus::Received, ReasonCode::NoInformation);
         Ok(())
@@ -232,11 +245,11 @@ impl Node {
 
     fn wake<'a>(&self, peers: impl IntoIterator<Item = &'a Eid>) {
         for peer in peers.into_iter().filter_map(|peer| self.0.peers.get(peer)) {
-            peer.ready.notify_one();
+            peer.wake();
         }
     }
 
-    /// After a start: fragments that were complete when the last process ended.
+    /// After a start, or where it failed: fragments that are complete.
     fn finish_reassembly(&self) {
         let ids: HashSet<BundleId> = {
             let agenda = self.agenda();
@@ -245,13 +258,18 @@ impl Node {
         };
         for id in ids {
             if let Err(error) = self.reassemble(&id) {
-                tracing::error!("cannot put {id} together: {error}");
+                tracing::error!("cannot put {id} together, trying again: {error}");
+                self.0.unfinished.store(true, Ordering::Relaxed);
             }
         }
     }
 
     /// Puts a bundle together if all of its fragments are here.
     fn reassemble(&self, id: &BundleId) -> Result<(), Refused> {
+        let _one_at_a_time = self.0.reassembly.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.store.knows(&id.whole()) {
+            return self.drop_parts(id);
+        }
         let (record, parts) = {
             let agenda = self.agenda();
             let parts = agenda.parts_of(id);
@@ -273,6 +291,18 @@ impl Node {
             return Ok(());
         }
         self.insert(record, clock());
+        Ok(())
+    }
+
+    /// Lets fragments go of a bundle that has been put together, or has come as a whole.
+    fn drop_parts(&self, id: &BundleId) -> Result<(), Refused> {
+        let parts = self.agenda().parts_of(id);
+        if !parts.is_empty() {
+            self.0.store.commit(parts.iter().map(|(key, _)| Change::Remove(*key)).collect())?;
+        }
+        for (key, _) in parts {
+            self.agenda().remove(key);
+        }
         Ok(())
     }
 
@@ -302,6 +332,17 @@ impl Node {
         self.0.counters.delivered_bytes.fetch_add(bundle.payload_len, Ordering::Relaxed);
         self.report(&bundle, ReportStatus::Delivered, ReasonCode::NoInformation);
         Ok(true)
+    }
+
+    /// Which of the applications that were given a bundle has it now, for [`end_lease`](Self::end_lease).
+    pub(crate) fn lease(&self, key: Key) -> u64 {
+        self.agenda().lease(key)
+    }
+
+    /// That application has not acknowledged a bundle in time; nothing happens if another has it by now.
+    pub(crate) fn end_lease(&self, key: Key, lease: u64) {
+        self.agenda().end_lease(key, lease);
+        self.0.arrivals.notify_waiters();
     }
 
     /// An application does not acknowledge a bundle after all.
@@ -429,8 +470,12 @@ fn whole(
 ) -> Option<Record> {
     let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| agenda.get(*key)).collect();
     let records = records?;
-    let first =
-        records.iter().find(|record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0))?;
+    // Others with offset 0 may be of another payload.
+    let begins = |record: &&&Record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0);
+    let first = match plan.first() {
+        Some((index, _)) => records.get(*index)?,
+        None => records.iter().find(|record| begins(record) && record.bundle.payload_len == 0)?,
+    };
     let slices = plan.iter().flat_map(|(index, range)| records[*index].payload.slice(range.clone()).0);
     Some(Record {
         key,

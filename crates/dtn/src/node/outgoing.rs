@@ -1,13 +1,20 @@
 //! A bundle on its way to another node: its head, its payload from the store, its end.
 
 use std::io::{self, Read};
+use std::time::Duration;
 
 use crate::bundle::{Bundle, Tail};
 use crate::store::{Key, PayloadReader};
 use crate::tcpcl::{Outgoing, Ticket};
 
+use super::{Node, clock};
+
+/// A bundle that cannot be read is tried again after this time: others go meanwhile.
+const UNREADABLE_FOR: Duration = Duration::from_secs(600);
+
 /// See the module.
 pub(crate) struct Sending {
+    node: Node,
     key: Key,
     len: u64,
     /// The head, then the end.
@@ -18,8 +25,9 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    pub(crate) fn new(key: Key, bundle: &Bundle, payload: PayloadReader) -> Self {
+    pub(crate) fn new(node: Node, key: Key, bundle: &Bundle, payload: PayloadReader) -> Self {
         Self {
+            node,
             key,
             len: bundle.encoded_len(),
             block: io::Cursor::new(bundle.head()),
@@ -40,6 +48,19 @@ impl Outgoing for Sending {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.fill(buffer).inspect_err(|error| {
+            // The session ends, because TCPCL cannot take a segment back; the next one shall not meet the same bundle first.
+            tracing::error!(
+                "bundle {} cannot be read, trying again in {UNREADABLE_FOR:?}: {error}",
+                self.key.0
+            );
+            self.node.agenda().postpone(self.key, clock().after(UNREADABLE_FOR));
+        })
+    }
+}
+
+impl Sending {
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = self.block.read(buffer)?;
         while filled < buffer.len() && self.payload_left > 0 {
             let room = buffer.len() - filled;

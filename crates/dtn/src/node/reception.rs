@@ -10,6 +10,10 @@ use crate::tcpcl::{Incoming, Refusal};
 
 use super::{Node, clock};
 
+/// Bytes of all blocks but payloads of the bundles in the store, which are in memory: those of 100,000 bundles are 20 MB, but a peer may
+/// send bundles that have 64 KiB each.
+const MOST_HEADS: u64 = 256 << 20;
+
 /// A bundle of an application on its way into the store: what is dropped before [`finish`](Self::finish) was never there.
 #[derive(Debug)]
 pub struct Reception {
@@ -30,6 +34,9 @@ pub enum Refused {
     /// Its blocks are well, but it cannot be sent or kept.
     #[error("{0}")]
     Unusable(String),
+    /// The blocks of all bundles in the store, which are in memory, are too many bytes.
+    #[error("the blocks of all bundles here would be {0} bytes and may be {MOST_HEADS}")]
+    NoMemory(u64),
     /// The store does not take it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -109,6 +116,10 @@ impl FromPeer {
         if self.node.knows(&bundle.id) {
             return Err(Refused::Known);
         }
+        let heads = bundle.encoded_len().saturating_sub(bundle.payload_len) + self.node.agenda().heads();
+        if heads > MOST_HEADS {
+            return Err(Refused::NoMemory(heads));
+        }
         let now = clock();
         if bundle.expires(now) <= now {
             self.node.report(bundle, Status::Deleted, ReasonCode::LifetimeExpired);
@@ -155,7 +166,7 @@ impl FromPeer {
         counters.refused.fetch_add(1, Ordering::Relaxed);
         tracing::warn!("refused a bundle of {peer}: {why}");
         match why {
-            Refused::Store(_) => Refusal::NoResources,
+            Refused::Store(_) | Refused::NoMemory(_) => Refusal::NoResources,
             _ => Refusal::NotAcceptable,
         }
     }

@@ -281,7 +281,7 @@ impl Office {
         loop {
             let attempt = async {
                 while peer.is_connected() || !node.agenda().is_open(&id, super::clock()) {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    let _ = tokio::time::timeout(LOOK_EVERY, peer.dial.notified()).await;
                 }
                 self.dial(peer, address).await
             };
@@ -311,6 +311,8 @@ impl Office {
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                // A contact has begun, or ended.
+                () = peer.dial.notified() => wait = FIRST_WAIT,
                 _ = stop.wait_for(|stopped| *stopped) => return,
             }
             wait = (wait * 2).min(peer.settings.retry_within.get());

@@ -80,6 +80,10 @@ pub trait Host: Send + Sync + 'static {
     fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>>;
     /// Waits until [`next`](Self::next) may have something, or might have had something since it was last asked.
     fn ready(&self, peer: &Eid) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    /// Waits until the host has a newer session with the same peer. This one then has to prove that its other end is still there, or ends.
+    fn outdated(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
     /// The other end has acknowledged all of it.
     fn sent(&self, peer: &Eid, ticket: Ticket);
     /// The other end does not want it.

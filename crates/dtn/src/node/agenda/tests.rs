@@ -102,10 +102,12 @@ fn what_waits_for_a_contact_goes_when_it_opens() {
     assert_eq!(agenda.insert(record(1, "dtn://east/x", Purpose::Forward), at(0)), None);
     assert!(!agenda.is_open(&eid("dtn://east/"), at(9)) && agenda.is_open(&eid("dtn://east/"), at(10)));
     assert_eq!(agenda.next_change(at(0)), Some(at(10)));
-    assert!(agenda.reroute(at(9), false).is_empty());
-    assert_eq!(agenda.reroute(at(10), false), BTreeSet::from([eid("dtn://east/")]));
+    assert_eq!(agenda.due(at(9), false), []);
+    let due = agenda.due(at(10), false);
+    assert_eq!(agenda.reroute(&due, at(10)), HashSet::from([eid("dtn://east/")]));
     // Nobody has come for it, and the contact is over: it waits for another way.
-    agenda.reroute(at(20), true);
+    let due = agenda.due(at(20), true);
+    assert_eq!(agenda.reroute(&due, at(20)), HashSet::new());
     assert_eq!(keys(&mut agenda, "dtn://east/"), [0; 0]);
 }
 

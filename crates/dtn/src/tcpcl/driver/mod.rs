@@ -14,9 +14,11 @@ mod writer;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bentpipe_kernel::tcp_info::tcp_info;
 use bentpipe_units::Time;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -35,6 +37,9 @@ use writer::{last_words, write};
 
 /// How long the last words may take to get out, and the other end to close after them.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long the other end of an outdated session has to prove that it is there: the time of some retransmissions.
+const TRIAL: Duration = Duration::from_secs(5);
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -57,13 +62,25 @@ pub async fn run(
         tracing::debug!(%place, %error, "cannot set TCP_NODELAY");
     }
     let tls = settings.tls.clone();
+    // TLS hides the socket; it is the same one.
+    let socket = stream.as_fd().try_clone_to_owned();
     let epoch = Instant::now();
     let session = Session::new(role, settings, place.clone(), Time::ZERO);
-    let shared = Arc::new(Shared { session: Mutex::new(session), wake: Notify::new(), host, epoch, place });
+    let shared = Arc::new(Shared {
+        session: Mutex::new(session),
+        wake: Notify::new(),
+        established: Notify::new(),
+        host,
+        epoch,
+        place,
+    });
     let guard = Guard(shared.clone());
     let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
     if let Some((reader, writer)) = open(&shared, stream, role, &tls, address, &mut shutdown).await {
-        exchange(&shared, reader, writer, shutdown).await;
+        tokio::select! {
+            () = exchange(&shared, reader, writer, shutdown) => {}
+            text = outlived(&shared, socket) => shared.lock().give_up(EndedBy::Network, text),
+        }
     }
     drop(guard);
     let end = shared.lock().end().cloned();
@@ -81,6 +98,8 @@ struct Shared {
     session: Mutex<Session>,
     /// There may be something to write.
     wake: Notify,
+    /// Rings once, when the host has admitted the peer.
+    established: Notify,
     host: Arc<dyn Host>,
     epoch: Instant,
     place: String,
@@ -132,6 +151,28 @@ impl Shared {
         tokio::time::sleep(due).await;
         self.lock().on_time(self.now());
     }
+}
+
+/// Ends, with the reason, when the host has a newer session with the same peer and nothing comes from the other end of this one, not even
+/// TCP's acknowledgement of a keepalive: its host has vanished, and come back without knowing of it. What this session has not got rid of
+/// would else wait for its timers, which are as long as the outages that the leg survives.
+async fn outlived(shared: &Shared, socket: io::Result<OwnedFd>) -> String {
+    let Ok(socket) = socket else { return std::future::pending().await };
+    shared.established.notified().await;
+    shared.host.outdated().await;
+    let heard = || tcp_info(&socket).ok().map(|info| info.segments_in);
+    let before = heard();
+    shared.lock().provoke(shared.now());
+    shared.wake.notify_one();
+    tokio::time::sleep(TRIAL).await;
+    if before.is_none() || heard() != before {
+        return std::future::pending().await;
+    }
+    format!(
+        "the peer at {} has a newer session, and nothing came in this one for {} s",
+        shared.place,
+        TRIAL.as_secs()
+    )
 }
 
 /// Work that may wait for a disk.

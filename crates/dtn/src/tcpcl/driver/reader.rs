@@ -142,6 +142,7 @@ impl Receiver<'_> {
         match shared.host.admit(&peer, proven.as_ref()) {
             Ok(()) => {
                 shared.lock().admit(shared.now());
+                shared.established.notify_one();
                 self.peer = Some(peer);
             }
             Err(why) => shared.lock().turn_away(&why),

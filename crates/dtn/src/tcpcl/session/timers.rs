@@ -80,6 +80,14 @@ impl Session {
         }
     }
 
+    /// Says something that the other end's TCP has to acknowledge.
+    pub fn provoke(&mut self, now: Time) {
+        if self.phase == Phase::Established {
+            self.last_sent = now;
+            self.push(&Message::Keepalive);
+        }
+    }
+
     /// The driver begins or ends to work on what has come, during which it does not read: that is no silence of the peer's.
     pub fn set_busy(&mut self, busy: bool, now: Time) {
         let since = std::mem::replace(&mut self.busy, busy.then_some(now));
