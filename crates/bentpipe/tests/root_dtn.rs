@@ -139,12 +139,9 @@ fn a_bundle_crosses_losses_and_outages_with_rates_that_are_shared_out_without_ro
     }
     let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
     File::create(&file).unwrap().write_all(&pattern()).unwrap();
-    let mut recv = b.command(&["recv", "files", "-o"]);
-    let mut recv = Child::spawn({
-        recv.arg(&copy).stdout(Stdio::null());
-        recv
-    })
-    .unwrap();
+    let mut recv = b.command(&["recv", "files", "-o", copy.to_str().unwrap()]);
+    recv.stdout(Stdio::null());
+    let mut recv = Child::spawn(recv).unwrap();
     let send =
         a.command(&["send", "--wait", "25s", file.to_str().unwrap(), "dtn://b/files"]).output().unwrap();
     assert!(send.status.success(), "{}", String::from_utf8_lossy(&send.stderr));
