@@ -114,15 +114,7 @@ impl<O: Outlet> Office<O> {
         let (mut wait, mut turn, mut said) = (FIRST_WAIT, None, String::new());
         loop {
             let trouble = match self.attempt(record, &mut turn).await {
-                Ok(end) => match block_in_place(|| self.node.acknowledge(record.key)) {
-                    Ok(_) => return log_end(record, &end),
-                    // It will come out twice, which does no harm.
-                    Err(error) => {
-                        format!(
-                            "it has come out, but the store cannot write that down and so it will again: {error}"
-                        )
-                    }
-                },
+                Ok(end) => return self.acknowledge(record, &end).await,
                 Err(Failure::ForGood(why)) => match self.put_aside(record, &why) {
                     Ok(()) => return self.give_up(record, &why, ReasonCode::DestinationUnavailable),
                     Err(error) => format!("{why}; it stays in the store: {error}"),
@@ -141,6 +133,18 @@ impl<O: Outlet> Office<O> {
             pause(wait.min(left), turn.as_deref()).await;
             wait = (wait * 2).min(LONGEST_WAIT);
         }
+    }
+
+    /// Writes down that it is over, however long the disk takes: until then it is in the store, and comes out twice if the node ends.
+    async fn acknowledge(&self, record: &Record, end: &End) {
+        let mut wait = FIRST_WAIT;
+        while let Err(error) = block_in_place(|| self.node.acknowledge(record.key)) {
+            let id = &record.bundle.id;
+            tracing::error!("{id} has come out, but the store cannot write that down, trying again: {error}");
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+        log_end(record, end);
     }
 
     async fn attempt(&self, record: &Record, turn: &mut Option<Arc<Turn>>) -> Result<End, Failure> {
