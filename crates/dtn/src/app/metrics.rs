@@ -6,6 +6,9 @@ use crate::node::NodeStatus;
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// A figure of a peer.
+type OfPeer = fn(&crate::node::PeerStatus) -> f64;
+
 /// All figures of a moment.
 pub(crate) fn text(status: &NodeStatus) -> String {
     let mut text = String::new();
@@ -33,11 +36,11 @@ pub(crate) fn text(status: &NodeStatus) -> String {
     for (name, help, value) in gauges {
         family(&mut text, &format!("bentpipe_dtn_{name}"), "gauge", help, &[("", value)]);
     }
-    let by_peer = |value: fn(&crate::node::PeerStatus) -> f64| -> Vec<(String, f64)> {
+    let by_peer = |value: OfPeer| -> Vec<(String, f64)> {
         let label = |peer: &crate::node::PeerStatus| format!("{{peer=\"{}\"}}", escape(&peer.peer));
         status.peers.iter().map(|peer| (label(peer), value(peer))).collect()
     };
-    let of_peers: [(&str, &str, fn(&crate::node::PeerStatus) -> f64); 2] = [
+    let of_peers: [(&str, &str, OfPeer); 2] = [
         ("peer_sessions", "Established sessions with a peer.", |peer| peer.sessions as f64),
         ("peer_queued", "Bundles that wait to go to a peer.", |peer| peer.queued as f64),
     ];

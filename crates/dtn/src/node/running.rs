@@ -439,9 +439,8 @@ fn bind_unix(path: &Path, account: Option<&Account>) -> Result<StdUnixListener, 
     let prepared = listener.and_then(|listener| {
         listener.set_nonblocking(true)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-        match account {
-            Some(account) => chown(path, Some(account.uid()), Some(account.gid()))?,
-            None => {}
+        if let Some(account) = account {
+            chown(path, Some(account.uid()), Some(account.gid()))?;
         }
         Ok(listener)
     });
