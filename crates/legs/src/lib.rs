@@ -7,11 +7,13 @@
 //! ```
 
 mod legs;
+mod network;
 mod settings;
 mod sharing;
 mod values;
 
 pub use legs::{LegId, Legs};
+pub use network::Network;
 pub use settings::{SatelliteLeg, TerrestrialLeg};
 pub use sharing::{Bell, Sharing, SharingError};
 pub use values::{Congestion, Interface};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bentpipe_legs::Network;
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -15,7 +16,7 @@ use tokio::task::{JoinSet, block_in_place};
 use crate::app::Reading;
 
 use super::envelope::Envelope;
-use super::network::{self, Network};
+use super::network;
 use super::outlet::{Failure, Outlet, Transfer};
 
 /// How long a server may take to be connected.

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bentpipe_legs::Network;
 use bentpipe_units::Span;
 use serde::{Deserialize, Deserializer};
 use tokio::task::JoinSet;
@@ -33,8 +34,6 @@ mod network;
 mod outlet;
 mod turns;
 mod undelivered;
-
-pub use network::{Network, NetworkError};
 
 use undelivered::Undelivered;
 

@@ -3,9 +3,9 @@
 use bentpipe_kernel::Weight;
 use serde::Deserialize;
 
+use super::Network;
 use super::dscp::Dscp;
 use super::list::List;
-use super::network::Network;
 use super::ports::Ports;
 use super::{Handshake, Interface, MAX_WEIGHTS};
 

@@ -14,6 +14,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// Its first address.
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Whether its addresses are IPv4's.
     pub const fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()
