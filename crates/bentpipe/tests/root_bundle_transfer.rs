@@ -23,7 +23,7 @@ const FAR: Subnet = Subnet::new(3);
 const RULES: &str = "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"cubic\"\n\
                      [[rules]]\naction = \"bundle\"\nclient_interface = \"lan0\"\nport = 80\n";
 /// The leg's connections die long before the outage is over.
-const LEG: &str = "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"cubic\"\nsurvive_outage = \"2s\"\n";
+const LEG: &str = "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"cubic\"\nrestart_within = \"1s\"\nsurvive_outage = \"2s\"\n";
 
 /// client – gateway ~ satellite ~ terminal – server.
 struct Net {
