@@ -9,7 +9,7 @@ use bp7::dtntime::CreationTimestamp;
 use bp7::eid::{DtnAddress, IpnAddress};
 use bp7::flags::BundleControlFlags as Flags;
 use bp7::primary::PrimaryBlock;
-use crc::{CRC_16_IBM_SDLC, CRC_32_ISCSI, Crc, Digest, Table};
+use crc::{CRC_16_IBM_SDLC, Crc, Digest, Table};
 
 use super::cbor::put_bytes_head;
 use super::{Bundle, CrcType};
@@ -19,9 +19,8 @@ use crate::Eid;
 pub(super) const INDEFINITE_ARRAY: u8 = 0x9f;
 pub(super) const BREAK: u8 = 0xff;
 
-/// CRC-16/X-25 and CRC-32C (RFC 9171 §4.2.1), sixteen bytes at a time.
+/// CRC-16/X-25 (RFC 9171 §4.2.1), sixteen bytes at a time. CRC-32C, which all that we make has, is left to the processor.
 static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_IBM_SDLC);
-static CRC32: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISCSI);
 
 /// What closes a bundle after its payload: the payload block's CRC, if it has one, and the end of the bundle. It
 /// has to see the payload pass.
@@ -39,7 +38,7 @@ pub struct Tail {
 pub(super) enum Running {
     None,
     Crc16(Digest<'static, u16, Table<16>>),
-    Crc32(Digest<'static, u32, Table<16>>),
+    Crc32(u32),
 }
 
 impl Bundle {
@@ -168,7 +167,7 @@ impl Running {
         match crc {
             CrcType::None => Self::None,
             CrcType::Crc16 => Self::Crc16(CRC16.digest()),
-            CrcType::Crc32 => Self::Crc32(CRC32.digest()),
+            CrcType::Crc32 => Self::Crc32(0),
         }
     }
 
@@ -176,7 +175,7 @@ impl Running {
         match self {
             Self::None => {}
             Self::Crc16(digest) => digest.update(bytes),
-            Self::Crc32(digest) => digest.update(bytes),
+            Self::Crc32(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
         }
     }
 
@@ -212,7 +211,7 @@ impl Running {
         match self {
             Self::None => vec![],
             Self::Crc16(digest) => digest.finalize().to_be_bytes().to_vec(),
-            Self::Crc32(digest) => digest.finalize().to_be_bytes().to_vec(),
+            Self::Crc32(crc) => crc.to_be_bytes().to_vec(),
         }
     }
 }
