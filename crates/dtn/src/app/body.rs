@@ -64,7 +64,7 @@ impl Body for PayloadBody {
         self.reading = None;
         let (payload, part) = outcome.map_err(io::Error::other)?;
         match part {
-            Ok(bytes) if bytes.is_empty() => return Poll::Ready(None),
+            Ok(bytes) if bytes.is_empty() => Poll::Ready(None),
             Ok(bytes) => {
                 self.left = self.left.saturating_sub(bytes.len() as u64);
                 if self.left > 0 {

@@ -34,6 +34,8 @@ impl Fake {
 
     /// The same over a connection that is there.
     pub async fn over(mut stream: TcpStream, id: &str, transfer_mru: u64) -> Self {
+        // Else the delayed acknowledgement of a segment's head holds up its data.
+        stream.set_nodelay(true).unwrap();
         stream.write_all(b"dtn!\x04\x00").await.unwrap();
         stream.read_exact(&mut [0; 6]).await.unwrap();
         let mut fake = Self { stream, input: Vec::new(), next_id: 0, welcomed: false };
