@@ -93,11 +93,10 @@ async fn a_peer_that_takes_next_to_nothing_gets_no_million_fragments() {
     assert!(b.is_alive().await);
     // Another that takes enough gets it.
     let mut b = Fake::connect(a.address(), "dtn://b/").await;
-    let mut expected = bytes(2, 10);
+    let expected = bytes(2, 10);
     a.send("dtn://b/in", expected.clone(), &[]).await;
     let (_, got) = b.receive().await;
     assert!(got.windows(10).any(|window| window == expected));
-    expected.clear();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,6 +104,7 @@ async fn strangers_are_turned_away() {
     let a = node().await;
     let mut stranger = Fake::connect(a.address(), "dtn://stranger/").await;
     while stranger.hear().await.is_some() {}
+    assert!(!stranger.welcomed);
     assert_eq!(a.status().peers[0].sessions, 0);
 }
 
