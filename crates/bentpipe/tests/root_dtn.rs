@@ -16,13 +16,8 @@ use bentpipe_units::{Probability, Rate};
 use rustix::net::sockopt::tcp_user_timeout;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-const NEEDS: &[Need] = &[
-    Need::Privileges,
-    Need::Namespaces,
-    Need::Tun,
-    Need::Program("ip"),
-    Need::Program("timeout"),
-];
+const NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
 const PORT: u16 = 4556;
 const FILE: usize = 3_000_000;
 /// Far longer than it takes on a busy machine, and far less than at the ten segments in a round trip that a connection has to whom
@@ -144,13 +139,11 @@ fn a_bundle_crosses_losses_and_outages_with_rates_that_are_shared_out_without_ro
     }
     let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
     File::create(&file).unwrap().write_all(&pattern()).unwrap();
-    let mut recv = b.command(&["recv", "files", "-o"]);
-    let mut recv = Child::spawn({
-        recv.arg(&copy).stdout(Stdio::null());
-        recv
-    })
-    .unwrap();
-    let send = a.command(&["send", "--wait", "25s", file.to_str().unwrap(), "dtn://b/files"]).output().unwrap();
+    let mut recv = b.command(&["recv", "files", "-o", copy.to_str().unwrap()]);
+    recv.stdout(Stdio::null());
+    let mut recv = Child::spawn(recv).unwrap();
+    let send =
+        a.command(&["send", "--wait", "25s", file.to_str().unwrap(), "dtn://b/files"]).output().unwrap();
     assert!(send.status.success(), "{}", String::from_utf8_lossy(&send.stderr));
     assert!(recv.wait().unwrap().success());
     assert!(content(&copy) == pattern());

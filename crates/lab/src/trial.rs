@@ -147,7 +147,9 @@ impl Trial {
     }
 
     fn server(&self, bed: &Bed) -> Result<Server, Error> {
-        let congestion = (!self.split).then_some(self.congestion.as_str());
+        // Without downloads it is the nodes' alone, and only a leg can provide it.
+        let is_servers = !self.split && !self.flows.is_empty();
+        let congestion = is_servers.then_some(self.congestion.as_str());
         let started = bed.server.run(|| Server::start(bed.address, congestion))?;
         started.map_err(|source| Error::Transfer { run: self.congestion.clone(), source })
     }

@@ -201,8 +201,10 @@ impl Found {
             Column::new(way.name(), format!("{}_clear_sky_goodput_bps", way.key())).shown_in("Mbit/s", MBIT)
         });
         let columns = [Column::new("outage", "outage_s").shown_in("s", 1.0)].into_iter().chain(columns);
-        let mut table =
-            Table::new("Clear-sky goodput, application to application, by the length of the outage", columns.collect());
+        let mut table = Table::new(
+            "Clear-sky goodput, application to application, by the length of the outage",
+            columns.collect(),
+        );
         for (at, length) in OUTAGES_S.into_iter().enumerate() {
             let cells = Way::ALL.map(|way| Cell::interval(Some(self.goodput(at, way)), 2));
             table.push([Cell::Number(length as f64, 0)].into_iter().chain(cells).collect());
@@ -214,7 +216,8 @@ impl Found {
         let column = |way: Way| Column::new(way.name(), format!("{}_file_s", way.key())).shown_in("s", 1.0);
         let columns = [Column::new("outage", "outage_s").shown_in("s", 1.0)];
         let columns = columns.into_iter().chain(Way::OF_FILE.map(column)).collect();
-        let mut table = Table::new("A file of 50 MB, as a download and as one bundle: time until it is there", columns);
+        let mut table =
+            Table::new("A file of 50 MB, as a download and as one bundle: time until it is there", columns);
         for (at, length) in OUTAGES_S.into_iter().enumerate() {
             let cells = [0, 1].map(|way| Cell::interval(Some(self.file(at, way)), 1));
             table.push([Cell::Number(length as f64, 0)].into_iter().chain(cells).collect());

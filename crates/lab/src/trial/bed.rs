@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::agent::xcp::XcpConfig;
 use bentpipe_link::agent::{AgentConfig, StationConfig};
-use bentpipe_proxy::{Config, Daemon};
 use bentpipe_link::explicit::Standing;
+use bentpipe_proxy::{Config, Daemon};
 use bentpipe_testbed::{Namespace, SatelliteLink};
 
 use super::{PORT, Trial};

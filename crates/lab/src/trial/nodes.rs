@@ -50,8 +50,7 @@ struct Host {
 impl Nodes {
     /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as terminals do.
     pub(super) fn start(bed: &Bed, leg: &str) -> Result<Self, Error> {
-        let folder =
-            tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
+        let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
         let address = SocketAddr::new(bed.gateway_address, PORT);
         let listens = format!(
             "[[listen]]\naddress = \"{address}\"\nleg = \"satellite\"\n\
