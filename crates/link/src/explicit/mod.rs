@@ -46,6 +46,10 @@ const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
 const FORGOTTEN: Duration = Duration::from_secs(1);
 /// So many round trips without any acknowledgement are an outage. The rates are kept for when it ends.
 const OUTAGE: f64 = 1.5;
+/// So many round trips after an outage nothing is decided. What was lost in it is found out late: a sender that cannot know whether its
+/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682), repeats what was lost in the next, and finds in the
+/// third which of its earlier repetitions were lost, too. A rate that is lowered for these losses takes many round trips to grow again.
+const AFTERMATH: u32 = 3;
 
 /// What is known of the link beforehand.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -193,7 +197,8 @@ impl Sharer {
         let outage = silent > OUTAGE * (self.standing.rtt + self.standing.queue).as_secs_f64();
         if outage || self.standing.outage || self.standing.active == 0 {
             // What was measured before says nothing about what comes after.
-            self.restart_measurements(now, reports);
+            let round_trips = if outage || self.standing.outage { AFTERMATH } else { 1 };
+            self.restart_measurements(now, round_trips, reports);
         }
         self.standing.outage = outage;
         if !outage {
@@ -249,9 +254,10 @@ impl Sharer {
         delivered > 0
     }
 
-    fn restart_measurements(&mut self, now: Time, reports: &[Report]) {
+    /// Nothing is decided for so many round trips.
+    fn restart_measurements(&mut self, now: Time, round_trips: u32, reports: &[Report]) {
         self.round.clear();
-        self.capacity.hold(now + self.standing.rtt);
+        self.capacity.hold(now + round_trips * self.standing.rtt);
         for report in reports {
             if let Some(flow) = self.flows.get_mut(&report.id) {
                 (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);

@@ -277,6 +277,27 @@ fn what_is_lost_as_an_outage_begins_is_not_put_down_to_too_high_a_rate() {
     assert!(used > 0.85, "{used}, {:?}", bed.sharer.standing());
 }
 
+/// Repetitions that were lost in the outage, too, are found out when others have arrived: two round trips after its end.
+#[test]
+fn what_is_found_to_be_lost_after_an_outage_is_not_put_down_to_too_high_a_rate() {
+    for round_trips in [0.5, 1.0, 1.5, 2.0] {
+        let mut bed = Bed::new(Some(10), 10, 600);
+        bed.per = 0.01;
+        bed.join(1, ALL);
+        bed.run(10.0);
+        bed.up = false;
+        bed.run(10.0);
+        bed.up = true;
+        while bed.sharer.standing().outage {
+            bed.step();
+        }
+        bed.run(0.6 * round_trips);
+        bed.flows[0].lost += 900_000.0;
+        let used = bed.use_over(10.0);
+        assert!(used > 0.85, "{round_trips} round trips: {used}, {:?}", bed.sharer.standing());
+    }
+}
+
 #[test]
 fn a_path_that_becomes_longer_is_no_queue_for_ever() {
     let mut bed = Bed::new(Some(10), 10, 40);
