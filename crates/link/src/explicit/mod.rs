@@ -47,8 +47,8 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 /// So many round trips without any acknowledgement are an outage. The rates are kept for when it ends.
 const OUTAGE: f64 = 1.5;
 /// So many round trips after an outage nothing is decided. What was lost in it is found out late: a sender that cannot know whether its
-/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682), repeats what was lost in the next, and finds in the
-/// third which of its earlier repetitions were lost, too. A rate that is lowered for these losses takes many round trips to grow again.
+/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and repeats what was lost in the next, and a decision looks
+/// one round trip back. A rate that is lowered for these losses takes many round trips to grow again.
 const AFTERMATH: u32 = 3;
 
 /// What is known of the link beforehand.
