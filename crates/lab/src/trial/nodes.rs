@@ -52,12 +52,14 @@ impl Nodes {
     pub(super) fn start(bed: &Bed, leg: &str) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
         let address = SocketAddr::new(bed.gateway_address, PORT);
+        // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two processes.
+        let leg = leg.replace("[legs.satellite]", "[legs.node]");
         let listens = format!(
-            "[[listen]]\naddress = \"{address}\"\nleg = \"satellite\"\n\
-             [[peers]]\nid = \"dtn://terminal/\"\nleg = \"satellite\"\n"
+            "[[listen]]\naddress = \"{address}\"\nleg = \"node\"\n\
+             [[peers]]\nid = \"dtn://terminal/\"\nleg = \"node\"\n"
         );
         let connects =
-            format!("[[peers]]\nid = \"dtn://gateway/\"\naddress = \"{address}\"\nleg = \"satellite\"\n");
+            format!("[[peers]]\nid = \"dtn://gateway/\"\naddress = \"{address}\"\nleg = \"node\"\n");
         let start = |host, name, rest: &str| {
             Host::start(host, &folder.path().join(name), name, &format!("{leg}{rest}"))
         };
