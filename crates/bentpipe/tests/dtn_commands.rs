@@ -102,7 +102,7 @@ fn a_file_goes_there_and_back() {
     let folder = folder();
     let (gateway, train) = pair(folder.path(), false);
     let file = folder.path().join("file");
-    let bytes: Vec<u8> = (0..3_000_000u32).map(|number| (number * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|number| ((number * 7) >> 3) as u8).collect();
     fs::write(&file, &bytes).unwrap();
     let file = file.to_str().unwrap();
     for (from, to, name) in [(&gateway, &train, "train"), (&train, &gateway, "gateway")] {
