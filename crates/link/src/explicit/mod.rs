@@ -48,8 +48,8 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 const OUTAGE: f64 = 1.5;
 /// So many round trips after an outage nothing is decided. What was lost in it is found out late: a sender that cannot know whether its
 /// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and repeats what was lost in the next, and a decision looks
-/// one round trip back. A rate that is lowered for these losses takes many round trips to grow again.
-const AFTERMATH: u32 = 3;
+/// one round trip back; one more for what is late. A rate that is lowered for these losses takes many round trips to grow again.
+const AFTERMATH: u32 = 4;
 
 /// What is known of the link beforehand.
 #[derive(Debug, Clone, Copy, PartialEq)]

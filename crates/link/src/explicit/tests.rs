@@ -280,7 +280,7 @@ fn what_is_lost_as_an_outage_begins_is_not_put_down_to_too_high_a_rate() {
 /// What was lost in the outage is found out, and repeated, when the first repetition has arrived; until then little is sent.
 #[test]
 fn what_is_found_to_be_lost_after_an_outage_is_not_put_down_to_too_high_a_rate() {
-    for round_trips in [0.5, 1.0, 1.5] {
+    for round_trips in [0.5, 1.0, 1.5, 2.0] {
         let mut bed = Bed::new(Some(10), 10, 600);
         bed.per = 0.01;
         bed.join(1, ALL);
