@@ -43,6 +43,9 @@ const STILL: f64 = 0.6;
 const PATIENCE: u32 = 3;
 /// It should shrink while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
+/// What is left at least of the estimate when it is lowered. A link that carries less than that is found by the next decisions, a round
+/// trip apart; a moment that was misunderstood, as after an outage, has not cost everything.
+const STEP: f64 = 0.25;
 /// Nothing is lower, bytes per second.
 const FLOOR: f64 = 100.0;
 
@@ -168,7 +171,7 @@ impl Capacity {
     }
 
     fn lower(&mut self, to: f64, seen: &Observation) {
-        self.estimate = to.clamp(FLOOR, self.estimate);
+        self.estimate = to.clamp((STEP * self.estimate).max(FLOOR), self.estimate.max(FLOOR));
         self.step_back(seen);
         self.hold_until = seen.now + seen.rtt + seen.queue + SETTLED;
     }

@@ -302,6 +302,23 @@ fn what_is_found_to_be_lost_after_an_outage_is_not_put_down_to_too_high_a_rate()
 }
 
 #[test]
+fn one_moment_costs_three_quarters_at_most() {
+    let mut capacity = super::capacity::Capacity::new(Rate::from_bps(10_000_000), Duration::from_millis(600));
+    let before = capacity.bytes_per_second();
+    let moment = super::capacity::Observation {
+        now: Time::from_nanos(10_000_000_000),
+        rates: Some(super::round::Rates { sent: before, delivered: 1500.0, lost: before, whole: true }),
+        carried: Some(1500.0),
+        queue: Duration::ZERO,
+        rtt: Duration::from_millis(600),
+        wanted: true,
+    };
+    capacity.observe(&moment);
+    let after = capacity.bytes_per_second();
+    assert!(after < before && after >= before / 4.0, "{before} and {after}");
+}
+
+#[test]
 fn a_path_that_becomes_longer_is_no_queue_for_ever() {
     let mut bed = Bed::new(Some(10), 10, 40);
     bed.join(1, ALL);
