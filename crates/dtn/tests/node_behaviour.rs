@@ -170,3 +170,22 @@ async fn two_default_routes_at_each_other_are_no_pendulum() {
     assert_eq!(number(&b.receive("in").await), 2);
     assert_eq!((a.status().totals.received, b.status().totals.received), (0, 2));
 }
+
+/// The sender tries again after ten seconds: the longest test here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_node_refuses_stays_with_the_sender_until_there_is_room() {
+    let b = TestNode::start_with("dtn://b/", "quota = \"1MB\"", &peer("dtn://a/", None, "")).await;
+    let a = TestNode::start("dtn://a/", &peer("dtn://b/", Some(b.address()), "")).await;
+    a.send("dtn://b/in", bytes(1, 700_000), &[]).await;
+    b.until(|status| status.waiting.deliverable == 1).await;
+    a.send("dtn://b/in", bytes(2, 700_000), &[]).await;
+    b.until(|status| status.totals.refused > 0).await;
+    let full = a.until(|status| status.waiting.parked == 1 && status.store.bundles == 1).await;
+    assert_eq!(full.totals.given_up, 0);
+    for index in [1, 2] {
+        assert_eq!(number(&b.receive("in").await), index);
+    }
+    a.until_empty().await;
+    b.until_empty().await;
+    assert_eq!((a.files(), b.files()), (0, 0));
+}
