@@ -1,5 +1,6 @@
 //! The bundle node as it is run, over an emulated satellite link: started by root, at work as an ordinary account.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +14,7 @@ use bentpipe_lab::scene::Scene;
 use bentpipe_link::{DirectionConfig, LinkConfig, OutageTrace};
 use bentpipe_testbed::{Child, Namespace, Need, require};
 use bentpipe_units::{Probability, Rate};
-use rustix::net::sockopt::tcp_user_timeout;
+use rustix::net::sockopt::{socket_cookie, tcp_user_timeout};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 const NEEDS: &[Need] =
@@ -85,14 +86,15 @@ impl Node {
         line.split_whitespace().skip(1).map(str::to_owned).collect()
     }
 
-    /// Copies of its sockets of the session, which is established.
+    /// Copies of its sockets of the session, which is established; one of those that are the same connection.
     fn session(&self) -> Vec<OwnedFd> {
         let pid = Pid::from_raw(self.child.id() as i32).unwrap();
         let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let numbers = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         let numbers = numbers.map(|entry| entry.unwrap().file_name().to_string_lossy().parse().unwrap());
         let copies = numbers.filter_map(|fd| pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok());
-        copies.filter(is_session).collect()
+        let mut connections = BTreeSet::new();
+        copies.filter(is_session).filter(|fd| connections.insert(socket_cookie(fd).unwrap())).collect()
     }
 }
 
