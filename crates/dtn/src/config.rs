@@ -414,7 +414,7 @@ mod tests {
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
             (contact("2027-01-02", "2027-01-03"), "offset"),
             (outlet(""), "does not say where PUTs may go"),
-            (outlet("to = [\"10.2.0.1/16\"]\n"), "no network"),
+            (outlet("to = [\"10.2.0.1/16\"]\n"), "behind its prefix"),
             (outlet("to = [\"10.2.0.0/16\"]\nserver = \"192.0.2.1:80\"\n"), "leave to out"),
             (inlet("[]"), "no address"),
             (inlet("\"7690\""), "no address with a port"),
