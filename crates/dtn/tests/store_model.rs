@@ -158,7 +158,9 @@ proptest! {
                 drop(store);
                 let records;
                 (store, records) = open(folder.path());
-                prop_assert_eq!(store.recovery(), &Default::default());
+                // A small payload that nobody needs any more goes with the next transaction: there was none, perhaps.
+                let recovery = store.recovery();
+                prop_assert!(recovery.damaged.is_empty() && recovery.unreadable == 0, "{:?}", recovery);
                 model.check(folder.path(), &store, Some(&records));
             } else {
                 model.step(&store, step);
