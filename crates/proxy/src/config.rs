@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::path::path_count;
 use crate::ports::RANGES;
 
+mod admin;
 mod bundle;
 mod dscp;
 mod limits;
@@ -23,6 +24,7 @@ mod shipped;
 mod snoop;
 mod values;
 
+pub use admin::{AdminSettings, Listen, admin_socket};
 pub use bentpipe_legs::Network;
 pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
 pub use bundle::BundleSettings;
@@ -61,6 +63,9 @@ pub struct Config {
     /// Where the bundle node takes connections.
     #[serde(default)]
     pub bundle: BundleSettings,
+    /// By which ways the daemon can be looked at and told what to do.
+    #[serde(default)]
+    pub admin: AdminSettings,
     /// Which connections are split; the first rule that matches decides, and without one they are.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -208,6 +213,7 @@ impl Config {
             .or_else(|| self.lack_of_ports())
             .or_else(|| self.limits.contradiction(self.longest_outage()))
             .or_else(|| bundle::contradiction(self))
+            .or_else(|| admin::contradiction(self))
             .or_else(|| snoop::contradiction(self))
             .or_else(|| crate::router::contradiction(self))
     }

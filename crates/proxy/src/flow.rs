@@ -11,14 +11,17 @@
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bentpipe_kernel::sockopt::{buffered, take_error, unacknowledged};
 use bentpipe_kernel::tcp_info::{State, tcp_info};
+use bentpipe_legs::Legs;
 use rustix::event::epoll::EventFlags;
 
 use crate::connect::Ends;
 use crate::gate::Ticket;
+use crate::path::Path;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
 
@@ -33,6 +36,9 @@ pub(crate) enum Side {
 #[derive(Debug)]
 pub(crate) struct Flow {
     ends: Ends,
+    way: Way,
+    /// On the worker's clock.
+    since: Instant,
     client: Endpoint,
     server: Endpoint,
     /// From the client to the server.
@@ -46,6 +52,13 @@ pub(crate) struct Flow {
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
     pub(crate) watched: bool,
+}
+
+/// From which leg to which it goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    pub(crate) path: Path,
+    pub(crate) legs: Arc<Legs>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,9 +123,18 @@ pub(crate) struct Broken {
 
 impl Flow {
     /// A flow whose server has been asked, with the first `sent` bytes of the client's in the SYN.
-    pub(crate) fn new(ends: Ends, client: Endpoint, server: Endpoint, sent: u64, ticket: Ticket) -> Self {
+    pub(crate) fn new(
+        ends: Ends,
+        way: Way,
+        client: Endpoint,
+        server: Endpoint,
+        sent: u64,
+        ticket: Ticket,
+    ) -> Self {
         Self {
             ends,
+            way,
+            since: Instant::now(),
             client,
             server,
             up: Channel::after(sent),

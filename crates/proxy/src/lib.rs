@@ -32,6 +32,7 @@ mod ports;
 mod pulse;
 mod relay;
 mod router;
+pub mod sight;
 mod slab;
 mod snooper;
 mod stats;

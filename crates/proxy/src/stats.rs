@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a daemon has done since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Stats {
     /// Flows that live now, draining ones included.
     pub flows_open: u64,
@@ -55,7 +55,7 @@ pub struct Stats {
 }
 
 /// What the XCP routers have done, in packets on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RouterStats {
     /// Packets that left by their interfaces.
     pub xcp_packets: u64,
@@ -70,7 +70,7 @@ pub struct RouterStats {
 }
 
 /// What has been done for the flows that are not split but looked after packet by packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SnoopStats {
     /// Packets that came to the daemon, both ways.
     pub packets: u64,

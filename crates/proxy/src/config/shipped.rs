@@ -46,7 +46,9 @@ fn the_shipped_file_is_a_configuration_as_it_is_and_with_every_key() {
 #[test]
 fn every_key_that_there_is_stands_in_the_shipped_file() {
     let text = with_every_key();
-    for header in ["[proxy]", "[legs.satellite]", "[terrestrial]", "[limits]", "[snoop]", "[bundle]"] {
+    for header in
+        ["[proxy]", "[legs.satellite]", "[terrestrial]", "[limits]", "[snoop]", "[bundle]", "[admin]"]
+    {
         let (_, after) = text.split_once(&format!("\n{header}\n")).unwrap_or_else(|| panic!("no {header}"));
         let section: Vec<&str> = after.lines().take_while(|line| !line.starts_with('[')).collect();
         let keys = keys_of(header);
@@ -78,6 +80,7 @@ fn what_is_commented_out_is_the_default() {
     assert_eq!(full.limits.half_closed(outage), plain.limits.half_closed(outage));
     assert_eq!(full.limits.at_limit, plain.limits.at_limit);
     assert_eq!(full.bundle, plain.bundle);
+    assert_eq!((&full.admin.folder, full.admin.listen), (&plain.admin.folder, plain.admin.listen));
     let by_default = Config { snoop: plain.snoop, ..full.clone() };
     assert_eq!(full.snoop_config().unwrap(), by_default.snoop_config().unwrap());
 }

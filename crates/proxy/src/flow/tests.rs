@@ -19,7 +19,8 @@ impl Rig {
         let (server, upstream) = connection();
         let address = client.local_addr().unwrap();
         let ends = Ends { client: address, server: address, dscp: 0 };
-        let flow = Flow::new(ends, Endpoint::new(ours.into()), Endpoint::new(upstream.into()), 0, ticket());
+        let (ours, upstream) = (Endpoint::new(ours.into()), Endpoint::new(upstream.into()));
+        let flow = Flow::new(ends, way(), ours, upstream, 0, ticket());
         Self { client, server, flow, pool: Pool::new(RelayKind::Copy) }
     }
 
@@ -44,6 +45,15 @@ impl Rig {
             std::thread::yield_now();
         }
     }
+}
+
+/// Over legs that nothing is configured of.
+fn way() -> Way {
+    use bentpipe_legs::{LegId, TerrestrialLeg};
+    let legs = Legs::prepare(&Default::default(), &TerrestrialLeg::default());
+    let path =
+        Path { client: LegId::Terrestrial, server: LegId::Terrestrial, weight: Default::default(), port: 1 };
+    Way { path, legs: Arc::new(legs) }
 }
 
 fn connection() -> (TcpStream, TcpStream) {

@@ -17,7 +17,7 @@ use rustix::net::{SocketAddrAny, getsockname};
 use super::Worker;
 use crate::connect::{self, Ends, Upstream};
 use crate::fast_open::{FirstWord, Opening};
-use crate::flow::{Flow, Side};
+use crate::flow::{Flow, Side, Way};
 use crate::gate::Limit;
 use crate::greeter::{Claim, Connected};
 use crate::path::Path;
@@ -40,7 +40,7 @@ impl Worker {
         }
         let claim = self.shared.book.claim(ends.client, ends.server);
         if !matches!(claim, Claim::Nothing) {
-            return self.join(client, ends, path, claim);
+            return self.join(client, ends, Way { path, legs: legs.clone() }, claim);
         }
         let ticket = match self.shared.gate.admit(ends.client.ip()) {
             Ok(ticket) => ticket,
@@ -71,11 +71,11 @@ impl Worker {
     }
 
     /// The greeter has asked the server before the client was answered.
-    pub(super) fn join(&mut self, client: OwnedFd, ends: Ends, path: Path, claim: Claim) {
+    pub(super) fn join(&mut self, client: OwnedFd, ends: Ends, way: Way, claim: Claim) {
         self.counters.flows_total.add(1);
         self.counters.held_claimed.add(1);
         let outcome = match claim {
-            Claim::Connected(server) => self.relay_between(client, ends, path, server),
+            Claim::Connected(server) => self.relay_between(client, ends, way, server),
             // The server had answered, and has reset the connection: so is the client's, which is closed here.
             Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
         };
@@ -96,7 +96,7 @@ impl Worker {
         &mut self,
         client: OwnedFd,
         ends: Ends,
-        path: Path,
+        way: Way,
         server: Connected,
     ) -> io::Result<()> {
         let Connected { socket, other_port, ticket } = server;
@@ -104,7 +104,9 @@ impl Worker {
             sockopt::set_dscp(&client, &ends.client, ends.dscp)?;
         }
         self.note_port(&ends, other_port);
-        let flow = Flow::new(ends, Endpoint::new(client), Endpoint::new(socket), 0, ticket).connected();
+        let (client, server) = (Endpoint::new(client), Endpoint::new(socket));
+        let path = way.path;
+        let flow = Flow::new(ends, way, client, server, 0, ticket).connected();
         tracing::debug!(%flow, ?path, "new flow, its server has answered");
         self.register(flow)
     }
@@ -134,7 +136,7 @@ impl Worker {
         }
         self.note_port(&ends, upstream.other_port);
         let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
-        let flow = Flow::new(ends, client, server, upstream.sent as u64, ticket);
+        let flow = Flow::new(ends, Way { path, legs }, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");
         self.register(flow)
     }

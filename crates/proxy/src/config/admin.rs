@@ -1,0 +1,120 @@
+//! `[admin]`: by which ways the daemon can be looked at and told what to do.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::Config;
+
+/// `[admin]`: a Unix socket for everything, and a TCP address for what can be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminSettings {
+    /// The folder of the daemon's sockets, `/run/bentpipe` by default; each daemon of a host needs its own.
+    pub folder: PathBuf,
+    /// Where the page and the metrics are; 127.0.0.1:7500 by default.
+    pub listen: Listen,
+    /// A file whose first line is what callers must know; without one `listen` must be a loopback address.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where the page and the metrics are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    /// Nowhere but on the Unix socket.
+    Off,
+    /// At this address.
+    At(SocketAddr),
+}
+
+impl AdminSettings {
+    /// The Unix socket that speaks HTTP.
+    pub fn socket(&self) -> PathBuf {
+        admin_socket(&self.folder)
+    }
+
+    /// The Unix socket by which a successor takes over.
+    pub fn handover_socket(&self) -> PathBuf {
+        self.folder.join("handover.sock")
+    }
+}
+
+/// The Unix socket that speaks HTTP, in the folder of a daemon.
+pub fn admin_socket(folder: &Path) -> PathBuf {
+    folder.join("admin.sock")
+}
+
+impl Default for AdminSettings {
+    fn default() -> Self {
+        Self { folder: "/run/bentpipe".into(), listen: Listen::default(), token_file: None }
+    }
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self::At(SocketAddr::from(([127, 0, 0, 1], 7500)))
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| {
+            format!("\"{text}\" is not an address with a port; write \"127.0.0.1:7500\", \"[::1]:7500\" or \"off\"")
+        })
+    }
+}
+
+/// Says that everybody on the network could look, if that is so.
+pub(super) fn contradiction(config: &Config) -> Option<String> {
+    let AdminSettings { listen, token_file, .. } = &config.admin;
+    match listen {
+        Listen::At(address) if !address.ip().is_loopback() && token_file.is_none() => Some(format!(
+            "admin.listen = \"{address}\" can be reached from outside; name a file with a secret in admin.token_file, or \
+             listen on 127.0.0.1"
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<AdminSettings, String> {
+        let text = format!("[admin]\n{text}\n[legs.a]\ninterface = \"sat0\"\n");
+        Config::parse("x", &text).map(|config| config.admin).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn by_default_it_is_seen_from_this_host_only() {
+        let settings = parse("").unwrap();
+        assert_eq!(settings, AdminSettings::default());
+        assert_eq!(settings.socket(), Path::new("/run/bentpipe/admin.sock"));
+        assert!(matches!(settings.listen, Listen::At(address) if address.ip().is_loopback()));
+        assert_eq!(parse("listen = \"off\"").unwrap().listen, Listen::Off);
+    }
+
+    #[test]
+    fn who_can_be_reached_from_outside_must_ask_for_a_token() {
+        let error = parse("listen = \"0.0.0.0:7500\"").unwrap_err();
+        assert!(
+            error.contains("can be reached from outside") && error.contains("admin.token_file"),
+            "{error}"
+        );
+        assert!(parse("listen = \"[::]:7500\"\ntoken_file = \"/etc/bentpipe/token\"").is_ok());
+        assert!(parse("listen = \"[::1]:7500\"").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_its_key() {
+        let error = parse("listen = \"7500\"").unwrap_err();
+        assert!(error.contains("key admin.listen") && error.contains("127.0.0.1:7500"), "{error}");
+    }
+}
