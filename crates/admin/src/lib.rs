@@ -6,7 +6,9 @@
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```
 
+pub mod history;
 mod order;
+pub mod page;
 mod status;
 
 pub use order::{Answer, Order, Orders};

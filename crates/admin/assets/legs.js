@@ -1,0 +1,77 @@
+// A card for each leg.
+
+import { bytes, count, delay, make, NOTHING, percent, put, rate, span } from "./format.js";
+
+// What a card says, in this order; those that say nothing are left out.
+const FIGURES = [
+  ["RTT", (leg) => delay(leg.srtt_s)],
+  ["shortest RTT", (leg) => delay(leg.min_rtt_s)],
+  ["loss", (leg) => percent(leg.loss)],
+  ["queue", (leg) => (leg.explicit ? delay(leg.explicit.queue_s) : NOTHING)],
+  ["sent again", (leg) => count(leg.retransmissions)],
+  ["timeouts", (leg) => count(leg.timeouts)],
+  ["flows", (leg) => count(leg.flows)],
+  ["active", (leg) => count(leg.active)],
+  ["sent", (leg) => bytes(leg.sent_bytes)],
+  ["received", (leg) => bytes(leg.received_bytes)],
+];
+
+export class Legs {
+  #root = document.getElementById("legs");
+  #cards = new Map();
+
+  show(legs) {
+    for (const [name, card] of this.#cards) {
+      if (!legs.some((leg) => leg.name === name)) {
+        card.element.remove();
+        this.#cards.delete(name);
+      }
+    }
+    for (const leg of legs) {
+      if (!this.#cards.has(leg.name)) this.#cards.set(leg.name, this.#card(leg.name));
+      fill(this.#cards.get(leg.name), leg);
+    }
+  }
+
+  #card(name) {
+    const card = { element: make("article", "leg"), status: make("span", "status"), about: make("p", "muted"), rate: make("p") };
+    const title = make("h3");
+    title.append(make("span", "", name), card.status);
+    card.meter = make("div", "meter");
+    card.meter.setAttribute("role", "meter");
+    card.meter.setAttribute("aria-label", "Rate of " + name);
+    card.meter.append(make("div"));
+    card.list = make("dl");
+    card.values = FIGURES.map(([label]) => {
+      const pair = make("div"), figure = make("dd");
+      pair.append(make("dt", "", label), figure);
+      card.list.append(pair);
+      return figure;
+    });
+    card.element.append(title, card.about, card.meter, card.rate, card.list);
+    this.#root.append(card.element);
+    return card;
+  }
+}
+
+function fill(card, leg) {
+  const gone = leg.outage_s !== null;
+  card.element.classList.toggle("gone", gone);
+  put(card.status, gone ? "✕ nothing heard for " + span(leg.outage_s) : leg.active ? "● working" : "○ at rest");
+  put(card.about, [leg.interface ?? "every other interface", leg.congestion].filter(Boolean).join(", "));
+  const capacity = leg.explicit?.capacity_bps || leg.rate_bps;
+  card.meter.hidden = !capacity;
+  if (capacity) {
+    const share = Math.min(100, (100 * leg.sent_bps) / capacity);
+    card.meter.firstChild.style.width = share.toFixed(1) + "%";
+    card.meter.setAttribute("aria-valuenow", share.toFixed(0));
+    card.meter.setAttribute("aria-valuetext", `${rate(leg.sent_bps)} of ${rate(capacity)}`);
+  }
+  const of = capacity ? ` of ${rate(capacity)}${leg.explicit?.capacity_bps ? " measured" : ""}` : "";
+  put(card.rate, `sends ${rate(leg.sent_bps)}${of}, receives ${rate(leg.received_bps)}`);
+  FIGURES.forEach(([, figure], index) => {
+    const text = figure(leg);
+    card.values[index].parentNode.hidden = text === NOTHING;
+    put(card.values[index], text);
+  });
+}

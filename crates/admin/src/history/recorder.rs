@@ -1,0 +1,99 @@
+//! The history of a daemon that runs: it is written once a second, and read over HTTP.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use bentpipe_proxy::sight::Sight;
+use serde::Deserialize;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{History, Look, SavedHistory, Step};
+
+/// A history that several threads share. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub struct Recorder(Arc<Mutex<History>>);
+
+/// `GET /history?since=UNIX_S&step=1|60`: a [`HistoryAnswer`](super::HistoryAnswer).
+pub fn routes(recorder: Recorder) -> Router {
+    Router::new().route("/history", get(history)).with_state(recorder)
+}
+
+impl Recorder {
+    /// A history that goes on where another process ended.
+    pub fn restore(saved: &SavedHistory) -> Self {
+        Self(Arc::new(Mutex::new(History::restore(saved))))
+    }
+
+    /// Everything, for the next process.
+    pub fn save(&self) -> SavedHistory {
+        self.history().save()
+    }
+
+    /// Writes down what is to be seen now.
+    pub fn record(&self, look: &Look<'_>) {
+        self.history().record(unix_s(), look);
+    }
+
+    /// Writes down what `sight` shows once a second, until the task is dropped.
+    pub async fn run(self, sight: Sight) {
+        let mut ticks = interval(Duration::from_secs(1));
+        // After a pause of this process there is nothing to be made up for.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            let (legs, gain, flows) = (sight.legs(), sight.gain(), sight.stats().flows_open);
+            self.record(&Look { legs: &legs, gain: &gain, flows });
+        }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        // A panic between two samples leaves samples that are whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    #[serde(default)]
+    since: u64,
+    #[serde(default = "one")]
+    step: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+async fn history(
+    State(recorder): State<Recorder>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return refusal(&error.body_text()),
+    };
+    let step = match query.step {
+        1 => Step::Second,
+        60 => Step::Minute,
+        other => return refusal(&format!("step={other}: there are samples of 1 and of 60 seconds")),
+    };
+    // The lock is held for as long as copying takes, not for writing JSON.
+    let answer = recorder.history().since(unix_s(), query.since, step);
+    Json(answer).into_response()
+}
+
+fn refusal(error: &str) -> Response {
+    (StatusCode::BAD_REQUEST, Json(serde_json::json!({ "error": error }))).into_response()
+}
+
+/// The host's clock, seconds since 1970.
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
