@@ -4,7 +4,7 @@ mod command;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// TCP over satellite links, fast and unbreakable.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Lab(command::lab::Lab),
     Radius(command::radius::Radius),
     Dtn(command::dtn::Dtn),
+    Man(command::manual::Manual),
+    Completions(command::manual::Completions),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         Command::Lab(lab) => lab.run(),
         Command::Radius(radius) => radius.run(),
         Command::Dtn(dtn) => dtn.run(),
+        Command::Man(manual) => manual.run(Arguments::command()),
+        Command::Completions(completions) => completions.run(Arguments::command()),
     };
     outcome.unwrap_or_else(|error| {
         command::tell(format_args!("bentpipe: {}", one_line(&error)));

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate, Span};
-use serde::Serialize;
 
 use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
@@ -16,18 +15,9 @@ use crate::router::{self, Router, RouterConfig, Variant};
 use crate::xcp::{MOUNT_CGROUPS, Xcp, XcpError, XcpParameters};
 use crate::{congestion, sockopt};
 
-/// One thing looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What was looked at.
-    pub name: String,
-    /// Whether bentpipe can use it as it is.
-    pub ok: bool,
-    /// What was found.
-    pub found: String,
-    /// The line that mends it, or what else to do.
-    pub fix: Option<String>,
-}
+mod check;
+
+pub use check::{Check, Step};
 
 /// A link that the host's buffers must be able to fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,33 +58,25 @@ pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
     checks
 }
 
-fn pass(name: impl Into<String>, found: impl Into<String>) -> Check {
-    Check { name: name.into(), ok: true, found: found.into(), fix: None }
-}
-
-fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Check {
-    Check { name: name.into(), ok: false, found: found.into(), fix: Some(fix.into()) }
-}
-
 fn kernel_version() -> Check {
     let release = feature::release();
     let lacks =
         |feature: &Feature| feature::version(&release).is_none_or(|version| version < feature.kernel());
     let lacking: Vec<_> = Feature::ALL.into_iter().filter(lacks).collect();
     let Some((major, minor)) = lacking.iter().map(|feature| feature.kernel()).max() else {
-        return pass("kernel", format!("Linux {release}"));
+        return Check::pass("kernel", format!("Linux {release}"));
     };
     let named: Vec<_> =
         lacking.iter().map(|feature| format!("{feature} (without: {})", feature.without())).collect();
     let found = format!("Linux {release} is too old for {}", named.join(", "));
-    fail("kernel", found, format!("use Linux {major}.{minor} or later"))
+    Check::fail("kernel", found, format!("use Linux {major}.{minor} or later"))
 }
 
 fn btf() -> Check {
     let path = "/sys/kernel/btf/vmlinux";
     match fs::metadata(path) {
-        Ok(file) => pass("BTF", format!("{path}, {}", ByteCount::new(file.len()))),
-        Err(_) => fail(
+        Ok(file) => Check::pass("BTF", format!("{path}, {}", ByteCount::new(file.len()))),
+        Err(_) => Check::fail(
             "BTF",
             format!("no {path}"),
             "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are",
@@ -106,8 +88,8 @@ fn btf() -> Check {
 fn ebpf<E: std::fmt::Display>(feature: Feature, loaded: Result<String, E>) -> Check {
     let name = format!("eBPF {feature}");
     match loaded {
-        Ok(found) => pass(name, found),
-        Err(error) => fail(name, format!("{error}; without: {}", feature.without()), feature.fix()),
+        Ok(found) => Check::pass(name, found),
+        Err(error) => Check::fail(name, format!("{error}; without: {}", feature.without()), feature.fix()),
     }
 }
 
@@ -121,7 +103,10 @@ fn xcp() -> Check {
     let loaded = Xcp::acquire(XcpParameters { p_xcp: true, capacity: None, fallback: &fallback });
     let is_cgroup = matches!(loaded, Err(XcpError::Cgroup { .. }));
     let check = ebpf(Feature::XcpOptions, loaded.map(|xcp| registered(xcp.name())));
-    if is_cgroup { Check { fix: Some(MOUNT_CGROUPS.to_owned()), ..check } } else { check }
+    if !is_cgroup {
+        return check;
+    }
+    Check::mendable(check.name, check.found, MOUNT_CGROUPS.split(" && ").map(Step::run).collect())
 }
 
 /// Loads the router and does not attach it: on this host it would meet real packets.
@@ -136,9 +121,9 @@ fn congestion_controls() -> Check {
     let available = congestion::available();
     let found = available.join(" ");
     if available.iter().any(|name| name == "bbr") {
-        pass("congestion controls", found)
+        Check::pass("congestion controls", found)
     } else {
-        fail("congestion controls", found, "modprobe tcp_bbr")
+        Check::mendable("congestion controls", found, vec![Step::Module("tcp_bbr".into())])
     }
 }
 
@@ -146,8 +131,8 @@ fn rto_max() -> Check {
     let tried =
         TcpListener::bind("127.0.0.1:0").and_then(|s| sockopt::set_rto_max(&s, Duration::from_secs(1)));
     match tried {
-        Ok(()) => pass("RTO maximum", "settable per socket, 1 s to 120 s"),
-        Err(error) => fail("RTO maximum", format!("not settable: {error}"), Feature::RtoMax.fix()),
+        Ok(()) => Check::pass("RTO maximum", "settable per socket, 1 s to 120 s"),
+        Err(error) => Check::fail("RTO maximum", format!("not settable: {error}"), Feature::RtoMax.fix()),
     }
 }
 
@@ -155,8 +140,10 @@ fn transparent_sockets() -> Check {
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
     let tried = TcpListener::bind(any).and_then(|socket| sockopt::set_transparent(&socket, &any));
     match tried {
-        Ok(()) => pass("transparent sockets", "allowed"),
-        Err(error) => fail("transparent sockets", error.to_string(), "run as root, or with CAP_NET_ADMIN"),
+        Ok(()) => Check::pass("transparent sockets", "allowed"),
+        Err(error) => {
+            Check::fail("transparent sockets", error.to_string(), "run as root, or with CAP_NET_ADMIN")
+        }
     }
 }
 
@@ -167,12 +154,19 @@ fn tproxy() -> Check {
                  socket transparent 1 meta mark set 1 accept; fib daddr type local return; \
                  fib daddr oifname \"lo\" meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept; }; }";
     match run_with_input("nft", &["-c", "-f", "-"], rules) {
-        Ok(output) if output.status.success() => pass(name, "nftables takes tproxy, socket and fib rules"),
+        Ok(output) if output.status.success() => {
+            Check::pass(name, "nftables takes tproxy, socket and fib rules")
+        }
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
-            fail(name, said, "run as root; modprobe nft_tproxy nft_socket nft_fib_inet")
+            let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet"].map(|name| Step::Module(name.into()));
+            let check = Check::mendable(name, said, modules.into());
+            Check { fix: check.fix.map(|fix| format!("run as root; {fix}")), ..check }
         }
-        Err(error) => fail(name, format!("cannot run nft: {error}"), "apt-get install nftables"),
+        Err(error) => {
+            let found = format!("cannot run nft: {error}");
+            Check::mendable(name, found, vec![Step::run("apt-get install -y nftables")])
+        }
     }
 }
 
@@ -190,9 +184,9 @@ fn run_with_input(program: &str, arguments: &[&str], input: &str) -> std::io::Re
 fn forwarding(family: &str, key: &str, path: &str) -> Check {
     let name = format!("{family} forwarding");
     match read(path).as_str() {
-        "1" => pass(name, "on"),
-        "" => fail(name, "this kernel has no such protocol", format!("none needed without {family}")),
-        _ => fail(name, "off: a gateway forwards packets", format!("sysctl -w {key}=1")),
+        "1" => Check::pass(name, "on"),
+        "" => Check::fail(name, "this kernel has no such protocol", format!("none needed without {family}")),
+        _ => Check::mendable(name, "off: a gateway forwards packets", vec![Step::sysctl(key, 1)]),
     }
 }
 
@@ -204,10 +198,10 @@ fn tcp_options() -> Check {
         .filter(|option| read(&format!("/proc/sys/net/ipv4/{option}")) == "0")
         .collect();
     if off.is_empty() {
-        return pass(name, "SACK, timestamps and window scaling are on");
+        return Check::pass(name, "SACK, timestamps and window scaling are on");
     }
-    let fix: Vec<String> = off.iter().map(|option| format!("net.ipv4.{option}=1")).collect();
-    fail(name, format!("off: {}", off.join(", ")), format!("sysctl -w {}", fix.join(" ")))
+    let steps = off.iter().map(|option| Step::sysctl(format!("net.ipv4.{option}"), 1)).collect();
+    Check::mendable(name, format!("off: {}", off.join(", ")), steps)
 }
 
 /// A buffer holds a window on its way and one that waits behind a hole; the kernel counts about as much again for its
@@ -222,14 +216,18 @@ fn buffer(direction: &str, key: &str, fixed: Option<ByteCount>, link: &LinkNeeds
     let path = format!("/proc/sys/net/ipv4/{key}");
     let values: Vec<u64> = read(&path).split_whitespace().filter_map(|n| n.parse().ok()).collect();
     let [least, initial, most] = values.as_slice() else {
-        return fail(name, format!("cannot read {path}"), "mount /proc");
+        return Check::fail(name, format!("cannot read {path}"), "mount /proc");
     };
     let link = format!("{} at {} round trip", link.rate, Span(link.rtt));
     let found = format!("up to {}; {link} takes {}", ByteCount::new(*most), ByteCount::new(needed));
     if *most >= needed {
-        pass(name, found)
+        Check::pass(name, found)
     } else {
-        fail(name, found, format!("sysctl -w net.ipv4.{key}=\"{least} {initial} {needed}\""))
+        Check::mendable(
+            name,
+            found,
+            vec![Step::sysctl(format!("net.ipv4.{key}"), format!("{least} {initial} {needed}"))],
+        )
     }
 }
 
@@ -242,9 +240,9 @@ fn fixed_buffer(
 ) -> Check {
     let found = format!("fixed at {size}; {} at {} round trip takes {needed}", link.rate, Span(link.rtt));
     if size >= needed {
-        pass(name, found)
+        Check::pass(name, found)
     } else {
-        fail(name, found, format!("{direction}_buffer = \"{needed}\", or leave it out"))
+        Check::fail(name, found, format!("{direction}_buffer = \"{needed}\", or leave it out"))
     }
 }
 
@@ -256,17 +254,19 @@ pub fn fast_open() -> Check {
     let name = "TCP Fast Open";
     let value = read("/proc/sys/net/ipv4/tcp_fastopen");
     match value.parse::<u32>() {
-        Ok(bits) if bits & FAST_OPEN == FAST_OPEN => pass(name, "opens with data and takes data with a SYN"),
+        Ok(bits) if bits & FAST_OPEN == FAST_OPEN => {
+            Check::pass(name, "opens with data and takes data with a SYN")
+        }
         Ok(bits) => {
             let lacks = match bits & FAST_OPEN {
                 0 => "neither opens with data nor takes any with a SYN",
                 1 => "takes no data with a SYN",
                 _ => "does not open with data",
             };
-            let fix = format!("sysctl -w net.ipv4.tcp_fastopen={}", bits | FAST_OPEN);
-            fail(name, format!("net.ipv4.tcp_fastopen = {bits}: this host {lacks}"), fix)
+            let found = format!("net.ipv4.tcp_fastopen = {bits}: this host {lacks}");
+            Check::mendable(name, found, vec![Step::sysctl("net.ipv4.tcp_fastopen", bits | FAST_OPEN)])
         }
-        Err(_) => fail(name, "this kernel has no net.ipv4.tcp_fastopen", "leave fast_open out"),
+        Err(_) => Check::fail(name, "this kernel has no net.ipv4.tcp_fastopen", "leave fast_open out"),
     }
 }
 

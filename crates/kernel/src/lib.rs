@@ -11,6 +11,7 @@
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
+//! - [`notify`]: what the service manager is told of this service.
 //! - [`tun`]: network interfaces whose far side is this process.
 //! - [`privileges`], [`limits`]: what the process gives up after set-up, and how many descriptors it may have.
 //! - [`host`]: what this host has and lacks, each finding with the line that mends it.
@@ -25,6 +26,7 @@ pub mod limits;
 mod mapped;
 mod netlink;
 pub mod nftables;
+pub mod notify;
 pub mod privileges;
 pub mod route;
 pub mod router;

@@ -1,17 +1,24 @@
 mod bundle;
+mod fix;
+mod lasting;
 mod legs;
 mod limits;
 mod snoop;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use bentpipe_kernel::host::{Check, LinkNeeds, checks};
 use bentpipe_proxy::{Config, config::SatelliteLeg};
 use bentpipe_testbed::{LINK_NEEDS, MissingItem, require};
 use bentpipe_units::Rate;
 use clap::Args;
+use rustix::process::geteuid;
+
+use self::fix::{Outcome, Plan};
 
 /// List what this host has and lacks for bentpipe, each finding with the line that mends it.
 ///
@@ -22,24 +29,91 @@ pub(crate) struct Doctor {
     /// 10 Mbit/s.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Show what would mend the findings, ask, do it, and check again. Kernel parameters go into
+    /// /etc/sysctl.d/60-bentpipe.conf and modules into /etc/modules-load.d/60-bentpipe.conf, so that they last.
+    #[arg(long)]
+    fix: bool,
+    /// With --fix: do not ask.
+    #[arg(long, requires = "fix")]
+    yes: bool,
+    /// Print one JSON document; what --fix is going to do is on standard error then.
     #[arg(long)]
     json: bool,
+    /// Where sysctl.d and modules-load.d are.
+    #[arg(long, hide = true, value_name = "DIR", default_value = "/etc")]
+    etc: PathBuf,
 }
 
 impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log_to_stderr("error");
         let config = self.config.as_ref().map(Config::load).transpose()?;
-        let mut checks = checks(&config.as_ref().map_or_else(geostationary, legs_of));
-        checks.extend(config.iter().flat_map(legs::checks));
-        checks.extend(config.iter().flat_map(limits::checks));
-        checks.extend(config.iter().filter_map(snoop::cache));
-        checks.extend(config.iter().filter_map(bundle::node));
-        checks.extend(testbed());
-        super::print(&if self.json { as_json(&checks)? } else { as_text(&checks) })?;
-        Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let mut checks = look(config.as_ref());
+        let outcomes = if self.fix { self.mend(&checks)? } else { Vec::new() };
+        if !outcomes.is_empty() {
+            checks = look(config.as_ref());
+        }
+        super::print(&if self.json { self.as_json(&checks, &outcomes)? } else { as_text(&checks) })?;
+        let is_healthy = checks.iter().all(|check| check.ok) && outcomes.iter().all(Outcome::is_done);
+        Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+
+    /// Shows the plan, asks whether to follow it, and says what came of each step.
+    fn mend(&self, checks: &[Check]) -> anyhow::Result<Vec<Outcome>> {
+        let plan = Plan::of(checks, &self.etc);
+        self.say(&plan.to_string())?;
+        if plan.is_empty() {
+            return Ok(Vec::new());
+        }
+        ensure!(geteuid().is_root(), "--fix changes this host, which takes root: sudo bentpipe doctor --fix");
+        if !self.yes && !self.agreed()? {
+            self.say("Nothing was changed.\n")?;
+            return Ok(Vec::new());
+        }
+        let outcomes = plan.follow();
+        self.say(&outcomes.iter().map(Outcome::to_string).collect::<String>())?;
+        Ok(outcomes)
+    }
+
+    fn agreed(&self) -> anyhow::Result<bool> {
+        let terminal = !self.json && std::io::stdin().is_terminal();
+        ensure!(
+            terminal,
+            "--fix asks first, and nobody can answer here: add --yes to do what is shown above"
+        );
+        super::print("Do this? [y/N] ")?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer).context("cannot read the answer; nothing was changed")?;
+        Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    }
+
+    /// Beside a JSON document, text goes to standard error.
+    fn say(&self, text: &str) -> anyhow::Result<()> {
+        if !self.json {
+            return super::print(text);
+        }
+        super::tell(text.trim_end());
+        Ok(())
+    }
+
+    fn as_json(&self, checks: &[Check], outcomes: &[Outcome]) -> anyhow::Result<String> {
+        let mut document = serde_json::json!({ "checks": checks });
+        if self.fix {
+            document["done"] = serde_json::to_value(outcomes)?;
+        }
+        Ok(serde_json::to_string_pretty(&document)? + "\n")
+    }
+}
+
+/// Everything that there is to look at.
+fn look(config: Option<&Config>) -> Vec<Check> {
+    let mut checks = checks(&config.map_or_else(geostationary, legs_of));
+    checks.extend(config.into_iter().flat_map(legs::checks));
+    checks.extend(config.into_iter().flat_map(limits::checks));
+    checks.extend(config.and_then(snoop::cache));
+    checks.extend(config.and_then(bundle::node));
+    checks.extend(testbed());
+    checks
 }
 
 /// A link of 10 Mbit/s over a geostationary satellite.
@@ -67,31 +141,13 @@ fn testbed() -> Vec<Check> {
     let name = || "testbed".to_owned();
     match require(LINK_NEEDS) {
         Ok(()) => {
-            vec![Check { name: name(), ok: true, found: "namespaces and TUN devices".into(), fix: None }]
+            vec![Check::pass(name(), "namespaces and TUN devices")]
         }
         Err(missing) => {
-            let check = |item: &MissingItem| Check {
-                name: name(),
-                ok: false,
-                found: item.found.clone(),
-                fix: Some(item.fix.clone()),
-            };
+            let check = |item: &MissingItem| Check::fail(name(), item.found.clone(), item.fix.clone());
             missing.items().iter().map(check).collect()
         }
     }
-}
-
-/// A check that is passed, and one that is not.
-fn pass(name: impl Into<String>, found: impl Into<String>) -> Check {
-    Check { name: name.into(), ok: true, found: found.into(), fix: None }
-}
-
-fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Check {
-    Check { name: name.into(), ok: false, found: found.into(), fix: Some(fix.into()) }
-}
-
-fn as_json(checks: &[Check]) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(&serde_json::json!({ "checks": checks }))? + "\n")
 }
 
 fn as_text(checks: &[Check]) -> String {

@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod dtn;
 pub(crate) mod lab;
 pub(crate) mod link;
+pub(crate) mod manual;
 pub(crate) mod radius;
 pub(crate) mod run;
 pub(crate) mod sim;

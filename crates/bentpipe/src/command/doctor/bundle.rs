@@ -6,8 +6,6 @@ use std::net::{Ipv6Addr, UdpSocket};
 use bentpipe_kernel::host::Check;
 use bentpipe_proxy::Config;
 
-use super::{fail, pass};
-
 /// `TCP_LISTEN` (include/net/tcp_states.h), as /proc/net/tcp writes it.
 const LISTEN: &str = "0A";
 
@@ -32,9 +30,9 @@ fn judge(port: u16, ipv4: &str, ipv6: Option<&str>) -> Check {
         list.into_iter().map(|(address, _)| address).collect::<Vec<_>>().join(" and ")
     };
     if lacking.is_empty() {
-        return pass(name, format!("listens on {}", names(there)));
+        return Check::pass(name, format!("listens on {}", names(there)));
     }
-    fail(
+    Check::fail(
         name,
         format!("a rule says bundle, but nothing listens on {}: what it matches passes", names(lacking)),
         "start the node, bentpipe dtn run; or set [bundle] port to where it listens",

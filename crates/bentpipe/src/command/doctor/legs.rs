@@ -3,15 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use bentpipe_kernel::host::{self, Check};
+use bentpipe_kernel::host::{self, Check, Step};
 use bentpipe_kernel::leg::{Leg, LegSettings};
 use bentpipe_kernel::sockopt::RTO_MAX_RANGE;
 use bentpipe_kernel::timers::{Timers, give_up_after, syn_retries};
 use bentpipe_proxy::Config;
 use bentpipe_radius::{Catalogue, Path, handshake};
 use bentpipe_units::Span;
-
-use super::{fail, pass};
 
 /// RFC 6298 §2.1.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
@@ -113,18 +111,27 @@ fn set_up(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp)
     );
     let name = format!("connecting, leg {name}");
     if delay <= reach.sure {
-        return pass(name, found);
+        return Check::pass(name, found);
     }
-    let sysctl = kernel.with_retries_for(delay).map(|tcp| {
-        let retries = tcp.syn_retries;
+    let retries = kernel.with_retries_for(delay).map(|tcp| tcp.syn_retries);
+    let sysctl = retries.map(|retries| {
         format!(
             "sysctl -w net.ipv4.tcp_syn_retries={retries} net.ipv4.tcp_synack_retries={retries}, at both ends"
         )
     });
     let fix = sysctl.unwrap_or_else(|| "no setting of TCP reaches that far: store and forward does".into());
-    // The leg sets the number of its SYNs by itself where it has restart_within.
-    let first = if timers.rto_max.is_some() { "leave restart_within out, and " } else { "" };
-    fail(name, found, format!("{first}{fix}"))
+    // The leg sets the number of its SYNs by itself where it has restart_within, and that is for the operator to change.
+    let (first, retries) = match timers.rto_max {
+        Some(_) => ("leave restart_within out, and ", None),
+        None => ("", retries),
+    };
+    let step = |key: &str, retries| Step::sysctl(format!("net.ipv4.{key}"), retries);
+    let steps =
+        retries.map(|retries| ["tcp_syn_retries", "tcp_synack_retries"].map(|key| step(key, retries)));
+    Check {
+        steps: steps.into_iter().flatten().collect(),
+        ..Check::fail(name, found, format!("{first}{fix}"))
+    }
 }
 
 /// Whether the leg's own timers do what `restart_within` and `survive_outage` say.
@@ -134,7 +141,7 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
         && ceiling > wanted
     {
         let found = format!("restart_within = \"{}\" is below what its round trip allows", Span(wanted));
-        return fail(
+        return Check::fail(
             name,
             found,
             format!("restart_within = \"{}\", or congestion = \"hybla\"", Span(ceiling)),
@@ -144,12 +151,12 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
     let alone = kernel.gives_up_after(LEAST_RTO, ceiling);
     let default = kernel.gives_up_after(LEAST_RTO, *RTO_MAX_RANGE.end());
     match (settings.survive_outage, timers.user_timeout) {
-        (Some(outage), Some(limit)) if limit > LONGEST_USER_TIMEOUT => fail(
+        (Some(outage), Some(limit)) if limit > LONGEST_USER_TIMEOUT => Check::fail(
             name,
             format!("survive_outage = \"{}\" is longer than TCP can wait", Span(outage)),
             format!("survive_outage = \"{}h\"", (LONGEST_USER_TIMEOUT - ceiling * 2).as_secs() / 3600),
         ),
-        (Some(outage), Some(limit)) => pass(
+        (Some(outage), Some(limit)) => Check::pass(
             name,
             format!(
                 "lives through {}: gives up after {}; unsplit after {}",
@@ -158,12 +165,12 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
                 Span(default)
             ),
         ),
-        _ if alone < default => fail(
+        _ if alone < default => Check::fail(
             name,
             format!("gives up after {}: restart_within alone makes TCP less patient", Span(alone)),
             "survive_outage = \"25m\", or as long as your outages are",
         ),
-        _ => pass(name, format!("gives up after {}, as this kernel does by itself", Span(default))),
+        _ => Check::pass(name, format!("gives up after {}, as this kernel does by itself", Span(default))),
     }
 }
 
@@ -189,11 +196,11 @@ fn radius(name: &str, settings: &LegSettings, catalogue: &Catalogue) -> Check {
         arguments += &format!(" --outage {}", Span(outage));
     }
     if beyond.is_empty() {
-        return pass(name, format!("{what}: all known protocols reach that far"));
+        return Check::pass(name, format!("{what}: all known protocols reach that far"));
     }
     Check {
         fix: Some(format!("bentpipe radius {arguments} lists what their ends would have to set")),
-        ..pass(name, format!("{what}: end to end these give up: {}", beyond.join("; ")))
+        ..Check::pass(name, format!("{what}: end to end these give up: {}", beyond.join("; ")))
     }
 }
 
@@ -203,9 +210,9 @@ fn pacing_cap(name: &str, settings: &LegSettings) -> Option<Check> {
     let name = format!("pacing cap, leg {name}");
     let found = format!("{cap} for each connection, of {rate}");
     Some(if cap <= rate {
-        pass(name, found)
+        Check::pass(name, found)
     } else {
-        fail(name, found, format!("pacing_cap = \"{rate}\" at the most, or leave it out"))
+        Check::fail(name, found, format!("pacing_cap = \"{rate}\" at the most, or leave it out"))
     })
 }
 

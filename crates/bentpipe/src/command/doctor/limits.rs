@@ -9,8 +9,6 @@ use bentpipe_proxy::config::{Limits, RelayKind};
 use bentpipe_proxy::{Config, config::SatelliteLeg};
 use bentpipe_units::ByteCount;
 
-use super::{fail, pass};
-
 /// The pipes of an ordinary account share this many pages (pipe(7)); 0 is no limit.
 const PIPE_PAGES: &str = "/proc/sys/fs/pipe-user-pages-soft";
 /// Pages of 4 KiB in a pipe of the relay, 512 KiB.
@@ -65,16 +63,16 @@ fn connections(config: &Config, host: Host) -> Check {
     let available = usize::try_from(host.descriptors).unwrap_or(usize::MAX >> 1).min(usize::MAX >> 1);
     let Some(wanted) = config.limits.connections else {
         let most = default_connections(available, workers);
-        return pass(name, format!("{most}, as {available} descriptors allow"));
+        return Check::pass(name, format!("{most}, as {available} descriptors allow"));
     };
     let needed = descriptors_for(wanted.get(), workers);
     let found =
         format!("limits.connections = {} takes {needed} descriptors, of {available} here", wanted.get());
     if needed <= available {
-        return pass(name, found);
+        return Check::pass(name, found);
     }
     let most = connections_for(available, workers);
-    fail(
+    Check::fail(
         name,
         found,
         format!(
@@ -86,23 +84,23 @@ fn connections(config: &Config, host: Host) -> Check {
 fn buffered(wanted: Option<ByteCount>, host: Host) -> Check {
     let name = "memory for buffers";
     let Some(wanted) = wanted else {
-        return pass(name, format!("{}, by default", ByteCount::new(budget::default_buffered())));
+        return Check::pass(name, format!("{}, by default", ByteCount::new(budget::default_buffered())));
     };
     let memory = ByteCount::new(host.memory);
     if wanted > memory {
-        return fail(
+        return Check::fail(
             name,
             format!("limits.buffered = \"{wanted}\" is more than the machine has, {memory}"),
             "leave buffered out",
         );
     }
     match host.tcp_pressure.map(ByteCount::new).filter(|&pressure| wanted > pressure) {
-        Some(pressure) => fail(
+        Some(pressure) => Check::fail(
             name,
             format!("limits.buffered = \"{wanted}\"; the kernel squeezes TCP's buffers from {pressure} on"),
             format!("buffered = \"{pressure}\" at the most, or raise net.ipv4.tcp_mem"),
         ),
-        None => pass(name, format!("limits.buffered = \"{wanted}\" of {memory}")),
+        None => Check::pass(name, format!("limits.buffered = \"{wanted}\" of {memory}")),
     }
 }
 
@@ -114,10 +112,10 @@ fn buffered_per_connection(config: &Config) -> Option<Check> {
     let (name, most) = ("memory of a connection", ByteCount::new(most));
     let found = format!("a buffer's share of \"{limit}\" is {share}; leg {leg} takes {most}");
     if share >= most {
-        return Some(pass(name, found));
+        return Some(Check::pass(name, found));
     }
     let needed = ByteCount::new(most.get().saturating_mul(Limits::SHARES));
-    Some(fail(name, found, format!("buffered_per_connection = \"{needed}\", or leave it out")))
+    Some(Check::fail(name, found, format!("buffered_per_connection = \"{needed}\", or leave it out")))
 }
 
 /// It is advice: what is lacking are large pipes, and only while many connections have data waiting at a time.
@@ -132,7 +130,7 @@ fn pipes(config: &Config, host: Host) -> Option<Check> {
         host.pipe_pages
     );
     let fix = "sysctl -w fs.pipe-user-pages-soft=0 where many connections are busy at a time".to_owned();
-    Some(Check { fix: Some(fix), ..pass("pipes of the relay", found) })
+    Some(Check { fix: Some(fix), ..Check::pass("pipes of the relay", found) })
 }
 
 #[cfg(test)]

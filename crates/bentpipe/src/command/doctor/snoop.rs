@@ -3,17 +3,18 @@
 use bentpipe_kernel::host::Check;
 use bentpipe_proxy::Config;
 
-use super::{fail, pass};
-
 /// What is to be said of the cache, if a rule says `snoop`.
 pub(super) fn cache(config: &Config) -> Option<Check> {
     let (name, cache) = ("cache of snooped flows", config.snoop_config()?.cache);
     let wanted = config.usual_snoop_cache();
     if cache >= wanted {
-        return Some(pass(name, format!("{cache}; three bandwidth-delay products of the legs are {wanted}")));
+        return Some(Check::pass(
+            name,
+            format!("{cache}; three bandwidth-delay products of the legs are {wanted}"),
+        ));
     }
     let found = format!("snoop.cache = \"{cache}\"; three bandwidth-delay products of the legs are {wanted}");
-    Some(fail(name, found, format!("cache = \"{wanted}\", or leave it out")))
+    Some(Check::fail(name, found, format!("cache = \"{wanted}\", or leave it out")))
 }
 
 #[cfg(test)]
