@@ -158,6 +158,22 @@ impl Leg {
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
+    /// Gives a connection that is under way, and has a copy of this leg's congestion control that another process had loaded, this
+    /// process's copy, where that makes a difference: whose rates are explicit is told them through memory that is this process's. Others go on
+    /// with the copy that they have.
+    ///
+    /// # Errors
+    /// The kernel refuses; the connection goes on with what it has.
+    pub fn rejoin(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
+        let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.shared().is_some())
+        else {
+            return Ok(());
+        };
+        // First whose it is: the congestion control asks when it is chosen.
+        congestion.set_weight(socket, weight.get().into())?;
+        sockopt::set_congestion(socket, congestion.name())
+    }
+
     fn apply_rto_max(&self, socket: BorrowedFd<'_>, ceiling: Duration) {
         if let Err(error) = sockopt::set_rto_max(socket, ceiling)
             && !self.rto_max_refused.swap(true, Ordering::Relaxed)

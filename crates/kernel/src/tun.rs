@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// The device node that makes TUN devices.
@@ -49,6 +49,19 @@ impl Tun {
         let request = request.map_err(fail("name the device"))?;
         attach(&file, request).map_err(fail("ioctl TUNSETIFF"))?;
         Ok(Self { file, name: name.to_owned() })
+    }
+
+    /// The device that another process has made and handed over.
+    pub fn inherited(descriptor: OwnedFd, name: &str) -> Self {
+        Self { file: File::from(descriptor), name: name.to_owned() }
+    }
+
+    /// Another descriptor of the same device: it lives as long as either.
+    ///
+    /// # Errors
+    /// There is no descriptor to spare.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
     }
 
     /// The interface's name.

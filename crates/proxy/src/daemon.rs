@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -19,8 +20,9 @@ use crate::config::{Config, Interface};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::greeter::{Book, Devices, Greeter, Settings};
+use crate::handover::Inventory;
 use crate::host;
-use crate::intercept::{Family, Interception, Names, Plan};
+use crate::intercept::{Detour, Family, Interception, Names, Plan};
 use crate::listener;
 use crate::path::{self, Path};
 use crate::ports::PortRanges;
@@ -30,6 +32,10 @@ use crate::snooper::{self, Snooper};
 use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
 use crate::watch::{Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
+
+mod inherit;
+
+use inherit::Lineage;
 
 /// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
 const CLAIM_NETWORK: u8 = 98;
@@ -50,6 +56,11 @@ pub struct Daemon {
     shared: Arc<Shared>,
     workers: Vec<Handle>,
     config: Config,
+    names: Names,
+    /// Of the devices that the greeter and the snooper read, to hand them on.
+    greeter_devices: Option<[OwnedFd; 2]>,
+    snooper_devices: Option<[OwnedFd; 2]>,
+    lineage: Lineage,
     ports: PortRanges,
     paths: Vec<Path>,
     families: Vec<Family>,
@@ -59,7 +70,7 @@ pub struct Daemon {
     _xcp: Vec<Xcp>,
     explicit: Option<Explicit>,
     /// What keeps a second daemon out; the kernel frees it with the process.
-    _only_one: Socket,
+    only_one: OwnedFd,
 }
 
 /// A daemon that has everything for which it needs special rights, and takes no connection yet. It has no thread, so
@@ -75,7 +86,8 @@ pub struct Prepared {
     families: Vec<Family>,
     hybla: Option<Hybla>,
     explicit: Option<Explicit>,
-    only_one: Socket,
+    /// `None` if it comes from the daemon that is taken over.
+    only_one: Option<OwnedFd>,
 }
 
 /// Legs, the paths between them, and for each worker the listeners of these.
@@ -104,14 +116,27 @@ impl Daemon {
 
     /// [`Daemon::prepare`] with names of its own for the rules and routes.
     pub fn prepare_as(config: &Config, names: Names) -> Result<Prepared, Error> {
+        Self::prepare_beside(config, names, None)
+    }
+
+    /// The same where `predecessor` will hand over what only one process can have.
+    fn prepare_beside(
+        config: &Config,
+        names: Names,
+        predecessor: Option<&Inventory>,
+    ) -> Result<Prepared, Error> {
         host::check(config)?;
         listener::check_privileges()?;
-        let only_one = claim(&names)?;
+        let only_one = if predecessor.is_none() { Some(claim(&names)?.into()) } else { None };
+        let (greeter_comes, snooper_comes) =
+            predecessor.map_or((false, false), |had| (had.greeter, had.snooper));
         for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
-        let devices = config.wants_faithful().then(|| Devices::open(&names)).transpose()?;
-        let snoop_devices = config.wants_snoop().then(|| snooper::Devices::open(&names)).transpose()?;
+        let devices =
+            (config.wants_faithful() && !greeter_comes).then(|| Devices::open(&names)).transpose()?;
+        let snoop_devices =
+            (config.wants_snoop() && !snooper_comes).then(|| snooper::Devices::open(&names)).transpose()?;
         let routers = Attached::attach(config);
         let config = routers.adapt(config);
         let legs = Arc::new(path::prepare_legs(&config));
@@ -199,7 +224,8 @@ impl Daemon {
         let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
         let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
         let router = self.routers.as_ref().map_or_else(RouterStats::default, Routers::stats);
-        Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats }
+        let stats = Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats };
+        stats.after(self.lineage.stats())
     }
 
     /// What is known of each leg with explicit rates, and its name.
@@ -245,6 +271,29 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
+        let (devices, mut daemon) = self.assemble(Lineage::first(), PortRanges::default())?;
+        let paths = free_paths(&daemon.config, &daemon.ports)?;
+        daemon.ports.take(&paths);
+        check_ports(&paths, &daemon.families)?;
+        daemon.paths = paths;
+        for index in 0..daemon.config.proxy.workers.get() {
+            let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
+            daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
+            daemon.workers[index].mailbox.send(Order::Listen(listeners));
+        }
+        daemon.start_helpers(devices)?;
+        let interfaces = path::interfaces(&daemon.config);
+        let plan = plan(&daemon.config, &interfaces, &daemon.paths);
+        let (names, families) = (daemon.names.clone(), daemon.families.clone());
+        let interception = Interception::install(names, &plan, families, daemon.detours())?;
+        daemon.interception = Some(Arc::new(Mutex::new(interception)));
+        daemon.start_watch()?;
+        tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
+        Ok(daemon)
+    }
+
+    /// A daemon without listeners, rules and threads, and what some of these threads are to work with.
+    fn assemble(self, lineage: Lineage, ports: PortRanges) -> Result<(Helpers, Daemon), Error> {
         let Self {
             config,
             names,
@@ -257,15 +306,16 @@ impl Prepared {
             explicit,
             only_one,
         } = self;
-        let mut ports = PortRanges::default();
-        let paths = free_paths(&config, &ports)?;
-        ports.take(&paths);
-        check_ports(&paths, &families)?;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
         let book = Book::new().map_err(Error::system("make the book of held connections"))?;
-        let stop = AtomicBool::new(false);
-        let shared = Arc::new(Shared { gate: Arc::new(gate), book: Arc::new(book), stop });
-        let mut daemon = Daemon {
+        let shared = Arc::new(Shared {
+            gate: Arc::new(gate),
+            book: Arc::new(book),
+            stop: AtomicBool::new(false),
+            draining: Mutex::default(),
+        });
+        let only_one = only_one.ok_or(Error::Restart { what: "what was prepared to take over" })?;
+        let daemon = Daemon {
             watch: None,
             interception: None,
             greeter: None,
@@ -275,48 +325,63 @@ impl Prepared {
             shared,
             workers: Vec::new(),
             config,
+            names,
+            greeter_devices: None,
+            snooper_devices: None,
+            lineage,
             ports,
-            paths,
+            paths: Vec::new(),
             families,
             _xcp: legs.satellites().filter_map(Leg::xcp).cloned().collect(),
             legs,
             _hybla: hybla,
             explicit,
-            _only_one: only_one,
+            only_one,
         };
-        if daemon.explicit.is_some() {
-            daemon.sharing = Some(Sharing::start(&daemon.legs)?);
-        }
-        for index in 0..daemon.config.proxy.workers.get() {
-            let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
-            daemon.workers.push(Handle::spawn(index, listeners, &daemon.config, &daemon.shared)?);
-        }
-        if let Some(devices) = devices {
-            let (gate, book) = (daemon.shared.gate.clone(), daemon.shared.book.clone());
-            let settings = settings(&daemon.config, &daemon.legs);
-            daemon.greeter = Some(Greeter::spawn(devices, settings, gate, book)?);
-        }
-        if let (Some(devices), Some(wanted)) = (snoop_devices, daemon.config.snoop_config()) {
-            daemon.snooper = Some(Snooper::spawn(devices, wanted)?);
-        }
-        daemon.routers = Some(Routers::start(routers, &daemon.config)?);
-        daemon.intercept(names)?;
-        tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
-        Ok(daemon)
+        Ok((Helpers { greeter: devices, snooper: snoop_devices, routers }, daemon))
     }
 }
 
+/// What threads beside the workers are to work with.
+struct Helpers {
+    greeter: Option<Devices>,
+    snooper: Option<snooper::Devices>,
+    routers: Attached,
+}
+
 impl Daemon {
-    fn intercept(&mut self, names: Names) -> Result<(), Error> {
-        let interfaces = path::interfaces(&self.config);
-        let table = names.table.clone();
-        let plan = plan(&self.config, &interfaces, &self.paths);
+    /// Starts the threads beside the workers, but for the watch.
+    fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
+        let Helpers { greeter, snooper, routers } = helpers;
+        if self.explicit.is_some() && self.sharing.is_none() {
+            self.sharing = Some(Sharing::start(&self.legs)?);
+        }
+        if let Some(devices) = greeter {
+            let (gate, book) = (self.shared.gate.clone(), self.shared.book.clone());
+            let action = "keep the greeter's devices";
+            self.greeter_devices = Some(devices.descriptors().map_err(Error::system(action))?);
+            let settings = settings(&self.config, &self.legs);
+            self.greeter = Some(Greeter::spawn(devices, settings, gate, book)?);
+        }
+        if let (Some(devices), Some(wanted)) = (snooper, self.config.snoop_config()) {
+            let action = "keep the snooper's devices";
+            self.snooper_devices = Some(devices.descriptors().map_err(Error::system(action))?);
+            self.snooper = Some(Snooper::spawn(devices, wanted)?);
+        }
+        self.routers = Some(Routers::start(routers, &self.config)?);
+        Ok(())
+    }
+
+    /// The ways through the devices that are there.
+    fn detours(&self) -> Vec<Detour> {
+        let names = &self.names;
         let held = self.greeter.iter().map(|_| names.held.clone());
         let snooped = self.snooper.iter().flat_map(|_| [names.to_link.clone(), names.from_link.clone()]);
-        let detours = held.chain(snooped).collect();
-        let interception = Interception::install(names, &plan, self.families.clone(), detours)?;
-        let interception = Arc::new(Mutex::new(interception));
-        self.interception = Some(interception.clone());
+        held.chain(snooped).collect()
+    }
+
+    fn start_watch(&mut self) -> Result<(), Error> {
+        let Some(interception) = self.interception.clone() else { return Ok(()) };
         let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
         let greeter = self.greeter.iter().map(Greeter::pulse);
         let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(rates_pulse));
@@ -324,12 +389,12 @@ impl Daemon {
         let pulses = workers.chain(greeter).chain(helpers).chain(routers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
         let watched = Watched {
-            gate: self.shared.gate.clone(),
+            shared: self.shared.clone(),
             interception,
             pulses,
             buffered: Box::new(move || counters.iter().map(|counters| counters.buffered.get()).sum()),
         };
-        self.watch = Some(Watch::start(watched, &table)?);
+        self.watch = Some(Watch::start(watched, &self.names.table)?);
         Ok(())
     }
 }
@@ -350,21 +415,21 @@ impl Drop for Daemon {
 }
 
 impl Handle {
-    fn spawn(
-        index: usize,
-        listeners: Vec<Listener>,
-        config: &Config,
-        shared: &Arc<Shared>,
-    ) -> Result<Self, Error> {
+    fn spawn(index: usize, config: &Config, shared: &Arc<Shared>) -> Result<Self, Error> {
         let action = || format!("start worker {index}");
-        let counters = Arc::new(Counters::default());
         let mailbox = Mailbox::new(format!("worker {index}")).map_err(Error::system(action()))?;
-        let mailbox = Arc::new(mailbox);
+        let mut handle = Self { thread: None, mailbox: Arc::new(mailbox), counters: Arc::default() };
+        handle.respawn(index, config, shared)?;
+        Ok(handle)
+    }
+
+    /// Starts its thread, which there must not be.
+    fn respawn(&mut self, index: usize, config: &Config, shared: &Arc<Shared>) -> Result<(), Error> {
+        let action = || format!("start worker {index}");
+        let (mailbox, counters) = (self.mailbox.clone(), self.counters.clone());
         mailbox.send(Order::Allow(budget::allowance(config)));
-        mailbox.send(Order::Listen(listeners));
         let (shared, relay) = (shared.clone(), config.proxy.relay);
-        let worker =
-            Worker::new(relay, shared, mailbox.clone(), counters.clone()).map_err(Error::system(action()))?;
+        let worker = Worker::new(relay, shared, mailbox, counters).map_err(Error::system(action()))?;
         let thread = std::thread::Builder::new()
             .name(format!("bentpipe-{index}"))
             .spawn(move || {
@@ -373,7 +438,8 @@ impl Handle {
                 }
             })
             .map_err(Error::system(action()))?;
-        Ok(Self { thread: Some(thread), mailbox, counters })
+        self.thread = Some(thread);
+        Ok(())
     }
 
     fn join(&mut self) {

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use bentpipe_kernel::tun::TunError;
 use bentpipe_legs::SharingError;
 
+use crate::handover::HandoverError;
+
 /// Why the daemon could not start. Whatever it had set up by then is undone.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -89,6 +91,9 @@ pub enum Error {
         /// What went wrong.
         source: TunError,
     },
+    /// Another process's connections could not be taken over.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
     /// Explicit rates have nobody who decides them.
     #[error(transparent)]
     Sharing(#[from] SharingError),

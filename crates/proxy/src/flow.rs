@@ -11,19 +11,23 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bentpipe_kernel::Weight;
 use bentpipe_kernel::sockopt::{buffered, take_error, unacknowledged};
 use bentpipe_kernel::tcp_info::{State, tcp_info};
-use bentpipe_legs::Legs;
+use bentpipe_legs::{LegId, Legs};
 use rustix::event::epoll::EventFlags;
 
 use crate::connect::Ends;
-use crate::gate::Ticket;
+use crate::gate::{Gate, Ticket};
+use crate::handover::{Deed, Packer, Unpacker};
 use crate::path::Path;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
+use crate::sight::FlowPhase;
 
 /// One of the two ends of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +149,69 @@ impl Flow {
             queued: false,
             watched: false,
         }
+    }
+
+    /// What of it goes to the next process.
+    pub(crate) fn deed<'a>(&'a self, packer: &mut Packer<'a>) -> Deed {
+        let Self { ends, way, since, client, server, up, down, .. } = self;
+        Deed {
+            client: ends.client,
+            server: ends.server,
+            dscp: ends.dscp,
+            legs: way.names(),
+            weight: way.path.weight.get(),
+            phase: self.phase.into(),
+            sockets: [client, server].map(|end| packer.descriptor(end.socket.as_fd())),
+            urgent: [client, server].map(Endpoint::has_urgent_data),
+            up: up.deed(packer),
+            down: down.deed(packer),
+            age_ms: since.elapsed().as_millis() as u64,
+        }
+    }
+
+    /// The flow of a deed. It has nothing to do with its sockets yet.
+    pub(crate) fn inherited(
+        deed: Deed,
+        legs: &Arc<Legs>,
+        gate: &Arc<Gate>,
+        unpacker: &mut Unpacker,
+    ) -> Result<Self, String> {
+        let Deed { client, server, dscp, sockets, urgent, up, down, age_ms, .. } = deed;
+        let phase = deed.phase.into();
+        let way = Way::named(&deed.legs, deed.weight, legs);
+        let ticket = gate.readmit(client.ip(), phase == Phase::Connecting);
+        let [client_socket, server_socket] =
+            [unpacker.descriptor(sockets[0])?, unpacker.descriptor(sockets[1])?];
+        let since = Instant::now().checked_sub(Duration::from_millis(age_ms)).unwrap_or_else(Instant::now);
+        Ok(Self {
+            up: Channel::inherited(up, unpacker)?,
+            down: Channel::inherited(down, unpacker)?,
+            since,
+            phase,
+            ..Self::new(
+                Ends { client, server, dscp },
+                way,
+                Endpoint::inherited(client_socket, urgent[0]),
+                Endpoint::inherited(server_socket, urgent[1]),
+                0,
+                ticket,
+            )
+        })
+    }
+
+    /// Vessels of the pool's that it holds.
+    pub(crate) fn vessels(&self) -> usize {
+        self.up.vessels() + self.down.vessels()
+    }
+
+    /// From which leg to which it goes.
+    pub(crate) fn way(&self) -> &Way {
+        &self.way
+    }
+
+    /// Has left its worker: it is on no list any more.
+    pub(crate) fn leave(&mut self) {
+        (self.queued, self.watched) = (false, false);
     }
 
     /// A flow whose server answered before its client was.
@@ -297,6 +364,49 @@ impl Flow {
 fn segments_received(client: &Endpoint, server: &Endpoint) -> u32 {
     let of = |end: &Endpoint| tcp_info(&end.socket).map_or(0, |info| info.segments_in);
     of(client).wrapping_add(of(server))
+}
+
+impl Way {
+    /// The names of the satellite legs that the client and the server are on.
+    pub(crate) fn names(&self) -> [Option<String>; 2] {
+        let Path { client, server, .. } = self.path;
+        [client, server].map(|leg| match leg {
+            LegId::Satellite(_) => Some(self.legs.get(leg).name().to_owned()),
+            LegId::Terrestrial => None,
+        })
+    }
+
+    /// The way between legs of these names. One that is not there any more is the terrestrial one: its sockets have what they
+    /// need, and nobody shares it out.
+    pub(crate) fn named(names: &[Option<String>; 2], weight: u16, legs: &Arc<Legs>) -> Self {
+        let find = |name: &Option<String>| {
+            let place = name.as_ref().and_then(|name| legs.satellites().position(|leg| leg.name() == name));
+            place.map_or(LegId::Terrestrial, LegId::Satellite)
+        };
+        let weight = Weight::try_from(i64::from(weight)).unwrap_or_default();
+        let [client, server] = [find(&names[0]), find(&names[1])];
+        Self { path: Path { client, server, weight, port: 0 }, legs: legs.clone() }
+    }
+}
+
+impl From<Phase> for FlowPhase {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Connecting => Self::Connecting,
+            Phase::Relaying => Self::Relaying,
+            Phase::Draining => Self::Draining,
+        }
+    }
+}
+
+impl From<FlowPhase> for Phase {
+    fn from(phase: FlowPhase) -> Self {
+        match phase {
+            FlowPhase::Connecting => Self::Connecting,
+            FlowPhase::Relaying => Self::Relaying,
+            FlowPhase::Draining => Self::Draining,
+        }
+    }
 }
 
 impl Default for Patience {

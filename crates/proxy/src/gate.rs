@@ -123,6 +123,20 @@ impl Gate {
         Ok(Ticket { gate: self.clone(), client, connecting: true })
     }
 
+    /// Counts a connection that is there already: another process had let it in.
+    pub(crate) fn readmit(self: &Arc<Self>, client: IpAddr, connecting: bool) -> Ticket {
+        let client = Client::from(client);
+        let mut state = self.state();
+        state.open += 1;
+        *state.clients.entry(client).or_insert(0) += 1;
+        if connecting {
+            self.connecting.fetch_add(1, Ordering::Relaxed);
+        }
+        self.settle(&state, true);
+        drop(state);
+        Ticket { gate: self.clone(), client, connecting }
+    }
+
     /// Descriptors have run out for a worker, or are there again for one that had told so.
     pub(crate) fn set_short_of_descriptors(&self, short: bool) {
         let workers = &self.short_of_descriptors;

@@ -23,6 +23,7 @@ mod fast_open;
 mod flow;
 mod gate;
 mod greeter;
+pub mod handover;
 mod host;
 pub mod intercept;
 mod listener;

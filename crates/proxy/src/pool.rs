@@ -71,6 +71,11 @@ impl Pool {
         }
     }
 
+    /// Takes note of so many vessels that flows have brought with them, and that will come back like any other.
+    pub(crate) fn count_as_lent(&mut self, vessels: usize) {
+        self.lent += vessels;
+    }
+
     /// Vessels that are out with flows.
     pub(crate) fn lent(&self) -> usize {
         self.lent

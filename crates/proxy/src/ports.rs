@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Port;
 use crate::error::Error;
+use crate::handover::PortsDeed;
 use crate::path::Path;
 use crate::worker::RETIREMENT;
 
@@ -70,6 +71,29 @@ impl PortRanges {
         if let Some(first) = paths.first() {
             self.taken.push(Taken { ports: range(first.port, paths.len()), replaced: None });
         }
+    }
+}
+
+/// To the next process and from the last one.
+impl PortRanges {
+    pub(crate) fn deeds(&self) -> Vec<PortsDeed> {
+        let ago = |at: Instant| at.elapsed().as_millis() as u64;
+        let deed =
+            |taken: &Taken| PortsDeed { ports: taken.ports.clone(), replaced_ms: taken.replaced.map(ago) };
+        self.taken.iter().map(deed).collect()
+    }
+
+    pub(crate) fn inherited(deeds: Vec<PortsDeed>) -> Self {
+        let now = Instant::now();
+        let at = |ms| now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
+        let taken = |deed: PortsDeed| Taken { ports: deed.ports, replaced: deed.replaced_ms.map(at) };
+        Self { taken: deeds.into_iter().map(taken).collect() }
+    }
+
+    /// The first port of the listeners that serve now.
+    pub(crate) fn serving(&self) -> Option<u16> {
+        let last = self.taken.last().filter(|taken| taken.replaced.is_none())?;
+        u16::try_from(last.ports.start).ok()
     }
 }
 

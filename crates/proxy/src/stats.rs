@@ -145,6 +145,69 @@ impl Counter {
     }
 }
 
+/// From process to process.
+impl Stats {
+    /// What the next process is to add to its own: what is now, not what was done, it counts itself.
+    pub(crate) fn to_leave(self) -> Self {
+        Self {
+            flows_total: self.flows_total.saturating_sub(self.flows_open),
+            held_total: self.held_total.saturating_sub(self.held_open),
+            flows_open: 0,
+            connecting: 0,
+            held_open: 0,
+            vessels_lent: 0,
+            buffered: 0,
+            snoop: SnoopStats { flows: 0, held_bytes: 0, ..self.snoop },
+            ..self
+        }
+    }
+
+    /// With what was done by the processes before.
+    pub(crate) fn after(self, before: &Self) -> Self {
+        let (snoop, router) = (&before.snoop, &before.router);
+        Self {
+            flows_total: self.flows_total + before.flows_total,
+            flows_finished: self.flows_finished + before.flows_finished,
+            flows_reset: self.flows_reset + before.flows_reset,
+            connects_failed: self.connects_failed + before.connects_failed,
+            flows_expired: self.flows_expired + before.flows_expired,
+            flows_refused: self.flows_refused + before.flows_refused,
+            other_port: self.other_port + before.other_port,
+            own_port: self.own_port + before.own_port,
+            held_total: self.held_total + before.held_total,
+            held_refused: self.held_refused + before.held_refused,
+            held_forgotten: self.held_forgotten + before.held_forgotten,
+            syns_passed: self.syns_passed + before.syns_passed,
+            accept_pauses: self.accept_pauses + before.accept_pauses,
+            bytes_up: self.bytes_up + before.bytes_up,
+            bytes_down: self.bytes_down + before.bytes_down,
+            snoop: SnoopStats {
+                packets: self.snoop.packets + snoop.packets,
+                cached: self.snoop.cached + snoop.cached,
+                not_cached: self.snoop.not_cached + snoop.not_cached,
+                retransmitted: self.snoop.retransmitted + snoop.retransmitted,
+                timed_out: self.snoop.timed_out + snoop.timed_out,
+                suppressed: self.snoop.suppressed + snoop.suppressed,
+                sack_hidden: self.snoop.sack_hidden + snoop.sack_hidden,
+                yielded: self.snoop.yielded + snoop.yielded,
+                flows_passed: self.snoop.flows_passed + snoop.flows_passed,
+                most_held_bytes: self.snoop.most_held_bytes.max(snoop.most_held_bytes),
+                dropped: self.snoop.dropped + snoop.dropped,
+                restarts: self.snoop.restarts + snoop.restarts,
+                ..self.snoop
+            },
+            router: RouterStats {
+                xcp_packets: self.router.xcp_packets + router.xcp_packets,
+                xcp_headers: self.router.xcp_headers + router.xcp_headers,
+                xcp_lowered: self.router.xcp_lowered + router.xcp_lowered,
+                xcp_malformed: self.router.xcp_malformed + router.xcp_malformed,
+                xcp_intervals: self.router.xcp_intervals + router.xcp_intervals,
+            },
+            ..self
+        }
+    }
+}
+
 impl Stats {
     /// Sums the threads' counters. Each number is exact; they are not all of the same instant.
     pub(crate) fn sum<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Self {
@@ -193,6 +256,23 @@ mod tests {
         let stats = Stats::sum(&workers);
         assert_eq!((stats.flows_total, stats.flows_open), (7, 4));
     }
+
+    #[test]
+    fn what_lives_on_in_another_process_is_counted_there_once() {
+        let before = Stats {
+            flows_total: 7,
+            flows_open: 4,
+            flows_reset: 3,
+            buffered: 9,
+            bytes_up: 5,
+            ..Stats::default()
+        };
+        let own = Stats { flows_total: 4, flows_open: 4, bytes_up: 1, ..Stats::default() };
+        let stats = own.after(&before.to_leave());
+        assert_eq!((stats.flows_total, stats.flows_open, stats.flows_reset), (7, 4, 3));
+        assert_eq!((stats.bytes_up, stats.buffered), (6, 0));
+    }
+
     #[test]
     fn a_held_connection_is_open_until_a_worker_claims_it_or_it_ends() {
         let [greeter, worker] = [Counters::default(), Counters::default()];

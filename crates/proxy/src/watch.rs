@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::gate::{Client, Diversion, Gate};
 use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes};
 use crate::pulse::Pulse;
+use crate::worker::Shared;
 
 /// Between two renewals. Rules without a sign of life end at most this and [`PATIENCE`] after the last one.
 const BEAT: Duration = Duration::from_millis(400);
@@ -34,7 +35,7 @@ const UDP: Key = Key::Protocol(17);
 
 /// What the watch watches over.
 pub(crate) struct Watched {
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) interception: Arc<Mutex<Interception>>,
     /// The workers and whoever else must be alive for a connection to be served.
     pub(crate) pulses: Vec<Box<dyn Pulse>>,
@@ -81,7 +82,7 @@ impl Watch {
         let route_socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
         let routes = watched.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
         let [stop, emptied] = [(); 2].map(|()| Arc::<AtomicBool>::default());
-        let gate = watched.gate.clone();
+        let gate = watched.shared.gate.clone();
         let heard = watched.pulses.iter().map(|pulse| pulse.heard().wrapping_sub(1)).collect();
         let watcher = Watcher {
             watched,
@@ -131,9 +132,9 @@ impl Watcher {
             let beat = Instant::now() >= next_beat;
             if beat {
                 next_beat = Instant::now() + BEAT;
-                self.watched.gate.set_buffered((self.watched.buffered)());
+                self.watched.shared.gate.set_buffered((self.watched.buffered)());
             }
-            let signs_of_life = beat && self.ask() && self.has_routes();
+            let signs_of_life = beat && self.ask() && self.has_routes() && !self.is_draining();
             self.update(beat, signs_of_life);
             if beat {
                 self.mend_detours();
@@ -141,6 +142,11 @@ impl Watcher {
             std::thread::sleep(PAUSE);
             self.wait_until(next_beat);
         }
+    }
+
+    /// Whether new connections are to pass because the daemon is to end; those that are split go on.
+    fn is_draining(&self) -> bool {
+        self.watched.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Whether everybody has answered since the last time; asks again.
@@ -204,7 +210,7 @@ impl Watcher {
     /// Brings the sets up to date. At a beat everything is said again, since the elements expire.
     fn update(&mut self, beat: bool, signs_of_life: bool) {
         let everything = self.emptied.swap(false, Ordering::Acquire) || beat;
-        let mut wanted = self.watched.gate.diversion();
+        let mut wanted = self.watched.shared.gate.diversion();
         wanted.clients.truncate(MOST_CLIENTS);
         if !everything && wanted == self.known {
             return;
@@ -280,7 +286,7 @@ impl Watcher {
 
     fn wait_until(&self, next_beat: Instant) {
         let left = next_beat.saturating_duration_since(Instant::now());
-        let changed = self.watched.gate.changed();
+        let changed = self.watched.shared.gate.changed();
         let mut fds = [PollFd::new(changed, PollFlags::IN)];
         if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0) {
             let _ = rustix::io::read(changed, &mut [0; 8]);

@@ -2,13 +2,15 @@
 
 mod accept;
 mod house;
+mod inherit;
 mod opening;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -26,6 +28,7 @@ use crate::slab::{Key, Slab, Token};
 use crate::stats::Counters;
 
 pub(crate) use self::accept::{Listener, RETIREMENT};
+pub(crate) use self::inherit::Household;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
@@ -37,6 +40,15 @@ pub(crate) struct Shared {
     /// Connections whose servers were asked before their clients were answered.
     pub(crate) book: Arc<Book>,
     pub(crate) stop: AtomicBool,
+    /// New connections pass, until then or for ever, because the daemon is to end.
+    pub(crate) draining: Mutex<Option<Drained>>,
+}
+
+/// How long draining may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Drained {
+    /// When what is left is reset.
+    pub(crate) until: Option<Instant>,
 }
 
 /// What a flow may take.
@@ -54,6 +66,10 @@ pub(crate) enum Order {
     Listen(Vec<Listener>),
     /// Allow each flow this much.
     Allow(Allowance),
+    /// Serve these as well.
+    Adopt(Household),
+    /// Stop reading and writing, give everything away, and end.
+    Part(SyncSender<Household>),
 }
 
 pub(crate) struct Worker {
@@ -89,6 +105,12 @@ pub(crate) struct Worker {
     /// Given up for the upstream half of a connection that has taken the last descriptor. Without it nothing is accepted:
     /// what cannot be connected on is to wait in the kernel, not to be accepted and reset.
     spare: Option<OwnedFd>,
+    /// Flows that come from another process, whose sockets are to be given this one's congestion control.
+    to_rejoin: VecDeque<Key>,
+    /// Until then what is accepted may have the congestion control of the process before.
+    rejoin_until: Option<Instant>,
+    /// Who gets everything, if it is to part with it.
+    parts_for: Option<SyncSender<Household>>,
 }
 
 impl Worker {
@@ -123,6 +145,9 @@ impl Worker {
             epoch: now,
             resume_accepting: None,
             told_of_pause: None,
+            to_rejoin: VecDeque::new(),
+            rejoin_until: None,
+            parts_for: None,
         })
     }
 
@@ -142,8 +167,13 @@ impl Worker {
             for event in &events {
                 self.dispatch(event);
             }
+            if let Some(heir) = self.parts_for.take() {
+                self.part(&heir);
+                return Ok(());
+            }
             self.serve_ready();
             self.keep_house();
+            self.rejoin_some();
             self.counters.vessels_lent.set(self.pool.lent() as u64);
         }
         Ok(())
@@ -167,6 +197,8 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Allow(allowance) => self.allow(allowance),
+            Order::Adopt(household) => self.adopt(household),
+            Order::Part(heir) => self.parts_for = Some(heir),
             Order::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {

@@ -1,16 +1,25 @@
-use std::path::PathBuf;
+mod events;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use bentpipe_admin::Order;
 use bentpipe_kernel::limits::raise_descriptor_limit;
 use bentpipe_kernel::privileges::{self, drop_to};
-use bentpipe_proxy::{Config, Daemon};
+use bentpipe_proxy::handover::{Belongings, Heir, Predecessor};
+use bentpipe_proxy::{Config, Daemon, Prepared};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
+use self::events::{Event, Events};
 use super::account;
+
+/// What a process says on standard output when it has taken over; `bentpipe upgrade` waits for it.
+pub(crate) const READY: &str = "ready";
 
 /// Run the proxy: intercept TCP at the satellite legs, split it, and give each side what its link needs.
 ///
@@ -21,37 +30,7 @@ pub(crate) struct Run {
     /// The configuration.
     #[arg(short, long, value_name = "FILE", default_value = "/etc/bentpipe/bentpipe.toml")]
     config: PathBuf,
-}
-
-impl Run {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("info");
-        let config = Config::load(&self.config)?;
-        // Before the first thread, so that no signal is lost while the daemon starts.
-        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;
-        if let Err(error) = raise_descriptor_limit() {
-            tracing::warn!("cannot raise the number of descriptors to its hard limit: {error}");
-        }
-        let prepared = Daemon::prepare(&config)?;
-        let account = account::choose(config.proxy.user.as_deref(), "proxy.user")?;
-        drop_to(account.as_ref(), &privileges::DAEMON)?;
-        let mut daemon = prepared.start()?;
-        tracing::info!("ready");
-        for signal in signals.forever() {
-            if signal != SIGHUP {
-                tracing::info!("ending at {}", signal_name(signal).unwrap_or("a signal"));
-                break;
-            }
-            if let Err(error) = self.reload(&mut daemon) {
-                tracing::error!("the configuration stays as it was: {error:#}");
-            }
-        }
-        drop(daemon);
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn reload(&self, daemon: &mut Daemon) -> anyhow::Result<()> {
-        let config = Config::load(&self.config)?;
-        Ok(daemon.reload(&config)?)
-    }
+    /// Take over from the daemon that runs, with its listeners and its connections; `bentpipe upgrade` does this.
+    #[arg(long)]
+    take_over: bool,
 }

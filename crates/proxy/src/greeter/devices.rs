@@ -1,5 +1,7 @@
 //! The two devices through which SYNs are taken and given back.
 
+use std::os::fd::OwnedFd;
+
 use bentpipe_kernel::tun::Tun;
 
 use crate::device;
@@ -20,6 +22,16 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
+    /// Other descriptors of the same devices, to hand them on.
+    pub(crate) fn descriptors(&self) -> std::io::Result<[OwnedFd; 2]> {
+        Ok([self.held.descriptor()?, self.passed.descriptor()?])
+    }
+
+    /// The devices that another process has made and handed over.
+    pub(crate) fn inherited([held, passed]: [OwnedFd; 2], names: &Names) -> Self {
+        Self { held: Tun::inherited(held, &names.held.device), passed: Tun::inherited(passed, &names.passed) }
+    }
+
     /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
     pub(crate) fn open(names: &Names) -> Result<Self, Error> {
         let open = |name| device::open(name, QUEUE, "the faithful handshake", "set handshake = \"early\"");

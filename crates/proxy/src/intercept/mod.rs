@@ -108,6 +108,8 @@ pub(crate) struct Interception {
     rules: String,
     /// The interfaces by which they tell the ends of snooped flows apart; none if they snoop none.
     sides: Vec<Interface>,
+    /// Another process goes on with them.
+    is_left: bool,
 }
 
 /// The policy routing behind the rules.
@@ -142,13 +144,44 @@ impl Interception {
                 "cleared the rules and routes of a run that did not end in order"
             );
         }
-        let mut interception =
-            Self { routes: Routes { names, families, detours }, rules: String::new(), sides: Vec::new() };
+        let mut interception = Self {
+            routes: Routes { names, families, detours },
+            rules: String::new(),
+            sides: Vec::new(),
+            is_left: false,
+        };
         for &family in &interception.routes.families {
             interception.routes.add(family)?;
         }
         interception.replace_rules(plan)?;
         Ok(interception)
+    }
+
+    /// Goes on with the rules and routes that another process has set up and leaves. Where this process needs other ones, they
+    /// take the place of those in one transaction; if they cannot, those stay, and it is an error.
+    pub(crate) fn take_over(
+        names: Names,
+        families: Vec<Family>,
+        detours: Vec<Detour>,
+        rules: String,
+        sides: Vec<Interface>,
+    ) -> Self {
+        Self { routes: Routes { names, families, detours }, rules, sides, is_left: false }
+    }
+
+    /// Whether these are the rules that are in force.
+    pub(crate) fn has_rules(&self, plan: &Plan<'_>) -> bool {
+        self.rules == ruleset(&self.routes.names, plan)
+    }
+
+    /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
+    pub(crate) fn rules(&self) -> (&str, &[Interface]) {
+        (&self.rules, &self.sides)
+    }
+
+    /// Leaves rules and routes to the process that goes on with them.
+    pub(crate) fn leave(&mut self) {
+        self.is_left = true;
     }
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
@@ -278,7 +311,9 @@ impl Detour {
 
 impl Drop for Interception {
     fn drop(&mut self) {
-        clear(&self.routes.names);
+        if !self.is_left {
+            clear(&self.routes.names);
+        }
     }
 }
 

@@ -20,6 +20,19 @@ impl Buffer {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
     }
 
+    /// One that holds these bytes.
+    pub(super) fn holding(bytes: &[u8]) -> Self {
+        let mut buffer =
+            Self { bytes: vec![0; SIZE.max(bytes.len())].into_boxed_slice(), start: 0, end: bytes.len() };
+        buffer.bytes[..bytes.len()].copy_from_slice(bytes);
+        buffer
+    }
+
+    /// What is held.
+    pub(super) fn content(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
     /// Reads behind what the buffer already holds, which nothing was written of, until it holds `most`.
     pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
         if self.is_empty() {

@@ -1,6 +1,7 @@
 //! Moving bytes from one socket to the other, in order, with nothing but what is in flight in our hands.
 
 mod copy;
+mod inherited;
 mod splice;
 
 use std::io;
@@ -142,6 +143,11 @@ impl Channel {
         if let Some(vessel) = self.held.take() {
             pool.give_back(vessel);
         }
+    }
+
+    /// Vessels that it holds: one or none.
+    pub(crate) fn vessels(&self) -> usize {
+        self.held.iter().len()
     }
 
     fn read_some(&mut self, from: &mut Endpoint, pool: &mut Pool) -> io::Result<()> {

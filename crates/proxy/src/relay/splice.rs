@@ -34,6 +34,17 @@ impl Pipe {
         Ok(Self { read, write, capacity, held: 0 })
     }
 
+    /// The one with these ends, which has so many bytes in it.
+    pub(super) fn holding(read: OwnedFd, write: OwnedFd, held: usize) -> io::Result<Self> {
+        let capacity = fcntl_getpipe_size(&write)?;
+        Ok(Self { read, write, capacity, held })
+    }
+
+    /// Its ends: the one to read from, the one to write to.
+    pub(super) fn ends(&self) -> [&OwnedFd; 2] {
+        [&self.read, &self.write]
+    }
+
     /// The pipe is empty, so that only the socket can be what would block.
     pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
         self.held = splice(&from.socket, None, &self.write, None, self.capacity.min(most), flags())?;

@@ -12,6 +12,7 @@
 //! What the agent keeps are copies. So whatever happens to it, the ends have all that they need: without the devices, which end
 //! with the process, without a sign of life, or after a fault of the agent's, packets take the way that they always took.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -55,6 +56,19 @@ pub(crate) struct Snooper {
 }
 
 impl Devices {
+    /// Other descriptors of the same devices, to hand them on.
+    pub(crate) fn descriptors(&self) -> std::io::Result<[OwnedFd; 2]> {
+        Ok([self.to_link.descriptor()?, self.from_link.descriptor()?])
+    }
+
+    /// The devices that another process has made and handed over.
+    pub(crate) fn inherited([to_link, from_link]: [OwnedFd; 2], names: &Names) -> Self {
+        Self {
+            to_link: Tun::inherited(to_link, &names.to_link.device),
+            from_link: Tun::inherited(from_link, &names.from_link.device),
+        }
+    }
+
     /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
     pub(crate) fn open(names: &Names) -> Result<Self, Error> {
         let open = |name| device::open(name, QUEUE, "action = \"snoop\"", "write \"split\" or \"pass\"");

@@ -30,7 +30,7 @@ pub(crate) struct Listener {
     pub(crate) path: Path,
     pub(crate) legs: Arc<Legs>,
     /// When it is closed, if it gets no more connections.
-    pub(super) retires: Option<Instant>,
+    pub(crate) retires: Option<Instant>,
 }
 
 impl Listener {

@@ -71,7 +71,7 @@ impl Worker {
 
     /// How long to wait for events: for ever, unless something is due.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !self.to_rejoin.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);

@@ -22,7 +22,7 @@ use crate::gate::Limit;
 use crate::greeter::{Claim, Connected};
 use crate::path::Path;
 use crate::relay::Endpoint;
-use crate::slab::Token;
+use crate::slab::{Key, Token};
 
 impl Worker {
     pub(super) fn begin(
@@ -108,7 +108,7 @@ impl Worker {
         let path = way.path;
         let flow = Flow::new(ends, way, client, server, 0, ticket).connected();
         tracing::debug!(%flow, ?path, "new flow, its server has answered");
-        self.register(flow)
+        self.register(flow).map(drop)
     }
 
     pub(super) fn note_port(&self, ends: &Ends, other_port: bool) {
@@ -138,7 +138,7 @@ impl Worker {
         let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
         let flow = Flow::new(ends, Way { path, legs }, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");
-        self.register(flow)
+        self.register(flow).map(drop)
     }
 
     pub(super) fn start_upstream(
@@ -157,11 +157,11 @@ impl Worker {
     }
 
     /// Both sockets are registered once, for everything, and stay so until they are closed.
-    pub(super) fn register(&mut self, flow: Flow) -> io::Result<()> {
+    pub(super) fn register(&mut self, flow: Flow) -> io::Result<Key> {
         let interest =
             EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET;
         let key = self.flows.insert(flow);
-        let Some(flow) = self.flows.get_mut(key) else { return Ok(()) };
+        let Some(flow) = self.flows.get_mut(key) else { return Ok(key) };
         for side in [Side::Client, Side::Server] {
             let data = EventData::new_u64(Token::Flow(key, side).encode());
             if let Err(error) = epoll::add(&self.epoll, &flow.endpoint(side).socket, data, interest) {
@@ -169,7 +169,10 @@ impl Worker {
                 return Err(error.into());
             }
         }
-        Ok(())
+        if self.rejoin_until.is_some_and(|until| Instant::now() < until) {
+            self.to_rejoin.push_back(key);
+        }
+        Ok(key)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod exchange;
 pub mod footprint;
 pub mod forger;
+pub mod handover;
 pub mod probe;
 pub mod symmetric;
 
@@ -35,6 +36,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const BACKLOG: i32 = 4096;
 
 const CONFIG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_CONFIG";
+/// The socket of the daemon that is to be taken over from.
+const TAKE_OVER_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_TAKE_OVER";
 /// The file for the daemon's log, if it is wanted.
 pub const LOG_VARIABLE: &str = "BENTPIPE_TEST_DAEMON_LOG";
 
@@ -514,7 +517,10 @@ pub fn be_daemon_if_asked() -> bool {
         tracing_subscriber::fmt().with_writer(log).with_ansi(false).init();
     }
     let load = || Config::load(&path).map_err(|error| error.to_string());
-    let start = |config: Config| Daemon::start(&config).map_err(|error| error.to_string());
+    let start = |config: Config| match std::env::var(TAKE_OVER_VARIABLE) {
+        Err(_) => Daemon::start(&config).map_err(|error| error.to_string()),
+        Ok(socket) => handover::take_over(&config, Path::new(&socket)),
+    };
     let mut daemon = match load().and_then(start) {
         Ok(daemon) => daemon,
         Err(error) => {
@@ -524,7 +530,19 @@ pub fn be_daemon_if_asked() -> bool {
     };
     println!("ready");
     for request in std::io::stdin().lines() {
-        if request.unwrap() == "reload" {
+        let request = request.unwrap();
+        if let Some(socket) = request.strip_prefix("hand over ") {
+            daemon = match handover::hand_over(daemon, Path::new(socket)) {
+                Ok(()) => {
+                    println!("handed over");
+                    return true;
+                }
+                Err((daemon, error)) => {
+                    println!("error: {error}");
+                    daemon
+                }
+            };
+        } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
                 Ok(()) => println!("ready"),
                 Err(error) => println!("error: {error}"),

@@ -1,0 +1,413 @@
+//! From process to process: what a daemon leaves, and how the next one goes on with it. [`handover`](crate::handover) has the
+//! conversation.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::flow::{Flow, Way};
+use crate::handover::{
+    Belongings, Estate, HandoverError, Heir, Inventory, ListenerDeed, PATIENCE, Packer, Predecessor,
+    Unpacker, Will,
+};
+use crate::worker::{Drained, Household, RETIREMENT};
+
+/// What the processes before this one have done.
+#[derive(Debug, Clone)]
+pub(crate) struct Lineage {
+    stats: Stats,
+    since: Instant,
+    upgrades: u64,
+}
+
+impl Lineage {
+    /// Of a process that takes over from none.
+    pub(super) fn first() -> Self {
+        Self { stats: Stats::default(), since: Instant::now(), upgrades: 0 }
+    }
+
+    fn after(will: &Will) -> Self {
+        let age = Duration::from_millis(will.uptime_ms);
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        Self { stats: will.stats, since, upgrades: will.upgrades + 1 }
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Since the first of them was started.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// How often a process has taken over from another.
+    pub(crate) fn upgrades(&self) -> u64 {
+        self.upgrades
+    }
+}
+
+impl Daemon {
+    /// What a successor is told before it prepares. `belongings` are the names of what will go with it.
+    pub fn inventory(&self, belongings: Vec<String>) -> Inventory {
+        Inventory::new(self.greeter_devices.is_some(), self.snooper_devices.is_some(), belongings)
+    }
+
+    /// Hands listeners and connections over to `heir`, which does not notice them standing still for more than a few milliseconds. `last` is called
+    /// with the heir's process before it gets the last word. Afterwards this process has nothing to do any more, and undoes nothing.
+    ///
+    /// # Errors
+    /// The heir cannot go on with it, has gone or says nothing: everything goes on here as if nothing had been.
+    pub fn hand_over(
+        mut self,
+        heir: &Heir,
+        belongings: &[(String, BorrowedFd<'_>)],
+        memory: serde_json::Value,
+        last: impl FnOnce(i32),
+    ) -> Result<(), (Self, HandoverError)> {
+        let start = Instant::now();
+        let households = match self.part() {
+            Ok(households) => households,
+            Err((households, reason)) => {
+                heir.refuse(&reason);
+                self.resume(households);
+                return Err((self, HandoverError::Refused { reason }));
+            }
+        };
+        let flows: usize = households.iter().map(|household| household.flows.len()).sum();
+        let outcome = self
+            .pack(&households, belongings, memory)
+            .and_then(|(content, descriptors)| heir.hand_over(&content, &descriptors));
+        // It would set up again what the heir replaces.
+        drop(self.watch.take());
+        let outcome = outcome.and_then(|()| {
+            last(heir.pid());
+            heir.commit()
+        });
+        match outcome {
+            Ok(()) => {
+                if let Some(interception) = &self.interception {
+                    interception.lock().unwrap_or_else(PoisonError::into_inner).leave();
+                }
+                tracing::info!(flows, took = ?start.elapsed(), heir = heir.pid(), "another process goes on with everything");
+                Ok(())
+            }
+            Err(error) => {
+                heir.refuse(&error.to_string());
+                self.resume(households);
+                if let Err(error) = self.start_watch() {
+                    tracing::error!("{error}: new connections pass unsplit until the daemon is started anew");
+                }
+                Err((self, error))
+            }
+        }
+    }
+
+    /// Stops the workers and gets what they have. Where one does not answer, what the others have given.
+    fn part(&mut self) -> Result<Vec<Household>, (Vec<Household>, String)> {
+        let asked: Vec<_> = self
+            .workers
+            .iter()
+            .map(|worker| {
+                let (sender, receiver) = mpsc::sync_channel(1);
+                worker.mailbox.send(Order::Part(sender));
+                receiver
+            })
+            .collect();
+        let mut households = Vec::with_capacity(asked.len());
+        for (index, answer) in asked.into_iter().enumerate() {
+            match answer.recv_timeout(PATIENCE) {
+                Ok(household) => households.push(household),
+                Err(_) => return Err((households, format!("worker {index} does not answer"))),
+            }
+            self.workers[index].join();
+        }
+        Ok(households)
+    }
+
+    /// Goes on as if nothing had been.
+    fn resume(&mut self, households: Vec<Household>) {
+        for (index, household) in households.into_iter().enumerate() {
+            let worker = &mut self.workers[index];
+            match worker.respawn(index, &self.config, &self.shared) {
+                Ok(()) => worker.mailbox.send(Order::Adopt(household)),
+                Err(error) => tracing::error!("{error}: {} connections are reset", household.flows.len()),
+            }
+        }
+    }
+
+    /// Everything as bytes and descriptors.
+    fn pack<'a>(
+        &'a self,
+        households: &'a [Household],
+        belongings: &[(String, BorrowedFd<'a>)],
+        memory: serde_json::Value,
+    ) -> Result<(Vec<u8>, Vec<BorrowedFd<'a>>), HandoverError> {
+        let mut packer = Packer::default();
+        let claim = packer.descriptor(self.only_one.as_fd());
+        let mut pair = |devices: &'a Option<[OwnedFd; 2]>| {
+            devices.as_ref().map(|[one, other]| [one, other].map(|device| packer.descriptor(device.as_fd())))
+        };
+        let (greeter, snooper) = (pair(&self.greeter_devices), pair(&self.snooper_devices));
+        let belongings = belongings
+            .iter()
+            .map(|(name, descriptor)| (name.clone(), packer.descriptor(*descriptor)))
+            .collect();
+        let mut listeners = Vec::new();
+        for (worker, household) in households.iter().enumerate() {
+            listeners.extend(
+                household.listeners.iter().map(|listener| listener_deed(listener, worker, &mut packer)),
+            );
+        }
+        let flows = households.iter().flat_map(|household| &household.flows);
+        let flows = flows.map(|flow| flow.deed(&mut packer)).collect();
+        let (rules, sides) = self.rules();
+        let will = Will {
+            claim,
+            greeter,
+            snooper,
+            signature: signature(&self.config),
+            listeners,
+            ports: self.ports.deeds(),
+            flows,
+            rules,
+            sides,
+            stats: self.stats().to_leave(),
+            uptime_ms: self.lineage.uptime().as_millis() as u64,
+            upgrades: self.lineage.upgrades(),
+            belongings,
+            memory,
+        };
+        packer.seal(&will).map_err(|error| HandoverError::Refused { reason: error.to_string() })
+    }
+
+    fn rules(&self) -> (String, Vec<String>) {
+        let Some(interception) = &self.interception else { return Default::default() };
+        let interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rules, sides) = interception.rules();
+        (rules.to_owned(), sides.iter().map(|side| side.as_str().to_owned()).collect())
+    }
+
+    /// Lets new connections pass, those that are there go on; with a time it is told when what is left is to be reset, which is the
+    /// business of who ends the daemon.
+    pub fn drain(&self, time: Option<Duration>) {
+        let until = time.and_then(|time| Instant::now().checked_add(time));
+        *self.draining() = Some(Drained { until });
+        self.shared.gate.wake();
+        tracing::info!(?time, "draining: new connections pass unsplit");
+    }
+
+    /// Splits new connections again.
+    pub fn stop_draining(&self) {
+        if self.draining().take().is_some() {
+            tracing::info!("draining has been called off: new connections are split");
+        }
+    }
+
+    /// Whether draining has come to its end: no flow is left, or the time is up.
+    pub fn has_drained(&self) -> bool {
+        let Some(Drained { until }) = *self.draining() else { return false };
+        until.is_some_and(|until| until <= Instant::now()) || self.stats().flows_open == 0
+    }
+
+    fn draining(&self) -> std::sync::MutexGuard<'_, Option<Drained>> {
+        self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Prepared {
+    /// As [`Daemon::prepare`], to take over from `predecessor`, which works on meanwhile.
+    pub fn beside(config: &Config, predecessor: &Predecessor) -> Result<Self, Error> {
+        Self::beside_as(config, Names::default(), predecessor)
+    }
+
+    /// The same with names of its own for the rules and routes, which must be those of the predecessor.
+    pub fn beside_as(config: &Config, names: Names, predecessor: &Predecessor) -> Result<Self, Error> {
+        Daemon::prepare_beside(config, names, Some(predecessor.inventory()))
+    }
+
+    /// Takes over listeners and connections, and goes on with them.
+    ///
+    /// # Errors
+    /// Something cannot be had; the predecessor then goes on as if nothing had been, unless it is said that it has ended.
+    pub fn take_over(self, predecessor: &Predecessor) -> Result<(Daemon, Belongings), Error> {
+        let start = Instant::now();
+        let estate = predecessor.take()?;
+        match self.settle(estate) {
+            Ok(settled) => {
+                predecessor.commit()?;
+                Ok(settled.begin(start))
+            }
+            Err(error) => {
+                predecessor.give_up(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Builds everything, and touches none of it.
+    fn settle(mut self, estate: Estate) -> Result<Settled, Error> {
+        let Estate { mut will, mut unpacker } = estate;
+        let broken = |reason| Error::Handover(HandoverError::Garbled { doing: "unpacking", reason });
+        let pair = |places: Option<[usize; 2]>, unpacker: &mut Unpacker| {
+            let take =
+                |[one, other]: [usize; 2]| Ok([unpacker.descriptor(one)?, unpacker.descriptor(other)?]);
+            places.map(take).transpose().map_err(broken)
+        };
+        self.only_one = Some(unpacker.descriptor(will.claim).map_err(broken)?);
+        let (greeter, snooper) = (pair(will.greeter, &mut unpacker)?, pair(will.snooper, &mut unpacker)?);
+        if let Some(devices) = greeter.filter(|_| self.config.wants_faithful()) {
+            self.devices = Some(Devices::inherited(devices, &self.names));
+        }
+        if let Some(devices) = snooper.filter(|_| self.config.wants_snoop()) {
+            self.snoop_devices = Some(snooper::Devices::inherited(devices, &self.names));
+        }
+        let is_same = will.signature == signature(&self.config);
+        let ports = PortRanges::inherited(std::mem::take(&mut will.ports));
+        let (helpers, mut daemon) = self.assemble(Lineage::after(&will), ports)?;
+        for index in 0..daemon.config.proxy.workers.get() {
+            daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
+        }
+        let mut households: Vec<Household> = daemon.workers.iter().map(|_| Household::default()).collect();
+        households.iter_mut().for_each(|household| household.from_elsewhere = true);
+        // Those whose rates are explicit need somebody who tells them.
+        daemon.share_out()?;
+        daemon.adopt_listeners(&mut will, &mut unpacker, is_same, &mut households)?;
+        let workers = households.len();
+        for (number, deed) in std::mem::take(&mut will.flows).into_iter().enumerate() {
+            let flow =
+                Flow::inherited(deed, &daemon.legs, &daemon.shared.gate, &mut unpacker).map_err(broken)?;
+            households[number % workers].flows.push(flow);
+        }
+        let belongings = std::mem::take(&mut will.belongings).into_iter();
+        let belongings = belongings.map(|(name, place)| Ok((name, unpacker.descriptor(place)?)));
+        let descriptors = belongings.collect::<Result<_, String>>().map_err(broken)?;
+        let belongings = Belongings { descriptors, memory: std::mem::take(&mut will.memory) };
+        Ok(Settled { daemon, helpers, households, will, belongings })
+    }
+}
+
+/// A daemon that could go on at once.
+struct Settled {
+    daemon: Daemon,
+    helpers: Helpers,
+    households: Vec<Household>,
+    will: Will,
+    belongings: Belongings,
+}
+
+impl Settled {
+    /// From here on there is no way back: what cannot be had is done without.
+    fn begin(self, start: Instant) -> (Daemon, Belongings) {
+        let Self { mut daemon, helpers, households, will, belongings } = self;
+        let flows: usize = households.iter().map(|household| household.flows.len()).sum();
+        for (worker, household) in daemon.workers.iter().zip(households) {
+            household.listeners.iter().for_each(renew_settings);
+            worker.mailbox.send(Order::Adopt(household));
+        }
+        let standstill = start.elapsed();
+        tell(daemon.start_helpers(helpers));
+        daemon.intercept_on(will.rules, will.sides);
+        tell(daemon.start_watch());
+        let upgrades = daemon.lineage.upgrades();
+        tracing::info!(flows, ?standstill, upgrades, "went on with another process's connections");
+        (daemon, belongings)
+    }
+}
+
+/// What a listener accepts inherits its settings, and the congestion control among them is this process's copy from now on.
+fn renew_settings(listener: &Listener) {
+    let Listener { socket, path, legs, .. } = listener;
+    if let Err(error) = legs.get(path.client).apply_weighted(socket.as_fd(), path.weight) {
+        tracing::error!(%error, port = path.port, "a listener keeps the settings of the process before");
+    }
+}
+
+/// For what goes wrong when there is no way back.
+fn tell(outcome: Result<(), Error>) {
+    if let Err(error) = outcome {
+        tracing::error!("{error}: it is done without until the daemon is started anew");
+    }
+}
+
+impl Daemon {
+    /// Goes on with the rules and routes that are there.
+    fn intercept_on(&mut self, rules: String, sides: Vec<String>) {
+        let sides = sides.into_iter().filter_map(|side| Interface::try_from(side).ok()).collect();
+        let (names, families) = (self.names.clone(), self.families.clone());
+        let mut interception = Interception::take_over(names, families, self.detours(), rules, sides);
+        let interfaces = path::interfaces(&self.config);
+        let plan = plan(&self.config, &interfaces, &self.paths);
+        if !interception.has_rules(&plan)
+            && let Err(error) = interception.replace_rules(&plan)
+        {
+            tracing::error!("the rules stay as they were: {error}");
+        }
+        self.interception = Some(Arc::new(Mutex::new(interception)));
+    }
+
+    /// Takes listeners over. Where this process would open the same ones, they serve on; where it would not, they get no more
+    /// connections, and it opens others beside them.
+    fn adopt_listeners(
+        &mut self,
+        will: &mut Will,
+        unpacker: &mut Unpacker,
+        is_same: bool,
+        households: &mut [Household],
+    ) -> Result<(), Error> {
+        let serving = self.ports.serving().filter(|_| is_same);
+        let first = match serving {
+            Some(first) => first,
+            None => self.ports.free(
+                self.config.proxy.port,
+                self.config.path_count(),
+                self.config.bundle_port(),
+            )?,
+        };
+        self.paths = path::paths(self.legs.satellites().len(), &self.config.weights(), first);
+        let workers = households.len();
+        for deed in std::mem::take(&mut will.listeners) {
+            let broken = |reason| Error::Handover(HandoverError::Garbled { doing: "unpacking", reason });
+            let socket = unpacker.descriptor(deed.socket).map_err(broken)?;
+            let retires = match (deed.retires_ms, serving) {
+                (None, Some(_)) => None,
+                (None, None) => Some(Instant::now() + RETIREMENT),
+                (Some(ms), _) => Some(Instant::now() + Duration::from_millis(ms)),
+            };
+            let named = Way::named(&deed.legs, deed.weight, &self.legs);
+            let path = Path { port: deed.address.port(), ..named.path };
+            let listener = Listener { socket, path, legs: self.legs.clone(), retires };
+            households[deed.worker % workers].listeners.push(listener);
+        }
+        if serving.is_none() {
+            check_ports(&self.paths, &self.families)?;
+            for household in households {
+                household.listeners.extend(open_listeners(&self.paths, &self.families, &self.legs)?);
+            }
+            self.ports.take(&self.paths);
+        }
+        Ok(())
+    }
+}
+
+fn listener_deed<'a>(listener: &'a Listener, worker: usize, packer: &mut Packer<'a>) -> ListenerDeed {
+    let Listener { socket, path, legs, retires } = listener;
+    let address =
+        rustix::net::getsockname(socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
+    ListenerDeed {
+        socket: packer.descriptor(socket.as_fd()),
+        address: address.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], path.port))),
+        legs: Way { path: *path, legs: legs.clone() }.names(),
+        weight: path.weight.get(),
+        worker,
+        retires_ms: retires.map(|at| at.saturating_duration_since(Instant::now()).as_millis() as u64),
+    }
+}
+
+/// What listeners depend on. Where a program says it in other words, it opens others, which does no harm.
+fn signature(config: &Config) -> String {
+    let Config { legs, terrestrial, proxy, limits, .. } = config;
+    let parts = (legs, terrestrial, proxy.port, proxy.workers, limits.share(), config.weights());
+    format!("{} {parts:?}", env!("CARGO_PKG_VERSION"))
+}

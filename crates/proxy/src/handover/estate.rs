@@ -1,0 +1,154 @@
+//! Everything that a daemon leaves to its successor.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+use super::deed::Deed;
+use super::wire::FORM;
+use crate::stats::Stats;
+
+/// What there is, said before anything is handed over.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Inventory {
+    pub(crate) form: u32,
+    /// The devices of the greeter and of the snooper are there.
+    pub(crate) greeter: bool,
+    pub(crate) snooper: bool,
+    /// The names of descriptors that the daemon itself knows nothing of.
+    pub(crate) belongings: Vec<String>,
+}
+
+/// The list of everything; what is not a number or a name is a place among the descriptors or bytes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Will {
+    /// The claim to the network namespace.
+    pub(crate) claim: usize,
+    pub(crate) greeter: Option<[usize; 2]>,
+    pub(crate) snooper: Option<[usize; 2]>,
+    /// By what the listeners are as they are: a successor that would open the same ones takes them as they are.
+    pub(crate) signature: String,
+    pub(crate) listeners: Vec<ListenerDeed>,
+    pub(crate) ports: Vec<PortsDeed>,
+    pub(crate) flows: Vec<Deed>,
+    /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
+    pub(crate) rules: String,
+    pub(crate) sides: Vec<String>,
+    pub(crate) stats: Stats,
+    pub(crate) uptime_ms: u64,
+    pub(crate) upgrades: u64,
+    pub(crate) belongings: Vec<(String, usize)>,
+    pub(crate) memory: serde_json::Value,
+}
+
+/// A listener.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ListenerDeed {
+    pub(crate) socket: usize,
+    pub(crate) address: SocketAddr,
+    /// As [`Deed::legs`].
+    pub(crate) legs: [Option<String>; 2],
+    pub(crate) weight: u16,
+    /// The worker that served it.
+    pub(crate) worker: usize,
+    /// When it is closed, ms from now; it gets no more connections.
+    pub(crate) retires_ms: Option<u64>,
+}
+
+/// Ports that listeners have.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PortsDeed {
+    pub(crate) ports: Range<u32>,
+    /// Since others have taken their place, ms.
+    pub(crate) replaced_ms: Option<u64>,
+}
+
+/// What has come from a predecessor.
+#[derive(Debug)]
+pub(crate) struct Estate {
+    pub(crate) will: Will,
+    pub(crate) unpacker: Unpacker,
+}
+
+/// Gives what is handed over its places.
+#[derive(Debug, Default)]
+pub(crate) struct Packer<'a> {
+    descriptors: Vec<BorrowedFd<'a>>,
+    bytes: Vec<u8>,
+}
+
+/// Finds by their places what has come.
+#[derive(Debug)]
+pub(crate) struct Unpacker {
+    descriptors: Vec<Option<OwnedFd>>,
+    bytes: Vec<u8>,
+}
+
+impl Inventory {
+    pub(crate) fn new(greeter: bool, snooper: bool, belongings: Vec<String>) -> Self {
+        Self { form: FORM, greeter, snooper, belongings }
+    }
+}
+
+impl<'a> Packer<'a> {
+    pub(crate) fn descriptor(&mut self, descriptor: BorrowedFd<'a>) -> usize {
+        self.descriptors.push(descriptor);
+        self.descriptors.len() - 1
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    /// The list and the bytes as one, and the descriptors.
+    pub(crate) fn seal(self, will: &Will) -> serde_json::Result<(Vec<u8>, Vec<BorrowedFd<'a>>)> {
+        let list = serde_json::to_vec(will)?;
+        let mut content = Vec::with_capacity(8 + list.len() + self.bytes.len());
+        content.extend_from_slice(&(list.len() as u64).to_le_bytes());
+        content.extend_from_slice(&list);
+        content.extend_from_slice(&self.bytes);
+        Ok((content, self.descriptors))
+    }
+}
+
+impl Estate {
+    /// What [`Packer::seal`] made.
+    pub(crate) fn open(content: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<Self, String> {
+        let (length, rest) = content.split_first_chunk::<8>().ok_or("the list has no length")?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
+        let (list, bytes) = rest.split_at_checked(length).ok_or("the list is longer than the file")?;
+        let will = serde_json::from_slice(list).map_err(|error| error.to_string())?;
+        let descriptors = descriptors.into_iter().map(Some).collect();
+        Ok(Self { will, unpacker: Unpacker { descriptors, bytes: bytes.to_vec() } })
+    }
+}
+
+#[cfg(test)]
+impl Estate {
+    /// Packs, and unpacks with copies of the descriptors, as if another process had them.
+    pub(crate) fn rehearse<T: Serialize + serde::de::DeserializeOwned>(
+        packer: Packer<'_>,
+        deed: &T,
+    ) -> (Unpacker, T) {
+        let copies = packer.descriptors.iter().map(|fd| Some(fd.try_clone_to_owned().unwrap())).collect();
+        let unpacker = Unpacker { descriptors: copies, bytes: packer.bytes };
+        (unpacker, serde_json::from_slice(&serde_json::to_vec(deed).unwrap()).unwrap())
+    }
+}
+
+impl Unpacker {
+    /// Takes the descriptor of this place, once.
+    pub(crate) fn descriptor(&mut self, place: usize) -> Result<OwnedFd, String> {
+        let taken = self.descriptors.get_mut(place).and_then(Option::take);
+        taken.ok_or_else(|| format!("there is no descriptor {place}, or it is given twice"))
+    }
+
+    /// The bytes of this place.
+    pub(crate) fn bytes(&self, place: Range<usize>) -> Result<&[u8], String> {
+        self.bytes.get(place).ok_or_else(|| "bytes are listed that are not there".to_owned())
+    }
+}

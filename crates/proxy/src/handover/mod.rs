@@ -1,0 +1,45 @@
+//! Handing over: a new process takes the place of this one, with its listeners and its connections, and no connection notices.
+//!
+//! ```text
+//! successor                                  predecessor
+//!    Hello ─────────────────────────────────────►
+//!    ◄───────────────────────────────── Inventory    what there is, so that the successor does not open it itself
+//!    reads its configuration, loads eBPF, gives up its rights; all of this may take its time and may fail
+//!    Take ──────────────────────────────────────►    stops its workers: nothing is read or written from now on
+//!    ◄──────────────────────────────────── Estate    descriptors, what was in buffers, what was counted
+//!    builds flows and listeners, touches none
+//!    Ready ─────────────────────────────────────►
+//!    ◄──────────────────────────────────── Commit    and ends, without undoing anything
+//!    begins
+//! ```
+//!
+//! Until it has said `Commit` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says
+//! nothing for [`PATIENCE`], or says that it cannot. What the successor holds then are copies of descriptors, and it has
+//! done nothing with them. So a program that cannot start, or dies on its way, costs a pause at worst.
+//!
+//! What bytes were in flight stays where it is: in the kernel's socket buffers, which belong to the sockets; in pipes, which
+//! are handed over as descriptors; and what was in buffers of the relay goes into a file in memory, which is one more.
+
+use std::time::Duration;
+
+mod deed;
+mod estate;
+mod wire;
+
+pub(crate) use deed::{ChannelDeed, Deed, VesselDeed};
+pub use estate::Inventory;
+pub(crate) use estate::{Estate, ListenerDeed, Packer, PortsDeed, Unpacker, Will};
+pub use wire::{HandoverError, Heir, Predecessor, receive_heir};
+
+/// How long either side waits for the other's next word once flows stand still.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What goes with the daemon from process to process that it knows nothing of: the sockets of those who show it, and what they
+/// remember.
+#[derive(Debug, Default)]
+pub struct Belongings {
+    /// Descriptors by name.
+    pub descriptors: Vec<(String, std::os::fd::OwnedFd)>,
+    /// Whatever else is to be known, as JSON.
+    pub memory: serde_json::Value,
+}

@@ -1,0 +1,92 @@
+//! A worker's flows and listeners as a whole: given away to another process, and taken over from one.
+
+use std::os::fd::AsFd;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use super::{Listener, Worker};
+use crate::fast_open;
+use crate::flow::{Flow, Side};
+
+/// Flows whose sockets are given another congestion control before the other flows have their turn.
+const REJOIN_BATCH: usize = 128;
+
+/// How long connections may wait to be accepted whose handshakes were complete before their listener had other settings.
+const LATECOMERS: Duration = Duration::from_secs(2);
+
+/// Everything that a worker serves. Nobody reads or writes the sockets.
+#[derive(Debug, Default)]
+pub(crate) struct Household {
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) listeners: Vec<Listener>,
+    /// They come from another process: their congestion control may be a copy whose process ends.
+    pub(crate) from_elsewhere: bool,
+}
+
+impl Worker {
+    /// Gives everything away. If nobody takes it, all of it is reset.
+    pub(super) fn part(&mut self, heir: &SyncSender<Household>) {
+        // Those that wait for their clients' first words ask their servers without.
+        while let Some(opening) =
+            self.listening.take_overdue(&self.epoll, Instant::now() + fast_open::PATIENCE)
+        {
+            self.open(opening);
+        }
+        let mut household = Household::default();
+        for key in self.flows.keys(0, self.flows.places()) {
+            household.flows.extend(self.flows.remove(key));
+        }
+        household.flows.iter_mut().for_each(Flow::leave);
+        household.listeners = std::mem::take(&mut self.listeners).into_values().collect();
+        self.counters.buffered.set(0);
+        self.counters.vessels_lent.set(0);
+        if self.resume_accepting.take().is_some() {
+            self.shared.gate.set_short_of_descriptors(false);
+        }
+        // Who asked for it waits for it.
+        let _ = heir.send(household);
+    }
+
+    /// Serves what another worker, here or elsewhere, has given away.
+    pub(super) fn adopt(&mut self, household: Household) {
+        let Household { flows, listeners, from_elsewhere } = household;
+        self.rejoin_until = from_elsewhere.then(|| Instant::now() + LATECOMERS);
+        for flow in flows {
+            self.pool.count_as_lent(flow.vessels());
+            if from_elsewhere {
+                self.counters.flows_total.add(1);
+            }
+            match self.register(flow) {
+                Ok(key) => {
+                    if let Some(flow) = self.flows.get_mut(key) {
+                        flow.queued = true;
+                    }
+                    // What was there before is reported by epoll; what had more to do without it has it here.
+                    self.ready.push_back(key);
+                }
+                Err(error) => {
+                    self.counters.flows_reset.add(1);
+                    tracing::error!(%error, "cannot go on with a connection: it is reset");
+                }
+            }
+        }
+        listeners.into_iter().for_each(|listener| self.listen(listener));
+        self.next_retirement = self.first_retirement();
+    }
+
+    /// Gives some of the flows that have come from elsewhere this process's congestion control.
+    pub(super) fn rejoin_some(&mut self) {
+        for _ in 0..REJOIN_BATCH.min(self.to_rejoin.len()) {
+            let Some(flow) = self.to_rejoin.pop_front().and_then(|key| self.flows.get_mut(key)) else {
+                continue;
+            };
+            let way = flow.way();
+            for (side, leg) in [(Side::Client, way.path.client), (Side::Server, way.path.server)] {
+                let leg = way.legs.get(leg);
+                if let Err(error) = leg.rejoin(flow.endpoint(side).socket.as_fd(), way.path.weight) {
+                    tracing::debug!(%flow, %error, leg = leg.name(), "goes on with the congestion control that it has");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Another process takes over while connections are open, idle, in the middle of a transfer, half closed, or being made; and nobody
+//! notices. Where it cannot, the first one goes on.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::handover::{hear, say};
+use common::{Net, PATIENCE, RELAYS, Running, SERVER, configuration, network, pattern, read_all};
+
+/// Bytes that do not fit into any socket buffers here, so that they are in flight when it matters.
+const LOAD: usize = 30_000_000;
+
+/// A connection on which a transfer each way stands still because nobody reads.
+struct Stuffed {
+    client: TcpStream,
+    server: TcpStream,
+    writers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Stuffed {
+    fn new(net: &Net, seed: u64) -> Self {
+        let listener = net.listen(SERVER[seed as usize % 2]);
+        let (client, server) = net.connection(&listener);
+        let writers = [(&client, seed), (&server, seed + 1)].map(|(stream, seed)| {
+            let mut stream = stream.try_clone().unwrap();
+            stream.set_write_timeout(None).unwrap();
+            std::thread::spawn(move || {
+                stream.write_all(&pattern(seed, LOAD)).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            })
+        });
+        Self { client, server, writers: writers.into() }
+    }
+
+    /// Both ends read everything, and it is what was written.
+    fn finish(self, seed: u64) {
+        let Self { mut client, mut server, writers } = self;
+        let reading = std::thread::spawn(move || read_all(&mut server).unwrap());
+        assert!(
+            read_all(&mut client).unwrap() == pattern(seed + 1, LOAD),
+            "the client has read something else"
+        );
+        assert!(reading.join().unwrap() == pattern(seed, LOAD), "the server has read something else");
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    }
+}
+
+fn expect_echo(one: &mut TcpStream, other: &mut TcpStream) {
+    for (from, to) in [(&mut *one, &mut *other)] {
+        from.write_all(b"still there?").unwrap();
+        let mut heard = [0; 12];
+        to.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"still there?");
+    }
+}
+
+/// A crowd of connections of all kinds, which must be well after whatever happens between.
+fn survive(net: &Net, daemon: &mut Running, happen: impl FnOnce(&mut Running)) {
+    let stuffed = [11, 22].map(|seed| (Stuffed::new(net, seed), seed));
+    let listener = net.listen(SERVER[0]);
+    let (mut idle, mut idle_server) = net.connection(&listener);
+    let (mut half, mut half_server) = net.connection(&listener);
+    half.write_all(b"the whole question").unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut half_server).unwrap(), b"the whole question");
+    // Until all of them are full to the brim.
+    let mut before = 0;
+    loop {
+        let now = daemon.counter("bytes_up") + daemon.counter("bytes_down");
+        if now == before && now > 1_000_000 {
+            break;
+        }
+        before = now;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    happen(daemon);
+    assert_eq!(daemon.counter("flows_open"), 4);
+    expect_echo(&mut idle, &mut idle_server);
+    expect_echo(&mut idle_server, &mut idle);
+    half_server.write_all(b"and the answer").unwrap();
+    drop(half_server);
+    assert_eq!(read_all(&mut half).unwrap(), b"and the answer");
+    let (mut new, mut new_server) = net.connection(&listener);
+    expect_echo(&mut new, &mut new_server);
+    assert_eq!(daemon.counter("flows_total"), 5);
+    for (stuffed, seed) in stuffed {
+        stuffed.finish(seed);
+    }
+    assert_eq!(daemon.counter("flows_reset"), 0);
+}
+
+#[test]
+fn another_process_goes_on_with_every_connection_whatever_it_is_doing() {
+    let Some(net) = network() else { return };
+    for relay in RELAYS {
+        let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        survive(&net, &mut daemon, |daemon| {
+            for _ in 0..3 {
+                daemon.succeed(&net, &config).unwrap();
+            }
+        });
+        daemon.settle();
+    }
+}
+
+#[test]
+fn another_configuration_comes_into_force_with_the_next_process() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.try_daemon(&configuration("workers = 1")).unwrap();
+    survive(&net, &mut daemon, |daemon| {
+        // Other listeners, more workers, another relay; then other rules.
+        let other = format!("{}send_buffer = \"1MiB\"\n", configuration("workers = 3\nrelay = \"copy\""));
+        daemon.succeed(&net, &other).unwrap();
+        let rules = format!("{other}[[rules]]\naction = \"pass\"\nport = 9\n");
+        daemon.succeed(&net, &rules).unwrap();
+        assert!(net.gateway.output("nft list table inet bentpipe").contains("dport 9 "));
+    });
+    daemon.stop();
+    net.expect_untouched();
+}
+
+#[test]
+fn where_the_next_process_cannot_start_everything_goes_on() {
+    let Some(net) = network() else { return };
+    let config = configuration("workers = 2");
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let before = net.traces();
+    survive(&net, &mut daemon, |daemon| {
+        // It finds out when it has got everything: the ports of its own listeners are taken.
+        let taken = net.gateway.enter(|| std::net::TcpListener::bind("127.0.0.1:7800").unwrap());
+        let error = daemon.succeed(&net, &configuration("port = 7800")).unwrap_err();
+        assert!(error.contains("127.0.0.1:7800"), "{error}");
+        drop(taken);
+        // It dies in the middle; it speaks of other things; it says that it cannot.
+        for behaviour in [
+            |_: &_| {},
+            |line: &_| say(line, "what?"),
+            |line: &_| say(line, r#"{"Failed":{"reason":"no memory"}}"#),
+        ] {
+            let error = daemon.disappoint(behaviour);
+            assert!(error.starts_with("error: "), "{error}");
+        }
+        assert_eq!(net.traces(), before);
+    });
+    daemon.settle();
+}
+
+#[test]
+fn a_successor_that_falls_silent_costs_a_pause_and_is_told_that_it_is_too_late() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.daemon("workers = 2");
+    survive(&net, &mut daemon, |daemon| {
+        let error = daemon.disappoint(|line| {
+            let start = Instant::now();
+            assert!(hear(line).contains("Estate"));
+            let word = hear(line);
+            assert!(word.contains("Refusal"), "{word}");
+            assert!(start.elapsed() < PATIENCE);
+        });
+        assert!(error.contains("said nothing for too long"), "{error}");
+    });
+    daemon.settle();
+}
