@@ -6,8 +6,21 @@
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```
 
+mod guard;
+mod metrics;
 mod order;
+mod paced;
+mod reply;
+mod routes;
+mod server;
+mod sockets;
 mod status;
+mod token;
+mod view;
 
 pub use order::{Answer, Order, Orders};
+pub use server::{Admin, serve};
+pub use sockets::{AdminError, Sockets};
 pub use status::Status;
+pub use token::TokenError;
+pub use view::{Identity, View};
