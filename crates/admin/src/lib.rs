@@ -6,6 +6,7 @@
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```
 
+mod client;
 mod guard;
 mod metrics;
 mod order;
@@ -18,6 +19,7 @@ mod status;
 mod token;
 mod view;
 
+pub use client::{Client, ClientError, Flows};
 pub use order::{Answer, Order, Orders};
 pub use server::{Admin, serve};
 pub use sockets::{AdminError, Sockets};
