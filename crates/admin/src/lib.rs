@@ -6,10 +6,25 @@
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```
 
+mod client;
+mod guard;
 pub mod history;
+mod metrics;
 mod order;
 pub mod page;
+mod paced;
+mod reply;
+mod routes;
+mod server;
+mod sockets;
 mod status;
+mod token;
+mod view;
 
+pub use client::{Client, ClientError, Flows};
 pub use order::{Answer, Order, Orders};
+pub use server::{Admin, serve};
+pub use sockets::{AdminError, Sockets};
 pub use status::Status;
+pub use token::TokenError;
+pub use view::{Identity, View};

@@ -1,0 +1,210 @@
+//! What every request over TCP must show, and what every answer carries.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::reply::Failure;
+use crate::token::Token;
+
+/// Nothing but the page's own files is ever loaded, and nobody else shows the page within his.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What is asked of those who come by TCP.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    address: SocketAddr,
+    token: Option<Token>,
+}
+
+impl Guard {
+    /// Of those who come to this address; with a token they must know it.
+    pub(crate) fn new(address: SocketAddr, token: Option<Token>) -> Self {
+        Self { address, token }
+    }
+
+    /// Looking is all that TCP is for.
+    fn check(&self, request: &Request) -> Result<(), Failure> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let text = "by this way the daemon can only be looked at; orders go to its Unix socket: bentpipe reload, bentpipe drain";
+            return Err(Failure::new(StatusCode::FORBIDDEN, text));
+        }
+        if self.address.ip().to_canonical().is_loopback() && !names_this_host(request) {
+            let text = "the Host is not an address of this host: use http://127.0.0.1, http://[::1] or http://localhost";
+            return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, text));
+        }
+        match &self.token {
+            Some(token) if !self.knows(token, request.headers()) => {
+                let text = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\", or open /?token=TOKEN once";
+                Err(Failure::new(StatusCode::UNAUTHORIZED, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn knows(&self, token: &Token, headers: &HeaderMap) -> bool {
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+            let (scheme, guess) = value.to_str().ok()?.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| guess.trim())
+        });
+        let name = self.cookie();
+        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut pairs =
+            cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        bearer.is_some_and(|guess| token.is(guess))
+            || pairs.any(|(key, guess)| key == name && token.is(guess))
+    }
+
+    /// Cookies do not know ports (RFC 6265 §8.5), and a host may have several daemons.
+    fn cookie(&self) -> String {
+        format!("bentpipe-{}", self.address.port())
+    }
+
+    /// The way in for a browser: the token in the address becomes a cookie, and goes from the address, so that it is in no
+    /// bookmark and on no screen.
+    fn let_in(&self, uri: &Uri) -> Option<Response> {
+        let token = self.token.as_ref()?;
+        let (guess, rest) = split_token(uri.query()?)?;
+        if !token.is(&guess) {
+            return None;
+        }
+        let target = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{rest}", uri.path()) };
+        // "//host/" would lead elsewhere (RFC 3986 §4.2).
+        let target = format!("/{}", target.trim_start_matches('/'));
+        let cookie = format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie(), token.reveal());
+        Some(
+            (StatusCode::SEE_OTHER, [(header::LOCATION, target), (header::SET_COOKIE, cookie)])
+                .into_response(),
+        )
+    }
+}
+
+/// Lets through who shows what is asked, and ends the connection of who does not, so that it takes nobody's place.
+pub(crate) async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let refusal = guard.check(&request).err();
+    let is_stranger = refusal.as_ref().is_some_and(|failure| failure.status() == StatusCode::UNAUTHORIZED);
+    // A bookmark with the token works also for who has the cookie already.
+    if (refusal.is_none() || is_stranger)
+        && let Some(response) = guard.let_in(request.uri())
+    {
+        return response;
+    }
+    let Some(failure) = refusal else {
+        return next.run(request).await;
+    };
+    let mut response = failure.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if is_stranger {
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bentpipe\""));
+    }
+    response
+}
+
+/// Adds to every answer what keeps browsers from doing more with it than showing it.
+pub(crate) async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers: [(HeaderName, &str); 5] = [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// A page of another site can make its own name resolve to 127.0.0.1 and then read what is here (DNS rebinding); but the
+/// browser still says that name. An absolute request target counts before the header (RFC 9112 §3.2.2).
+fn names_this_host(request: &Request) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(only), None) => only.to_str().ok().and_then(|text| text.parse::<Authority>().ok()),
+        _ => None,
+    };
+    let is_local = |authority: &Authority| {
+        let host = authority.host();
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let is_loopback = bare.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        !authority.as_str().contains('@') && (is_loopback || host.eq_ignore_ascii_case("localhost"))
+    };
+    host.as_ref().is_some_and(is_local) && request.uri().authority().is_none_or(is_local)
+}
+
+/// Takes `token=…` out of a query: its value, and what remains.
+fn split_token(query: &str) -> Option<(String, String)> {
+    let (tokens, rest): (Vec<&str>, Vec<&str>) =
+        query.split('&').partition(|pair| pair.starts_with("token="));
+    let guess = tokens.first()?.strip_prefix("token=")?;
+    Some((percent_decoded(guess)?, rest.join("&")))
+}
+
+/// RFC 3986 §2.1. A plus sign is itself, as tokens may have one.
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(part.get(2..)?.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_leaves_the_address_and_the_rest_stays() {
+        let split = |query: &str| split_token(query);
+        assert_eq!(split("token=a%2Bb+c"), Some(("a+b+c".into(), String::new())));
+        assert_eq!(split("flows=all&token=abc&x=1"), Some(("abc".into(), "flows=all&x=1".into())));
+        assert_eq!(split("nottoken=abc"), None);
+        for broken in ["token=%", "token=%4", "token=%zz", "token=%+1", "token=%ff"] {
+            assert_eq!(split(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn only_names_of_this_host_are_its_own() {
+        let is_own = |host: &str| {
+            let request =
+                Request::get("/").header(header::HOST, host).body(axum::body::Body::empty()).unwrap();
+            names_this_host(&request)
+        };
+        for host in [
+            "localhost",
+            "LOCALHOST:7500",
+            "127.0.0.1",
+            "127.8.8.8:1",
+            "[::1]",
+            "[::1]:7500",
+            "[::ffff:127.0.0.1]",
+        ] {
+            assert!(is_own(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "[::2]:80",
+            "a@127.0.0.1",
+            "0.0.0.0",
+        ] {
+            assert!(!is_own(host), "{host}");
+        }
+    }
+}

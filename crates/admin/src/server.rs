@@ -1,0 +1,230 @@
+//! The server: one thread, two listeners, and bounds for everything that others can make it hold.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Extension;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::guard::{self, Guard};
+use crate::order::Orders;
+use crate::paced::Paced;
+use crate::routes::{self, Desk, Peer};
+use crate::sockets::{AdminError, Sockets};
+use crate::view::{Identity, View};
+
+/// Connections at a time, by each of the two ways; more wait to be accepted.
+const MOST_CONNECTIONS: usize = 64;
+/// A request's head comes within this time, and a connection without a request ends after it.
+const PATIENCE_FOR_A_HEAD: Duration = Duration::from_secs(10);
+/// A request's head, bytes; hyper wants 8 KiB or more.
+const MOST_HEAD: usize = 16 * 1024;
+/// Fields in a request's head.
+const MOST_FIELDS: usize = 64;
+/// Answers that are being written when the server is stopped have this time.
+const GRACE: Duration = Duration::from_secs(1);
+/// After an error of accept(2), as when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Threads that wait for the daemon: one look at a time, a few orders.
+const MOST_WAITING: usize = 8;
+
+/// A running server. Dropping it stops it: what is being answered gets a second.
+#[derive(Debug)]
+pub struct Admin {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who it
+/// is; orders go to `orders`.
+///
+/// # Errors
+/// [`AdminError::Start`].
+pub fn serve(
+    sockets: &Sockets,
+    view: impl View,
+    identity: Identity,
+    orders: Orders,
+) -> Result<Admin, AdminError> {
+    let failed = |source| AdminError::Start { action: "status and orders", source };
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MOST_WAITING)
+        .build()
+        .map_err(failed)?;
+    let desk = Arc::new(Desk::new(Arc::new(view), identity, orders));
+    let doors = Doors::open(&runtime, sockets, &desk).map_err(failed)?;
+    let (stop, stopped) = watch::channel(false);
+    let thread = thread::Builder::new().name("admin".into()).spawn(move || {
+        runtime.block_on(doors.answer(stopped));
+        // Who still waits for an order's outcome must not keep the daemon from ending.
+        runtime.shutdown_background();
+    });
+    Ok(Admin { stop, thread: Some(thread.map_err(failed)?) })
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that answers status and orders has panicked");
+        }
+    }
+}
+
+/// The two ways in, each with what it leads to.
+struct Doors {
+    unix: Option<(UnixListener, Router)>,
+    tcp: Option<(TcpListener, Router)>,
+}
+
+impl Doors {
+    fn open(runtime: &Runtime, sockets: &Sockets, desk: &Arc<Desk>) -> io::Result<Self> {
+        let _inside = runtime.enter();
+        let unix = sockets.unix().map(unix_listener).transpose()?.map(|listener| {
+            let router = looking(desk).merge(routes::ordering(Arc::clone(desk)));
+            (listener, router.layer(axum::middleware::from_fn(guard::harden)))
+        });
+        let tcp = match sockets.tcp() {
+            Some((socket, address)) => {
+                let guard = Arc::new(Guard::new(address, sockets.token().cloned()));
+                let router = looking(desk)
+                    .layer(axum::middleware::from_fn_with_state(guard, guard::watch))
+                    .layer(axum::middleware::from_fn(guard::harden));
+                Some((tcp_listener(socket)?, router))
+            }
+            None => None,
+        };
+        Ok(Self { unix, tcp })
+    }
+
+    async fn answer(self, stopped: watch::Receiver<bool>) {
+        let unix = async {
+            if let Some((listener, router)) = self.unix {
+                accept(
+                    stopped.clone(),
+                    || listener.accept(),
+                    |(stream, _)| {
+                        let peer = peer(&stream);
+                        (stream, router.clone().layer(Extension(peer)))
+                    },
+                )
+                .await;
+            }
+        };
+        let tcp = async {
+            if let Some((listener, router)) = self.tcp {
+                accept(stopped.clone(), || listener.accept(), |(stream, _)| (stream, router.clone())).await;
+            }
+        };
+        let mut stopped = stopped.clone();
+        // The listeners may both be missing.
+        tokio::join!(unix, tcp, told_to_stop(&mut stopped));
+    }
+}
+
+/// All that can be seen; the page and the history come in here.
+fn looking(desk: &Arc<Desk>) -> Router {
+    routes::looking(Arc::clone(desk))
+}
+
+/// Accepts until it is stopped, and gives those that are being answered then a little time.
+async fn accept<A, F, S>(
+    mut stopped: watch::Receiver<bool>,
+    next: impl Fn() -> F,
+    prepare: impl Fn(A) -> (S, Router),
+) where
+    F: Future<Output = io::Result<A>>,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            let permit = Arc::clone(&room).acquire_owned().await;
+            (permit, next().await)
+        };
+        tokio::select! {
+            // Those that have ended are forgotten.
+            Some(_) = connections.join_next() => {}
+            () = told_to_stop(&mut stopped) => break,
+            (permit, outcome) = accepted => match outcome {
+                Ok(accepted) => {
+                    let (stream, router) = prepare(accepted);
+                    let stopped = stopped.clone();
+                    connections.spawn(async move {
+                        converse(stream, router, stopped).await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!("cannot accept a caller: {error}");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+    let _ = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// One connection, from its first request to its last answer.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE_FOR_A_HEAD)
+        .max_buf_size(MOST_HEAD)
+        .max_headers(MOST_FIELDS);
+    let connection =
+        http.serve_connection(TokioIo::new(Paced::new(stream)), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = told_to_stop(&mut stopped) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!("a caller's connection ended: {error}");
+    }
+}
+
+/// Also when nobody can say it any more.
+async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|&stop| stop).await;
+}
+
+fn peer(stream: &UnixStream) -> Peer {
+    match stream.peer_cred() {
+        Ok(credentials) => Peer { uid: credentials.uid(), pid: credentials.pid() },
+        // The overflow user: nobody knows who (/proc/sys/kernel/overflowuid).
+        Err(_) => Peer { uid: 65534, pid: None },
+    }
+}
+
+fn unix_listener(socket: OwnedFd) -> io::Result<UnixListener> {
+    let listener = std::os::unix::net::UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn tcp_listener(socket: OwnedFd) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}

@@ -1,0 +1,102 @@
+//! What the server looks at: a daemon, or in tests something that looks like one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bentpipe_proxy::Stats;
+use bentpipe_proxy::sight::{Drain, FlowReport, Gain, LegReport, Sight};
+
+use crate::Status;
+
+/// What can be seen of a daemon; see [`Sight`], whose methods these are. All may block, for less than a second.
+pub trait View: Send + Sync + 'static {
+    /// What it has done so far.
+    fn stats(&self) -> Stats;
+    /// Its legs as they are now.
+    fn legs(&self) -> Vec<LegReport>;
+    /// What splitting gains now.
+    fn gain(&self) -> Gain;
+    /// Its flows, the fastest first, at most `most` of them.
+    fn flows(&self, most: usize) -> Vec<FlowReport>;
+    /// Whether every thread lives and the rules are in force.
+    fn is_ready(&self) -> bool;
+    /// Whether it is to end.
+    fn draining(&self) -> Option<Drain>;
+    /// Since it, or the first of those that it has taken over from, was started.
+    fn uptime(&self) -> Duration;
+    /// Takeovers since then.
+    fn upgrades(&self) -> u64;
+}
+
+/// What a daemon says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The configuration that it reads.
+    pub config: PathBuf,
+    /// Which file its program is: another value is another program.
+    pub program: String,
+}
+
+impl View for Sight {
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+
+    fn legs(&self) -> Vec<LegReport> {
+        self.legs()
+    }
+
+    fn gain(&self) -> Gain {
+        self.gain()
+    }
+
+    fn flows(&self, most: usize) -> Vec<FlowReport> {
+        self.flows(most)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_ready()
+    }
+
+    fn draining(&self) -> Option<Drain> {
+        self.draining()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.uptime()
+    }
+
+    fn upgrades(&self) -> u64 {
+        self.upgrades()
+    }
+}
+
+/// The document of this moment, with at most `most` flows. Without flows no worker is asked for any.
+pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Status {
+    let flows = if most == 0 { Vec::new() } else { view.flows(most) };
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        config: identity.config.display().to_string(),
+        program: identity.program.clone(),
+        uptime_s: view.uptime().as_secs_f64(),
+        upgrades: view.upgrades(),
+        ready: readiness(view).is_ok(),
+        draining: view.draining(),
+        totals: view.stats(),
+        gain: view.gain(),
+        legs: view.legs(),
+        flows,
+    }
+}
+
+/// Whether new connections are split, or why they are not.
+pub(crate) fn readiness(view: &dyn View) -> Result<(), &'static str> {
+    match (view.draining(), view.is_ready()) {
+        (Some(_), _) => Err("draining: new connections pass unsplit"),
+        (None, false) => {
+            Err("a thread gives no sign of life or the rules are not in force: new connections pass unsplit")
+        }
+        (None, true) => Ok(()),
+    }
+}
