@@ -26,9 +26,10 @@ use crate::path::{self, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
 use crate::router::{Attached, Routers};
+use crate::sight::{LegFacts, Sight, Sources, Tally};
 use crate::snooper::{self, Snooper};
-use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
-use crate::watch::{Watch, Watched};
+use crate::stats::{Counters, Stats};
+use crate::watch::{InForce, Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
 /// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
@@ -48,6 +49,7 @@ pub struct Daemon {
     sharing: Option<Sharing>,
     routers: Option<Routers>,
     shared: Arc<Shared>,
+    sight: Sight,
     workers: Vec<Handle>,
     config: Config,
     ports: PortRanges,
@@ -189,17 +191,19 @@ impl Daemon {
             tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");
         }
         self.config = config.clone();
+        self.show();
         tracing::info!("the configuration has been read again");
         Ok(())
     }
 
     /// What the daemon has done so far.
     pub fn stats(&self) -> Stats {
-        let workers = self.workers.iter().map(|worker| &*worker.counters);
-        let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
-        let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
-        let router = self.routers.as_ref().map_or_else(RouterStats::default, Routers::stats);
-        Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats }
+        self.sight.stats()
+    }
+
+    /// By which it is looked at. When the daemon has stopped there is nothing to be seen but what was.
+    pub fn sight(&self) -> Sight {
+        self.sight.clone()
     }
 
     /// What is known of each leg with explicit rates, and its name.
@@ -210,6 +214,19 @@ impl Daemon {
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()
+    }
+
+    /// Lets those who look see the threads and the legs that there are now.
+    fn show(&self) {
+        let worker = |worker: &Handle| (worker.mailbox.clone(), worker.counters.clone());
+        self.sight.look_at(Sources {
+            workers: self.workers.iter().map(worker).collect(),
+            greeter: self.greeter.as_ref().map(|greeter| greeter.counters().clone()),
+            snooper: self.snooper.as_ref().map(|snooper| Box::new(snooper.view()) as Box<_>),
+            routers: self.routers.as_ref().map(|routers| Box::new(routers.view()) as Box<_>),
+            standings: self.sharing.as_ref().map(Sharing::view),
+            legs: LegFacts::of(&self.config, self.legs.terrestrial().name()),
+        });
     }
 
     /// Has the rates decided for the legs that there are now. Where eBPF could not be had at the start there is nobody yet who
@@ -264,7 +281,14 @@ impl Prepared {
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
         let book = Book::new().map_err(Error::system("make the book of held connections"))?;
         let stop = AtomicBool::new(false);
-        let shared = Arc::new(Shared { gate: Arc::new(gate), book: Arc::new(book), stop });
+        let shared = Arc::new(Shared {
+            gate: Arc::new(gate),
+            book: Arc::new(book),
+            stop,
+            tally: Tally::default(),
+            in_force: Arc::new(InForce::new()),
+            draining: Mutex::default(),
+        });
         let mut daemon = Daemon {
             watch: None,
             interception: None,
@@ -272,6 +296,7 @@ impl Prepared {
             snooper: None,
             sharing: None,
             routers: None,
+            sight: Sight::new(shared.clone()),
             shared,
             workers: Vec::new(),
             config,
@@ -300,6 +325,7 @@ impl Prepared {
             daemon.snooper = Some(Snooper::spawn(devices, wanted)?);
         }
         daemon.routers = Some(Routers::start(routers, &daemon.config)?);
+        daemon.show();
         daemon.intercept(names)?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
         Ok(daemon)
@@ -328,6 +354,7 @@ impl Daemon {
             interception,
             pulses,
             buffered: Box::new(move || counters.iter().map(|counters| counters.buffered.get()).sum()),
+            in_force: self.shared.in_force.clone(),
         };
         self.watch = Some(Watch::start(watched, &table)?);
         Ok(())

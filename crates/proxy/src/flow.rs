@@ -9,6 +9,8 @@
 //! is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's user timeout decides
 //! how long the last bytes are tried through an outage. Closed earlier, they would be an orphan's, and soon given up.
 
+mod sight;
+
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use crate::gate::Ticket;
 use crate::path::Path;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
+use crate::sight::Account;
 
 /// One of the two ends of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub(crate) struct Flow {
     phase: Phase,
     ticket: Ticket,
     watched_over: Inspected,
+    /// Its part in what is known of the legs.
+    account: Option<Account>,
     /// On the worker's list of flows that have more to do.
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
@@ -142,6 +147,7 @@ impl Flow {
             phase: Phase::Connecting,
             ticket,
             watched_over: Inspected::default(),
+            account: None,
             queued: false,
             watched: false,
         }

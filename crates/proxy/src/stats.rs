@@ -176,6 +176,84 @@ impl Stats {
         sum.held_open = sum.held_total.saturating_sub(ended);
         sum
     }
+
+    /// What is there now is left out, and with it what is not over: flows that live were not *ever accepted*, for whoever goes on
+    /// with them counts them himself.
+    pub(crate) fn without_the_present(self) -> Self {
+        let snoop = SnoopStats { flows: 0, held_bytes: 0, ..self.snoop };
+        Self {
+            flows_total: self.flows_total - self.flows_open,
+            held_total: self.held_total - self.held_open,
+            flows_open: 0,
+            connecting: 0,
+            held_open: 0,
+            vessels_lent: 0,
+            buffered: 0,
+            snoop,
+            ..self
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: &Self) -> Self {
+        Self {
+            flows_open: self.flows_open + other.flows_open,
+            connecting: self.connecting + other.connecting,
+            flows_total: self.flows_total + other.flows_total,
+            flows_finished: self.flows_finished + other.flows_finished,
+            flows_reset: self.flows_reset + other.flows_reset,
+            connects_failed: self.connects_failed + other.connects_failed,
+            flows_expired: self.flows_expired + other.flows_expired,
+            flows_refused: self.flows_refused + other.flows_refused,
+            other_port: self.other_port + other.other_port,
+            own_port: self.own_port + other.own_port,
+            held_open: self.held_open + other.held_open,
+            held_total: self.held_total + other.held_total,
+            held_refused: self.held_refused + other.held_refused,
+            held_forgotten: self.held_forgotten + other.held_forgotten,
+            syns_passed: self.syns_passed + other.syns_passed,
+            accept_pauses: self.accept_pauses + other.accept_pauses,
+            bytes_up: self.bytes_up + other.bytes_up,
+            bytes_down: self.bytes_down + other.bytes_down,
+            vessels_lent: self.vessels_lent + other.vessels_lent,
+            buffered: self.buffered + other.buffered,
+            snoop: self.snoop.plus(&other.snoop),
+            router: self.router.plus(&other.router),
+        }
+    }
+}
+
+impl RouterStats {
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            xcp_packets: self.xcp_packets + other.xcp_packets,
+            xcp_headers: self.xcp_headers + other.xcp_headers,
+            xcp_lowered: self.xcp_lowered + other.xcp_lowered,
+            xcp_malformed: self.xcp_malformed + other.xcp_malformed,
+            xcp_intervals: self.xcp_intervals + other.xcp_intervals,
+        }
+    }
+}
+
+impl SnoopStats {
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            cached: self.cached + other.cached,
+            not_cached: self.not_cached + other.not_cached,
+            retransmitted: self.retransmitted + other.retransmitted,
+            timed_out: self.timed_out + other.timed_out,
+            suppressed: self.suppressed + other.suppressed,
+            sack_hidden: self.sack_hidden + other.sack_hidden,
+            yielded: self.yielded + other.yielded,
+            flows: self.flows + other.flows,
+            flows_passed: self.flows_passed + other.flows_passed,
+            held_bytes: self.held_bytes + other.held_bytes,
+            most_held_bytes: self.most_held_bytes.max(other.most_held_bytes),
+            dropped: self.dropped + other.dropped,
+            restarts: self.restarts + other.restarts,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +271,25 @@ mod tests {
         let stats = Stats::sum(&workers);
         assert_eq!((stats.flows_total, stats.flows_open), (7, 4));
     }
+
+    #[test]
+    fn a_flow_that_goes_on_in_another_process_is_counted_once() {
+        let [before, after] = [Counters::default(), Counters::default()];
+        before.flows_total.add(10);
+        before.flows_finished.add(6);
+        before.bytes_up.add(100);
+        before.buffered.set(77);
+        let left = Stats::sum([&before]).without_the_present();
+        assert_eq!((left.flows_total, left.flows_open, left.buffered), (6, 0, 0));
+        // The four that are left are taken over, one of them ends, and one more comes.
+        after.flows_total.add(5);
+        after.flows_reset.add(1);
+        after.bytes_up.add(11);
+        let stats = Stats::sum([&after]).plus(&left);
+        assert_eq!((stats.flows_total, stats.flows_open, stats.flows_finished), (11, 4, 6));
+        assert_eq!((stats.flows_reset, stats.bytes_up), (1, 111));
+    }
+
     #[test]
     fn a_held_connection_is_open_until_a_worker_claims_it_or_it_ends() {
         let [greeter, worker] = [Counters::default(), Counters::default()];

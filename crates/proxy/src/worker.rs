@@ -3,18 +3,20 @@
 mod accept;
 mod house;
 mod opening;
+mod survey;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::house::SWEEP;
+use self::survey::Surveys;
 use crate::config::RelayKind;
 use crate::fast_open::Listening;
 use crate::flow::{Broken, Flow, Patience, Side, Verdict};
@@ -22,8 +24,10 @@ use crate::gate::Gate;
 use crate::greeter::Book;
 use crate::pool::Pool;
 use crate::pulse::Mailbox;
+use crate::sight::{Request, Tally};
 use crate::slab::{Key, Slab, Token};
 use crate::stats::Counters;
+use crate::watch::InForce;
 
 pub(crate) use self::accept::{Listener, RETIREMENT};
 
@@ -37,6 +41,12 @@ pub(crate) struct Shared {
     /// Connections whose servers were asked before their clients were answered.
     pub(crate) book: Arc<Book>,
     pub(crate) stop: AtomicBool,
+    /// What is known of the legs.
+    pub(crate) tally: Tally,
+    /// Whether new connections are split.
+    pub(crate) in_force: Arc<InForce>,
+    /// New connections pass, until this instant or for as long as it takes.
+    pub(crate) draining: Mutex<Option<Option<Instant>>>,
 }
 
 /// What a flow may take.
@@ -54,6 +64,8 @@ pub(crate) enum Order {
     Listen(Vec<Listener>),
     /// Allow each flow this much.
     Allow(Allowance),
+    /// Tell of the flows.
+    Survey(Request),
 }
 
 pub(crate) struct Worker {
@@ -83,6 +95,7 @@ pub(crate) struct Worker {
     buffered: u64,
     /// The beginning of the worker's clock.
     epoch: Instant,
+    surveys: Surveys,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
     told_of_pause: Option<Instant>,
@@ -121,6 +134,7 @@ impl Worker {
             next_place: 0,
             buffered: 0,
             epoch: now,
+            surveys: Surveys::default(),
             resume_accepting: None,
             told_of_pause: None,
         })
@@ -144,6 +158,7 @@ impl Worker {
             }
             self.serve_ready();
             self.keep_house();
+            self.survey_some();
             self.counters.vessels_lent.set(self.pool.lent() as u64);
         }
         Ok(())
@@ -167,6 +182,7 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Allow(allowance) => self.allow(allowance),
+            Order::Survey(request) => self.surveys.begin(request),
             Order::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {
@@ -256,6 +272,7 @@ impl Worker {
     /// Takes the flow out; its sockets are closed where the caller drops it.
     fn remove(&mut self, key: Key) -> Option<Flow> {
         let mut flow = self.flows.remove(key)?;
+        flow.leave(Instant::now());
         flow.release(&mut self.pool);
         self.account(flow.memory(), 0);
         if self.resume_accepting.is_some() {

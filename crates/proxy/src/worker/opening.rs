@@ -157,7 +157,8 @@ impl Worker {
     }
 
     /// Both sockets are registered once, for everything, and stay so until they are closed.
-    pub(super) fn register(&mut self, flow: Flow) -> io::Result<()> {
+    pub(super) fn register(&mut self, mut flow: Flow) -> io::Result<()> {
+        flow.join(&self.shared.tally);
         let interest =
             EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET;
         let key = self.flows.insert(flow);
