@@ -15,6 +15,10 @@ pub struct TcpInfo {
     pub state: State,
     /// What loss recovery is doing.
     pub recovery: Recovery,
+    /// Segments in a row that the retransmission timer has had sent again, none of which was acknowledged.
+    pub consecutive_retransmits: u32,
+    /// Probes of a closed window or of an idle connection (keepalives) that have not been answered.
+    pub unanswered_probes: u32,
     /// Consecutive expiries of the retransmission timer without an acknowledgement in between.
     pub backoff: u32,
     /// The retransmission timeout (RFC 6298).
@@ -23,7 +27,7 @@ pub struct TcpInfo {
     pub srtt: Duration,
     /// Round-trip time variation (RFC 6298 §2).
     pub rttvar: Duration,
-    /// The smallest round-trip time of the last minutes.
+    /// The smallest round-trip time of the last minutes; [`TcpInfo::NO_MIN_RTT`] until there is one.
     pub min_rtt: Duration,
     /// Sender's maximum segment size, bytes.
     pub mss: u32,
@@ -33,6 +37,13 @@ pub struct TcpInfo {
     pub ssthresh: u32,
     /// Segments sent and not acknowledged.
     pub unacked: u32,
+    /// Since a segment with data was last sent, retransmissions included, to a tick of the kernel's clock (1 to 10 ms).
+    pub since_data_sent: Duration,
+    /// Since a segment with data last arrived; of no meaning before the connection is established.
+    pub since_data_received: Duration,
+    /// Since an acknowledgement last arrived, duplicates and answers to probes included; of no meaning before the connection
+    /// is established.
+    pub since_ack_received: Duration,
     /// Segments retransmitted since the connection began.
     pub retransmissions: u32,
     /// Segments received since the connection began: with data, acknowledgements, and probes of a peer that keeps an idle
@@ -95,6 +106,8 @@ pub enum Recovery {
 impl TcpInfo {
     /// The kernel's "no slow-start threshold yet".
     pub const NO_SSTHRESH: u32 = 0x7fff_ffff;
+    /// The kernel's "no round trip measured yet".
+    pub const NO_MIN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
 }
 
 /// Reads `TCP_INFO` of a socket.
@@ -111,13 +124,19 @@ fn parse(raw: &[u8]) -> TcpInfo {
     let long =
         |at: usize| raw.get(at..at + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
     let micros = |at: usize| Duration::from_micros(u64::from(word(at)));
+    let millis = |at: usize| Duration::from_millis(u64::from(word(at)));
     TcpInfo {
         state: state(byte(0)),
         recovery: recovery(byte(1)),
+        consecutive_retransmits: u32::from(byte(2)),
+        unanswered_probes: u32::from(byte(3)),
         backoff: u32::from(byte(4)),
         rto: micros(8),
         mss: word(16),
         unacked: word(24),
+        since_data_sent: millis(44),
+        since_data_received: millis(52),
+        since_ack_received: millis(56),
         srtt: micros(68),
         rttvar: micros(72),
         ssthresh: word(76),
@@ -135,7 +154,7 @@ fn parse(raw: &[u8]) -> TcpInfo {
         send_buffer_limited: Duration::from_micros(long(184)),
         delivered: word(192),
         timeouts: u32::from(u16::from_ne_bytes([byte(240), byte(241)])),
-        timeout_time: Duration::from_millis(u64::from(word(244))),
+        timeout_time: millis(244),
     }
 }
 
@@ -201,5 +220,28 @@ mod tests {
         assert_eq!(sent.ssthresh, TcpInfo::NO_SSTHRESH);
         assert!(sent.rto >= Duration::from_millis(200) && sent.min_rtt < Duration::from_secs(1), "{sent:?}");
         assert_eq!((sent.retransmissions, sent.timeouts), (0, 0));
+        assert_eq!((sent.consecutive_retransmits, sent.unanswered_probes), (0, 0));
+    }
+
+    #[test]
+    fn it_says_since_when_each_way_has_been_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let start = std::time::Instant::now();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        while tcp_info(&client).unwrap().unacked > 0 {
+            std::thread::yield_now();
+        }
+        let (sent, received) = (tcp_info(&client).unwrap(), tcp_info(&server).unwrap());
+        let since_start = start.elapsed() + Duration::from_millis(50);
+        // What has happened since the pause is younger than the connection; what has not, as old.
+        let pause = Duration::from_millis(90);
+        for young in [sent.since_data_sent, sent.since_ack_received, received.since_data_received] {
+            assert!(young + pause <= since_start, "{sent:?} {received:?}");
+        }
+        assert!((pause..since_start).contains(&sent.since_data_received), "{sent:?}");
     }
 }

@@ -15,5 +15,5 @@ mod values;
 pub use legs::{LegId, Legs};
 pub use network::Network;
 pub use settings::{SatelliteLeg, TerrestrialLeg};
-pub use sharing::{Bell, Sharing, SharingError};
+pub use sharing::{Bell, Sharing, SharingError, Standings};
 pub use values::{Congestion, Interface};

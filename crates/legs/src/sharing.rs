@@ -31,8 +31,12 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 pub struct Sharing {
     thread: Option<JoinHandle<()>>,
     bell: Bell,
-    standings: Arc<Mutex<Vec<(String, Standing)>>>,
+    standings: Standings,
 }
+
+/// What is known of each leg, with its name, for others to look at from time to time.
+#[derive(Debug, Clone, Default)]
+pub struct Standings(Arc<Mutex<Vec<(String, Standing)>>>);
 
 /// Why legs are not shared out.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +73,7 @@ pub(crate) struct Share {
 struct Controller {
     orders: Receiver<Order>,
     heard: Arc<AtomicU64>,
-    standings: Arc<Mutex<Vec<(String, Standing)>>>,
+    standings: Standings,
     legs: Vec<Controlled>,
 }
 
@@ -89,9 +93,9 @@ impl Sharing {
     /// The thread could not be started.
     pub fn start(legs: &Legs) -> Result<Self, SharingError> {
         let (sender, orders) = mpsc::channel();
-        let (heard, standings) = (Arc::<AtomicU64>::default(), Arc::<Mutex<_>>::default());
+        let (heard, standings) = (Arc::<AtomicU64>::default(), Standings::default());
         let mut controller =
-            Controller { orders, heard: heard.clone(), standings: Arc::clone(&standings), legs: Vec::new() };
+            Controller { orders, heard: heard.clone(), standings: standings.clone(), legs: Vec::new() };
         // Before the first connection: one that has no rate yet keeps to ten segments.
         controller.replace(legs.shares());
         let thread = std::thread::Builder::new()
@@ -113,7 +117,19 @@ impl Sharing {
 
     /// What is known of each leg, with its name.
     pub fn standings(&self) -> Vec<(String, Standing)> {
-        self.standings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.standings.get()
+    }
+
+    /// The same for somebody who looks on by himself. When the controller has ended, what it knew last stays.
+    pub fn view(&self) -> Standings {
+        self.standings.clone()
+    }
+}
+
+impl Standings {
+    /// As they were at the last decision.
+    pub fn get(&self) -> Vec<(String, Standing)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -181,7 +197,7 @@ impl Controller {
             leg.tick(now);
         }
         let standings = self.legs.iter().map(|leg| (leg.share.leg.name().to_owned(), leg.sharer.standing()));
-        *self.standings.lock().unwrap_or_else(PoisonError::into_inner) = standings.collect();
+        *self.standings.0.lock().unwrap_or_else(PoisonError::into_inner) = standings.collect();
         self.legs.iter().any(|leg| !leg.reports.is_empty())
     }
 }

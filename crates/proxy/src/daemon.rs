@@ -28,14 +28,13 @@ use crate::path::{self, Path};
 use crate::ports::PortRanges;
 use crate::pulse::{Mailbox, Pulse};
 use crate::router::{Attached, Routers};
+use crate::sight::{LegFacts, Sight, Sources, Tally};
 use crate::snooper::{self, Snooper};
-use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
-use crate::watch::{Watch, Watched};
+use crate::stats::{Counters, Stats};
+use crate::watch::{InForce, Watch, Watched};
 use crate::worker::{Listener, Order, Shared, Worker};
 
 mod inherit;
-
-use inherit::Lineage;
 
 /// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
 const CLAIM_NETWORK: u8 = 98;
@@ -54,13 +53,13 @@ pub struct Daemon {
     sharing: Option<Sharing>,
     routers: Option<Routers>,
     shared: Arc<Shared>,
+    sight: Sight,
     workers: Vec<Handle>,
     config: Config,
     names: Names,
     /// Of the devices that the greeter and the snooper read, to hand them on.
     greeter_devices: Option<[OwnedFd; 2]>,
     snooper_devices: Option<[OwnedFd; 2]>,
-    lineage: Lineage,
     ports: PortRanges,
     paths: Vec<Path>,
     families: Vec<Family>,
@@ -214,18 +213,19 @@ impl Daemon {
             tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");
         }
         self.config = config.clone();
+        self.show();
         tracing::info!("the configuration has been read again");
         Ok(())
     }
 
     /// What the daemon has done so far.
     pub fn stats(&self) -> Stats {
-        let workers = self.workers.iter().map(|worker| &*worker.counters);
-        let stats = Stats::sum(workers.chain(self.greeter.iter().map(|greeter| &**greeter.counters())));
-        let snoop = self.snooper.as_ref().map_or_else(SnoopStats::default, Snooper::stats);
-        let router = self.routers.as_ref().map_or_else(RouterStats::default, Routers::stats);
-        let stats = Stats { connecting: self.shared.gate.connecting() as u64, snoop, router, ..stats };
-        stats.after(self.lineage.stats())
+        self.sight.stats()
+    }
+
+    /// By which it is looked at. When the daemon has stopped there is nothing to be seen but what was.
+    pub fn sight(&self) -> Sight {
+        self.sight.clone()
     }
 
     /// What is known of each leg with explicit rates, and its name.
@@ -236,6 +236,19 @@ impl Daemon {
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()
+    }
+
+    /// Lets those who look see the threads and the legs that there are now.
+    fn show(&self) {
+        let worker = |worker: &Handle| (worker.mailbox.clone(), worker.counters.clone());
+        self.sight.look_at(Sources {
+            workers: self.workers.iter().map(worker).collect(),
+            greeter: self.greeter.as_ref().map(|greeter| greeter.counters().clone()),
+            snooper: self.snooper.as_ref().map(|snooper| Box::new(snooper.view()) as Box<_>),
+            routers: self.routers.as_ref().map(|routers| Box::new(routers.view()) as Box<_>),
+            standings: self.sharing.as_ref().map(Sharing::view),
+            legs: LegFacts::of(&self.config, self.legs.terrestrial().name()),
+        });
     }
 
     /// Has the rates decided for the legs that there are now. Where eBPF could not be had at the start there is nobody yet who
@@ -271,7 +284,7 @@ impl Daemon {
 impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
-        let (devices, mut daemon) = self.assemble(Lineage::first(), PortRanges::default())?;
+        let (devices, mut daemon) = self.assemble(PortRanges::default())?;
         let paths = free_paths(&daemon.config, &daemon.ports)?;
         daemon.ports.take(&paths);
         check_ports(&paths, &daemon.families)?;
@@ -282,6 +295,7 @@ impl Prepared {
             daemon.workers[index].mailbox.send(Order::Listen(listeners));
         }
         daemon.start_helpers(devices)?;
+        daemon.show();
         let interfaces = path::interfaces(&daemon.config);
         let plan = plan(&daemon.config, &interfaces, &daemon.paths);
         let (names, families) = (daemon.names.clone(), daemon.families.clone());
@@ -293,7 +307,7 @@ impl Prepared {
     }
 
     /// A daemon without listeners, rules and threads, and what some of these threads are to work with.
-    fn assemble(self, lineage: Lineage, ports: PortRanges) -> Result<(Helpers, Daemon), Error> {
+    fn assemble(self, ports: PortRanges) -> Result<(Helpers, Daemon), Error> {
         let Self {
             config,
             names,
@@ -308,13 +322,15 @@ impl Prepared {
         } = self;
         let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
         let book = Book::new().map_err(Error::system("make the book of held connections"))?;
+        let only_one = only_one.ok_or(Error::Restart { what: "what was prepared to take over" })?;
         let shared = Arc::new(Shared {
             gate: Arc::new(gate),
             book: Arc::new(book),
             stop: AtomicBool::new(false),
+            tally: Tally::default(),
+            in_force: Arc::new(InForce::new()),
             draining: Mutex::default(),
         });
-        let only_one = only_one.ok_or(Error::Restart { what: "what was prepared to take over" })?;
         let daemon = Daemon {
             watch: None,
             interception: None,
@@ -322,13 +338,13 @@ impl Prepared {
             snooper: None,
             sharing: None,
             routers: None,
+            sight: Sight::new(shared.clone()),
             shared,
             workers: Vec::new(),
             config,
             names,
             greeter_devices: None,
             snooper_devices: None,
-            lineage,
             ports,
             paths: Vec::new(),
             families,
@@ -393,6 +409,7 @@ impl Daemon {
             interception,
             pulses,
             buffered: Box::new(move || counters.iter().map(|counters| counters.buffered.get()).sum()),
+            in_force: self.shared.in_force.clone(),
         };
         self.watch = Some(Watch::start(watched, &self.names.table)?);
         Ok(())

@@ -9,6 +9,8 @@
 //! is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's user timeout decides
 //! how long the last bytes are tried through an outage. Closed earlier, they would be an orphan's, and soon given up.
 
+mod sight;
+
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -27,7 +29,7 @@ use crate::handover::{Deed, Packer, Unpacker};
 use crate::path::Path;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
-use crate::sight::FlowPhase;
+use crate::sight::{Account, FlowPhase};
 
 /// One of the two ends of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(crate) struct Flow {
     phase: Phase,
     ticket: Ticket,
     watched_over: Inspected,
+    /// Its part in what is known of the legs.
+    account: Option<Account>,
     /// On the worker's list of flows that have more to do.
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
@@ -146,6 +150,7 @@ impl Flow {
             phase: Phase::Connecting,
             ticket,
             watched_over: Inspected::default(),
+            account: None,
             queued: false,
             watched: false,
         }
@@ -209,8 +214,8 @@ impl Flow {
         &self.way
     }
 
-    /// Has left its worker: it is on no list any more.
-    pub(crate) fn leave(&mut self) {
+    /// Has left its worker: it is on none of its lists.
+    pub(crate) fn unlist(&mut self) {
         (self.queued, self.watched) = (false, false);
     }
 
@@ -386,16 +391,6 @@ impl Way {
         let weight = Weight::try_from(i64::from(weight)).unwrap_or_default();
         let [client, server] = [find(&names[0]), find(&names[1])];
         Self { path: Path { client, server, weight, port: 0 }, legs: legs.clone() }
-    }
-}
-
-impl From<Phase> for FlowPhase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::Connecting => Self::Connecting,
-            Phase::Relaying => Self::Relaying,
-            Phase::Draining => Self::Draining,
-        }
     }
 }
 

@@ -146,12 +146,24 @@ impl Routers {
 
     /// What they have done so far.
     pub(crate) fn stats(&self) -> RouterStats {
+        self.tally.stats()
+    }
+
+    /// The same for somebody who looks on by himself.
+    pub(crate) fn view(&self) -> impl Fn() -> RouterStats + Send + Sync + use<> {
+        let tally = self.tally.clone();
+        move || tally.stats()
+    }
+}
+
+impl Tally {
+    fn stats(&self) -> RouterStats {
         RouterStats {
-            xcp_packets: self.tally.packets.get(),
-            xcp_headers: self.tally.with_header.get(),
-            xcp_lowered: self.tally.lowered.get(),
-            xcp_malformed: self.tally.malformed.get(),
-            xcp_intervals: self.tally.intervals.get(),
+            xcp_packets: self.packets.get(),
+            xcp_headers: self.with_header.get(),
+            xcp_lowered: self.lowered.get(),
+            xcp_malformed: self.malformed.get(),
+            xcp_intervals: self.intervals.get(),
         }
     }
 }

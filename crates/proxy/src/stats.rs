@@ -145,69 +145,6 @@ impl Counter {
     }
 }
 
-/// From process to process.
-impl Stats {
-    /// What the next process is to add to its own: what is now, not what was done, it counts itself.
-    pub(crate) fn to_leave(self) -> Self {
-        Self {
-            flows_total: self.flows_total.saturating_sub(self.flows_open),
-            held_total: self.held_total.saturating_sub(self.held_open),
-            flows_open: 0,
-            connecting: 0,
-            held_open: 0,
-            vessels_lent: 0,
-            buffered: 0,
-            snoop: SnoopStats { flows: 0, held_bytes: 0, ..self.snoop },
-            ..self
-        }
-    }
-
-    /// With what was done by the processes before.
-    pub(crate) fn after(self, before: &Self) -> Self {
-        let (snoop, router) = (&before.snoop, &before.router);
-        Self {
-            flows_total: self.flows_total + before.flows_total,
-            flows_finished: self.flows_finished + before.flows_finished,
-            flows_reset: self.flows_reset + before.flows_reset,
-            connects_failed: self.connects_failed + before.connects_failed,
-            flows_expired: self.flows_expired + before.flows_expired,
-            flows_refused: self.flows_refused + before.flows_refused,
-            other_port: self.other_port + before.other_port,
-            own_port: self.own_port + before.own_port,
-            held_total: self.held_total + before.held_total,
-            held_refused: self.held_refused + before.held_refused,
-            held_forgotten: self.held_forgotten + before.held_forgotten,
-            syns_passed: self.syns_passed + before.syns_passed,
-            accept_pauses: self.accept_pauses + before.accept_pauses,
-            bytes_up: self.bytes_up + before.bytes_up,
-            bytes_down: self.bytes_down + before.bytes_down,
-            snoop: SnoopStats {
-                packets: self.snoop.packets + snoop.packets,
-                cached: self.snoop.cached + snoop.cached,
-                not_cached: self.snoop.not_cached + snoop.not_cached,
-                retransmitted: self.snoop.retransmitted + snoop.retransmitted,
-                timed_out: self.snoop.timed_out + snoop.timed_out,
-                suppressed: self.snoop.suppressed + snoop.suppressed,
-                sack_hidden: self.snoop.sack_hidden + snoop.sack_hidden,
-                yielded: self.snoop.yielded + snoop.yielded,
-                flows_passed: self.snoop.flows_passed + snoop.flows_passed,
-                most_held_bytes: self.snoop.most_held_bytes.max(snoop.most_held_bytes),
-                dropped: self.snoop.dropped + snoop.dropped,
-                restarts: self.snoop.restarts + snoop.restarts,
-                ..self.snoop
-            },
-            router: RouterStats {
-                xcp_packets: self.router.xcp_packets + router.xcp_packets,
-                xcp_headers: self.router.xcp_headers + router.xcp_headers,
-                xcp_lowered: self.router.xcp_lowered + router.xcp_lowered,
-                xcp_malformed: self.router.xcp_malformed + router.xcp_malformed,
-                xcp_intervals: self.router.xcp_intervals + router.xcp_intervals,
-            },
-            ..self
-        }
-    }
-}
-
 impl Stats {
     /// Sums the threads' counters. Each number is exact; they are not all of the same instant.
     pub(crate) fn sum<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Self {
@@ -239,6 +176,84 @@ impl Stats {
         sum.held_open = sum.held_total.saturating_sub(ended);
         sum
     }
+
+    /// What is there now is left out, and with it what is not over: flows that live were not *ever accepted*, for whoever goes on
+    /// with them counts them himself.
+    pub(crate) fn without_the_present(self) -> Self {
+        let snoop = SnoopStats { flows: 0, held_bytes: 0, ..self.snoop };
+        Self {
+            flows_total: self.flows_total - self.flows_open,
+            held_total: self.held_total - self.held_open,
+            flows_open: 0,
+            connecting: 0,
+            held_open: 0,
+            vessels_lent: 0,
+            buffered: 0,
+            snoop,
+            ..self
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(self, other: &Self) -> Self {
+        Self {
+            flows_open: self.flows_open + other.flows_open,
+            connecting: self.connecting + other.connecting,
+            flows_total: self.flows_total + other.flows_total,
+            flows_finished: self.flows_finished + other.flows_finished,
+            flows_reset: self.flows_reset + other.flows_reset,
+            connects_failed: self.connects_failed + other.connects_failed,
+            flows_expired: self.flows_expired + other.flows_expired,
+            flows_refused: self.flows_refused + other.flows_refused,
+            other_port: self.other_port + other.other_port,
+            own_port: self.own_port + other.own_port,
+            held_open: self.held_open + other.held_open,
+            held_total: self.held_total + other.held_total,
+            held_refused: self.held_refused + other.held_refused,
+            held_forgotten: self.held_forgotten + other.held_forgotten,
+            syns_passed: self.syns_passed + other.syns_passed,
+            accept_pauses: self.accept_pauses + other.accept_pauses,
+            bytes_up: self.bytes_up + other.bytes_up,
+            bytes_down: self.bytes_down + other.bytes_down,
+            vessels_lent: self.vessels_lent + other.vessels_lent,
+            buffered: self.buffered + other.buffered,
+            snoop: self.snoop.plus(&other.snoop),
+            router: self.router.plus(&other.router),
+        }
+    }
+}
+
+impl RouterStats {
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            xcp_packets: self.xcp_packets + other.xcp_packets,
+            xcp_headers: self.xcp_headers + other.xcp_headers,
+            xcp_lowered: self.xcp_lowered + other.xcp_lowered,
+            xcp_malformed: self.xcp_malformed + other.xcp_malformed,
+            xcp_intervals: self.xcp_intervals + other.xcp_intervals,
+        }
+    }
+}
+
+impl SnoopStats {
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            cached: self.cached + other.cached,
+            not_cached: self.not_cached + other.not_cached,
+            retransmitted: self.retransmitted + other.retransmitted,
+            timed_out: self.timed_out + other.timed_out,
+            suppressed: self.suppressed + other.suppressed,
+            sack_hidden: self.sack_hidden + other.sack_hidden,
+            yielded: self.yielded + other.yielded,
+            flows: self.flows + other.flows,
+            flows_passed: self.flows_passed + other.flows_passed,
+            held_bytes: self.held_bytes + other.held_bytes,
+            most_held_bytes: self.most_held_bytes.max(other.most_held_bytes),
+            dropped: self.dropped + other.dropped,
+            restarts: self.restarts + other.restarts,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -258,19 +273,21 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_on_in_another_process_is_counted_there_once() {
-        let before = Stats {
-            flows_total: 7,
-            flows_open: 4,
-            flows_reset: 3,
-            buffered: 9,
-            bytes_up: 5,
-            ..Stats::default()
-        };
-        let own = Stats { flows_total: 4, flows_open: 4, bytes_up: 1, ..Stats::default() };
-        let stats = own.after(&before.to_leave());
-        assert_eq!((stats.flows_total, stats.flows_open, stats.flows_reset), (7, 4, 3));
-        assert_eq!((stats.bytes_up, stats.buffered), (6, 0));
+    fn a_flow_that_goes_on_in_another_process_is_counted_once() {
+        let [before, after] = [Counters::default(), Counters::default()];
+        before.flows_total.add(10);
+        before.flows_finished.add(6);
+        before.bytes_up.add(100);
+        before.buffered.set(77);
+        let left = Stats::sum([&before]).without_the_present();
+        assert_eq!((left.flows_total, left.flows_open, left.buffered), (6, 0, 0));
+        // The four that are left are taken over, one of them ends, and one more comes.
+        after.flows_total.add(5);
+        after.flows_reset.add(1);
+        after.bytes_up.add(11);
+        let stats = Stats::sum([&after]).plus(&left);
+        assert_eq!((stats.flows_total, stats.flows_open, stats.flows_finished), (11, 4, 6));
+        assert_eq!((stats.flows_reset, stats.bytes_up), (1, 111));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! [`BEAT`] the watch asks every worker for a sign of life and, if all have answered the last time, renews them. So new
 //! connections pass unsplit within two seconds of whatever stops the daemon, a worker or the watch itself.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,6 +41,33 @@ pub(crate) struct Watched {
     pub(crate) pulses: Vec<Box<dyn Pulse>>,
     /// Bytes in all buffers.
     pub(crate) buffered: Box<dyn Fn() -> u64 + Send>,
+    pub(crate) in_force: Arc<InForce>,
+}
+
+/// When the rules were last given a sign of life, for others to see.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    epoch: Instant,
+    /// Milliseconds since then; zero is never.
+    last: AtomicU64,
+}
+
+impl InForce {
+    pub(crate) fn new() -> Self {
+        Self { epoch: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    /// Whether new connections are split: every thread lives, and the rules have been told so.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let last = self.last.load(Ordering::Acquire);
+        let age = self.epoch.elapsed().saturating_sub(Duration::from_millis(last));
+        last > 0 && age < PATIENCE
+    }
+
+    fn note(&self) {
+        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now.max(1), Ordering::Release);
+    }
 }
 
 /// The running watch; it ends when it is dropped.
@@ -234,7 +261,12 @@ impl Watcher {
             return;
         }
         match self.tables.apply(&self.table, &changes) {
-            Ok(()) => self.adopt(wanted),
+            Ok(()) => {
+                if signs_of_life {
+                    self.watched.in_force.note();
+                }
+                self.adopt(wanted);
+            }
             Err(error) => self.mend(&error),
         }
     }

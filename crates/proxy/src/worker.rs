@@ -4,6 +4,7 @@ mod accept;
 mod house;
 mod inherit;
 mod opening;
+mod survey;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,6 +18,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::house::SWEEP;
+use self::survey::Surveys;
 use crate::config::RelayKind;
 use crate::fast_open::Listening;
 use crate::flow::{Broken, Flow, Patience, Side, Verdict};
@@ -24,8 +26,10 @@ use crate::gate::Gate;
 use crate::greeter::Book;
 use crate::pool::Pool;
 use crate::pulse::Mailbox;
+use crate::sight::{Request, Tally};
 use crate::slab::{Key, Slab, Token};
 use crate::stats::Counters;
+use crate::watch::InForce;
 
 pub(crate) use self::accept::{Listener, RETIREMENT};
 pub(crate) use self::inherit::Household;
@@ -40,15 +44,12 @@ pub(crate) struct Shared {
     /// Connections whose servers were asked before their clients were answered.
     pub(crate) book: Arc<Book>,
     pub(crate) stop: AtomicBool,
-    /// New connections pass, until then or for ever, because the daemon is to end.
-    pub(crate) draining: Mutex<Option<Drained>>,
-}
-
-/// How long draining may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Drained {
-    /// When what is left is reset.
-    pub(crate) until: Option<Instant>,
+    /// What is known of the legs.
+    pub(crate) tally: Tally,
+    /// Whether new connections are split.
+    pub(crate) in_force: Arc<InForce>,
+    /// New connections pass, until this instant or for as long as it takes.
+    pub(crate) draining: Mutex<Option<Option<Instant>>>,
 }
 
 /// What a flow may take.
@@ -70,6 +71,8 @@ pub(crate) enum Order {
     Adopt(Household),
     /// Stop reading and writing, give everything away, and end.
     Part(SyncSender<Household>),
+    /// Tell of the flows.
+    Survey(Request),
 }
 
 pub(crate) struct Worker {
@@ -99,6 +102,7 @@ pub(crate) struct Worker {
     buffered: u64,
     /// The beginning of the worker's clock.
     epoch: Instant,
+    surveys: Surveys,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
     told_of_pause: Option<Instant>,
@@ -143,6 +147,7 @@ impl Worker {
             next_place: 0,
             buffered: 0,
             epoch: now,
+            surveys: Surveys::default(),
             resume_accepting: None,
             told_of_pause: None,
             to_rejoin: VecDeque::new(),
@@ -174,6 +179,7 @@ impl Worker {
             self.serve_ready();
             self.keep_house();
             self.rejoin_some();
+            self.survey_some();
             self.counters.vessels_lent.set(self.pool.lent() as u64);
         }
         Ok(())
@@ -199,6 +205,7 @@ impl Worker {
             Order::Allow(allowance) => self.allow(allowance),
             Order::Adopt(household) => self.adopt(household),
             Order::Part(heir) => self.parts_for = Some(heir),
+            Order::Survey(request) => self.surveys.begin(request),
             Order::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {
@@ -288,6 +295,7 @@ impl Worker {
     /// Takes the flow out; its sockets are closed where the caller drops it.
     fn remove(&mut self, key: Key) -> Option<Flow> {
         let mut flow = self.flows.remove(key)?;
+        flow.leave(Instant::now());
         flow.release(&mut self.pool);
         self.account(flow.memory(), 0);
         if self.resume_accepting.is_some() {

@@ -11,42 +11,7 @@ use crate::handover::{
     Belongings, Estate, HandoverError, Heir, Inventory, ListenerDeed, PATIENCE, Packer, Predecessor,
     Unpacker, Will,
 };
-use crate::worker::{Drained, Household, RETIREMENT};
-
-/// What the processes before this one have done.
-#[derive(Debug, Clone)]
-pub(crate) struct Lineage {
-    stats: Stats,
-    since: Instant,
-    upgrades: u64,
-}
-
-impl Lineage {
-    /// Of a process that takes over from none.
-    pub(super) fn first() -> Self {
-        Self { stats: Stats::default(), since: Instant::now(), upgrades: 0 }
-    }
-
-    fn after(will: &Will) -> Self {
-        let age = Duration::from_millis(will.uptime_ms);
-        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        Self { stats: will.stats, since, upgrades: will.upgrades + 1 }
-    }
-
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// Since the first of them was started.
-    pub(crate) fn uptime(&self) -> Duration {
-        self.since.elapsed()
-    }
-
-    /// How often a process has taken over from another.
-    pub(crate) fn upgrades(&self) -> u64 {
-        self.upgrades
-    }
-}
+use crate::worker::{Household, RETIREMENT};
 
 impl Daemon {
     /// What a successor is told before it prepares. `belongings` are the names of what will go with it.
@@ -173,9 +138,7 @@ impl Daemon {
             flows,
             rules,
             sides,
-            stats: self.stats().to_leave(),
-            uptime_ms: self.lineage.uptime().as_millis() as u64,
-            upgrades: self.lineage.upgrades(),
+            bequest: self.sight.bequeath(),
             belongings,
             memory,
         };
@@ -193,7 +156,7 @@ impl Daemon {
     /// business of who ends the daemon.
     pub fn drain(&self, time: Option<Duration>) {
         let until = time.and_then(|time| Instant::now().checked_add(time));
-        *self.draining() = Some(Drained { until });
+        *self.draining() = Some(until);
         self.shared.gate.wake();
         tracing::info!(?time, "draining: new connections pass unsplit");
     }
@@ -207,11 +170,11 @@ impl Daemon {
 
     /// Whether draining has come to its end: no flow is left, or the time is up.
     pub fn has_drained(&self) -> bool {
-        let Some(Drained { until }) = *self.draining() else { return false };
+        let Some(until) = *self.draining() else { return false };
         until.is_some_and(|until| until <= Instant::now()) || self.stats().flows_open == 0
     }
 
-    fn draining(&self) -> std::sync::MutexGuard<'_, Option<Drained>> {
+    fn draining(&self) -> std::sync::MutexGuard<'_, Option<Option<Instant>>> {
         self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -265,7 +228,8 @@ impl Prepared {
         }
         let is_same = will.signature == signature(&self.config);
         let ports = PortRanges::inherited(std::mem::take(&mut will.ports));
-        let (helpers, mut daemon) = self.assemble(Lineage::after(&will), ports)?;
+        let (helpers, mut daemon) = self.assemble(ports)?;
+        daemon.sight.inherit(std::mem::take(&mut will.bequest));
         for index in 0..daemon.config.proxy.workers.get() {
             daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
         }
@@ -310,7 +274,8 @@ impl Settled {
         tell(daemon.start_helpers(helpers));
         daemon.intercept_on(will.rules, will.sides);
         tell(daemon.start_watch());
-        let upgrades = daemon.lineage.upgrades();
+        daemon.show();
+        let upgrades = daemon.sight.upgrades();
         tracing::info!(flows, ?standstill, upgrades, "went on with another process's connections");
         (daemon, belongings)
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::deed::Deed;
 use super::wire::FORM;
-use crate::stats::Stats;
+use crate::sight::Bequest;
 
 /// What there is, said before anything is handed over.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -36,9 +36,8 @@ pub(crate) struct Will {
     /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
     pub(crate) rules: String,
     pub(crate) sides: Vec<String>,
-    pub(crate) stats: Stats,
-    pub(crate) uptime_ms: u64,
-    pub(crate) upgrades: u64,
+    /// What has been counted.
+    pub(crate) bequest: Bequest,
     pub(crate) belongings: Vec<(String, usize)>,
     pub(crate) memory: serde_json::Value,
 }

@@ -9,206 +9,157 @@
 //! Whoever looks has a [`Sight`], which is of no use for anything but looking; a daemon that nobody looks at does the same
 //! work but for the flows' reports.
 
-use std::time::Duration;
+mod account;
+mod gain;
+mod hearing;
+mod legs;
+mod report;
+mod sources;
+mod survey;
+mod tally;
+mod window;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Stats;
+use crate::worker::Shared;
+
+pub use report::{Drain, EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
+
+pub(crate) use account::Account;
+pub(crate) use sources::{LegFacts, Sources};
+pub(crate) use survey::Request;
+pub(crate) use tally::Tally;
 
 /// Looks at a running daemon, from any thread. Clones look at the same one.
 #[derive(Debug, Clone)]
-pub struct Sight {}
+pub struct Sight {
+    shared: Arc<Shared>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    sources: Arc<Sources>,
+    began: Instant,
+    before: Bequest,
+}
+
+/// What a process leaves to the one that takes over from it, so that its numbers go on. It travels as any format that serde has.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Bequest {
+    /// What has been done, without what is there now: that the successor counts itself.
+    stats: Stats,
+    legs: Vec<LegBequest>,
+    uptime: Duration,
+    upgrades: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct LegBequest {
+    is_satellite: bool,
+    name: String,
+    totals: tally::Totals,
+}
 
 impl Sight {
-    /// What the daemon has done so far, takeovers from earlier processes included.
-    pub fn stats(&self) -> Stats {
-        Stats::default()
+    /// Looks at the daemon whose threads share this. There is nothing to be seen but the legs until it is told the
+    /// [`sources`](Self::look_at).
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let inner = Inner { sources: Arc::default(), began: Instant::now(), before: Bequest::default() };
+        Self { shared, inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Its legs as they are now: the satellites in the order of their names, then the terrestrial one.
+    /// Looks at these from now on: to be called when the daemon has started and when its legs are others.
+    pub(crate) fn look_at(&self, sources: Sources) {
+        self.inner().sources = Arc::new(sources);
+    }
+
+    /// Goes on with the numbers of the process that was there before, one takeover more.
+    pub fn inherit(&self, bequest: Bequest) {
+        for leg in &bequest.legs {
+            self.shared.tally.leg(leg.is_satellite, &leg.name).inherit(leg.totals);
+        }
+        self.inner().before = Bequest { upgrades: bequest.upgrades + 1, ..bequest };
+    }
+
+    /// What a successor is to [`inherit`](Self::inherit). To be asked for when the flows that it takes over have been taken out:
+    /// what they had done by then is in it, and what they do from then on the successor sees.
+    pub fn bequeath(&self) -> Bequest {
+        let now = Instant::now();
+        let leg = |leg: Arc<tally::LegTally>| LegBequest {
+            is_satellite: leg.is_satellite(),
+            name: leg.name().to_owned(),
+            totals: leg.figures(now).totals,
+        };
+        Bequest {
+            stats: self.stats().without_the_present(),
+            legs: self.shared.tally.legs().into_iter().map(leg).collect(),
+            uptime: self.uptime(),
+            upgrades: self.upgrades(),
+        }
+    }
+
+    /// What the daemon has done so far, takeovers from earlier processes included.
+    pub fn stats(&self) -> Stats {
+        let (sources, before) = {
+            let inner = self.inner();
+            (inner.sources.clone(), inner.before.stats)
+        };
+        let connecting = self.shared.gate.connecting() as u64;
+        Stats { connecting, ..sources.stats() }.plus(&before)
+    }
+
+    /// Its legs as they are now: the satellites in the order of their names, then the terrestrial one. Legs that the configuration
+    /// has no more are among them for as long as connections are left on them.
     pub fn legs(&self) -> Vec<LegReport> {
-        Vec::new()
+        let sources = self.sources();
+        legs::reports(&self.shared.tally, &sources, Instant::now())
     }
 
     /// What splitting gains now.
     pub fn gain(&self) -> Gain {
-        Gain::default()
+        legs::gain(&self.shared.tally, Instant::now())
     }
 
     /// The flows, the fastest first, at most `most` of them. It asks the workers and waits for their answers, less than a second;
     /// those of a worker that does not answer are left out.
-    pub fn flows(&self, _most: usize) -> Vec<FlowReport> {
-        Vec::new()
+    pub fn flows(&self, most: usize) -> Vec<FlowReport> {
+        let sources = self.sources();
+        survey::survey(&sources.mailboxes(), most)
     }
 
     /// Whether every thread has lately given a sign of life and the rules are in force: new connections are split.
     pub fn is_ready(&self) -> bool {
-        true
+        self.shared.in_force.is_fresh() && self.draining().is_none()
     }
 
     /// Whether new connections pass because the daemon is to end.
     pub fn draining(&self) -> Option<Drain> {
-        None
+        let until = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64();
+        until.map(|until| Drain { left_s: until.map(left) })
     }
 
     /// Since the daemon, or the first of those that it has taken over from, was started.
     pub fn uptime(&self) -> Duration {
-        Duration::ZERO
+        let inner = self.inner();
+        inner.before.uptime + inner.began.elapsed()
     }
 
     /// How often a process has taken over from another since then.
     pub fn upgrades(&self) -> u64 {
-        0
+        self.inner().before.upgrades
     }
-}
 
-/// One side of the gateway at this moment. "Sent" is from the gateway into the leg.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct LegReport {
-    /// Its name in the configuration; `terrestrial` for every interface that is not a satellite leg's.
-    pub name: String,
-    /// Its interface; none for the terrestrial leg.
-    pub interface: Option<String>,
-    /// The congestion control of its sockets, as configured (`explicit`, not the name of a copy in the kernel).
-    pub congestion: Option<String>,
-    /// Its configured rate, bit/s.
-    pub rate_bps: Option<u64>,
-    /// Connections with an end on this leg.
-    pub flows: u64,
-    /// Those of them on which something moved, or waited for an acknowledgement, within the last second or so.
-    pub active: u64,
-    /// Payload acknowledged by the leg's far ends within the last second, bit/s.
-    pub sent_bps: f64,
-    /// Payload that came from there, bit/s.
-    pub received_bps: f64,
-    /// Payload acknowledged by the leg's far ends since the start.
-    pub sent_bytes: u64,
-    /// Payload that came from there since the start.
-    pub received_bytes: u64,
-    /// Segments with data sent since the start, retransmissions included.
-    pub segments: u64,
-    /// Segments sent again since the start.
-    pub retransmissions: u64,
-    /// Expiries of retransmission timers since the start.
-    pub timeouts: u64,
-    /// The share of segments that were sent again, over the last ten seconds or so; none if none were sent.
-    pub loss: Option<f64>,
-    /// Smoothed round-trip time, s: the mean of the active connections'.
-    pub srtt_s: Option<f64>,
-    /// The shortest round-trip time that any of them knows, s.
-    pub min_rtt_s: Option<f64>,
-    /// For how long nothing has been heard although something is waited for, s; none while the leg works or rests.
-    pub outage_s: Option<f64>,
-    /// What the sharing of its rate knows, where that is explicit.
-    pub explicit: Option<ExplicitReport>,
-}
+    fn sources(&self) -> Arc<Sources> {
+        self.inner().sources.clone()
+    }
 
-/// What the controller of explicit rates knows of a leg.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct ExplicitReport {
-    /// What the link is thought to carry, bit/s on the wire.
-    pub capacity_bps: f64,
-    /// How long a packet waits in the link's queue, s.
-    pub queue_s: f64,
-    /// Connections with something on its way.
-    pub active: u64,
-}
-
-/// One connection and its two halves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FlowReport {
-    /// A number that no other flow of this daemon has at the same time.
-    pub id: u64,
-    /// The client's address and port.
-    pub client: String,
-    /// The server's address and port.
-    pub server: String,
-    /// What it weighs among those that share a leg.
-    pub weight: u8,
-    /// Where it stands.
-    pub phase: FlowPhase,
-    /// Since it was accepted, s.
-    pub age_s: f64,
-    /// Since something last passed through, s, to a second or so.
-    pub idle_s: f64,
-    /// Bytes written to the server so far.
-    pub up_bytes: u64,
-    /// Bytes written to the client so far.
-    pub down_bytes: u64,
-    /// The same in the last second, bit/s.
-    pub up_bps: f64,
-    /// The same towards the client.
-    pub down_bps: f64,
-    /// Memory in buffers, the kernel's included.
-    pub buffered_bytes: u64,
-    /// The half that faces the client.
-    pub client_end: EndReport,
-    /// The half that faces the server.
-    pub server_end: EndReport,
-}
-
-/// Where a flow stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FlowPhase {
-    /// The server has not answered yet.
-    Connecting,
-    /// Bytes pass.
-    Relaying,
-    /// Both ends have finished; the last bytes are not acknowledged yet.
-    Draining,
-}
-
-/// One half of a flow: a TCP connection of this host, as `TCP_INFO` has it (tcp(7)).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EndReport {
-    /// The leg that it faces.
-    pub leg: String,
-    /// Smoothed round-trip time, s (RFC 6298 §2).
-    pub srtt_s: f64,
-    /// The shortest round-trip time of the last minutes, s.
-    pub min_rtt_s: f64,
-    /// The retransmission timeout, s (RFC 6298).
-    pub rto_s: f64,
-    /// Expiries of it in a row.
-    pub backoff: u32,
-    /// Congestion window, segments.
-    pub cwnd: u32,
-    /// Slow-start threshold, segments; none until there is one.
-    pub ssthresh: Option<u32>,
-    /// Payload of a full segment, bytes.
-    pub mss: u32,
-    /// Segments sent and not acknowledged.
-    pub unacked: u32,
-    /// Bytes that have not been sent once.
-    pub unsent_bytes: u32,
-    /// Segments sent again since the beginning.
-    pub retransmissions: u32,
-    /// Segments with data sent since the beginning, retransmissions included.
-    pub segments: u32,
-    /// Expiries of the retransmission timer since the beginning.
-    pub timeouts: u32,
-    /// The pace, bit/s; none without pacing.
-    pub pacing_bps: Option<u64>,
-    /// What last arrived at the far end, bit/s.
-    pub delivery_bps: u64,
-}
-
-/// What splitting gains at this moment.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Gain {
-    /// How many times faster the active connections are than they would be end to end; none while nothing tells.
-    pub ratio: Option<f64>,
-    /// What the connections carry that the estimate is made of, bit/s.
-    pub actual_bps: f64,
-    /// What they would carry end to end, an estimate by CUBIC's response function (RFC 9438 §5.1 and 5.2) at the loss and
-    /// the round trip that are measured, bit/s.
-    pub end_to_end_bps: f64,
-}
-
-/// How far draining has come: new connections pass, and those that are split go on.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Drain {
-    /// Until those that are left are reset, s; none if they may take their time.
-    pub left_s: Option<f64>,
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

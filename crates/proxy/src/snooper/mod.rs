@@ -105,6 +105,12 @@ impl Snooper {
     pub(crate) fn stats(&self) -> SnoopStats {
         self.tally.stats()
     }
+
+    /// The same for somebody who looks on by himself.
+    pub(crate) fn view(&self) -> impl Fn() -> SnoopStats + Send + Sync + use<> {
+        let tally = self.tally.clone();
+        move || tally.stats()
+    }
 }
 
 impl Drop for Snooper {

@@ -46,6 +46,7 @@ impl Worker {
         for key in self.flows.keys(self.next_place, count) {
             let Some(flow) = self.flows.get_mut(key) else { continue };
             let found = flow.inspect(seconds, self.patience);
+            flow.look(now);
             self.account(found.memory_before, found.memory);
             if found.expired {
                 self.counters.flows_expired.add(1);
@@ -71,7 +72,7 @@ impl Worker {
 
     /// How long to wait for events: for ever, unless something is due.
     pub(super) fn timeout(&self) -> Option<Timespec> {
-        if !self.ready.is_empty() || !self.to_rejoin.is_empty() {
+        if !self.ready.is_empty() || !self.to_rejoin.is_empty() || !self.surveys.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);

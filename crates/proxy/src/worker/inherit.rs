@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::{Listener, Worker};
 use crate::fast_open;
-use crate::flow::{Flow, Side};
+use crate::flow::Flow;
+use crate::flow::Side;
 
 /// Flows whose sockets are given another congestion control before the other flows have their turn.
 const REJOIN_BATCH: usize = 128;
@@ -36,7 +37,11 @@ impl Worker {
         for key in self.flows.keys(0, self.flows.places()) {
             household.flows.extend(self.flows.remove(key));
         }
-        household.flows.iter_mut().for_each(Flow::leave);
+        let now = Instant::now();
+        for flow in &mut household.flows {
+            flow.unlist();
+            flow.leave(now);
+        }
         household.listeners = std::mem::take(&mut self.listeners).into_values().collect();
         self.counters.buffered.set(0);
         self.counters.vessels_lent.set(0);
@@ -51,7 +56,8 @@ impl Worker {
     pub(super) fn adopt(&mut self, household: Household) {
         let Household { flows, listeners, from_elsewhere } = household;
         self.rejoin_until = from_elsewhere.then(|| Instant::now() + LATECOMERS);
-        for flow in flows {
+        for mut flow in flows {
+            flow.rejoin(&self.shared.tally);
             self.pool.count_as_lent(flow.vessels());
             if from_elsewhere {
                 self.counters.flows_total.add(1);

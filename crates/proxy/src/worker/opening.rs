@@ -106,8 +106,9 @@ impl Worker {
         self.note_port(&ends, other_port);
         let (client, server) = (Endpoint::new(client), Endpoint::new(socket));
         let path = way.path;
-        let flow = Flow::new(ends, way, client, server, 0, ticket).connected();
+        let mut flow = Flow::new(ends, way, client, server, 0, ticket).connected();
         tracing::debug!(%flow, ?path, "new flow, its server has answered");
+        flow.join(&self.shared.tally);
         self.register(flow).map(drop)
     }
 
@@ -136,8 +137,9 @@ impl Worker {
         }
         self.note_port(&ends, upstream.other_port);
         let (client, server) = (Endpoint::new(client), Endpoint::new(upstream.socket));
-        let flow = Flow::new(ends, Way { path, legs }, client, server, upstream.sent as u64, ticket);
+        let mut flow = Flow::new(ends, Way { path, legs }, client, server, upstream.sent as u64, ticket);
         tracing::debug!(%flow, ?path, "new flow");
+        flow.join(&self.shared.tally);
         self.register(flow).map(drop)
     }
 
@@ -157,6 +159,7 @@ impl Worker {
     }
 
     /// Both sockets are registered once, for everything, and stay so until they are closed.
+    /// The legs know of the flow already.
     pub(super) fn register(&mut self, flow: Flow) -> io::Result<Key> {
         let interest =
             EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use accounts::Accounts;
 use bentpipe_kernel::sockopt;
 use bentpipe_link::LinkConfig;
+use bentpipe_proxy::sight::{FlowReport, Gain, LegReport};
 use bentpipe_testbed::{Namespace, SatelliteLink, veth};
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -55,6 +56,21 @@ pub struct Net {
     pub link: Option<SatelliteLink>,
     /// What the gateway had before it had a daemon.
     traces: String,
+}
+
+/// What can be seen of a daemon.
+#[derive(Debug, serde::Deserialize)]
+pub struct Seen {
+    pub legs: Vec<LegReport>,
+    pub gain: Gain,
+    pub flows: Vec<FlowReport>,
+    pub ready: bool,
+}
+
+impl Seen {
+    pub fn leg(&self, name: &str) -> &LegReport {
+        self.legs.iter().find(|leg| leg.name == name).unwrap_or_else(|| panic!("{name} in {:#?}", self.legs))
+    }
 }
 
 /// A daemon in a process of its own on the gateway.
@@ -343,6 +359,26 @@ impl Running {
         after.split([',', ' ']).next().unwrap().parse().unwrap()
     }
 
+    /// What can be seen of it now.
+    pub fn sight(&mut self) -> Seen {
+        writeln!(self.stdin.as_mut().unwrap(), "sight").unwrap();
+        let line = self.line().expect("the daemon answers");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
+    }
+
+    /// What can be seen of it as soon as that is what is waited for.
+    pub fn wait_to_see(&mut self, what: &str, is_seen: impl Fn(&Seen) -> bool) -> Seen {
+        let start = Instant::now();
+        loop {
+            let seen = self.sight();
+            if is_seen(&seen) {
+                return seen;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what} is not seen in {seen:#?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Waits until a counter has this value.
     pub fn wait_for(&mut self, name: &str, value: u64) {
         let start = Instant::now();
@@ -508,6 +544,18 @@ fn daemon_process() {
     be_daemon_if_asked();
 }
 
+/// Everything that can be seen of a daemon, in one line.
+fn what_is_seen(sight: &bentpipe_proxy::sight::Sight) -> String {
+    let flows = sight.flows(usize::MAX);
+    serde_json::json!({
+        "legs": sight.legs(),
+        "gain": sight.gain(),
+        "flows": flows,
+        "ready": sight.is_ready(),
+    })
+    .to_string()
+}
+
 /// What a program does first that is no test and uses [`Net::daemon`]: whether it was started as the daemon, and was it.
 pub fn be_daemon_if_asked() -> bool {
     use bentpipe_proxy::{Config, Daemon};
@@ -542,6 +590,8 @@ pub fn be_daemon_if_asked() -> bool {
                     daemon
                 }
             };
+        } else if request == "sight" {
+            println!("{}", what_is_seen(&daemon.sight()));
         } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
                 Ok(()) => println!("ready"),

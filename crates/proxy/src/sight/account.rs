@@ -1,0 +1,256 @@
+//! What is known of one flow, besides what it needs to be relayed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::tcp_info::{State, TcpInfo};
+
+use super::gain::Sender;
+use super::hearing::Look;
+use super::tally::{Finding, LegTally, Moved, Share, Totals};
+use crate::flow::Side;
+
+/// A flow is not looked at again before this time is over: a worker with few flows inspects them more often than once
+/// a second, and rates need a while.
+const LEAST: Duration = Duration::from_millis(700);
+
+/// A flow's part in the tallies of its two legs. While it exists the legs count the flow.
+#[derive(Debug)]
+pub(crate) struct Account {
+    number: u64,
+    client: EndAccount,
+    server: EndAccount,
+    /// When it was looked at, or opened.
+    looked: Instant,
+    pace: Pace,
+}
+
+/// What has passed through the relay, as it was at the last look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Towards the server, towards the client.
+    bytes: (u64, u64),
+    /// The same in a second, bit/s.
+    pub(crate) rates: (f64, f64),
+    pub(crate) moved: Instant,
+}
+
+#[derive(Debug)]
+struct EndAccount {
+    leg: Arc<LegTally>,
+    seen: Seen,
+    share: Share,
+}
+
+/// A socket's own numbers when they were last added to the leg's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    acked: u64,
+    received: u64,
+    segments: u32,
+    retransmissions: u32,
+    timeouts: u32,
+    segments_in: u32,
+}
+
+impl Account {
+    /// For a flow between these legs, the client's and the server's, neither of whose sockets has sent anything but the
+    /// upstream one its SYN.
+    pub(super) fn open(number: u64, [client, server]: [Arc<LegTally>; 2], now: Instant) -> Self {
+        // The SYN counts as an acknowledged byte.
+        let syn = Seen { acked: 1, ..Seen::default() };
+        Self {
+            number,
+            client: EndAccount::open(client, Seen::default()),
+            server: EndAccount::open(server, syn),
+            looked: now,
+            pace: Pace { bytes: (0, 0), rates: (0.0, 0.0), moved: now },
+        }
+    }
+
+    /// The same for a flow that has been here before, in another process, which has accounted for what has been done: its
+    /// sockets' numbers and the bytes that the relay has moved are as they are now.
+    pub(crate) fn go_on(mut self, infos: [Option<TcpInfo>; 2], bytes: (u64, u64)) -> Self {
+        for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
+            end.seen = info.map_or(end.seen, |info| Seen::of(&info));
+        }
+        self.pace.bytes = bytes;
+        self
+    }
+
+    /// No other flow of the daemon has it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    pub(crate) fn leg(&self, side: Side) -> &str {
+        match side {
+            Side::Client => self.client.leg.name(),
+            Side::Server => self.server.leg.name(),
+        }
+    }
+
+    /// Whether the flow's time has come to be looked at.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.looked) >= LEAST
+    }
+
+    /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the last time: then
+    /// the sockets are worth a look.
+    pub(crate) fn note_pace(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
+        let seconds = now.saturating_duration_since(self.looked).max(LEAST).as_secs_f64();
+        let rate = |now: u64, before: u64| (now - before) as f64 * 8.0 / seconds;
+        let has_moved = bytes != self.pace.bytes;
+        self.pace = Pace {
+            rates: (rate(bytes.0, self.pace.bytes.0), rate(bytes.1, self.pace.bytes.1)),
+            bytes,
+            moved: if has_moved { now } else { self.pace.moved },
+        };
+        has_moved || self.client.share.active + self.server.share.active > 0
+    }
+
+    /// Nothing was to be seen at the sockets.
+    pub(crate) fn skip(&mut self, now: Instant) {
+        self.looked = now;
+    }
+
+    /// Takes note of the sockets, the client's and the server's. What they have done since the last time goes to the legs.
+    pub(crate) fn look(&mut self, now: Instant, infos: [Option<TcpInfo>; 2]) {
+        self.note(now, infos, false);
+    }
+
+    /// The same for the last time, before the sockets are closed.
+    pub(crate) fn close(&mut self, now: Instant, infos: [Option<TcpInfo>; 2]) {
+        self.note(now, infos, true);
+    }
+
+    fn note(&mut self, now: Instant, infos: [Option<TcpInfo>; 2], is_last: bool) {
+        let rtts = infos.map(|info| info.map_or(Duration::ZERO, |info| info.srtt));
+        let since = self.looked;
+        self.looked = now;
+        for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
+            let Some(info) = info else { continue };
+            let news = end.seen.take_in(&info);
+            let look = look(&info, now, since, news.segments_in > 0);
+            let share = if is_last {
+                Share::default()
+            } else {
+                end.share_of(&info, news.totals.moved, now, now - since, rtts[0] + rtts[1], look.waits)
+            };
+            let finding = Finding {
+                news: news.totals,
+                before: std::mem::replace(&mut end.share, share),
+                after: share,
+                look,
+                min_rtt: Some(info.min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
+                is_last,
+            };
+            end.leg.note(now, &finding);
+        }
+    }
+}
+
+impl EndAccount {
+    fn open(leg: Arc<LegTally>, seen: Seen) -> Self {
+        leg.join();
+        Self { leg, seen, share: Share::default() }
+    }
+
+    /// What the connection does, from what it has done since the last look.
+    fn share_of(
+        &self,
+        info: &TcpInfo,
+        moved: Moved,
+        now: Instant,
+        elapsed: Duration,
+        rtt: Duration,
+        waits: bool,
+    ) -> Share {
+        if moved == Moved::default() && !waits {
+            return Share::default();
+        }
+        let seconds = elapsed.max(LEAST).as_secs_f64();
+        let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
+        let share = Share {
+            active: 1,
+            timed: u64::from(!info.srtt.is_zero()),
+            srtt_us: u64::try_from(info.srtt.as_micros()).unwrap_or(0),
+            sent_bps: rate(moved.sent) as u64,
+            received_bps: rate(moved.received) as u64,
+            ..Share::default()
+        };
+        if !self.leg.is_satellite() {
+            return share;
+        }
+        let sender = Sender { rate: rate(moved.sent), rtt, loss: self.leg.loss(now), mss: info.mss };
+        Share { actual_bps: share.sent_bps, end_to_end_bps: sender.end_to_end() as u64, ..share }
+    }
+}
+
+/// The legs count it no more.
+impl Drop for EndAccount {
+    fn drop(&mut self) {
+        self.leg.leave(self.share);
+    }
+}
+
+/// What a socket has done between two looks.
+struct News {
+    totals: Totals,
+    segments_in: u32,
+}
+
+impl Seen {
+    fn of(info: &TcpInfo) -> Self {
+        Self {
+            acked: info.bytes_acked,
+            received: info.bytes_received,
+            segments: info.data_segments_out,
+            retransmissions: info.retransmissions,
+            timeouts: info.timeouts,
+            segments_in: info.segments_in,
+        }
+    }
+
+    /// What is new since it was seen last; the kernel's 32-bit numbers wrap.
+    fn take_in(&mut self, info: &TcpInfo) -> News {
+        let now = Self::of(info);
+        // A SYN that is counted before it is acknowledged makes the first look find less than nothing.
+        let before = std::mem::replace(self, Self { acked: now.acked.max(self.acked), ..now });
+        let moved = Moved {
+            sent: now.acked.saturating_sub(before.acked),
+            received: now.received.saturating_sub(before.received),
+        };
+        let totals = Totals {
+            moved,
+            segments: now.segments.wrapping_sub(before.segments).into(),
+            retransmissions: now.retransmissions.wrapping_sub(before.retransmissions).into(),
+            // The kernel has 16 bits for it.
+            timeouts: u64::from(now.timeouts.wrapping_sub(before.timeouts) as u16),
+        };
+        News { totals, segments_in: now.segments_in.wrapping_sub(before.segments_in) }
+    }
+}
+
+/// What a socket hears and waits for. Whether servers answer SYNs says nothing about the leg: many do not.
+fn look(info: &TcpInfo, now: Instant, since: Instant, has_received: bool) -> Look {
+    if matches!(info.state, State::SynSent | State::SynReceived | State::Unknown) {
+        return Look::default();
+    }
+    // A peer's keepalive is neither data nor acknowledges anything. It came after the last look; when is not known.
+    let heard = now.checked_sub(info.since_ack_received.min(info.since_data_received));
+    let heard = heard.max(has_received.then_some(since));
+    let is_open = info.state != State::Close;
+    let probes = info.unsent > 0 && info.unanswered_probes > 0;
+    Look {
+        heard,
+        waits: is_open && (info.unacked > 0 || probes),
+        is_overdue: is_open
+            && (info.unacked > 0 && (info.consecutive_retransmits > 0 || info.since_data_sent > info.srtt)
+                || probes && info.unanswered_probes > 1),
+    }
+}
