@@ -9,12 +9,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::page::CONTENT_SECURITY_POLICY;
 use crate::reply::Failure;
 use crate::token::Token;
-
-/// Nothing but the page's own files is ever loaded, and nobody else shows the page within his.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What is asked of those who come by TCP.
 #[derive(Debug, Clone)]

@@ -18,8 +18,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::guard::{self, Guard};
+use crate::history::{self, Recorder};
 use crate::order::Orders;
 use crate::paced::Paced;
+use crate::page;
 use crate::routes::{self, Desk, Peer};
 use crate::sockets::{AdminError, Sockets};
 use crate::view::{Identity, View};
@@ -47,7 +49,7 @@ pub struct Admin {
 }
 
 /// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who it
-/// is; orders go to `orders`.
+/// is; `recorder` writes down what there is to be seen once a second, and orders go to `orders`.
 ///
 /// # Errors
 /// [`AdminError::Start`].
@@ -55,6 +57,7 @@ pub fn serve(
     sockets: &Sockets,
     view: impl View,
     identity: Identity,
+    recorder: Recorder,
     orders: Orders,
 ) -> Result<Admin, AdminError> {
     let failed = |source| AdminError::Start { action: "status and orders", source };
@@ -63,11 +66,17 @@ pub fn serve(
         .max_blocking_threads(MOST_WAITING)
         .build()
         .map_err(failed)?;
-    let desk = Arc::new(Desk::new(Arc::new(view), identity, orders));
-    let doors = Doors::open(&runtime, sockets, &desk).map_err(failed)?;
+    let view: Arc<dyn View> = Arc::new(view);
+    let desk = Arc::new(Desk::new(view.clone(), identity, orders));
+    let doors = Doors::open(&runtime, sockets, &desk, &recorder).map_err(failed)?;
     let (stop, stopped) = watch::channel(false);
     let thread = thread::Builder::new().name("admin".into()).spawn(move || {
-        runtime.block_on(doors.answer(stopped));
+        runtime.block_on(async {
+            tokio::select! {
+                () = doors.answer(stopped) => {}
+                () = recorder.run(view) => {}
+            }
+        });
         // Who still waits for an order's outcome must not keep the daemon from ending.
         runtime.shutdown_background();
     });
@@ -90,16 +99,16 @@ struct Doors {
 }
 
 impl Doors {
-    fn open(runtime: &Runtime, sockets: &Sockets, desk: &Arc<Desk>) -> io::Result<Self> {
+    fn open(runtime: &Runtime, sockets: &Sockets, desk: &Arc<Desk>, recorder: &Recorder) -> io::Result<Self> {
         let _inside = runtime.enter();
         let unix = sockets.unix().map(unix_listener).transpose()?.map(|listener| {
-            let router = looking(desk).merge(routes::ordering(Arc::clone(desk)));
+            let router = looking(desk, recorder).merge(routes::ordering(Arc::clone(desk)));
             (listener, router.layer(axum::middleware::from_fn(guard::harden)))
         });
         let tcp = match sockets.tcp() {
             Some((socket, address)) => {
                 let guard = Arc::new(Guard::new(address, sockets.token().cloned()));
-                let router = looking(desk)
+                let router = looking(desk, recorder)
                     .layer(axum::middleware::from_fn_with_state(guard, guard::watch))
                     .layer(axum::middleware::from_fn(guard::harden));
                 Some((tcp_listener(socket)?, router))
@@ -134,9 +143,9 @@ impl Doors {
     }
 }
 
-/// All that can be seen; the page and the history come in here.
-fn looking(desk: &Arc<Desk>) -> Router {
-    routes::looking(Arc::clone(desk))
+/// All that can be seen.
+fn looking(desk: &Arc<Desk>, recorder: &Recorder) -> Router {
+    routes::looking(Arc::clone(desk)).merge(page::routes()).merge(history::routes(recorder.clone()))
 }
 
 /// Accepts until it is stopped, and gives those that are being answered then a little time.

@@ -18,6 +18,7 @@ struct Arguments {
 enum Command {
     Demo(command::demo::Demo),
     Run(command::run::Run),
+    Upgrade(command::upgrade::Upgrade),
     Doctor(command::doctor::Doctor),
     Link(command::link::Link),
     Sim(command::sim::Sim),
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Demo(demo) => demo.run(),
         Command::Run(run) => run.run(),
+        Command::Upgrade(upgrade) => upgrade.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Link(link) => link.run(),
         Command::Sim(sim) => sim.run(),

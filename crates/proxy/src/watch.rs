@@ -50,23 +50,42 @@ pub(crate) struct InForce {
     epoch: Instant,
     /// Milliseconds since then; zero is never.
     last: AtomicU64,
+    /// The same of when all threads were last known to live.
+    alive: AtomicU64,
 }
 
 impl InForce {
     pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), last: AtomicU64::new(0) }
+        Self { epoch: Instant::now(), last: AtomicU64::new(0), alive: AtomicU64::new(0) }
     }
 
     /// Whether new connections are split: every thread lives, and the rules have been told so.
     pub(crate) fn is_fresh(&self) -> bool {
-        let last = self.last.load(Ordering::Acquire);
-        let age = self.epoch.elapsed().saturating_sub(Duration::from_millis(last));
-        last > 0 && age < PATIENCE
+        self.is_recent(&self.last)
+    }
+
+    /// Whether every thread lives, whatever becomes of new connections.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.is_recent(&self.alive)
+    }
+
+    fn is_recent(&self, moment: &AtomicU64) -> bool {
+        let moment = moment.load(Ordering::Acquire);
+        let age = self.epoch.elapsed().saturating_sub(Duration::from_millis(moment));
+        moment > 0 && age < PATIENCE
     }
 
     fn note(&self) {
+        self.stamp(&self.last);
+    }
+
+    fn note_alive(&self) {
+        self.stamp(&self.alive);
+    }
+
+    fn stamp(&self, moment: &AtomicU64) {
         let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(now.max(1), Ordering::Release);
+        moment.store(now.max(1), Ordering::Release);
     }
 }
 
@@ -199,6 +218,7 @@ impl Watcher {
                     tracing::info!("every worker is alive again: new connections are split");
                 }
                 self.last_sign = Instant::now();
+                self.watched.in_force.note_alive();
             }
         }
         silent.is_none()

@@ -133,7 +133,8 @@ fn a_lossy_link_shows_its_loss_and_what_splitting_gains() {
 
 #[test]
 fn an_outage_is_seen_while_it_lasts_and_no_longer() {
-    let outage = |from: u64, length: u64| (Time::from_nanos(from * 1_000_000_000), Duration::from_secs(length));
+    let outage =
+        |from: u64, length: u64| (Time::from_nanos(from * 1_000_000_000), Duration::from_secs(length));
     let direction = |config: DirectionConfig| DirectionConfig {
         outages: OutageTrace::from_iter([outage(8, 6)]),
         ..config

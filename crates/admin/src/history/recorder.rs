@@ -9,9 +9,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use bentpipe_proxy::sight::Sight;
 use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::view::View;
 
 use super::{History, Look, SavedHistory, Step};
 
@@ -40,14 +41,14 @@ impl Recorder {
         self.history().record(unix_s(), look);
     }
 
-    /// Writes down what `sight` shows once a second, until the task is dropped.
-    pub async fn run(self, sight: Sight) {
+    /// Writes down what there is to be seen once a second, until the task is dropped.
+    pub async fn run(self, view: Arc<dyn View>) {
         let mut ticks = interval(Duration::from_secs(1));
         // After a pause of this process there is nothing to be made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
-            let (legs, gain, flows) = (sight.legs(), sight.gain(), sight.stats().flows_open);
+            let (legs, gain, flows) = (view.legs(), view.gain(), view.stats().flows_open);
             self.record(&Look { legs: &legs, gain: &gain, flows });
         }
     }

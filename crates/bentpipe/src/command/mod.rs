@@ -7,9 +7,11 @@ pub(crate) mod dtn;
 pub(crate) mod lab;
 pub(crate) mod link;
 pub(crate) mod manual;
+mod program;
 pub(crate) mod radius;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod upgrade;
 
 use std::fmt::Display;
 use std::fs::File;

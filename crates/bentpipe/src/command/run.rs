@@ -1,22 +1,24 @@
 mod events;
+mod service;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bentpipe_admin::Order;
+use bentpipe_admin::Sockets;
 use bentpipe_kernel::limits::raise_descriptor_limit;
+use bentpipe_kernel::notify::Notifier;
 use bentpipe_kernel::privileges::{self, drop_to};
-use bentpipe_proxy::handover::{Belongings, Heir, Predecessor};
+use bentpipe_proxy::config::AdminSettings;
+use bentpipe_proxy::handover::{Belongings, Predecessor};
 use bentpipe_proxy::{Config, Daemon, Prepared};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::signal_name;
 
-use self::events::{Event, Events};
-use super::account;
+use self::events::Events;
+use self::service::Service;
+use super::{account, program};
 
 /// What a process says on standard output when it has taken over; `bentpipe upgrade` waits for it.
 pub(crate) const READY: &str = "ready";
@@ -30,7 +32,51 @@ pub(crate) struct Run {
     /// The configuration.
     #[arg(short, long, value_name = "FILE", default_value = "/etc/bentpipe/bentpipe.toml")]
     config: PathBuf,
-    /// Take over from the daemon that runs, with its listeners and its connections; `bentpipe upgrade` does this.
-    #[arg(long)]
-    take_over: bool,
+    /// Take over from the daemon whose sockets are in this folder, with its listeners and its connections; `bentpipe upgrade` does
+    /// this.
+    #[arg(long, value_name = "FOLDER")]
+    take_over: Option<PathBuf>,
+}
+
+impl Run {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        super::log_to_stderr("info");
+        let notifier = Notifier::from_environment();
+        let config = Config::load(&self.config)?;
+        // Before the first thread, so that no signal is lost while the daemon starts.
+        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;
+        if let Err(error) = raise_descriptor_limit() {
+            tracing::warn!("cannot raise the number of descriptors to its hard limit: {error}");
+        }
+        let program = program::identity();
+        let predecessor = self.predecessor()?;
+        let prepared = match &predecessor {
+            None => Daemon::prepare(&config)?,
+            Some(predecessor) => Prepared::beside(&config, predecessor)?,
+        };
+        let account = account::choose(config.proxy.user.as_deref(), "proxy.user")?;
+        let coming = predecessor.as_ref().map_or(&[][..], Predecessor::belongings);
+        let sockets = Sockets::open(&config.admin, account.as_ref(), coming)?;
+        drop_to(account.as_ref(), &privileges::DAEMON)?;
+        let (daemon, belongings) = match &predecessor {
+            None => (prepared.start()?, Belongings::default()),
+            Some(predecessor) => prepared.take_over(predecessor)?,
+        };
+        let events = Events::new();
+        events.listen_for(signals)?;
+        let mut service = Service::new(self.config, program, daemon, sockets, notifier, belongings);
+        service.open(&events)?;
+        tracing::info!("ready");
+        if predecessor.is_some() {
+            super::print(&format!("{READY}\n"))?;
+        }
+        service.serve(&events);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn predecessor(&self) -> anyhow::Result<Option<Predecessor>> {
+        let Some(folder) = &self.take_over else { return Ok(None) };
+        let there = AdminSettings { folder: folder.clone(), ..AdminSettings::default() };
+        Ok(Some(Predecessor::greet(&there.handover_socket())?))
+    }
 }

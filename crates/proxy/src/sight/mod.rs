@@ -137,6 +137,11 @@ impl Sight {
         self.shared.in_force.is_fresh() && self.draining().is_none()
     }
 
+    /// Whether every thread has lately given a sign of life, whatever becomes of new connections.
+    pub fn is_alive(&self) -> bool {
+        self.shared.in_force.is_alive()
+    }
+
     /// Whether new connections pass because the daemon is to end.
     pub fn draining(&self) -> Option<Drain> {
         let until = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! What the daemon's main thread waits for: signals, orders, successors, and the clock.
 
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) enum Event {
     Signal(i32),
     Order(Order),
-    /// Somebody is ready to take over.
-    Heir(Heir),
+    /// Somebody is ready to take over. Others are received when the sender is told so, and never where it is not.
+    Heir(Heir, SyncSender<()>),
     Tick,
 }
 
@@ -78,7 +78,9 @@ impl Events {
             loop {
                 match receive_heir(socket.as_fd(), || Ok(inventory.clone())) {
                     Ok(heir) => {
-                        if sender.send(Event::Heir(heir)).is_err() {
+                        let (go_on, wait) = mpsc::sync_channel(1);
+                        // Whoever comes after the heir is the heir's to receive.
+                        if sender.send(Event::Heir(heir, go_on)).is_err() || wait.recv().is_err() {
                             return;
                         }
                     }
