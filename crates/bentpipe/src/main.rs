@@ -18,6 +18,10 @@ struct Arguments {
 enum Command {
     Demo(command::demo::Demo),
     Run(command::run::Run),
+    Status(command::status::Status),
+    Top(command::top::Top),
+    Reload(command::reload::Reload),
+    Drain(command::drain::Drain),
     Upgrade(command::upgrade::Upgrade),
     Doctor(command::doctor::Doctor),
     Link(command::link::Link),
@@ -34,6 +38,10 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Demo(demo) => demo.run(),
         Command::Run(run) => run.run(),
+        Command::Status(status) => status.run(),
+        Command::Top(top) => top.run(),
+        Command::Reload(reload) => reload.run(),
+        Command::Drain(drain) => drain.run(),
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Link(link) => link.run(),

@@ -1,1 +1,420 @@
+//! What is written is read again, strictly, and compared with the status; the dashboard and the alerts ask for nothing else.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use bentpipe_proxy::sight::{Drain, ExplicitReport, Gain};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+
+const DASHBOARD: &str = include_str!("../../../../dist/grafana/bentpipe.json");
+const RULES: &str = include_str!("../../../../dist/prometheus/bentpipe.rules.yml");
+
+/// A family as it was read.
+#[derive(Debug, Default)]
+struct Family {
+    help: String,
+    kind: String,
+    /// Labels and value.
+    samples: Vec<(BTreeMap<String, String>, f64)>,
+}
+
+/// A status in which every figure there is has a number that no other has.
+fn numbered() -> Status {
+    let leg = |name: &str| LegReport {
+        name: name.to_owned(),
+        interface: Some("sat0".into()),
+        congestion: Some("explicit".into()),
+        rate_bps: Some(0),
+        loss: Some(0.0),
+        srtt_s: Some(0.0),
+        min_rtt_s: Some(0.0),
+        outage_s: Some(0.0),
+        explicit: Some(ExplicitReport::default()),
+        ..LegReport::default()
+    };
+    let status = Status {
+        version: "0.1.0".into(),
+        pid: 1,
+        config: String::new(),
+        program: String::new(),
+        uptime_s: 0.0,
+        upgrades: 0,
+        ready: true,
+        draining: Some(Drain { left_s: Some(0.0) }),
+        totals: Stats::default(),
+        gain: Gain { ratio: Some(0.0), ..Gain::default() },
+        legs: vec![leg("satellite"), leg("terrestrial")],
+        flows: Vec::new(),
+    };
+    let mut document = serde_json::to_value(status).unwrap();
+    let mut next = 1000;
+    number_all(&mut document, &mut next);
+    serde_json::from_value(document).unwrap()
+}
+
+/// Eight apart, so that an eighth of one is not another by chance, nor lost in rounding.
+fn number_all(value: &mut Value, next: &mut u64) {
+    match value {
+        Value::Number(_) => {
+            *next += 8;
+            *value = (*next).into();
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| number_all(item, next)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| number_all(field, next)),
+        _ => {}
+    }
+}
+
+fn leaves(path: &str, value: &Value, found: &mut Vec<(String, f64)>) {
+    match value {
+        Value::Number(number) => found.push((path.to_owned(), number.as_f64().unwrap())),
+        Value::Array(items) => items.iter().for_each(|item| leaves(path, item, found)),
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, field)| leaves(&format!("{path}.{name}"), field, found));
+        }
+        _ => {}
+    }
+}
+
+fn written() -> BTreeMap<String, Family> {
+    let process = Process {
+        descriptors: Some(1),
+        descriptor_limit: Some(2),
+        resident_bytes: Some(3),
+        cpu_s: Some(4.5),
+    };
+    read(&text(&numbered(), &process))
+}
+
+/// A parser of the format that takes nothing which the format does not have, and no family in two pieces.
+fn read(text: &str) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut current = String::new();
+    assert!(
+        text.ends_with('\n') && !text.contains("\n\n") && !text.contains('\r'),
+        "lines end with a line feed"
+    );
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+            let family = Family { help: help.to_owned(), ..Family::default() };
+            assert!(families.insert(name.to_owned(), family).is_none(), "{name} comes twice");
+            current = name.to_owned();
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(name, current, "the type is behind the help");
+            assert!(matches!(kind, "counter" | "gauge"), "{line}");
+            let family = families.get_mut(name).unwrap();
+            assert!(family.kind.is_empty() && family.samples.is_empty(), "{line}");
+            family.kind = kind.to_owned();
+        } else {
+            let (name, labels, value) = read_sample(line);
+            assert_eq!(name, current, "samples are behind their type");
+            let family = families.get_mut(&name).unwrap();
+            assert!(!family.kind.is_empty(), "{line}");
+            assert!(family.samples.iter().all(|(others, _)| *others != labels), "twice: {line}");
+            family.samples.push((labels, value));
+        }
+    }
+    families
+}
+
+fn read_sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
+    let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}"));
+    let (name, mut rest) = line.split_at(end);
+    let is_name = |text: &str| {
+        let mut chars = text.chars();
+        chars.next().is_some_and(|c| c.is_ascii_lowercase())
+            && chars.all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit())
+    };
+    assert!(is_name(name), "{line}");
+    let mut labels = BTreeMap::new();
+    if let Some(inside) = rest.strip_prefix('{') {
+        rest = inside;
+        loop {
+            let (label, behind) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+            assert!(is_name(label) && !label.starts_with("__"), "{line}");
+            let (value, behind) = read_quoted(behind);
+            assert!(labels.insert(label.to_owned(), value).is_none(), "{line}");
+            match behind.strip_prefix(',') {
+                Some(next) => rest = next,
+                None => {
+                    rest = behind.strip_prefix('}').unwrap_or_else(|| panic!("{line}"));
+                    break;
+                }
+            }
+        }
+    }
+    let value = match rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}")) {
+        "+Inf" => f64::INFINITY,
+        "-Inf" => f64::NEG_INFINITY,
+        "NaN" => f64::NAN,
+        number => {
+            assert!(number.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b)), "{line}");
+            number.parse().unwrap_or_else(|_| panic!("{line}"))
+        }
+    };
+    (name.to_owned(), labels, value)
+}
+
+/// A value up to its closing quote, and what is behind that.
+fn read_quoted(text: &str) -> (String, &str) {
+    let (mut value, mut chars) = (String::new(), text.char_indices());
+    while let Some((place, c)) = chars.next() {
+        match c {
+            '"' => return (value, &text[place + 1..]),
+            '\\' => match chars.next() {
+                Some((_, 'n')) => value.push('\n'),
+                Some((_, c @ ('\\' | '"'))) => value.push(c),
+                other => panic!("\\ and {other:?} in {text}"),
+            },
+            c => value.push(c),
+        }
+    }
+    panic!("no closing quote: {text}")
+}
+
+#[test]
+fn every_figure_of_the_status_is_among_the_metrics() {
+    let (families, document) = (written(), serde_json::to_value(numbered()).unwrap());
+    let values: Vec<f64> =
+        families.values().flat_map(|family| &family.samples).map(|(_, value)| *value).collect();
+    let mut figures = Vec::new();
+    leaves("", &document, &mut figures);
+    assert!(figures.len() > 60, "{figures:?}");
+    for (path, figure) in figures {
+        let expected = if path.ends_with("_bps") { figure / 8.0 } else { figure };
+        // A number that processes have anyway, and no figure of this one.
+        assert!(values.contains(&expected) || path == ".pid", "{path} = {figure} is nowhere");
+    }
+}
+
+#[test]
+fn every_family_has_a_help_a_type_and_a_unit_that_its_name_says() {
+    for (name, Family { help, kind, samples }) in written() {
+        assert!(name.starts_with("bentpipe_") && !samples.is_empty(), "{name}");
+        assert_eq!(kind == "counter", name.ends_with("_total"), "{name}: only counters end in _total");
+        let (what, unit) = help.split_once(" Unit: ").unwrap_or_else(|| panic!("{name} has no unit: {help}"));
+        let unit = unit.strip_suffix('.').unwrap_or_else(|| panic!("{name}: {help}"));
+        assert!(what.ends_with('.') && what.len() > 5, "{name}: {help}");
+        let bare = name.strip_suffix("_total").unwrap_or(&name);
+        for (said, suffix) in [
+            ("seconds", "_seconds"),
+            ("bytes", "_bytes"),
+            ("bytes per second", "_bytes_per_second"),
+            ("ratio", "_ratio"),
+        ] {
+            assert_eq!(unit == said, bare.ends_with(suffix), "{name}: {unit}");
+        }
+        // What has no such unit is a number of things, and says of which.
+        assert!(
+            !unit.is_empty() && unit.chars().all(|c| c.is_ascii_alphanumeric() || c == ' '),
+            "{name}: {unit}"
+        );
+        for (labels, value) in samples {
+            assert!(value >= 0.0 || kind == "gauge", "{name} {labels:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_is_left_out_and_not_zero() {
+    let mut status = numbered();
+    status.legs = vec![LegReport { name: "a".into(), ..LegReport::default() }];
+    (status.gain.ratio, status.draining) = (None, None);
+    let families = read(&text(&status, &Process::default()));
+    for name in [
+        "leg_rtt_seconds",
+        "leg_loss_ratio",
+        "leg_explicit_queue_seconds",
+        "gain_ratio",
+        "drain_left_seconds",
+        "descriptors_open",
+    ] {
+        assert!(families[&format!("bentpipe_{name}")].samples.is_empty(), "{name}");
+    }
+    assert_eq!(families["bentpipe_leg_outage_seconds"].samples[0].1, 0.0);
+    assert_eq!(families["bentpipe_leg_outage"].samples[0].1, 0.0);
+}
+
+#[test]
+fn this_process_has_descriptors_memory_and_time() {
+    let process = Process::now();
+    assert!(process.descriptors.is_some_and(|open| open >= 3), "{process:?}");
+    assert!(process.resident_bytes.is_some_and(|bytes| bytes > 1 << 20), "{process:?}");
+    let before = process.cpu_s.unwrap();
+    // The kernel counts in ticks of 10 ms.
+    while cpu_seconds().unwrap() <= before {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn what_is_no_number_is_said_in_the_words_of_the_format() {
+    assert_eq!(
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e21, 0.5].map(number),
+        ["NaN", "+Inf", "-Inf", "1000000000000000000000", "0.5"]
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_name_of_a_leg_is_read_as_it_is(names in proptest::collection::btree_set("\\PC*|[\\\\\"\n{},= ]{0,8}", 1..5)) {
+        let legs = names.iter().map(|name| LegReport {
+            name: name.clone(),
+            interface: Some(name.clone()),
+            ..LegReport::default()
+        });
+        let families = read(&text(&Status { legs: legs.collect(), ..numbered() }, &Process::default()));
+        let of = |family: &str| -> BTreeSet<String> {
+            families[family].samples.iter().map(|(labels, _)| labels["leg"].clone()).collect()
+        };
+        prop_assert_eq!(&of("bentpipe_leg_flows"), &names);
+        prop_assert_eq!(&of("bentpipe_leg_info"), &names);
+    }
+}
+
+/// The names of metrics in an expression, each with the labels that its braces ask for.
+fn asked_for(expression: &str) -> Vec<(String, Vec<String>)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    expression
+        .match_indices("bentpipe_")
+        .map(|(place, _)| {
+            let rest = &expression[place..];
+            let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+            let braces = rest[end..]
+                .strip_prefix('{')
+                .and_then(|inside| inside.split_once('}'))
+                .map_or("", |(inside, _)| inside);
+            let labels = braces
+                .split(',')
+                .filter_map(|pair| pair.split_once(['=', '!']))
+                .map(|(label, _)| label.trim().to_owned());
+            (rest[..end].to_owned(), labels.collect())
+        })
+        .collect()
+}
+
+/// Labels by which an expression groups: `by (leg, instance)`.
+fn groups(expression: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (place, word) in
+        [" by (", " on (", "ignoring ("].iter().flat_map(|word| expression.match_indices(word))
+    {
+        let inside = expression[place + word.len()..].split(')').next().unwrap_or_default();
+        names.extend(inside.split(',').map(|name| name.trim().to_owned()));
+    }
+    names
+}
+
+/// Panics unless all that the expression asks for is written.
+fn assert_written(families: &BTreeMap<String, Family>, expression: &str) {
+    let asked = asked_for(expression);
+    assert!(!asked.is_empty(), "asks for nothing: {expression}");
+    // What Prometheus adds to every series.
+    let added = ["job", "instance"].map(str::to_owned);
+    let mut known: BTreeSet<String> = added.clone().into();
+    for (name, labels) in asked {
+        let family = families.get(&name).unwrap_or_else(|| panic!("nobody writes {name}: {expression}"));
+        let written: BTreeSet<&String> =
+            family.samples.iter().flat_map(|(labels, _)| labels.keys()).chain(&added).collect();
+        for label in labels {
+            assert!(written.contains(&label), "{name} has no label {label}: {expression}");
+        }
+        known.extend(written.into_iter().cloned());
+        let is_ranged =
+            expression.contains(&format!("rate({name}")) || expression.contains(&format!("increase({name}"));
+        assert_eq!(
+            is_ranged,
+            family.kind == "counter",
+            "counters, and only they, are looked at as they grow: {expression}"
+        );
+    }
+    for group in groups(expression) {
+        assert!(known.contains(&group), "there is no label {group}: {expression}");
+    }
+    let balance = expression.chars().fold(0, |depth, c| depth + i32::from(c == '(') - i32::from(c == ')'));
+    assert_eq!(balance, 0, "{expression}");
+}
+
+fn each<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| each(item, key, found)),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == key {
+                    found.push(field);
+                }
+                each(field, key, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_what_is_written() {
+    let (families, dashboard) = (written(), serde_json::from_str::<Value>(DASHBOARD).unwrap());
+    assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 39);
+    assert_eq!(dashboard["id"], Value::Null, "Grafana gives it one");
+    let mut expressions = Vec::new();
+    each(&dashboard["panels"], "expr", &mut expressions);
+    assert!(expressions.len() >= 20, "{}", expressions.len());
+    for expression in expressions {
+        assert_written(&families, expression.as_str().unwrap());
+    }
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    for variable in variables.iter().filter(|variable| variable["type"] == "query") {
+        let (name, label) = variable["query"]["query"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("label_values(")
+            .unwrap()
+            .split_once(", ")
+            .unwrap();
+        assert!(families.contains_key(name.split('{').next().unwrap()), "{variable}");
+        assert!(["leg)", "instance)"].contains(&label), "{variable}");
+    }
+}
+
+#[test]
+fn the_dashboards_panels_fit_together() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let of = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        for (x, y) in (0..of("w")).flat_map(|x| (0..of("h")).map(move |y| (x, y))) {
+            let place = (of("x") + x, of("y") + y);
+            assert!(place.0 < 24 && taken.insert(place), "{} is on another's place", panel["title"]);
+        }
+        if panel["type"] != "row" {
+            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
+            assert!(panel["description"].as_str().is_some_and(|text| text.len() > 10), "{}", panel["title"]);
+            assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{}", panel["title"]);
+        }
+        let mut letters = BTreeSet::new();
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            assert!(letters.insert(target["refId"].as_str().unwrap()), "{}", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn the_alerts_ask_for_what_is_written() {
+    let families = written();
+    let expressions: Vec<&str> =
+        RULES.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+    let count = |key: &str| {
+        RULES.lines().filter(|line| line.trim().trim_start_matches("- ").starts_with(key)).count()
+    };
+    assert!(expressions.len() >= 6);
+    for key in ["alert: ", "expr: ", "summary: ", "description: ", "severity: "] {
+        assert_eq!(count(key), expressions.len(), "{key}");
+    }
+    for expression in expressions {
+        assert_written(&families, expression);
+    }
+}

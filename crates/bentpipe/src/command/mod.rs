@@ -1,16 +1,22 @@
 //! One file for each command: its arguments, and what it prints.
 
 mod account;
+mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod dtn;
+mod human;
 pub(crate) mod lab;
 pub(crate) mod link;
 pub(crate) mod manual;
 mod program;
 pub(crate) mod radius;
+pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod upgrade;
 
 use std::fmt::Display;

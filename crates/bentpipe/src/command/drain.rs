@@ -1,0 +1,145 @@
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use bentpipe_admin::{Client, ClientError, Flows, Status};
+use bentpipe_units::Span;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::daemon::Folder;
+use super::human::span;
+
+/// Between two looks at the daemon that is to end.
+const INTERVAL: Duration = Duration::from_millis(500);
+const BAR: &str = "{bar:40} {pos} of {len} flows have ended  {msg}";
+
+/// Tell the running daemon to take no new connection and to end when the last has gone.
+///
+/// New connections pass unsplit meanwhile, and those that are split go on until the deadline, when the rest is reset. The
+/// command waits for the end; interrupted, it leaves the daemon draining.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    folder: Folder,
+    /// When connections that are left are reset.
+    #[arg(long, value_name = "TIME", default_value = "10m", conflicts_with = "no_deadline")]
+    deadline: Span,
+    /// Wait for the last connection, however long that takes.
+    #[arg(long)]
+    no_deadline: bool,
+    /// Take connections again, if the daemon has not ended yet.
+    #[arg(long, conflicts_with_all = ["deadline", "no_deadline", "no_wait"])]
+    cancel: bool,
+    /// Come back at once, while the daemon drains.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// What has become of a daemon that was told to drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// So many flows are left.
+    Draining(u64),
+    Ended,
+    /// Another answers in its place.
+    Replaced,
+    /// Somebody has told it to go on.
+    Cancelled,
+}
+
+impl Drain {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let client = self.folder.client()?;
+        if self.cancel {
+            client.stop_draining()?;
+            super::print("the daemon takes connections again\n")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let pid = client.status(Flows::Most(0))?.pid;
+        client.drain((!self.no_deadline).then_some(self.deadline.get()))?;
+        if self.no_wait {
+            super::print(
+                "the daemon drains: new connections pass unsplit; `bentpipe drain --cancel` stops it\n",
+            )?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        await_end(&client, pid)
+    }
+}
+
+fn await_end(client: &Client, pid: u32) -> anyhow::Result<ExitCode> {
+    // It draws nothing where standard error is not a terminal.
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template(BAR) {
+        bar.set_style(style);
+    }
+    let mut most = 0;
+    let end = loop {
+        let answer = client.status(Flows::Most(0));
+        if let Ok(status) = &answer {
+            bar.set_message(left(status));
+        }
+        match stage(answer, pid)? {
+            Stage::Draining(flows) => {
+                most = most.max(flows);
+                bar.set_length(most);
+                bar.set_position(most - flows);
+            }
+            end => break end,
+        }
+        sleep(INTERVAL);
+    };
+    bar.finish_and_clear();
+    match end {
+        Stage::Cancelled => anyhow::bail!("the daemon was told to take connections again: it does not end"),
+        Stage::Replaced => super::print("the daemon has ended, and another answers in its place\n")?,
+        _ => super::print("the daemon has ended\n")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an answer, or that there is none, says of the daemon that had this process number.
+fn stage(answer: Result<Status, ClientError>, pid: u32) -> Result<Stage, ClientError> {
+    match answer {
+        Ok(status) if status.pid != pid => Ok(Stage::Replaced),
+        Ok(status) if status.draining.is_none() => Ok(Stage::Cancelled),
+        Ok(status) => Ok(Stage::Draining(status.totals.flows_open)),
+        Err(ClientError::NotRunning { .. }) => Ok(Stage::Ended),
+        // It ends while it is asked: the next look will tell.
+        Err(ClientError::BrokenOff { .. }) => Ok(Stage::Draining(0)),
+        Err(error) => Err(error),
+    }
+}
+
+fn left(status: &Status) -> String {
+    match status.draining.and_then(|drain| drain.left_s) {
+        Some(left) => format!("{} left", span(left)),
+        None => "no deadline".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::status::sample;
+
+    #[test]
+    fn the_end_is_told_from_all_that_is_not_the_end() {
+        let of = |draining: bool, pid: u32| {
+            let mut status = sample();
+            status.draining = draining.then_some(bentpipe_proxy::sight::Drain { left_s: None });
+            (status.pid, status.totals.flows_open) = (pid, 3);
+            stage(Ok(status), 7).unwrap()
+        };
+        assert_eq!(of(true, 7), Stage::Draining(3));
+        assert_eq!(of(false, 7), Stage::Cancelled);
+        assert_eq!(of(true, 8), Stage::Replaced);
+        let socket = || "/x".into();
+        let gone = ClientError::NotRunning { socket: socket(), source: std::io::ErrorKind::NotFound.into() };
+        assert_eq!(stage(Err(gone), 7).unwrap(), Stage::Ended);
+        let broken = ClientError::BrokenOff { socket: socket(), reason: String::new() };
+        assert_eq!(stage(Err(broken), 7).unwrap(), Stage::Draining(0));
+        assert!(stage(Err(ClientError::NoRight { socket: socket() }), 7).is_err());
+    }
+}
