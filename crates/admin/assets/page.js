@@ -87,7 +87,7 @@ async function askBoth() {
   const satellites = new Set(status.legs.filter((leg) => leg.interface !== null).map((leg) => leg.name));
   showFigures(status, satellites);
   legs.show(status.legs);
-  flows.update(status.flows, status.totals.flows_open, satellites, wanted);
+  flows.update(status.flows, status.totals, satellites, wanted);
   const history = histories[step];
   const answer = await ask(`history?step=${history.step}&since=${history.since}`);
   if (answer.step === history.step) history.add(answer);
@@ -119,16 +119,16 @@ function showFigures(status, satellites) {
   put(at("uptime"), span(status.uptime_s) + (status.upgrades ? `, ${count(status.upgrades)} ${status.upgrades === 1 ? "upgrade" : "upgrades"}` : ""));
   big("sent", parts(sum("sent_bps"), "bit/s"));
   big("received", parts(sum("received_bps"), "bit/s"));
-  put(at("sent-total"), bytes(sum("sent_bytes")) + " since the start");
-  put(at("received-total"), bytes(sum("received_bytes")) + " since the start");
+  put(at("sent-total"), bytes(sum("sent_bytes")) + " in all");
+  put(at("received-total"), bytes(sum("received_bytes")) + " in all");
   big("flow-count", [count(status.totals.flows_open), ""]);
-  put(at("flow-detail"), `${count(sum("active"))} active, ${count(status.totals.connecting)} connecting, ${count(status.totals.flows_total)} ever`);
+  put(at("flow-detail"), `${count(sum("active"))} active, ${count(status.totals.connecting)} connecting`);
   showGain(status.gain);
 }
 
 function showGain(gain) {
   big("gain", [gain.ratio === null ? NOTHING : "×" + gain.ratio.toFixed(gain.ratio < 9.95 ? 1 : 0), ""]);
-  const estimate = `${rate(gain.actual_bps)} instead of about ${rate(gain.end_to_end_bps)}`;
+  const estimate = `${rate(gain.actual_bps)} instead of ≈${rate(gain.end_to_end_bps)}`;
   put(at("gain-detail"), gain.ratio === null ? "no active connection tells" : estimate);
 }
 
