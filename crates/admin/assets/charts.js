@@ -42,7 +42,7 @@ export class Charts {
     const letter = parseFloat(getComputedStyle(this.#root).fontSize);
     const satellites = history.legs.filter((leg) => leg.satellite).length;
     history.legs.forEach((leg, index) => {
-      if (!this.#charts.has(leg.name)) this.#charts.set(leg.name, new Chart(this.#root, leg.name, this.#charts.size));
+      if (!this.#charts.has(leg.name)) this.#charts.set(leg.name, new Chart(this.#root, leg.name));
       const height = leg.satellite && satellites < 3 ? 128 : 80;
       const axis = index === history.legs.length - 1;
       this.#charts.get(leg.name).show(history, leg, { width, height, letter, axis });
@@ -103,11 +103,13 @@ function nearest(at, time, step) {
 
 // One leg: sent as an area, received as a dashed line, outages hatched over all of the height.
 class Chart {
-  constructor(root, name, number) {
+  static #count = 0;
+
+  constructor(root, name) {
     this.element = make("div", "chart");
     this.title = make("h3", "", name);
     this.svg = draw("svg", { role: "img" });
-    const hatch = "hatch-" + number + "-" + Math.floor(performance.now());
+    const hatch = "hatch-" + Chart.#count++;
     const pattern = draw("pattern", { id: hatch, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     pattern.append(draw("rect", { class: "hatch", width: 6, height: 6 }), draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 }));
     const definitions = draw("defs");

@@ -153,6 +153,11 @@ async fn who_does_not_answer_is_said_to_be_gone() {
     outside.go_on();
     browser.until("it is back", READY).await;
     assert_eq!(browser.run("return document.getElementById('notice').hidden").await, Value::Bool(true));
+    // An upgrade to another program brings another page.
+    browser.run("window.mark = 1").await;
+    outside.change(|status| (status.pid, status.program) = (4712, "another".into()));
+    browser.until("another page", "return window.mark === undefined").await;
+    browser.until("it is ready", READY).await;
     outside.change(|status| status.ready = false);
     browser.until("not ready", &says("state", "not ready")).await;
     outside.change(|status| status.draining = Some(Drain { left_s: Some(90.0) }));
@@ -222,14 +227,14 @@ async fn assert_fits(browser: &Browser, width: u32) {
         if seen[0] == width && seen[1].as_u64() <= Some(width.into()) {
             return;
         }
-        let wide = browser.run(WIDE).await;
+        let wide = browser.run(&WIDE.replace("WIDTH", &width.to_string())).await;
         assert!(std::time::Instant::now() < end, "{width} pixels, but {seen}: {wide}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 const WIDE: &str = "return [...document.querySelectorAll('*')] \
-     .filter((element) => element.getBoundingClientRect().right > innerWidth + 1) \
+     .filter((element) => element.getBoundingClientRect().right > WIDTH + 1) \
      .map((element) => element.tagName + '#' + element.id + '.' + element.className).slice(-5)";
 
 /// Texts whose contrast to their ground is below 4.5 (WCAG 2.2, success criterion 1.4.3), disabled buttons too.
