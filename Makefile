@@ -14,6 +14,7 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 	$(AS_ROOT) target/release/bentpipe demo
 
 test: setup lint ## everything that CI runs
+	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
 	$(CARGO) test --workspace --locked
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 

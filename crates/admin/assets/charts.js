@@ -5,6 +5,7 @@ import { SPANS } from "./history.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_BARS = 300;
+const HINT = "Point at a chart or at an outage to read it.";
 
 function draw(name, attributes = {}) {
   const element = document.createElementNS(SVG, name);
@@ -20,6 +21,7 @@ export class Charts {
   #history = null;
 
   constructor() {
+    put(this.#readout, HINT);
     this.#root.addEventListener("pointermove", (event) => this.#point(event));
     this.#root.addEventListener("pointerdown", (event) => this.#point(event));
     this.#root.addEventListener("pointerleave", () => this.#moveTo(null));
@@ -40,7 +42,7 @@ export class Charts {
     const letter = parseFloat(getComputedStyle(this.#root).fontSize);
     const satellites = history.legs.filter((leg) => leg.satellite).length;
     history.legs.forEach((leg, index) => {
-      if (!this.#charts.has(leg.name)) this.#charts.set(leg.name, new Chart(this.#root, leg.name, this.#charts.size));
+      if (!this.#charts.has(leg.name)) this.#charts.set(leg.name, new Chart(this.#root, leg.name));
       const height = leg.satellite && satellites < 3 ? 128 : 80;
       const axis = index === history.legs.length - 1;
       this.#charts.get(leg.name).show(history, leg, { width, height, letter, axis });
@@ -66,6 +68,7 @@ export class Charts {
 
   #moveTo(time) {
     this.#cursor = time;
+    put(this.#readout, HINT);
     this.#showCursor();
   }
 
@@ -73,7 +76,8 @@ export class Charts {
     const history = this.#history;
     const index = history && this.#cursor !== null ? nearest(history.at, this.#cursor, history.step) : -1;
     for (const chart of this.#charts.values()) chart.point(history, index < 0 ? null : history.at[index]);
-    put(this.#readout, index < 0 ? "" : clock(history.at[index]) + " · " + history.legs.map((leg) => value(leg, index)).join(" · "));
+    if (index < 0) return;
+    put(this.#readout, clock(history.at[index]) + " · " + history.legs.map((leg) => value(leg, index)).join(" · "));
   }
 }
 
@@ -99,11 +103,13 @@ function nearest(at, time, step) {
 
 // One leg: sent as an area, received as a dashed line, outages hatched over all of the height.
 class Chart {
-  constructor(root, name, number) {
+  static #count = 0;
+
+  constructor(root, name) {
     this.element = make("div", "chart");
     this.title = make("h3", "", name);
     this.svg = draw("svg", { role: "img" });
-    const hatch = "hatch-" + number + "-" + Math.floor(performance.now());
+    const hatch = "hatch-" + Chart.#count++;
     const pattern = draw("pattern", { id: hatch, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     pattern.append(draw("rect", { class: "hatch", width: 6, height: 6 }), draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 }));
     const definitions = draw("defs");
@@ -152,7 +158,7 @@ class Chart {
     const grid = [], labels = [];
     for (const bps of [0, top / 2, top]) {
       grid.push(draw("line", { class: "grid", x1: 0, x2: width, y1: y(bps), y2: y(bps) }));
-      if (bps) labels.push(text(rate(bps), 2, y(bps) - 3, "start"));
+      if (bps) labels.push(text(rate(bps).replace(/\.0+(?=\D)/, ""), 2, y(bps) - 3, "start"));
     }
     for (const time of ticks(history, width, letter)) {
       grid.push(draw("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: height }));
@@ -201,7 +207,7 @@ function niceAbove(value) {
 
 // Round times of day where the browser is, as far apart as their names need.
 function ticks(history, width, letter) {
-  const room = Math.max(2, Math.floor(width / (4.5 * letter)));
+  const room = Math.max(2, Math.floor(width / (6 * letter)));
   const lengths = [60, 120, 180, 300, 600, 3600, 7200, 10800, 21600, 43200];
   const length = lengths.find((step) => SPANS[history.step] / step <= room) ?? 43200;
   const zone = new Date(history.now * 1000).getTimezoneOffset() * 60;
@@ -217,7 +223,7 @@ const within = (history) =>
 // The time line of outages, and the same as a list.
 export class Lanes {
   #root = document.getElementById("lanes");
-  #readout = document.getElementById("bar-readout");
+  #readout = document.getElementById("readout");
   #list = document.getElementById("outage-list");
   #total = document.getElementById("outage-count");
   #lanes = new Map();
@@ -272,7 +278,7 @@ export class Lanes {
     for (const event of ["pointerenter", "focus", "click"]) {
       bar.addEventListener(event, () => put(this.#readout, bar.getAttribute("aria-label")));
     }
-    for (const event of ["pointerleave", "blur"]) bar.addEventListener(event, () => put(this.#readout, ""));
+    for (const event of ["pointerleave", "blur"]) bar.addEventListener(event, () => put(this.#readout, HINT));
     lane.track.append(bar);
     return bar;
   }

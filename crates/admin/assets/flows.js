@@ -7,7 +7,8 @@ export const FASTEST = 100;
 const narrow = matchMedia("(max-width: 55rem)");
 
 const retransmitted = (row) => row.end.retransmissions;
-const timeout = (row) => delay(row.end.rto_s) + (row.end.backoff ? " ×" + 2 ** Math.min(row.end.backoff, 30) : "");
+// With how often it has expired in a row.
+const timeout = (row) => delay(row.end.rto_s) + (row.end.backoff ? " (" + row.end.backoff + ")" : "");
 
 // Name, whether it is a number, what to sort by, what to show.
 const COLUMNS = [
@@ -18,7 +19,7 @@ const COLUMNS = [
   ["Up", true, (row) => row.flow.up_bps, (row) => rate(row.flow.up_bps)],
   ["RTT", true, (row) => row.end.srtt_s, (row) => (row.end.srtt_s ? delay(row.end.srtt_s) : NOTHING)],
   ["cwnd", true, (row) => row.end.cwnd, (row) => count(row.end.cwnd)],
-  ["RTO", true, (row) => row.end.rto_s, timeout],
+  ["RTO (backoff)", true, (row) => row.end.rto_s, timeout],
   ["Retrans", true, retransmitted, (row) => count(row.end.retransmissions)],
   ["Buffered", true, (row) => row.flow.buffered_bytes, (row) => bytes(row.flow.buffered_bytes)],
   ["Age", true, (row) => row.flow.age_s, (row) => span(row.flow.age_s)],
@@ -28,6 +29,7 @@ export class Flows {
   #rows = [];
   #matching = [];
   #total = 0;
+  #ever = 0;
   #pool = [];
   #page = 0;
   #filter = "";
@@ -56,9 +58,10 @@ export class Flows {
   }
 
   // Takes what the daemon said, to the question for `wanted` flows.
-  update(flows, total, satellites, wanted) {
-    this.#total = Math.max(total, flows.length);
-    this.#complete = wanted === "all" || flows.length >= total;
+  update(flows, totals, satellites, wanted) {
+    this.#total = Math.max(totals.flows_open, flows.length);
+    this.#ever = totals.flows_total;
+    this.#complete = wanted === "all" || flows.length >= totals.flows_open;
     this.#rows = flows.map((flow) => ({ flow, end: interestingEnd(flow, satellites) }));
     this.#show();
   }
@@ -141,7 +144,7 @@ export class Flows {
     const order = this.#sort ? "by " + COLUMNS[this.#sort.column][0] : "the fastest first";
     const loading = !this.#complete && this.wanted === "all" ? ", loading all…" : "";
     const matching = this.#filter ? `${count(this.#matching.length)} matching of ` : "";
-    put(document.getElementById("shown"), `${matching}${count(this.#total)}, ${order}${loading}`);
+    put(document.getElementById("shown"), `${matching}${count(this.#total)} now, ${order}${loading}; ${count(this.#ever)} since the start`);
     put(document.getElementById("page-number"), `${this.#page + 1} of ${pages}`);
     document.getElementById("previous").disabled = this.#page === 0;
     document.getElementById("next").disabled = this.#page >= pages - 1;

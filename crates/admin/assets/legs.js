@@ -2,7 +2,7 @@
 
 import { bytes, count, delay, make, NOTHING, percent, put, rate, span } from "./format.js";
 
-// What a card says, in this order; those that say nothing are left out.
+// What a card says, in this order.
 const FIGURES = [
   ["RTT", (leg) => delay(leg.srtt_s)],
   ["shortest RTT", (leg) => delay(leg.min_rtt_s)],
@@ -34,7 +34,10 @@ export class Legs {
   }
 
   #card(name) {
-    const card = { element: make("article", "leg"), status: make("span", "status"), about: make("p", "muted"), rate: make("p") };
+    const card = { element: make("article", "leg"), status: make("span", "status"), about: make("p", "muted"), rate: make("p", "rate") };
+    card.sends = make("span");
+    card.receives = make("span");
+    card.rate.append(card.sends, card.receives);
     const title = make("h3");
     title.append(make("span", "", name), card.status);
     card.meter = make("div", "meter");
@@ -58,8 +61,9 @@ function fill(card, leg) {
   const gone = leg.outage_s !== null;
   card.element.classList.toggle("gone", gone);
   put(card.status, gone ? "✕ nothing heard for " + span(leg.outage_s) : leg.active ? "● working" : "○ at rest");
-  put(card.about, [leg.interface ?? "every other interface", leg.congestion].filter(Boolean).join(", "));
-  const capacity = leg.explicit?.capacity_bps || leg.rate_bps;
+  const measured = leg.explicit?.capacity_bps, capacity = measured || leg.rate_bps;
+  const carries = capacity ? `carries ${rate(capacity)}` + (measured ? "" : " by its configuration") : null;
+  put(card.about, [leg.interface ?? "every other interface", leg.congestion, carries].filter(Boolean).join(", "));
   card.meter.hidden = !capacity;
   if (capacity) {
     const share = Math.min(100, (100 * leg.sent_bps) / capacity);
@@ -67,11 +71,7 @@ function fill(card, leg) {
     card.meter.setAttribute("aria-valuenow", share.toFixed(0));
     card.meter.setAttribute("aria-valuetext", `${rate(leg.sent_bps)} of ${rate(capacity)}`);
   }
-  const of = capacity ? ` of ${rate(capacity)}${leg.explicit?.capacity_bps ? " measured" : ""}` : "";
-  put(card.rate, `sends ${rate(leg.sent_bps)}${of}, receives ${rate(leg.received_bps)}`);
-  FIGURES.forEach(([, figure], index) => {
-    const text = figure(leg);
-    card.values[index].parentNode.hidden = text === NOTHING;
-    put(card.values[index], text);
-  });
+  put(card.sends, "sends " + rate(leg.sent_bps));
+  put(card.receives, "receives " + rate(leg.received_bps));
+  FIGURES.forEach(([, figure], index) => put(card.values[index], figure(leg)));
 }

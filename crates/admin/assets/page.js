@@ -17,7 +17,7 @@ const charts = new Charts(), lanes = new Lanes(), legs = new Legs();
 const flows = new Flows(poll);
 
 let step = 1;
-let pid = null;
+let pid = null, program = null;
 let heard = null; // when the daemon last answered, by this browser's steady clock and by its time of day
 let problem = null; // why it did not, the last time
 let failures = 0;
@@ -25,23 +25,24 @@ let paused = false;
 let asking = false, askAgain = false, timer = 0;
 let last = null; // its last status
 
-class Refused extends Error {}
+class Unheard extends Error {}
+class Refused extends Unheard {}
 
 async function ask(path) {
   let response;
   try {
     response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
   } catch (error) {
-    throw new Error(error.name === "TimeoutError" ? "no answer within " + PATIENCE_MS / 1000 + " s" : "no connection", { cause: error });
+    throw new Unheard(error.name === "TimeoutError" ? "no answer within " + PATIENCE_MS / 1000 + " s" : "no connection", { cause: error });
   }
   if (response.status === 401 || response.status === 403) {
     throw new Refused("the daemon asks for its token: open this page with ?token= and the first line of its token file");
   }
-  if (!response.ok) throw new Error("the daemon answered " + response.status);
+  if (!response.ok) throw new Unheard("the daemon answered " + response.status);
   try {
     return await response.json();
   } catch (error) {
-    throw new Error("the answer broke off", { cause: error });
+    throw new Unheard("the answer broke off", { cause: error });
   }
 }
 
@@ -61,7 +62,7 @@ async function poll() {
     failures = 0;
     problem = null;
   } catch (error) {
-    if (!(error instanceof Error) || error instanceof TypeError) console.error(error);
+    if (!(error instanceof Unheard)) console.error(error);
     failures += 1;
     problem = error;
   }
@@ -79,6 +80,9 @@ function waitAfter(took) {
 async function askBoth() {
   const wanted = flows.wanted;
   const status = await ask("status?flows=" + wanted);
+  // Another program may say other things: it has its own page.
+  if (program !== null && program !== status.program) location.reload();
+  program = status.program;
   // After an upgrade the successor's history is asked for from its beginning.
   if (pid !== status.pid) Object.values(histories).forEach((history) => history.clear());
   pid = status.pid;
@@ -87,7 +91,7 @@ async function askBoth() {
   const satellites = new Set(status.legs.filter((leg) => leg.interface !== null).map((leg) => leg.name));
   showFigures(status, satellites);
   legs.show(status.legs);
-  flows.update(status.flows, status.totals.flows_open, satellites, wanted);
+  flows.update(status.flows, status.totals, satellites, wanted);
   const history = histories[step];
   const answer = await ask(`history?step=${history.step}&since=${history.since}`);
   if (answer.step === history.step) history.add(answer);
@@ -119,16 +123,16 @@ function showFigures(status, satellites) {
   put(at("uptime"), span(status.uptime_s) + (status.upgrades ? `, ${count(status.upgrades)} ${status.upgrades === 1 ? "upgrade" : "upgrades"}` : ""));
   big("sent", parts(sum("sent_bps"), "bit/s"));
   big("received", parts(sum("received_bps"), "bit/s"));
-  put(at("sent-total"), bytes(sum("sent_bytes")) + " since the start");
-  put(at("received-total"), bytes(sum("received_bytes")) + " since the start");
+  put(at("sent-total"), bytes(sum("sent_bytes")) + " in all");
+  put(at("received-total"), bytes(sum("received_bytes")) + " in all");
   big("flow-count", [count(status.totals.flows_open), ""]);
-  put(at("flow-detail"), `${count(sum("active"))} active, ${count(status.totals.connecting)} connecting, ${count(status.totals.flows_total)} ever`);
+  put(at("flow-detail"), `${count(sum("active"))} active, ${count(status.totals.connecting)} connecting`);
   showGain(status.gain);
 }
 
 function showGain(gain) {
   big("gain", [gain.ratio === null ? NOTHING : "×" + gain.ratio.toFixed(gain.ratio < 9.95 ? 1 : 0), ""]);
-  const estimate = `${rate(gain.actual_bps)} instead of about ${rate(gain.end_to_end_bps)}`;
+  const estimate = `${rate(gain.actual_bps)} instead of ≈${rate(gain.end_to_end_bps)}`;
   put(at("gain-detail"), gain.ratio === null ? "no active connection tells" : estimate);
 }
 
@@ -147,7 +151,7 @@ function showOutage(all, history) {
 
 // What the daemon is up to, and what that means.
 function situation() {
-  if (problem) return ["lost", problem instanceof Refused ? "no access" : "connection lost", lostNotice()];
+  if (problem) return ["lost", lostName(), lostNotice()];
   if (paused) return ["paused", "paused", `Paused: what you see is of ${heard ? clock(heard.clock) : "before"}.`];
   if (!last) return ["waiting", "connecting", ""];
   if (last.draining) {
@@ -159,8 +163,14 @@ function situation() {
   return ["ready", "ready", ""];
 }
 
+function lostName() {
+  if (problem instanceof Refused) return "no access";
+  return problem instanceof Unheard ? "connection lost" : "page failed";
+}
+
 function lostNotice() {
   const reason = problem.message;
+  if (!(problem instanceof Unheard)) return `This page has failed and shows what it can: ${reason}. Load it again.`;
   if (!heard) return `No answer from the daemon yet: ${reason}.`;
   const ago = span((performance.now() - heard.steady) / 1000);
   return `No answer from the daemon (${reason}): last heard ${ago} ago, at ${clock(heard.clock)}. What you see is from then.`;
