@@ -22,17 +22,10 @@ pub(crate) struct Account {
     server: EndAccount,
     /// When it was looked at, or opened.
     looked: Instant,
-    pace: Pace,
-}
-
-/// What has passed through the relay, as it was at the last look.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// Towards the server, towards the client.
+    /// What had passed through the relay then, towards the server and towards the client, and when that was last seen to
+    /// have grown.
     bytes: (u64, u64),
-    /// The same in a second, bit/s.
-    pub(crate) rates: (f64, f64),
-    pub(crate) moved: Instant,
+    moved: Instant,
 }
 
 #[derive(Debug)]
@@ -64,7 +57,8 @@ impl Account {
             client: EndAccount::open(client, Seen::default()),
             server: EndAccount::open(server, syn),
             looked: now,
-            pace: Pace { bytes: (0, 0), rates: (0.0, 0.0), moved: now },
+            bytes: (0, 0),
+            moved: now,
         }
     }
 
@@ -74,7 +68,7 @@ impl Account {
         for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
             end.seen = info.map_or(end.seen, |info| Seen::of(&info));
         }
-        self.pace.bytes = bytes;
+        self.bytes = bytes;
         self
     }
 
@@ -83,8 +77,15 @@ impl Account {
         self.number
     }
 
-    pub(crate) fn pace(&self) -> Pace {
-        self.pace
+    /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself moves bytes in large
+    /// steps where sockets have large buffers.
+    pub(crate) fn rates(&self) -> (f64, f64) {
+        (self.server.share.sent_bps as f64, self.client.share.sent_bps as f64)
+    }
+
+    /// When something was last seen to have passed through the relay.
+    pub(crate) fn moved(&self) -> Instant {
+        self.moved
     }
 
     pub(crate) fn leg(&self, side: Side) -> &str {
@@ -101,15 +102,11 @@ impl Account {
 
     /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the last time: then
     /// the sockets are worth a look.
-    pub(crate) fn note_pace(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
-        let seconds = now.saturating_duration_since(self.looked).max(LEAST).as_secs_f64();
-        let rate = |now: u64, before: u64| (now - before) as f64 * 8.0 / seconds;
-        let has_moved = bytes != self.pace.bytes;
-        self.pace = Pace {
-            rates: (rate(bytes.0, self.pace.bytes.0), rate(bytes.1, self.pace.bytes.1)),
-            bytes,
-            moved: if has_moved { now } else { self.pace.moved },
-        };
+    pub(crate) fn note_bytes(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
+        let has_moved = bytes != self.bytes;
+        if has_moved {
+            (self.bytes, self.moved) = (bytes, now);
+        }
         has_moved || self.client.share.active + self.server.share.active > 0
     }
 
