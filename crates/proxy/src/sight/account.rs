@@ -46,6 +46,14 @@ struct Seen {
     segments_in: u32,
 }
 
+/// What is seen of a socket at a look.
+struct Sighting {
+    info: TcpInfo,
+    /// Since the last one.
+    news: Totals,
+    look: Look,
+}
+
 impl Account {
     /// For a flow between these legs, the client's and the server's, neither of whose sockets has sent anything but the
     /// upstream one its SYN.
@@ -126,24 +134,25 @@ impl Account {
     }
 
     fn note(&mut self, now: Instant, infos: [Option<TcpInfo>; 2], is_last: bool) {
-        let rtts = infos.map(|info| info.map_or(Duration::ZERO, |info| info.srtt));
-        let since = self.looked;
-        self.looked = now;
-        for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
-            let Some(info) = info else { continue };
-            let news = end.seen.take_in(&info);
-            let look = look(&info, now, since, news.segments_in > 0);
-            let share = if is_last {
-                Share::default()
-            } else {
-                end.share_of(&info, news.totals.moved, now, now - since, rtts[0] + rtts[1], look.waits)
-            };
+        let rtt = infos.iter().flatten().map(|info| info.srtt).sum();
+        let since = std::mem::replace(&mut self.looked, now);
+        let [client, server] = infos;
+        let seen = [
+            client.map(|info| self.client.take_in(info, now, since)),
+            server.map(|info| self.server.take_in(info, now, since)),
+        ];
+        // Where bytes wait in large buffers one end may rest for a while; the flow does not.
+        let is_active = !is_last && seen.iter().flatten().any(Sighting::is_active);
+        for (end, seen) in [&mut self.client, &mut self.server].into_iter().zip(seen) {
+            let Some(seen) = seen else { continue };
+            let share = if is_active { end.share_of(&seen, now, now - since, rtt) } else { Share::default() };
+            let min_rtt = seen.info.min_rtt;
             let finding = Finding {
-                news: news.totals,
+                news: seen.news,
                 before: std::mem::replace(&mut end.share, share),
                 after: share,
-                look,
-                min_rtt: Some(info.min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
+                look: seen.look,
+                min_rtt: Some(min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
                 is_last,
             };
             end.leg.note(now, &finding);
@@ -157,19 +166,16 @@ impl EndAccount {
         Self { leg, seen, share: Share::default() }
     }
 
-    /// What the connection does, from what it has done since the last look.
-    fn share_of(
-        &self,
-        info: &TcpInfo,
-        moved: Moved,
-        now: Instant,
-        elapsed: Duration,
-        rtt: Duration,
-        waits: bool,
-    ) -> Share {
-        if moved == Moved::default() && !waits {
-            return Share::default();
-        }
+    fn take_in(&mut self, info: TcpInfo, now: Instant, since: Instant) -> Sighting {
+        let segments_in = self.seen.segments_in;
+        let news = self.seen.take_in(&info);
+        let look = look(&info, now, since, info.segments_in != segments_in);
+        Sighting { info, news, look }
+    }
+
+    /// What the connection does, from what it has done in the time since the last look.
+    fn share_of(&self, seen: &Sighting, now: Instant, elapsed: Duration, rtt: Duration) -> Share {
+        let Sighting { info, news: Totals { moved, .. }, .. } = seen;
         let seconds = elapsed.max(LEAST).as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
         let share = Share {
@@ -188,17 +194,17 @@ impl EndAccount {
     }
 }
 
+impl Sighting {
+    fn is_active(&self) -> bool {
+        self.news.moved != Moved::default() || self.look.waits
+    }
+}
+
 /// The legs count it no more.
 impl Drop for EndAccount {
     fn drop(&mut self) {
         self.leg.leave(self.share);
     }
-}
-
-/// What a socket has done between two looks.
-struct News {
-    totals: Totals,
-    segments_in: u32,
 }
 
 impl Seen {
@@ -214,7 +220,7 @@ impl Seen {
     }
 
     /// What is new since it was seen last; the kernel's 32-bit numbers wrap.
-    fn take_in(&mut self, info: &TcpInfo) -> News {
+    fn take_in(&mut self, info: &TcpInfo) -> Totals {
         let now = Self::of(info);
         // A SYN that is counted before it is acknowledged makes the first look find less than nothing.
         let before = std::mem::replace(self, Self { acked: now.acked.max(self.acked), ..now });
@@ -222,14 +228,13 @@ impl Seen {
             sent: now.acked.saturating_sub(before.acked),
             received: now.received.saturating_sub(before.received),
         };
-        let totals = Totals {
+        Totals {
             moved,
             segments: now.segments.wrapping_sub(before.segments).into(),
             retransmissions: now.retransmissions.wrapping_sub(before.retransmissions).into(),
             // The kernel has 16 bits for it.
             timeouts: u64::from(now.timeouts.wrapping_sub(before.timeouts) as u16),
-        };
-        News { totals, segments_in: now.segments_in.wrapping_sub(before.segments_in) }
+        }
     }
 }
 
@@ -251,3 +256,6 @@ fn look(info: &TcpInfo, now: Instant, since: Instant, has_received: bool) -> Loo
                 || probes && info.unanswered_probes > 1),
     }
 }
+
+#[cfg(test)]
+mod tests;
