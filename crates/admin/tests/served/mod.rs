@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Client, Identity, Order, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
@@ -67,7 +68,7 @@ impl Served {
         let figures = Figures::default();
         let identity = Identity { config: "/etc/bentpipe.toml".into(), program: "8:1:2".into() };
         let (sender, orders) = mpsc::channel();
-        let admin = Some(serve(&sockets, figures.clone(), identity, sender).unwrap());
+        let admin = Some(serve(&sockets, figures.clone(), identity, Recorder::default(), sender).unwrap());
         Self { figures, orders, sockets, admin, folder }
     }
 

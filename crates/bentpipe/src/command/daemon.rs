@@ -1,6 +1,6 @@
 //! Which daemon a command speaks with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bentpipe_admin::{Client, ClientError, Flows};
 use clap::Args;
@@ -17,6 +17,10 @@ impl Folder {
     /// Who speaks with the daemon.
     pub(super) fn client(&self) -> Result<Client, ClientError> {
         Client::new(&self.folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.folder
     }
 }
 

@@ -1,8 +1,10 @@
 use std::process::ExitCode;
 
+use bentpipe_admin::Flows;
 use clap::Args;
 
 use super::daemon::Folder;
+use super::{program, upgrade};
 
 /// Tell the running daemon to read its configuration again, without harm to any connection.
 ///
@@ -11,11 +13,24 @@ use super::daemon::Folder;
 pub(crate) struct Reload {
     #[command(flatten)]
     folder: Folder,
+    /// Where this program is another one than the daemon's, let it take the daemon's place instead, as `bentpipe upgrade` does:
+    /// it reads the configuration, too.
+    #[arg(long)]
+    upgrade: bool,
 }
 
 impl Reload {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        self.folder.client()?.reload()?;
+        let client = self.folder.client()?;
+        if self.upgrade {
+            let status = client.status(Flows::Most(0))?;
+            if status.program != program::identity() {
+                let pid = upgrade::take_over(self.folder.path(), status.config.as_ref())?;
+                super::print(&format!("process {pid} has taken over and goes by the new configuration\n"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        client.reload()?;
         super::print("the daemon goes by the new configuration\n")?;
         Ok(ExitCode::SUCCESS)
     }

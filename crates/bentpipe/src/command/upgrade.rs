@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
-use bentpipe_admin::{Client, Flows};
+use bentpipe_admin::Flows;
 use clap::Args;
 
+use super::daemon::Folder;
 use super::run::READY;
 
 /// Let this program take the place of the daemon that runs, with its listeners and its connections.
@@ -18,16 +19,15 @@ pub(crate) struct Upgrade {
     /// The configuration; by default the one that the running daemon reads.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The folder of the running daemon's sockets (admin.folder).
-    #[arg(long, value_name = "DIR", default_value = "/run/bentpipe")]
-    folder: PathBuf,
+    #[command(flatten)]
+    folder: Folder,
 }
 
 impl Upgrade {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let status = Client::new(&self.folder)?.status(Flows::Most(0))?;
+        let status = self.folder.client()?.status(Flows::Most(0))?;
         let config = self.config.unwrap_or_else(|| status.config.into());
-        let pid = take_over(&self.folder, &config)?;
+        let pid = take_over(self.folder.path(), &config)?;
         super::tell(format_args!("process {pid} has taken over from {} ({})", status.pid, status.version));
         Ok(ExitCode::SUCCESS)
     }

@@ -25,7 +25,7 @@ impl Flow {
         // What waits in the kernel to be acknowledged takes memory there.
         let is_busy = self.watched_over.memory > 0 || self.phase != Phase::Relaying;
         let Some(account) = self.account.as_mut().filter(|account| account.is_due(now)) else { return };
-        let is_worth_it = account.note_pace(now, bytes) || is_busy;
+        let is_worth_it = account.note_bytes(now, bytes) || is_busy;
         let infos = if is_worth_it { self.infos() } else { [None; 2] };
         match &mut self.account {
             Some(account) if is_worth_it => account.look(now, infos),
@@ -43,14 +43,14 @@ impl Flow {
 
     /// By which flows are told in order: the rate, bit/s, and bytes. Nothing of a flow that is known to no leg.
     pub(crate) fn rank(&self) -> Option<(f64, u64)> {
-        let (up, down) = self.account.as_ref()?.pace().rates;
+        let (up, down) = self.account.as_ref()?.rates();
         Some((up + down, self.up.bytes() + self.down.bytes()))
     }
 
     /// Everything that is known of it; nothing if its sockets cannot be read.
     pub(crate) fn report(&self, now: Instant) -> Option<FlowReport> {
         let account = self.account.as_ref()?;
-        let pace = account.pace();
+        let (up_bps, down_bps) = account.rates();
         let [client, server] = self.infos();
         let (up_bytes, down_bytes) = self.bytes();
         Some(FlowReport {
@@ -60,11 +60,11 @@ impl Flow {
             weight: u8::try_from(self.way.path.weight.get()).unwrap_or(u8::MAX),
             phase: self.phase.into(),
             age_s: now.saturating_duration_since(self.since).as_secs_f64(),
-            idle_s: now.saturating_duration_since(pace.moved).as_secs_f64(),
+            idle_s: now.saturating_duration_since(account.moved()).as_secs_f64(),
             up_bytes,
             down_bytes,
-            up_bps: pace.rates.0,
-            down_bps: pace.rates.1,
+            up_bps,
+            down_bps,
             buffered_bytes: self.watched_over.memory as u64,
             client_end: end(account.leg(Side::Client), &client?),
             server_end: end(account.leg(Side::Server), &server?),

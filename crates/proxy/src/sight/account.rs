@@ -22,17 +22,10 @@ pub(crate) struct Account {
     server: EndAccount,
     /// When it was looked at, or opened.
     looked: Instant,
-    pace: Pace,
-}
-
-/// What has passed through the relay, as it was at the last look.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// Towards the server, towards the client.
+    /// What had passed through the relay then, towards the server and towards the client, and when that was last seen to
+    /// have grown.
     bytes: (u64, u64),
-    /// The same in a second, bit/s.
-    pub(crate) rates: (f64, f64),
-    pub(crate) moved: Instant,
+    moved: Instant,
 }
 
 #[derive(Debug)]
@@ -53,6 +46,14 @@ struct Seen {
     segments_in: u32,
 }
 
+/// What is seen of a socket at a look.
+struct Sighting {
+    info: TcpInfo,
+    /// Since the last one.
+    news: Totals,
+    look: Look,
+}
+
 impl Account {
     /// For a flow between these legs, the client's and the server's, neither of whose sockets has sent anything but the
     /// upstream one its SYN.
@@ -64,7 +65,8 @@ impl Account {
             client: EndAccount::open(client, Seen::default()),
             server: EndAccount::open(server, syn),
             looked: now,
-            pace: Pace { bytes: (0, 0), rates: (0.0, 0.0), moved: now },
+            bytes: (0, 0),
+            moved: now,
         }
     }
 
@@ -74,7 +76,7 @@ impl Account {
         for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
             end.seen = info.map_or(end.seen, |info| Seen::of(&info));
         }
-        self.pace.bytes = bytes;
+        self.bytes = bytes;
         self
     }
 
@@ -83,8 +85,15 @@ impl Account {
         self.number
     }
 
-    pub(crate) fn pace(&self) -> Pace {
-        self.pace
+    /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself moves bytes in large
+    /// steps where sockets have large buffers.
+    pub(crate) fn rates(&self) -> (f64, f64) {
+        (self.server.share.sent_bps as f64, self.client.share.sent_bps as f64)
+    }
+
+    /// When something was last seen to have passed through the relay.
+    pub(crate) fn moved(&self) -> Instant {
+        self.moved
     }
 
     pub(crate) fn leg(&self, side: Side) -> &str {
@@ -101,15 +110,11 @@ impl Account {
 
     /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the last time: then
     /// the sockets are worth a look.
-    pub(crate) fn note_pace(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
-        let seconds = now.saturating_duration_since(self.looked).max(LEAST).as_secs_f64();
-        let rate = |now: u64, before: u64| (now - before) as f64 * 8.0 / seconds;
-        let has_moved = bytes != self.pace.bytes;
-        self.pace = Pace {
-            rates: (rate(bytes.0, self.pace.bytes.0), rate(bytes.1, self.pace.bytes.1)),
-            bytes,
-            moved: if has_moved { now } else { self.pace.moved },
-        };
+    pub(crate) fn note_bytes(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
+        let has_moved = bytes != self.bytes;
+        if has_moved {
+            (self.bytes, self.moved) = (bytes, now);
+        }
         has_moved || self.client.share.active + self.server.share.active > 0
     }
 
@@ -129,24 +134,25 @@ impl Account {
     }
 
     fn note(&mut self, now: Instant, infos: [Option<TcpInfo>; 2], is_last: bool) {
-        let rtts = infos.map(|info| info.map_or(Duration::ZERO, |info| info.srtt));
-        let since = self.looked;
-        self.looked = now;
-        for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
-            let Some(info) = info else { continue };
-            let news = end.seen.take_in(&info);
-            let look = look(&info, now, since, news.segments_in > 0);
-            let share = if is_last {
-                Share::default()
-            } else {
-                end.share_of(&info, news.totals.moved, now, now - since, rtts[0] + rtts[1], look.waits)
-            };
+        let rtt = infos.iter().flatten().map(|info| info.srtt).sum();
+        let since = std::mem::replace(&mut self.looked, now);
+        let [client, server] = infos;
+        let seen = [
+            client.map(|info| self.client.take_in(info, now, since)),
+            server.map(|info| self.server.take_in(info, now, since)),
+        ];
+        // Where bytes wait in large buffers one end may rest for a while; the flow does not.
+        let is_active = !is_last && seen.iter().flatten().any(Sighting::is_active);
+        for (end, seen) in [&mut self.client, &mut self.server].into_iter().zip(seen) {
+            let Some(seen) = seen else { continue };
+            let share = if is_active { end.share_of(&seen, now, now - since, rtt) } else { Share::default() };
+            let min_rtt = seen.info.min_rtt;
             let finding = Finding {
-                news: news.totals,
+                news: seen.news,
                 before: std::mem::replace(&mut end.share, share),
                 after: share,
-                look,
-                min_rtt: Some(info.min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
+                look: seen.look,
+                min_rtt: Some(min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
                 is_last,
             };
             end.leg.note(now, &finding);
@@ -160,19 +166,16 @@ impl EndAccount {
         Self { leg, seen, share: Share::default() }
     }
 
-    /// What the connection does, from what it has done since the last look.
-    fn share_of(
-        &self,
-        info: &TcpInfo,
-        moved: Moved,
-        now: Instant,
-        elapsed: Duration,
-        rtt: Duration,
-        waits: bool,
-    ) -> Share {
-        if moved == Moved::default() && !waits {
-            return Share::default();
-        }
+    fn take_in(&mut self, info: TcpInfo, now: Instant, since: Instant) -> Sighting {
+        let segments_in = self.seen.segments_in;
+        let news = self.seen.take_in(&info);
+        let look = look(&info, now, since, info.segments_in != segments_in);
+        Sighting { info, news, look }
+    }
+
+    /// What the connection does, from what it has done in the time since the last look.
+    fn share_of(&self, seen: &Sighting, now: Instant, elapsed: Duration, rtt: Duration) -> Share {
+        let Sighting { info, news: Totals { moved, .. }, .. } = seen;
         let seconds = elapsed.max(LEAST).as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
         let share = Share {
@@ -191,17 +194,17 @@ impl EndAccount {
     }
 }
 
+impl Sighting {
+    fn is_active(&self) -> bool {
+        self.news.moved != Moved::default() || self.look.waits
+    }
+}
+
 /// The legs count it no more.
 impl Drop for EndAccount {
     fn drop(&mut self) {
         self.leg.leave(self.share);
     }
-}
-
-/// What a socket has done between two looks.
-struct News {
-    totals: Totals,
-    segments_in: u32,
 }
 
 impl Seen {
@@ -217,7 +220,7 @@ impl Seen {
     }
 
     /// What is new since it was seen last; the kernel's 32-bit numbers wrap.
-    fn take_in(&mut self, info: &TcpInfo) -> News {
+    fn take_in(&mut self, info: &TcpInfo) -> Totals {
         let now = Self::of(info);
         // A SYN that is counted before it is acknowledged makes the first look find less than nothing.
         let before = std::mem::replace(self, Self { acked: now.acked.max(self.acked), ..now });
@@ -225,14 +228,13 @@ impl Seen {
             sent: now.acked.saturating_sub(before.acked),
             received: now.received.saturating_sub(before.received),
         };
-        let totals = Totals {
+        Totals {
             moved,
             segments: now.segments.wrapping_sub(before.segments).into(),
             retransmissions: now.retransmissions.wrapping_sub(before.retransmissions).into(),
             // The kernel has 16 bits for it.
             timeouts: u64::from(now.timeouts.wrapping_sub(before.timeouts) as u16),
-        };
-        News { totals, segments_in: now.segments_in.wrapping_sub(before.segments_in) }
+        }
     }
 }
 
@@ -254,3 +256,6 @@ fn look(info: &TcpInfo, now: Instant, since: Instant, has_received: bool) -> Loo
                 || probes && info.unanswered_probes > 1),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,9 +78,9 @@ pub struct FlowReport {
     pub up_bytes: u64,
     /// Bytes written to the client so far.
     pub down_bytes: u64,
-    /// The same in the last second, bit/s.
+    /// Bytes that the server acknowledged in the last second or so, bit/s.
     pub up_bps: f64,
-    /// The same towards the client.
+    /// Bytes that the client acknowledged in the last second or so, bit/s.
     pub down_bps: f64,
     /// Memory in buffers, the kernel's included.
     pub buffered_bytes: u64,

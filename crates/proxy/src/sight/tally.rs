@@ -315,3 +315,6 @@ impl Shortest {
         self.began.map(|began| now.saturating_duration_since(began))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -366,6 +366,14 @@ impl Running {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
     }
 
+    /// How long it takes to find out about its flows, at most `most` of them, and of how many it tells.
+    pub fn survey(&mut self, most: usize) -> (Duration, usize) {
+        writeln!(self.stdin.as_mut().unwrap(), "survey {most}").unwrap();
+        let line = self.line().expect("the daemon answers");
+        let (micros, found) = line.split_once(' ').unwrap();
+        (Duration::from_micros(micros.parse().unwrap()), found.parse().unwrap())
+    }
+
     /// What can be seen of it as soon as that is what is waited for.
     pub fn wait_to_see(&mut self, what: &str, is_seen: impl Fn(&Seen) -> bool) -> Seen {
         let start = Instant::now();
@@ -590,6 +598,10 @@ pub fn be_daemon_if_asked() -> bool {
                     daemon
                 }
             };
+        } else if let Some(most) = request.strip_prefix("survey ") {
+            let start = Instant::now();
+            let found = daemon.sight().flows(most.parse().unwrap()).len();
+            println!("{} {found}", start.elapsed().as_micros());
         } else if request == "sight" {
             println!("{}", what_is_seen(&daemon.sight()));
         } else if request == "reload" {
