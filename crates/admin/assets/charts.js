@@ -110,8 +110,12 @@ class Chart {
     this.title = make("h3", "", name);
     this.svg = draw("svg", { role: "img" });
     const hatch = "hatch-" + Chart.#count++;
-    const pattern = draw("pattern", { id: hatch, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-    pattern.append(draw("rect", { class: "hatch", width: 6, height: 6 }), draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 }));
+    const size = { width: 6, height: 6 };
+    const pattern = draw("pattern", {
+      id: hatch, ...size, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)",
+    });
+    const line = draw("line", { class: "hatch-line", x1: 1, x2: 1, y2: 6 });
+    pattern.append(draw("rect", { class: "hatch", ...size }), line);
     const definitions = draw("defs");
     definitions.append(pattern);
     this.hatch = "url(#" + hatch + ")";
@@ -136,7 +140,8 @@ class Chart {
     const top = niceAbove(most);
     const x = (time) => ((time - history.begin) / SPANS[history.step]) * width;
     const y = (bps) => height - (bps / top) * (height - letter);
-    const lines = (column) => runs(history, column).map((run) => run.map(([time, bps]) => [x(time).toFixed(1), y(bps).toFixed(1)]));
+    const place = ([time, bps]) => [x(time).toFixed(1), y(bps).toFixed(1)];
+    const lines = (column) => runs(history, column).map((run) => run.map(place));
     const sent = lines(leg.sent);
     this.sent.setAttribute("d", sent.map(path).join(""));
     this.area.setAttribute("d", sent.map((run) => `${path(run)}V${height}H${run[0][0]}Z`).join(""));
@@ -144,14 +149,16 @@ class Chart {
     this.#showGrid(history, { x, y, top, width, height, letter, axis });
     this.#showOutages(history, leg.name, x, height);
     const last = leg.sent.length - 1;
-    this.svg.setAttribute("aria-label", last < 0 ? leg.name : `${leg.name}: at most ${rate(most)}; last ${value(leg, last)}`);
+    const label = last < 0 ? leg.name : `${leg.name}: at most ${rate(most)}; last ${value(leg, last)}`;
+    this.svg.setAttribute("aria-label", label);
   }
 
   point(history, time) {
     this.cursor.setAttribute("visibility", time === null ? "hidden" : "visible");
     if (time === null || !this.box) return;
     const x = ((time - history.begin) / SPANS[history.step]) * this.box.width;
-    for (const [key, at] of Object.entries({ x1: x, x2: x, y1: 0, y2: this.box.height })) this.cursor.setAttribute(key, at);
+    const line = { x1: x, x2: x, y1: 0, y2: this.box.height };
+    for (const [key, at] of Object.entries(line)) this.cursor.setAttribute(key, at);
   }
 
   #showGrid(history, { x, y, top, width, height, letter, axis }) {
@@ -212,13 +219,17 @@ function ticks(history, width, letter) {
   const length = lengths.find((step) => SPANS[history.step] / step <= room) ?? 43200;
   const zone = new Date(history.now * 1000).getTimezoneOffset() * 60;
   const times = [];
+  // A name at the very edge would be cut off.
   const edge = (SPANS[history.step] * 1.6 * letter) / width;
-  for (let time = Math.ceil((history.begin + edge - zone) / length) * length + zone; time <= history.now - edge; time += length) times.push(time);
+  const first = Math.ceil((history.begin + edge - zone) / length) * length + zone;
+  for (let time = first; time <= history.now - edge; time += length) times.push(time);
   return times;
 }
 
-const within = (history) =>
-  history.outages.filter((outage) => outage.began <= history.now && (outage.ended ?? history.now) >= history.begin).slice(-MOST_BARS);
+function within(history) {
+  const shown = (outage) => outage.began <= history.now && (outage.ended ?? history.now) >= history.begin;
+  return history.outages.filter(shown).slice(-MOST_BARS);
+}
 
 // The time line of outages, and the same as a list.
 export class Lanes {
@@ -231,7 +242,8 @@ export class Lanes {
 
   show(history) {
     const shown = within(history);
-    const wanted = new Set([...history.legs.filter((leg) => leg.satellite).map((leg) => leg.name), ...shown.map((outage) => outage.leg)]);
+    const satellites = history.legs.filter((leg) => leg.satellite).map((leg) => leg.name);
+    const wanted = new Set([...satellites, ...shown.map((outage) => outage.leg)]);
     for (const [name, lane] of this.#lanes) {
       if (!wanted.has(name)) {
         lane.element.remove();
@@ -242,7 +254,8 @@ export class Lanes {
       if (!this.#lanes.has(name)) this.#lanes.set(name, this.#lane(name));
       this.#showBars(history, this.#lanes.get(name), shown.filter((outage) => outage.leg === name));
     }
-    put(this.#total, history.outages.length ? `${shown.length} in this time, ${history.outages.length} known` : "none so far");
+    const known = history.outages.length;
+    put(this.#total, known ? `${shown.length} in this time, ${known} known` : "none so far");
     this.#showList(history);
   }
 

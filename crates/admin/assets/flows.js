@@ -1,11 +1,12 @@
-// The table of flows: the fastest by default; all of them where it is sorted, filtered or turned over. It never has more rows
-// in the document than a page.
+// The table of flows: the fastest by default; all of them where it is sorted, filtered or turned over. It never has
+// more rows in the document than a page.
 
 import { bytes, count, delay, make, NOTHING, put, rate, span } from "./format.js";
 
 export const FASTEST = 100;
 const narrow = matchMedia("(max-width: 55rem)");
 
+const leg = (row) => row.end.leg + (row.flow.phase === "relaying" ? "" : ", " + row.flow.phase);
 const retransmitted = (row) => row.end.retransmissions;
 // With how often it has expired in a row.
 const timeout = (row) => delay(row.end.rto_s) + (row.end.backoff ? " (" + row.end.backoff + ")" : "");
@@ -14,7 +15,7 @@ const timeout = (row) => delay(row.end.rto_s) + (row.end.backoff ? " (" + row.en
 const COLUMNS = [
   ["Client", false, (row) => row.flow.client, (row) => row.flow.client],
   ["Server", false, (row) => row.flow.server, (row) => row.flow.server],
-  ["Leg", false, (row) => row.end.leg, (row) => row.end.leg + (row.flow.phase === "relaying" ? "" : ", " + row.flow.phase)],
+  ["Leg", false, (row) => row.end.leg, leg],
   ["Down", true, (row) => row.flow.down_bps, (row) => rate(row.flow.down_bps)],
   ["Up", true, (row) => row.flow.up_bps, (row) => rate(row.flow.up_bps)],
   ["RTT", true, (row) => row.end.srtt_s, (row) => (row.end.srtt_s ? delay(row.end.srtt_s) : NOTHING)],
@@ -114,7 +115,8 @@ export class Flows {
 
   #arrange() {
     const text = this.#filter;
-    const matches = ({ flow, end }) => [flow.client, flow.server, end.leg, flow.phase].some((field) => field.toLowerCase().includes(text));
+    const fields = ({ flow, end }) => [flow.client, flow.server, end.leg, flow.phase];
+    const matches = (row) => fields(row).some((field) => field.toLowerCase().includes(text));
     this.#matching = text ? this.#rows.filter(matches) : this.#rows;
     if (!this.#sort) return;
     const { column, up } = this.#sort, [, number, key] = COLUMNS[column];
@@ -144,7 +146,8 @@ export class Flows {
     const order = this.#sort ? "by " + COLUMNS[this.#sort.column][0] : "the fastest first";
     const loading = !this.#complete && this.wanted === "all" ? ", loading all…" : "";
     const matching = this.#filter ? `${count(this.#matching.length)} matching of ` : "";
-    put(document.getElementById("shown"), `${matching}${count(this.#total)} now, ${order}${loading}; ${count(this.#ever)} since the start`);
+    const now = `${matching}${count(this.#total)} now, ${order}${loading}`;
+    put(document.getElementById("shown"), `${now}; ${count(this.#ever)} since the start`);
     put(document.getElementById("page-number"), `${this.#page + 1} of ${pages}`);
     document.getElementById("previous").disabled = this.#page === 0;
     document.getElementById("next").disabled = this.#page >= pages - 1;

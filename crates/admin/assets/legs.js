@@ -34,7 +34,9 @@ export class Legs {
   }
 
   #card(name) {
-    const card = { element: make("article", "leg"), status: make("span", "status"), about: make("p", "muted"), rate: make("p", "rate") };
+    const card = { element: make("article", "leg"), status: make("span", "status") };
+    card.about = make("p", "muted");
+    card.rate = make("p", "rate");
     card.sends = make("span");
     card.receives = make("span");
     card.rate.append(card.sends, card.receives);

@@ -10,6 +10,9 @@ import { Legs } from "./legs.js";
 const PERIOD_MS = 1000;
 const PATIENCE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
+const UNREADY =
+  "New connections pass unsplit: a thread gives no sign of life, or the rules are not in force. " +
+  "The daemon’s log says which.";
 
 const at = (id) => document.getElementById(id);
 const histories = { 1: new History(1), 60: new History(60) };
@@ -33,10 +36,11 @@ async function ask(path) {
   try {
     response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
   } catch (error) {
-    throw new Unheard(error.name === "TimeoutError" ? "no answer within " + PATIENCE_MS / 1000 + " s" : "no connection", { cause: error });
+    const slow = error.name === "TimeoutError";
+    throw new Unheard(slow ? `no answer within ${PATIENCE_MS / 1000} s` : "no connection", { cause: error });
   }
   if (response.status === 401 || response.status === 403) {
-    throw new Refused("the daemon asks for its token: open this page with ?token= and the first line of its token file");
+    throw new Refused("the daemon asks for its token: open this page with ?token= and what is in its token file");
   }
   if (!response.ok) throw new Unheard("the daemon answered " + response.status);
   try {
@@ -120,7 +124,8 @@ function showFigures(status, satellites) {
   const over = status.legs.filter((leg) => satellites.has(leg.name));
   const sum = (figure) => over.reduce((total, leg) => total + leg[figure], 0);
   put(at("version"), status.version);
-  put(at("uptime"), span(status.uptime_s) + (status.upgrades ? `, ${count(status.upgrades)} ${status.upgrades === 1 ? "upgrade" : "upgrades"}` : ""));
+  const upgrades = `, ${count(status.upgrades)} ${status.upgrades === 1 ? "upgrade" : "upgrades"}`;
+  put(at("uptime"), span(status.uptime_s) + (status.upgrades ? upgrades : ""));
   big("sent", parts(sum("sent_bps"), "bit/s"));
   big("received", parts(sum("received_bps"), "bit/s"));
   put(at("sent-total"), bytes(sum("sent_bytes")) + " in all");
@@ -146,7 +151,9 @@ function showOutage(all, history) {
   }
   const before = history.outages[history.outages.length - 1];
   big("outage", ["none", ""]);
-  put(at("outage-detail"), before ? `last ${moment(before.began, history.now)}, ${span((before.ended ?? history.now) - before.began)}, ${before.leg}` : "none so far");
+  if (!before) return put(at("outage-detail"), "none so far");
+  const length = span((before.ended ?? history.now) - before.began);
+  put(at("outage-detail"), `last ${moment(before.began, history.now)}, ${length}, ${before.leg}`);
 }
 
 // What the daemon is up to, and what that means.
@@ -157,10 +164,10 @@ function situation() {
   if (last.draining) {
     const left = last.draining.left_s;
     const time = left === null ? "may take their time" : `are reset in ${span(left)}`;
-    return ["draining", "draining", `New connections pass unsplit. The ${count(last.totals.flows_open)} flows that are left ${time}.`];
+    const flows = count(last.totals.flows_open);
+    return ["draining", "draining", `New connections pass unsplit. The ${flows} flows that are left ${time}.`];
   }
-  if (!last.ready) return ["unready", "not ready", "New connections pass unsplit: a thread gives no sign of life, or the rules are not in force. The daemon’s log says which."];
-  return ["ready", "ready", ""];
+  return last.ready ? ["ready", "ready", ""] : ["unready", "not ready", UNREADY];
 }
 
 function lostName() {
@@ -173,7 +180,8 @@ function lostNotice() {
   if (!(problem instanceof Unheard)) return `This page has failed and shows what it can: ${reason}. Load it again.`;
   if (!heard) return `No answer from the daemon yet: ${reason}.`;
   const ago = span((performance.now() - heard.steady) / 1000);
-  return `No answer from the daemon (${reason}): last heard ${ago} ago, at ${clock(heard.clock)}. What you see is from then.`;
+  const when = `last heard ${ago} ago, at ${clock(heard.clock)}`;
+  return `No answer from the daemon (${reason}): ${when}. What you see is from then.`;
 }
 
 function showState() {
@@ -184,7 +192,7 @@ function showState() {
   at("notice").hidden = !notice;
   put(at("notice"), notice);
   const mark = { lost: "✕ ", unready: "▲ ", draining: "◐ " }[state] ?? "";
-  document.title = mark + "bentpipe" + (state === "ready" ? " · " + at("sent").textContent : state === "waiting" ? "" : " · " + name);
+  document.title = mark + "bentpipe · " + (state === "ready" ? at("sent").textContent : name);
 }
 
 function show(wanted) {

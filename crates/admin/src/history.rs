@@ -1,4 +1,5 @@
-//! What the legs have carried: once a second for a quarter of an hour, once a minute for a day; and when they were gone.
+//! What the legs have carried: once a second for a quarter of an hour, once a minute for a day; and when they
+//! were gone.
 //!
 //! ```text
 //! Sight ──once a second──► Recorder ──► History: seconds ──when a minute is over──► minutes
@@ -7,9 +8,9 @@
 //!                          Recorder ──save()──► the next process ──restore()──► Recorder
 //! ```
 //!
-//! [`History`] knows no clock: whoever records says what time it is, in seconds since 1970, the time line that browsers and
-//! successors share. Where the host's clock is set back, what would lie in the future is forgotten; where it is set
-//! forward, there is a gap.
+//! [`History`] knows no clock: whoever records says what time it is, in seconds since 1970, the time line that
+//! browsers and successors share. Where the host's clock is set back, what would lie in the future is forgotten;
+//! where it is set forward, there is a gap.
 
 mod columns;
 mod outages;
@@ -56,7 +57,8 @@ pub struct Look<'a> {
 
 /// The samples and the outages.
 ///
-/// Its memory is bounded: (900 + 1440) samples of at most 9 legs of 48 bytes each are 1.0 MB, and 1000 outages are 40 kB.
+/// Its memory is bounded: (900 + 1440) samples of at most 9 legs of 48 bytes each are 1.0 MB, and 1000 outages
+/// are 70 kB with names of 20 bytes.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     seconds: VecDeque<Sample>,

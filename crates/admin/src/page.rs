@@ -8,9 +8,10 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-/// What a browser may load for the page: nothing but what comes from this daemon, and nothing that is written into the page.
-pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// What a browser may load for the page: nothing but what comes from this daemon, and nothing
+/// that is written into the page.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const SCRIPTS: [(&str, &str); 6] = [
     ("/page.js", include_str!("../assets/page.js")),

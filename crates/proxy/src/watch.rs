@@ -356,3 +356,21 @@ fn set_of(client: Client) -> &'static str {
         Client::V6(_) => FULL_CLIENTS[1],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_in_force_from_the_first_sign_of_life_until_its_time_is_over() {
+        let in_force = InForce::new();
+        assert!(!in_force.is_fresh(), "there was none yet");
+        in_force.note();
+        assert!(in_force.is_fresh());
+        let Some(epoch) = Instant::now().checked_sub(2 * PATIENCE) else { return };
+        let stale = InForce { epoch, last: AtomicU64::new(1) };
+        assert!(!stale.is_fresh());
+        stale.note();
+        assert!(stale.is_fresh());
+    }
+}

@@ -148,6 +148,14 @@ fn an_outage_that_is_found_again_is_the_same_one() {
 }
 
 #[test]
+fn an_outage_that_has_lasted_longer_than_was_thought_is_one() {
+    let mut history = History::default();
+    record(&mut history, START + 10, &[leg("geo", 0.0, Some(3.0))]);
+    record(&mut history, START + 11, &[leg("geo", 0.0, Some(11.0))]);
+    assert_eq!(outages(&history), [(7.0, None)]);
+}
+
+#[test]
 fn the_outage_of_a_leg_that_is_gone_has_ended() {
     let mut history = History::default();
     record(&mut history, START + 10, &[leg("geo", 0.0, Some(4.0))]);

@@ -4,6 +4,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use super::*;
 use crate::config::RelayKind;
 use crate::gate::tests::ticket;
+use crate::sight::Tally;
 
 /// A flow between two peers on loopback, its pool, and the turns that a worker would give it.
 struct Rig {
@@ -124,4 +125,38 @@ fn a_flow_drains_until_the_peer_has_acknowledged_the_end() {
 
 fn sockopt_linger_reset(stream: &TcpStream) {
     bentpipe_kernel::sockopt::set_linger_reset(stream).unwrap();
+}
+
+#[test]
+fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_from_now_on() {
+    use crate::sight::FlowPhase;
+    let mut rig = Rig::new();
+    rig.client.write_all(b"before").unwrap();
+    rig.turn_until(|_, flow| flow.bytes() == (6, 0)).unwrap();
+    rig.server.read_exact(&mut [0; 6]).unwrap();
+    while unacknowledged(&rig.flow.server.socket).unwrap() > 0 {
+        std::thread::yield_now();
+    }
+    assert!(rig.flow.report(Instant::now()).is_none(), "no leg knows it yet");
+    let tally = Tally::default();
+    rig.flow.rejoin(&tally);
+    rig.flow.look(rig.flow.since + Duration::from_secs(1));
+    let leg = || tally.leg(false, "terrestrial").figures(Instant::now());
+    assert_eq!((leg().flows, leg().totals.moved), (2, Default::default()), "it has two ends on this leg");
+
+    let report = rig.flow.report(Instant::now()).unwrap();
+    assert_eq!((report.up_bytes, report.down_bytes, report.phase), (6, 0, FlowPhase::Relaying));
+    assert_eq!(report.client, rig.client.local_addr().unwrap().to_string());
+    assert_eq!((report.server_end.leg.as_str(), report.server_end.unacked), ("terrestrial", 0));
+    assert!(report.server_end.segments >= 1 && report.server_end.ssthresh.is_none(), "{report:?}");
+
+    rig.client.write_all(b"after").unwrap();
+    rig.turn_until(|_, flow| flow.bytes() == (11, 0)).unwrap();
+    rig.server.read_exact(&mut [0; 5]).unwrap();
+    while unacknowledged(&rig.flow.server.socket).unwrap() > 0 {
+        std::thread::yield_now();
+    }
+    rig.flow.leave(Instant::now());
+    let moved = leg().totals.moved;
+    assert_eq!((leg().flows, moved.sent, moved.received), (0, 5, 5));
 }

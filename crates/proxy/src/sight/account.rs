@@ -32,7 +32,8 @@ pub(crate) struct Account {
 struct EndAccount {
     leg: Arc<LegTally>,
     seen: Seen,
-    share: Share,
+    /// None while the flow rests, which most do most of the time.
+    share: Option<Box<Share>>,
 }
 
 /// A socket's own numbers when they were last added to the leg's.
@@ -88,7 +89,7 @@ impl Account {
     /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself moves bytes in large
     /// steps where sockets have large buffers.
     pub(crate) fn rates(&self) -> (f64, f64) {
-        (self.server.share.sent_bps as f64, self.client.share.sent_bps as f64)
+        (self.server.share().sent_bps as f64, self.client.share().sent_bps as f64)
     }
 
     /// When something was last seen to have passed through the relay.
@@ -115,7 +116,7 @@ impl Account {
         if has_moved {
             (self.bytes, self.moved) = (bytes, now);
         }
-        has_moved || self.client.share.active + self.server.share.active > 0
+        has_moved || self.client.share.is_some() || self.server.share.is_some()
     }
 
     /// Nothing was to be seen at the sockets.
@@ -145,12 +146,14 @@ impl Account {
         let is_active = !is_last && seen.iter().flatten().any(Sighting::is_active);
         for (end, seen) in [&mut self.client, &mut self.server].into_iter().zip(seen) {
             let Some(seen) = seen else { continue };
-            let share = if is_active { end.share_of(&seen, now, now - since, rtt) } else { Share::default() };
+            let share = is_active.then(|| end.share_of(&seen, now, now - since, rtt));
+            let before = end.share();
+            end.share = share.map(Box::new);
             let min_rtt = seen.info.min_rtt;
             let finding = Finding {
                 news: seen.news,
-                before: std::mem::replace(&mut end.share, share),
-                after: share,
+                before,
+                after: end.share(),
                 look: seen.look,
                 min_rtt: Some(min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
                 is_last,
@@ -163,7 +166,11 @@ impl Account {
 impl EndAccount {
     fn open(leg: Arc<LegTally>, seen: Seen) -> Self {
         leg.join();
-        Self { leg, seen, share: Share::default() }
+        Self { leg, seen, share: None }
+    }
+
+    fn share(&self) -> Share {
+        self.share.as_deref().copied().unwrap_or_default()
     }
 
     fn take_in(&mut self, info: TcpInfo, now: Instant, since: Instant) -> Sighting {
@@ -203,7 +210,7 @@ impl Sighting {
 /// The legs count it no more.
 impl Drop for EndAccount {
     fn drop(&mut self) {
-        self.leg.leave(self.share);
+        self.leg.leave(self.share());
     }
 }
 

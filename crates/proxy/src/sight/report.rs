@@ -15,7 +15,8 @@ pub struct LegReport {
     pub rate_bps: Option<u64>,
     /// Connections with an end on this leg.
     pub flows: u64,
-    /// Those of them on which something moved, or waited for an acknowledgement, within the last second or so.
+    /// Those of them on which something moved, or waited for an acknowledgement, within the last second or so, at this end or at
+    /// the other.
     pub active: u64,
     /// Payload acknowledged by the leg's far ends within the last second, bit/s.
     pub sent_bps: f64,

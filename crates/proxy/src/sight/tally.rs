@@ -104,9 +104,9 @@ pub(super) struct Finding {
 
 /// A leg at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figures {
-    pub(super) flows: u64,
-    pub(super) totals: Totals,
+pub(crate) struct Figures {
+    pub(crate) flows: u64,
+    pub(crate) totals: Totals,
     pub(super) shares: Share,
     pub(super) sent_bps: f64,
     pub(super) received_bps: f64,
@@ -140,7 +140,7 @@ impl Tally {
     }
 
     /// The leg of this name, from now on if it has not been there yet.
-    pub(super) fn leg(&self, is_satellite: bool, name: &str) -> Arc<LegTally> {
+    pub(crate) fn leg(&self, is_satellite: bool, name: &str) -> Arc<LegTally> {
         let find = |legs: &[Arc<LegTally>]| legs.iter().find(|leg| leg.is(is_satellite, name)).cloned();
         if let Some(leg) = find(&self.legs.read().unwrap_or_else(PoisonError::into_inner)) {
             return leg;
@@ -199,7 +199,7 @@ impl LegTally {
         self.state().loss(now)
     }
 
-    pub(super) fn figures(&self, now: Instant) -> Figures {
+    pub(crate) fn figures(&self, now: Instant) -> Figures {
         self.state().figures(now)
     }
 
