@@ -1,0 +1,260 @@
+//! A daemon in operation, as its operator has it: the program itself on a gateway between a client and a server, its commands,
+//! and downloads that run meanwhile.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bentpipe_link::LinkConfig;
+use bentpipe_testbed::{
+    Child, Namespace, Need, SatelliteLink, Subnet, default_route, forwarding, require, veth,
+};
+use serde_json::Value;
+
+const NEEDS: &[Need] =
+    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
+/// Long enough for anything that works.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const LAN: Subnet = Subnet::new(1);
+const SATELLITE: Subnet = Subnet::new(2);
+
+/// The gateway is between the client (`lan0`) and the server (`sat0`).
+pub struct Scene {
+    pub client: Namespace,
+    pub gateway: Namespace,
+    pub server: Namespace,
+    pub link: Option<SatelliteLink>,
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+/// What a client saw of its download.
+#[derive(Debug)]
+pub struct Seen {
+    pub bytes: u64,
+    /// Between two reads, the longest.
+    pub longest_pause: Duration,
+}
+
+/// Downloads that go on until they are told to end: a piece of data at a time.
+pub struct Downloads {
+    stop: Arc<AtomicBool>,
+    servers: Vec<JoinHandle<u64>>,
+    clients: Vec<JoinHandle<Result<Seen, String>>>,
+}
+
+impl Scene {
+    /// Without what it needs, nothing and the reason on standard output. Between gateway and server there is a cable, or this link.
+    pub fn new(program: &Path, link: Option<&LinkConfig>) -> Option<Self> {
+        if let Err(missing) = require(NEEDS) {
+            println!("skipped: needs root: {missing}");
+            return None;
+        }
+        let [client, gateway, server] =
+            ["client", "gateway", "server"].map(|name| Namespace::new(name).unwrap());
+        veth(&gateway, "lan0", &client, "up0").unwrap();
+        let link = match link {
+            Some(config) => {
+                Some(SatelliteLink::start(&gateway, "sat0", &server, "up0", config, 1, 1500).unwrap())
+            }
+            None => {
+                veth(&gateway, "sat0", &server, "up0").unwrap();
+                None
+            }
+        };
+        LAN.assign(&gateway, "lan0", &client, "up0").unwrap();
+        SATELLITE.assign(&gateway, "sat0", &server, "up0").unwrap();
+        for (host, ways) in [
+            (&client, [IpAddr::from(LAN.left4()), LAN.left6().into()]),
+            (&server, [SATELLITE.left4().into(), SATELLITE.left6().into()]),
+        ] {
+            for way in ways {
+                default_route(host, way).unwrap();
+            }
+        }
+        forwarding(&gateway).unwrap();
+        let folder = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        Some(Self { client, gateway, server, link, program: program.to_owned(), folder, daemon: None })
+    }
+
+    /// The folder of the daemon's sockets.
+    pub fn sockets(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// The configuration that the daemon reads.
+    pub fn config(&self) -> PathBuf {
+        self.folder.path().join("bentpipe.toml")
+    }
+
+    /// Writes the configuration: a leg with these lines, and what follows.
+    pub fn configure(&self, leg: &str, rest: &str) {
+        let sockets = self.sockets();
+        let text = format!(
+            "[legs.satellite]\ninterface = \"sat0\"\n{leg}\n[admin]\nfolder = \"{}\"\n{rest}\n",
+            sockets.display()
+        );
+        std::fs::write(self.config(), text).unwrap();
+    }
+
+    /// Starts the daemon and returns when it is ready.
+    pub fn start(&mut self) {
+        let mut command = self.gateway.command(&self.program);
+        command.args(["run", "-c"]).arg(self.config()).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Child::spawn(command).unwrap();
+        let mut log = BufReader::new(child.stderr().unwrap()).lines().map_while(Result::ok);
+        let mut said = String::new();
+        let ready = log.any(|line| {
+            said = format!("{said}{line}\n");
+            line.ends_with(" ready")
+        });
+        assert!(ready, "the daemon has ended: {said}");
+        std::thread::spawn(move || log.for_each(|line| println!("{line}")));
+        self.daemon = Some(child);
+    }
+
+    /// The process that was started first, if it has not ended yet.
+    pub fn daemon(&mut self) -> &mut Child {
+        self.daemon.as_mut().unwrap()
+    }
+
+    /// Runs one of the commands for a running daemon.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        self.command_of(&self.program, arguments)
+    }
+
+    /// The same of another program.
+    pub fn command_of(&self, program: &Path, arguments: &[&str]) -> Output {
+        let mut command = self.gateway.command(program);
+        command.args(arguments).arg("--folder").arg(self.sockets()).stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    /// What the daemon says of itself.
+    pub fn status(&self) -> Value {
+        let output = self.command(&["status", "--json", "--flows", "all"]);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    /// Starts so many downloads, each of a piece of so many bytes at each interval.
+    pub fn downloads(&self, count: usize, piece: usize, interval: Duration) -> Downloads {
+        let listener = self.server.run(|| TcpListener::bind((SATELLITE.right4(), 0)).unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for seed in 0..count as u64 {
+            let mut client = self.client.run(|| TcpStream::connect(to).unwrap()).unwrap();
+            client.write_all(&seed.to_be_bytes()).unwrap();
+            let server = listener.accept().unwrap().0;
+            let stop = stop.clone();
+            servers.push(std::thread::spawn(move || send(server, piece, interval, &stop)));
+            clients.push(std::thread::spawn(move || receive(client, seed)));
+        }
+        Downloads { stop, servers, clients }
+    }
+
+    /// Ends the process that the status names, in order, and waits until it has gone.
+    pub fn stop(&mut self) {
+        let pid = i32::try_from(self.status()["pid"].as_i64().unwrap()).unwrap();
+        let process = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        let start = Instant::now();
+        while is_running(pid) {
+            assert!(start.elapsed() < PATIENCE, "process {pid} does not end");
+            if let Some(child) = &mut self.daemon {
+                let _ = child.wait_timeout(Duration::ZERO);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.daemon = None;
+    }
+
+    pub fn address(&self, port: u16) -> SocketAddr {
+        (SATELLITE.right4(), port).into()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // After an upgrade the daemon is nobody's child.
+        if std::thread::panicking()
+            && let Ok(status) = serde_json::from_slice::<Value>(&self.command(&["status", "--json"]).stdout)
+            && let Some(pid) =
+                status["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32))
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+}
+
+impl Downloads {
+    /// Lets them come to their ends: each client has what its server sent.
+    pub fn finish(self) -> Vec<Seen> {
+        self.stop.store(true, Ordering::Release);
+        let sent: Vec<u64> = self.servers.into_iter().map(|server| server.join().unwrap()).collect();
+        let seen = self.clients.into_iter().zip(sent).enumerate().map(|(number, (client, sent))| {
+            let seen = client.join().unwrap().unwrap_or_else(|error| panic!("download {number}: {error}"));
+            assert_eq!(seen.bytes, sent, "download {number} is not whole");
+            seen
+        });
+        seen.collect()
+    }
+}
+
+/// The byte at a place of a stream.
+fn byte(seed: u64, place: u64) -> u8 {
+    let mixed = (place ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+fn send(mut stream: TcpStream, piece: usize, interval: Duration, stop: &AtomicBool) -> u64 {
+    let mut seed = [0; 8];
+    stream.read_exact(&mut seed).unwrap();
+    let (seed, mut place, mut next) = (u64::from_be_bytes(seed), 0, Instant::now());
+    while !stop.load(Ordering::Acquire) {
+        let bytes: Vec<u8> = (place..place + piece as u64).map(|place| byte(seed, place)).collect();
+        stream.write_all(&bytes).unwrap();
+        place += piece as u64;
+        next += interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    // Until the client has everything.
+    let _ = stream.read(&mut [0]);
+    place
+}
+
+fn receive(mut stream: TcpStream, seed: u64) -> Result<Seen, String> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut seen = Seen { bytes: 0, longest_pause: Duration::ZERO };
+    let (mut buffer, mut last) = (vec![0; 256 * 1024], None::<Instant>);
+    loop {
+        let count = stream.read(&mut buffer).map_err(|error| error.to_string())?;
+        if let Some(last) = last.replace(Instant::now()) {
+            seen.longest_pause = seen.longest_pause.max(last.elapsed());
+        }
+        if count == 0 {
+            return Ok(seen);
+        }
+        for &found in &buffer[..count] {
+            if found != byte(seed, seen.bytes) {
+                return Err(format!("another byte at {}", seen.bytes));
+            }
+            seen.bytes += 1;
+        }
+    }
+}
+
+fn is_running(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+}

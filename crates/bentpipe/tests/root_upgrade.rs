@@ -1,0 +1,149 @@
+//! Upgrades, reloads and draining while downloads run: nobody is the worse for it. How long anything stands still is measured by
+//! the example `upgrades`.
+
+mod operated;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use bentpipe_link::Profile;
+use operated::{PATIENCE, Scene};
+
+const LEG: &str = "rate = \"1Gbit/s\"\nrtt = \"50ms\"\n";
+const PIECE: usize = 2000;
+const INTERVAL: Duration = Duration::from_millis(20);
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_bentpipe"))
+}
+
+fn succeed(output: &Output) -> String {
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    String::from_utf8_lossy(&output.stdout).into_owned() + &complaint
+}
+
+fn refuse(output: &Output, part: &str) {
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains(part), "\"{part}\" is not in: {complaint}");
+}
+
+#[test]
+fn two_hundred_downloads_survive_three_upgrades_and_a_new_program_that_cannot_start() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(200, PIECE, INTERVAL);
+    let first = scene.status();
+    assert_eq!((&first["totals"]["flows_open"], &first["upgrades"]), (&200.into(), &0.into()));
+    for _ in 0..3 {
+        let said = succeed(&scene.command(&["upgrade"]));
+        assert!(said.contains("has taken over"), "{said}");
+    }
+    let status = scene.daemon().wait_timeout(PATIENCE).unwrap().expect("the first process has ended");
+    assert_eq!(status.code(), Some(0));
+    let after = scene.status();
+    assert_eq!((&after["totals"]["flows_open"], &after["upgrades"]), (&200.into(), &3.into()));
+    assert_ne!(after["pid"], first["pid"]);
+    assert!(after["uptime_s"].as_f64() > first["uptime_s"].as_f64());
+    // The next program has another configuration, which is no good, or is no program.
+    let bad = scene.sockets().with_extension("toml");
+    std::fs::write(&bad, "[legs.satellite]\ninterface = \"sat7\"\n").unwrap();
+    refuse(&scene.command(&["upgrade", "-c", bad.to_str().unwrap()]), "goes on as before");
+    let half = scene.sockets().with_extension("half");
+    let bytes = std::fs::read(program()).unwrap();
+    std::fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
+    std::fs::set_permissions(&half, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let status = scene.gateway.command(&half).arg("upgrade").arg("--folder").arg(scene.sockets()).status();
+    assert!(!status.is_ok_and(|status| status.success()));
+    assert_eq!(scene.status()["pid"], after["pid"]);
+    let pauses: Vec<Duration> = downloads.finish().into_iter().map(|seen| seen.longest_pause).collect();
+    println!("the longest pause of any of 200: {:?}", pauses.iter().max().unwrap());
+    let status = scene.status();
+    assert_eq!(
+        (&status["totals"]["flows_total"], &status["totals"]["flows_reset"]),
+        (&200.into(), &0.into())
+    );
+    scene.stop();
+}
+
+#[test]
+fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process() {
+    let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
+    scene.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");
+    scene.start();
+    // They take all that the link carries, and more.
+    let downloads = scene.downloads(4, 100_000, Duration::from_millis(100));
+    let carried = |from: &serde_json::Value, to: &serde_json::Value| {
+        let bytes = |status: &serde_json::Value| status["totals"]["bytes_down"].as_u64().unwrap();
+        (bytes(to) - bytes(from)) as f64 * 8.0
+            / (to["uptime_s"].as_f64().unwrap() - from["uptime_s"].as_f64().unwrap())
+    };
+    std::thread::sleep(Duration::from_secs(4));
+    let before = scene.status();
+    succeed(&scene.command(&["upgrade"]));
+    std::thread::sleep(Duration::from_secs(4));
+    let after = scene.status();
+    // Far above what ten segments in a round trip are, which those have who are told no rate.
+    let rate = carried(&before, &after);
+    println!("{rate:.0} bit/s around the upgrade");
+    assert!(rate > 4e6, "{rate}");
+    let legs = after["legs"].as_array().unwrap();
+    assert_eq!(legs[0]["explicit"]["active"], 4, "{legs:#?}");
+    drop(downloads);
+    scene.stop();
+}
+
+#[test]
+fn a_reload_good_or_bad_and_draining_harm_no_download() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(50, PIECE, INTERVAL);
+    scene.configure("rate = \"2Gbit/s\"\nrtt = \"60ms\"\n", "listen = \"off\"");
+    succeed(&scene.command(&["reload"]));
+    std::fs::write(scene.config(), "[legs.satellite]\ninterface = \"sat0\"\nrate = \"fast\"\n").unwrap();
+    refuse(&scene.command(&["reload"]), "legs.satellite.rate");
+    assert_eq!(scene.status()["totals"]["flows_open"], 50);
+    // New connections pass, and the daemon ends with the last one that is split.
+    succeed(&scene.command(&["drain", "--no-deadline", "--no-wait"]));
+    let listener = scene.server.run(|| TcpListener::bind(scene.address(0)).unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let start = Instant::now();
+    let mut passed = loop {
+        let before = scene.status()["totals"]["flows_total"].clone();
+        let mut client = scene.client.run(|| TcpStream::connect(to).unwrap()).unwrap();
+        let mut server = listener.accept().unwrap().0;
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        if scene.status()["totals"]["flows_total"] == before {
+            break client;
+        }
+        assert!(start.elapsed() < PATIENCE, "new connections are still split");
+    };
+    assert!(!scene.status()["draining"].is_null());
+    assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
+    let status = scene.daemon().wait_timeout(PATIENCE).unwrap().expect("the daemon has ended");
+    assert_eq!(status.code(), Some(0));
+    // Who passed does not notice.
+    passed.write_all(b"y").unwrap();
+}
+
+#[test]
+fn at_the_deadline_what_is_left_is_reset() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let listener = scene.server.run(|| TcpListener::bind(scene.address(0)).unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut client = scene.client.run(|| TcpStream::connect(to).unwrap()).unwrap();
+    let _server = listener.accept().unwrap().0;
+    client.write_all(b"x").unwrap();
+    succeed(&scene.command(&["drain", "--deadline", "1s"]));
+    let error = client.read(&mut [0]).expect_err("an end of file, not a reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
