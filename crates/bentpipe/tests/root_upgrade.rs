@@ -56,7 +56,7 @@ fn two_hundred_downloads_survive_three_upgrades_and_a_new_program_that_cannot_st
     refuse(&scene.command(&["upgrade", "-c", bad.to_str().unwrap()]), "goes on as before");
     let half = scene.sockets().with_extension("half");
     let bytes = std::fs::read(program()).unwrap();
-    std::fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
+    std::fs::write(&half, &bytes[..64 * 1024]).unwrap();
     std::fs::set_permissions(&half, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let status = scene.gateway.command(&half).arg("upgrade").arg("--folder").arg(scene.sockets()).status();
     assert!(!status.is_ok_and(|status| status.success()));
@@ -77,9 +77,9 @@ fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process
     scene.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");
     scene.start();
     // They take all that the link carries, and more.
-    let downloads = scene.downloads(4, 100_000, Duration::from_millis(100));
+    let uploads = scene.uploads(4, 100_000, Duration::from_millis(100));
     let carried = |from: &serde_json::Value, to: &serde_json::Value| {
-        let bytes = |status: &serde_json::Value| status["totals"]["bytes_down"].as_u64().unwrap();
+        let bytes = |status: &serde_json::Value| status["totals"]["bytes_up"].as_u64().unwrap();
         (bytes(to) - bytes(from)) as f64 * 8.0
             / (to["uptime_s"].as_f64().unwrap() - from["uptime_s"].as_f64().unwrap())
     };
@@ -94,8 +94,8 @@ fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process
     assert!(rate > 4e6, "{rate}");
     let legs = after["legs"].as_array().unwrap();
     assert_eq!(legs[0]["explicit"]["active"], 4, "{legs:#?}");
-    drop(downloads);
     scene.stop();
+    drop(uploads);
 }
 
 #[test]

@@ -20,16 +20,16 @@ use serde_json::Value;
 const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 /// Long enough for anything that works.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const LAN: Subnet = Subnet::new(1);
 const SATELLITE: Subnet = Subnet::new(2);
 
 /// The gateway is between the client (`lan0`) and the server (`sat0`).
-pub struct Scene {
-    pub client: Namespace,
-    pub gateway: Namespace,
-    pub server: Namespace,
-    pub link: Option<SatelliteLink>,
+pub(crate) struct Scene {
+    pub(crate) client: Namespace,
+    pub(crate) gateway: Namespace,
+    pub(crate) server: Namespace,
+    pub(crate) link: Option<SatelliteLink>,
     program: PathBuf,
     folder: tempfile::TempDir,
     daemon: Option<Child>,
@@ -37,14 +37,14 @@ pub struct Scene {
 
 /// What a client saw of its download.
 #[derive(Debug)]
-pub struct Seen {
-    pub bytes: u64,
+pub(crate) struct Seen {
+    pub(crate) bytes: u64,
     /// Between two reads, the longest.
-    pub longest_pause: Duration,
+    pub(crate) longest_pause: Duration,
 }
 
 /// Downloads that go on until they are told to end: a piece of data at a time.
-pub struct Downloads {
+pub(crate) struct Downloads {
     stop: Arc<AtomicBool>,
     servers: Vec<JoinHandle<u64>>,
     clients: Vec<JoinHandle<Result<Seen, String>>>,
@@ -52,7 +52,7 @@ pub struct Downloads {
 
 impl Scene {
     /// Without what it needs, nothing and the reason on standard output. Between gateway and server there is a cable, or this link.
-    pub fn new(program: &Path, link: Option<&LinkConfig>) -> Option<Self> {
+    pub(crate) fn new(program: &Path, link: Option<&LinkConfig>) -> Option<Self> {
         if let Err(missing) = require(NEEDS) {
             println!("skipped: needs root: {missing}");
             return None;
@@ -86,17 +86,17 @@ impl Scene {
     }
 
     /// The folder of the daemon's sockets.
-    pub fn sockets(&self) -> PathBuf {
+    pub(crate) fn sockets(&self) -> PathBuf {
         self.folder.path().join("run")
     }
 
     /// The configuration that the daemon reads.
-    pub fn config(&self) -> PathBuf {
+    pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("bentpipe.toml")
     }
 
     /// Writes the configuration: a leg with these lines, and what follows.
-    pub fn configure(&self, leg: &str, rest: &str) {
+    pub(crate) fn configure(&self, leg: &str, rest: &str) {
         let sockets = self.sockets();
         let text = format!(
             "[legs.satellite]\ninterface = \"sat0\"\n{leg}\n[admin]\nfolder = \"{}\"\n{rest}\n",
@@ -106,7 +106,7 @@ impl Scene {
     }
 
     /// Starts the daemon and returns when it is ready.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let mut command = self.gateway.command(&self.program);
         command.args(["run", "-c"]).arg(self.config()).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = Child::spawn(command).unwrap();
@@ -122,48 +122,65 @@ impl Scene {
     }
 
     /// The process that was started first, if it has not ended yet.
-    pub fn daemon(&mut self) -> &mut Child {
+    pub(crate) fn daemon(&mut self) -> &mut Child {
         self.daemon.as_mut().unwrap()
     }
 
     /// Runs one of the commands for a running daemon.
-    pub fn command(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Output {
         self.command_of(&self.program, arguments)
     }
 
     /// The same of another program.
-    pub fn command_of(&self, program: &Path, arguments: &[&str]) -> Output {
+    pub(crate) fn command_of(&self, program: &Path, arguments: &[&str]) -> Output {
         let mut command = self.gateway.command(program);
         command.args(arguments).arg("--folder").arg(self.sockets()).stdin(Stdio::null());
         command.output().unwrap()
     }
 
     /// What the daemon says of itself.
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let output = self.command(&["status", "--json", "--flows", "all"]);
         serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
     }
 
     /// Starts so many downloads, each of a piece of so many bytes at each interval.
-    pub fn downloads(&self, count: usize, piece: usize, interval: Duration) -> Downloads {
+    pub(crate) fn downloads(&self, count: usize, piece: usize, interval: Duration) -> Downloads {
+        self.transfers(count, piece, interval, |client, server| (server, client))
+    }
+
+    /// The same from the client to the server.
+    pub(crate) fn uploads(&self, count: usize, piece: usize, interval: Duration) -> Downloads {
+        self.transfers(count, piece, interval, |client, server| (client, server))
+    }
+
+    /// Of client and server, `roles` says who sends and who receives.
+    fn transfers(
+        &self,
+        count: usize,
+        piece: usize,
+        interval: Duration,
+        roles: impl Fn(TcpStream, TcpStream) -> (TcpStream, TcpStream),
+    ) -> Downloads {
         let listener = self.server.run(|| TcpListener::bind((SATELLITE.right4(), 0)).unwrap()).unwrap();
         let to = listener.local_addr().unwrap();
         let stop = Arc::<AtomicBool>::default();
         let (mut servers, mut clients) = (Vec::new(), Vec::new());
         for seed in 0..count as u64 {
-            let mut client = self.client.run(|| TcpStream::connect(to).unwrap()).unwrap();
-            client.write_all(&seed.to_be_bytes()).unwrap();
+            let client = self.client.run(|| TcpStream::connect(to).unwrap()).unwrap();
             let server = listener.accept().unwrap().0;
+            let (sender, mut receiver) = roles(client, server);
+            receiver.write_all(&seed.to_be_bytes()).unwrap();
             let stop = stop.clone();
-            servers.push(std::thread::spawn(move || send(server, piece, interval, &stop)));
-            clients.push(std::thread::spawn(move || receive(client, seed)));
+            servers.push(std::thread::spawn(move || send(sender, piece, interval, &stop)));
+            clients.push(std::thread::spawn(move || receive(receiver, seed)));
         }
         Downloads { stop, servers, clients }
     }
 
     /// Ends the process that the status names, in order, and waits until it has gone.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let pid = i32::try_from(self.status()["pid"].as_i64().unwrap()).unwrap();
         let process = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
@@ -178,7 +195,7 @@ impl Scene {
         self.daemon = None;
     }
 
-    pub fn address(&self, port: u16) -> SocketAddr {
+    pub(crate) fn address(&self, port: u16) -> SocketAddr {
         (SATELLITE.right4(), port).into()
     }
 }
@@ -198,7 +215,7 @@ impl Drop for Scene {
 
 impl Downloads {
     /// Lets them come to their ends: each client has what its server sent.
-    pub fn finish(self) -> Vec<Seen> {
+    pub(crate) fn finish(self) -> Vec<Seen> {
         self.stop.store(true, Ordering::Release);
         let sent: Vec<u64> = self.servers.into_iter().map(|server| server.join().unwrap()).collect();
         let seen = self.clients.into_iter().zip(sent).enumerate().map(|(number, (client, sent))| {
