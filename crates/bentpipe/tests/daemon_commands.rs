@@ -121,12 +121,13 @@ fn who_may_not_speak_with_it_is_told_how_to() {
 #[test]
 fn reload_says_what_the_daemon_says() {
     let daemon = Daemon::start();
+    let folder = daemon.folder();
     thread::scope(|scope| {
-        let call = scope.spawn(|| bentpipe(&["reload", "--folder", daemon.folder()]));
+        let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
         let Order::Reload(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("new configuration"));
-        let call = scope.spawn(|| bentpipe(&["reload", "--folder", daemon.folder()]));
+        let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
         let Order::Reload(answer) = daemon.order() else { panic!() };
         answer.send(Err("bentpipe.toml: key legs.a.rate: no unit".into())).unwrap();
         refusal(&call.join().unwrap(), &["refused", "key legs.a.rate: no unit"]);
@@ -156,19 +157,19 @@ fn drain_waits_for_the_end() {
 #[test]
 fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
     let daemon = Daemon::start();
+    let folder = daemon.folder();
     thread::scope(|scope| {
-        let call =
-            scope.spawn(|| bentpipe(&["drain", "--no-deadline", "--no-wait", "--folder", daemon.folder()]));
+        let call = scope.spawn(|| bentpipe(&["drain", "--no-deadline", "--no-wait", "--folder", folder]));
         let Order::Drain(None, answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("drain --cancel"));
         // The daemon's draining was never begun, which is how it looks when somebody has taken it back.
-        let call = scope.spawn(|| bentpipe(&["drain", "--folder", daemon.folder()]));
+        let call = scope.spawn(|| bentpipe(&["drain", "--folder", folder]));
         let Order::Drain(Some(deadline), answer) = daemon.order() else { panic!() };
         assert_eq!(deadline, Duration::from_secs(600));
         answer.send(Ok(())).unwrap();
         refusal(&call.join().unwrap(), &["told to take connections again"]);
-        let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", daemon.folder()]));
+        let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", folder]));
         let Order::StopDraining(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("takes connections again"));
