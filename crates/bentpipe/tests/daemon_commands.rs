@@ -174,7 +174,7 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("takes connections again"));
     });
-    assert_misuse(&["drain", "--deadline", "5", "--no-deadline"], &["--no-deadline"]);
+    assert_misuse(&["drain", "--deadline", "5s", "--no-deadline"], &["--no-deadline"]);
     assert_misuse(&["drain", "--cancel", "--no-wait"], &["--cancel"]);
     assert_misuse(&["drain", "--deadline", "10"], &["unit"]);
 }
