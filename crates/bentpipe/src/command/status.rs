@@ -247,7 +247,7 @@ mod tests {
             "gain    x12.5: 9.00 Mbit/s instead of 720 kbit/s end to end",
             "outage  satellite: nothing heard for 1 min 5 s",
             "4.67 Mbit/s",
-            "10.0.0.1:40001  192.0.2.1:443  satellite  1.00 kbit/s  5.00 Mbit/s  610 ms   512  1.00 s/3       17",
+            "10.0.0.1:40001  192.0.2.1:443  satellite  1.00 kbit/s  5.00 Mbit/s  610 ms   512     1.00 s/3       17",
             "and 10 more",
         ] {
             assert!(text.contains(part), "\"{part}\" is not in:\n{text}");
