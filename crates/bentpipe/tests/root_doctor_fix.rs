@@ -1,6 +1,8 @@
 //! `bentpipe doctor --fix` in a network namespace, whose kernel parameters are its own.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use bentpipe_testbed::{Namespace, Need, require};
@@ -16,15 +18,25 @@ fn missing() -> bool {
     }
 }
 
-/// A host that does not forward, and a folder in the place of its /etc.
+/// A host that does not forward, and a folder in the place of its /etc. Programs that would change the machine that the test runs on,
+/// modprobe, mount and apt-get, are not to be found.
 struct Host {
     namespace: Namespace,
     etc: tempfile::TempDir,
+    programs: tempfile::TempDir,
 }
 
 impl Host {
     fn new() -> Self {
-        let host = Self { namespace: Namespace::new("host").unwrap(), etc: tempfile::tempdir().unwrap() };
+        let [etc, programs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let host = Self { namespace: Namespace::new("host").unwrap(), etc, programs };
+        for name in ["nft", "ip"] {
+            let places =
+                ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(|folder| Path::new(folder).join(name));
+            if let Some(place) = places.iter().find(|place| place.exists()) {
+                symlink(place, host.programs.path().join(name)).unwrap();
+            }
+        }
         assert!(host.shell("echo 0 > /proc/sys/net/ipv4/ip_forward").status.success());
         host
     }
@@ -40,7 +52,7 @@ impl Host {
     fn doctor(&self, arguments: &[&str]) -> Output {
         let mut command: Command = self.namespace.command(env!("CARGO_BIN_EXE_bentpipe"));
         command.args(["doctor", "--etc"]).arg(self.etc.path()).args(arguments).stdin(Stdio::null());
-        command.output().unwrap()
+        command.env("PATH", self.programs.path()).output().unwrap()
     }
 
     fn lasting(&self) -> Option<String> {
