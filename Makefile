@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn figures railway peers interop-dtn setup deny clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn figures railway peers interop-dtn setup deny package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,13 @@ interop-dtn: setup ## bundles between bentpipe and dtn7-rs, both ways, whoever c
 	$(CARGO) build --release --locked -p bentpipe
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 interop $(OPTIONS)
+
+package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
+	$(CARGO) build --release --locked -p bentpipe
+	scripts/package target/release/bentpipe target/package
+
+try-package: package ## the package in a clean Debian: install, start, upgrade, purge, and nothing left (needs debootstrap)
+	$(AS_ROOT) scripts/try-package target/package/bentpipe_*.deb
 
 deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny check licenses bans sources

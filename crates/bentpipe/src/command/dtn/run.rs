@@ -5,6 +5,7 @@ use anyhow::Context;
 use bentpipe_dtn::config::NodeConfig;
 use bentpipe_dtn::node::Prepared;
 use bentpipe_kernel::limits::raise_descriptor_limit;
+use bentpipe_kernel::notify::Notifier;
 use bentpipe_kernel::privileges::{self, drop_to};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,20 +26,19 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         crate::command::log_to_stderr("info");
+        let manager = Notifier::from_environment();
         let config = NodeConfig::load(&self.config)?;
         if let Err(error) = raise_descriptor_limit() {
             tracing::warn!("cannot raise the number of descriptors to its hard limit: {error}");
         }
         let account = match config.node.user.as_deref() {
-            // An ordinary user's node has nothing to give up.
+            // An ordinary user's node stays that user's.
             None if !rustix::process::geteuid().is_root() => None,
             wanted => account::choose(wanted, "node.user")?,
         };
         let prepared = Prepared::new(config, account.as_ref())?;
-        // Before the first thread: capabilities belong to threads.
-        if account.is_some() {
-            drop_to(account.as_ref(), &privileges::DAEMON)?;
-        }
+        // Before the first thread: capabilities belong to threads. An ordinary user without any has nothing to give up.
+        drop_to(account.as_ref(), &privileges::DAEMON)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("bentpipe-dtn")
@@ -49,10 +49,12 @@ impl Run {
             let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
             let running = prepared.start().await?;
             tracing::info!("ready");
+            manager.ready();
             tokio::select! {
                 _ = term.recv() => tracing::info!("ending at SIGTERM"),
                 _ = interrupt.recv() => tracing::info!("ending at SIGINT"),
             }
+            manager.stopping();
             running.stop().await;
             anyhow::Ok(())
         })?;

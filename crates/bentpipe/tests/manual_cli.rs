@@ -1,0 +1,114 @@
+//! `bentpipe man` and `bentpipe completions`: what they print is complete, and their readers take it. And the units that the package
+//! has: what the documentation says of them is so.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{bentpipe, refusal, success};
+
+/// The commands that `--help` of these words lists, and all below them, each with its words.
+fn commands(words: &[String]) -> Vec<Vec<String>> {
+    let arguments: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+    let help = success(&bentpipe(&arguments));
+    let section = help.split("Commands:\n").nth(1).unwrap_or_default();
+    let lines = section.lines().take_while(|line| !line.is_empty());
+    // The descriptions of long ones go on in further lines, which are indented more.
+    let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    let mut all = vec![words.to_vec()];
+    for name in names {
+        let below: Vec<String> = words.iter().cloned().chain([name.to_owned()]).collect();
+        all.extend(commands(&below));
+    }
+    all
+}
+
+/// The exit code of a program that reads `text`; none where it is not installed.
+fn judged_by(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String)> {
+    let piped = Stdio::piped;
+    let child = Command::new(program).args(arguments).stdin(piped()).stdout(piped()).stderr(piped()).spawn();
+    let Ok(mut child) = child else {
+        println!("skipped: needs {program}");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    Some((output.status.success(), String::from_utf8_lossy(&said).into_owned()))
+}
+
+#[test]
+fn every_command_has_a_page_that_is_the_same_alone_and_among_all() {
+    let folder = tempfile::tempdir().unwrap();
+    success(&bentpipe(&["man", "--out", folder.path().to_str().unwrap()]));
+    let all = commands(&[]);
+    assert!(all.len() > 12 && all.contains(&vec!["dtn".to_owned(), "send".to_owned()]), "{all:?}");
+    for words in &all {
+        let name = ["bentpipe"].into_iter().chain(words.iter().map(String::as_str)).collect::<Vec<_>>();
+        let page = fs::read_to_string(folder.path().join(format!("{}.1", name.join("-")))).unwrap();
+        let arguments: Vec<&str> = ["man"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        assert_eq!(success(&bentpipe(&arguments)), page, "{words:?}");
+        assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH DESCRIPTION"), "{words:?}");
+    }
+    let pages = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(pages, all.len(), "a page for each command, and none of others");
+}
+
+#[test]
+fn a_reader_of_manual_pages_has_nothing_to_warn_of() {
+    let page = success(&bentpipe(&["man", "doctor"]));
+    assert!(
+        page.contains("\\-\\-fix") && !page.contains("\\-\\-etc"),
+        "hidden arguments stay hidden: {page}"
+    );
+    // What is below a warning are matters of style, long lines above all.
+    if let Some((_, said)) = judged_by("mandoc", &["-Tlint", "-Wwarning", "-Ios=Linux"], &page) {
+        let told: Vec<_> = said.lines().filter(|line| !line.contains("cannot parse date")).collect();
+        assert!(told.is_empty(), "{told:?}");
+    }
+}
+
+#[test]
+fn shells_take_their_completions() {
+    for (shell, arguments) in [("bash", &["-n"][..]), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
+        let script = success(&bentpipe(&["completions", shell]));
+        for word in ["doctor", "dtn", "man"] {
+            assert!(script.contains(word), "{word} is not in the completions of {shell}");
+        }
+        if let Some((ok, said)) = judged_by(shell, arguments, &script) {
+            assert!(ok, "{shell}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_there_is_not_is_told_with_those_that_there_are() {
+    refusal(
+        &bentpipe(&["man", "dtn", "sned"]),
+        &["\"bentpipe dtn\" has no command \"sned\"", "send", "recv"],
+    );
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// docs/security.md says how exposed each unit is; this is what systemd says of it.
+#[test]
+fn the_exposure_of_the_units_is_what_the_documentation_says() {
+    let documentation = fs::read_to_string(repository().join("docs/security.md")).unwrap();
+    for unit in ["bentpipe.service", "bentpipe-dtn.service"] {
+        let path = repository().join("dist").join(unit);
+        let arguments = ["security", "--offline=yes", "--no-pager", path.to_str().unwrap()];
+        let Some((_, said)) = judged_by("systemd-analyze", &arguments, "") else { return };
+        let line = said.lines().find(|line| line.contains("Overall exposure level"));
+        let line = line.unwrap_or_else(|| panic!("{unit}: {said}"));
+        let score = line.rsplit(": ").next().unwrap().split(' ').next().unwrap();
+        let row = format!("| `{unit}` | {score} |");
+        assert!(documentation.contains(&row), "docs/security.md must have: {row}");
+    }
+}
