@@ -46,8 +46,8 @@ pub struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who it
-/// is; orders go to `orders`.
+/// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who
+/// it is; orders go to `orders`.
 ///
 /// # Errors
 /// [`AdminError::Start`].
