@@ -134,7 +134,8 @@ impl Client {
         self.ask(Method::POST, "/reload", None, PATIENCE_FOR_AN_ORDER).map(drop)
     }
 
-    /// Tells the daemon to take no new connection, and to end when the last has gone or, where there is one, after the deadline.
+    /// Tells the daemon to take no new connection, and to end when the last has gone or, where there is one, after
+    /// the deadline.
     ///
     /// # Errors
     /// [`ClientError`].

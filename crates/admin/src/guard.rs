@@ -29,16 +29,17 @@ impl Guard {
     /// Looking is all that TCP is for.
     fn check(&self, request: &Request) -> Result<(), Failure> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let text = "by this way the daemon can only be looked at; orders go to its Unix socket: bentpipe reload, bentpipe drain";
+            let text =
+                "this way is for looking only; orders go to the Unix socket: bentpipe reload, bentpipe drain";
             return Err(Failure::new(StatusCode::FORBIDDEN, text));
         }
         if self.address.ip().to_canonical().is_loopback() && !names_this_host(request) {
-            let text = "the Host is not an address of this host: use http://127.0.0.1, http://[::1] or http://localhost";
+            let text = "the Host is not this host: use http://127.0.0.1, http://[::1] or http://localhost";
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, text));
         }
         match &self.token {
             Some(token) if !self.knows(token, request.headers()) => {
-                let text = "the token is missing or wrong: send \"Authorization: Bearer TOKEN\", or open /?token=TOKEN once";
+                let text = "no token, or a wrong one: send \"Authorization: Bearer TOKEN\", or open /?token=TOKEN once";
                 Err(Failure::new(StatusCode::UNAUTHORIZED, text))
             }
             _ => Ok(()),
@@ -63,8 +64,8 @@ impl Guard {
         format!("bentpipe-{}", self.address.port())
     }
 
-    /// The way in for a browser: the token in the address becomes a cookie, and goes from the address, so that it is in no
-    /// bookmark and on no screen.
+    /// The way in for a browser: the token in the address becomes a cookie, and goes from the address, so that it is
+    /// in no bookmark and on no screen.
     fn let_in(&self, uri: &Uri) -> Option<Response> {
         let token = self.token.as_ref()?;
         let (guess, rest) = split_token(uri.query()?)?;
@@ -121,8 +122,8 @@ pub(crate) async fn harden(request: Request, next: Next) -> Response {
     response
 }
 
-/// A page of another site can make its own name resolve to 127.0.0.1 and then read what is here (DNS rebinding); but the
-/// browser still says that name. An absolute request target counts before the header (RFC 9112 §3.2.2).
+/// A page of another site can make its own name resolve to 127.0.0.1 and then read what is here (DNS rebinding); but
+/// the browser still says that name. An absolute request target counts before the header (RFC 9112 §3.2.2).
 fn names_this_host(request: &Request) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {

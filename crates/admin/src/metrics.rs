@@ -1,7 +1,8 @@
 //! The status in the text format of Prometheus, version 0.0.4.
 //!
-//! Base units only: seconds, bytes, bytes per second, ratios; each HELP names the unit. What only grows ends in `_total`. A
-//! family that nothing is known of, as a round trip before there was any, has no sample rather than a zero.
+//! Base units only: seconds, bytes, bytes per second, ratios; each HELP names the unit. What only grows ends in
+//! `_total`. A family that nothing is known of, as a round trip before there was any, has no sample rather than a
+//! zero.
 
 use std::fmt::Write;
 use std::fs;

@@ -21,8 +21,8 @@ const SOCKET_MODE: Mode = Mode::from_raw_mode(0o660);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// What a daemon listens at beside its traffic. Dropping it closes the sockets and leaves their files, for a successor that
-/// has got them; [`Sockets::close`] takes the files away.
+/// What a daemon listens at beside its traffic. Dropping it closes the sockets and leaves their files, for a
+/// successor that has got them; [`Sockets::close`] takes the files away.
 #[derive(Debug)]
 pub struct Sockets {
     folder: PathBuf,
@@ -58,7 +58,7 @@ pub enum AdminError {
     Token(#[from] TokenError),
     /// The server's thread could not be started.
     #[error(
-        "cannot start the thread that answers {action}: {source}; look for a limit of threads or descriptors (ulimit -a)"
+        "cannot start the thread that answers {action}: {source}; look for a limit of threads or files (ulimit -a)"
     )]
     Start {
         /// For whom it would have answered.
@@ -78,12 +78,12 @@ struct Door {
 }
 
 impl Sockets {
-    /// Opens what the settings say, but for those that are `coming` from a daemon that is taken over; see [`Sockets::add`].
-    /// Call it while the process may still read the token's file and write to the folder; the files go to `owner`, so that
-    /// it can remove them.
+    /// Opens what the settings say, but for those that are `coming` from a daemon that is taken over; see
+    /// [`Sockets::add`]. Call it while the process may still read the token's file and write to the folder; the files
+    /// go to `owner`, so that it can remove them.
     ///
-    /// Where the folder cannot be written to or the address is taken, it says so and goes on: who cannot be looked at still
-    /// carries traffic.
+    /// Where the folder cannot be written to or the address is taken, it says so and goes on: who cannot be looked at
+    /// still carries traffic.
     ///
     /// # Errors
     /// [`AdminError::Occupied`], [`AdminError::NotASocket`], [`AdminError::Token`].
@@ -138,8 +138,8 @@ impl Sockets {
         }
     }
 
-    /// What there is to hand on, each with the name under which [`Sockets::add`] knows it: `unix:PATH`, `handover:PATH`,
-    /// `tcp:ADDRESS`, as configured.
+    /// What there is to hand on, each with the name under which [`Sockets::add`] knows it: `unix:PATH`,
+    /// `handover:PATH`, `tcp:ADDRESS`, as configured.
     pub fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let unix = self.unix.iter().map(|door| (self.unix_name(), door.socket.as_fd()));
         let handover = self.handover.iter().map(|door| (self.handover_name(), door.socket.as_fd()));
@@ -202,8 +202,8 @@ impl Door {
         Self { socket, path, file }
     }
 
-    /// Removes the file if it is still the same. After privileges have been given up the folder may not let it go: the next
-    /// daemon finds that nobody answers there.
+    /// Removes the file if it is still the same. After privileges have been given up the folder may not let it go:
+    /// the next daemon finds that nobody answers there.
     fn remove(self) {
         if self.file.is_some() && socket_file(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
@@ -290,8 +290,8 @@ fn bind(path: &Path, kind: Type, owner: Option<&Account>) -> io::Result<OwnedFd>
     Ok(socket.into())
 }
 
-/// Gives the file to its owner and its group. The folder may be the account's already, which might put a link in the file's
-/// place while root is at work: so the file is held, found to be a socket, and changed through the descriptor.
+/// Gives the file to its owner and its group. The folder may be the account's already, which might put a link in the
+/// file's place while root is at work: so the file is held, found to be a socket, and changed through the descriptor.
 fn restrict(path: &Path, owner: Option<&Account>) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

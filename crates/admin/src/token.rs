@@ -37,7 +37,7 @@ pub enum TokenError {
     },
     /// It is too short, or has characters that a header or an address cannot carry.
     #[error(
-        "the first line of {path} (admin.token_file) must have {SHORTEST} characters or more, of A-Z a-z 0-9 - . _ ~ + / =; \
+        "the first line of {path} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 -._~+/=; \
          make one with: openssl rand -hex 32 > {path}"
     )]
     Unfit {
@@ -70,8 +70,8 @@ impl Token {
         (text.len() >= SHORTEST && text.bytes().all(fits)).then(|| Self(text.to_owned()))
     }
 
-    /// Whether somebody knows it. It takes as long for a guess that is nearly right as for one that is not (CWE-208); only
-    /// the length can be told from it.
+    /// Whether somebody knows it. It takes as long for a guess that is nearly right as for one that is not (CWE-208);
+    /// only the length can be told from it.
     pub(crate) fn is(&self, guess: &str) -> bool {
         let (known, guess) = (self.0.as_bytes(), guess.as_bytes());
         let differences = known.iter().zip(guess).fold(0, |sum, (a, b)| black_box(sum | (a ^ b)));

@@ -1,5 +1,7 @@
 //! The commands for a running daemon, against the daemon's own server with nothing behind it but figures.
 
+// Each test uses a part of it.
+#[allow(dead_code)]
 mod common;
 
 use std::fs::File;

@@ -28,9 +28,11 @@ fn gateway() -> (Namespace, Namespace) {
     (gateway, peer)
 }
 
+/// With a folder of its own for the daemon's sockets, beside the file: several run at a time.
 fn configuration(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
+    let folder = file.path().with_extension("run");
+    write!(file, "{text}[admin]\nfolder = \"{}\"\nlisten = \"off\"\n", folder.display()).unwrap();
     file
 }
 

@@ -239,12 +239,15 @@ fn send(mut stream: TcpStream, piece: usize, interval: Duration, stop: &AtomicBo
     let (seed, mut place, mut next) = (u64::from_be_bytes(seed), 0, Instant::now());
     while !stop.load(Ordering::Acquire) {
         let bytes: Vec<u8> = (place..place + piece as u64).map(|place| byte(seed, place)).collect();
-        stream.write_all(&bytes).unwrap();
+        if stream.write_all(&bytes).is_err() {
+            // The receiver says what has gone wrong.
+            return place;
+        }
         place += piece as u64;
         next += interval;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    stream.shutdown(Shutdown::Write).unwrap();
+    let _ = stream.shutdown(Shutdown::Write);
     // Until the client has everything.
     let _ = stream.read(&mut [0]);
     place
