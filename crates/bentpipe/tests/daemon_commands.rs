@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Identity, Order, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
@@ -53,7 +54,7 @@ impl Daemon {
         figures.open.store(30, Ordering::SeqCst);
         let identity = Identity { config: PathBuf::from("/etc/bentpipe.toml"), program: "p".into() };
         let (sender, orders) = mpsc::channel();
-        let admin = serve(&sockets, figures.clone(), identity, sender).unwrap();
+        let admin = serve(&sockets, figures.clone(), identity, Recorder::default(), sender).unwrap();
         Self { figures, orders, sockets, admin, folder }
     }
 

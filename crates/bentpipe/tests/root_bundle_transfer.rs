@@ -185,7 +185,9 @@ fn a_put_during_an_outage_that_no_connection_survives_is_answered_at_once_and_ca
             FAR.left6().to_string().trim_end_matches('1')
         ),
     );
-    let rules = file("bentpipe.toml", RULES);
+    let sockets = folder.path().join("run");
+    let admin = format!("[admin]\nfolder = \"{}\"\nlisten = \"off\"\n", sockets.display());
+    let rules = file("bentpipe.toml", &format!("{RULES}{admin}"));
     let told = serve(&net.server);
     let servers: [IpAddr; 2] = [FAR.right4().into(), FAR.right6().into()];
 
