@@ -20,7 +20,7 @@ use crate::config::{Config, Interface};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::greeter::{Book, Devices, Greeter, Settings};
-use crate::handover::Inventory;
+use crate::handover::{FateDeed, Inventory};
 use crate::host;
 use crate::intercept::{Detour, Family, Interception, Names, Plan};
 use crate::listener;
@@ -354,13 +354,15 @@ impl Prepared {
             explicit,
             only_one,
         };
-        Ok((Helpers { greeter: devices, snooper: snoop_devices, routers }, daemon))
+        Ok((Helpers { greeter: devices, fates: Vec::new(), snooper: snoop_devices, routers }, daemon))
     }
 }
 
 /// What threads beside the workers are to work with.
 struct Helpers {
     greeter: Option<Devices>,
+    /// What became of SYNs that the greeter of the process before has had.
+    fates: Vec<FateDeed>,
     snooper: Option<snooper::Devices>,
     routers: Attached,
 }
@@ -368,7 +370,7 @@ struct Helpers {
 impl Daemon {
     /// Starts the threads beside the workers, but for the watch.
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
-        let Helpers { greeter, snooper, routers } = helpers;
+        let Helpers { greeter, fates, snooper, routers } = helpers;
         if self.explicit.is_some() && self.sharing.is_none() {
             self.sharing = Some(Sharing::start(&self.legs)?);
         }
@@ -377,7 +379,7 @@ impl Daemon {
             let action = "keep the greeter's devices";
             self.greeter_devices = Some(devices.descriptors().map_err(Error::system(action))?);
             let settings = settings(&self.config, &self.legs);
-            self.greeter = Some(Greeter::spawn(devices, settings, gate, book)?);
+            self.greeter = Some(Greeter::spawn(devices, settings, gate, book, fates)?);
         }
         if let (Some(devices), Some(wanted)) = (snooper, self.config.snoop_config()) {
             let action = "keep the snooper's devices";

@@ -25,7 +25,7 @@ use rustix::event::epoll::EventFlags;
 
 use crate::connect::Ends;
 use crate::gate::{Gate, Ticket};
-use crate::handover::{Deed, Packer, Unpacker};
+use crate::handover::{Deed, IdleDeed, Packer, Unpacker};
 use crate::path::Path;
 use crate::pool::Pool;
 use crate::relay::{Channel, Endpoint, Failure, Progress};
@@ -77,7 +77,7 @@ enum Phase {
     Draining,
 }
 
-/// Whole seconds on the worker's clock, from 1 upwards.
+/// Whole seconds on the worker's clock, from far above 0, so that what began before it has its place there, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Seconds(pub(crate) u32);
 
@@ -106,6 +106,20 @@ struct Inspected {
     segments: Option<u32>,
     memory: usize,
     idle_since: Seconds,
+    /// Seconds without movement while no worker has it; nothing where it has not been inspected yet.
+    idle_for: Option<u32>,
+}
+
+impl Inspected {
+    fn deed(&self) -> IdleDeed {
+        let Self { bytes, unacknowledged, segments, idle_for, .. } = *self;
+        IdleDeed { seconds: idle_for, bytes, unacknowledged, segments }
+    }
+
+    fn inherited(deed: IdleDeed) -> Self {
+        let IdleDeed { seconds, bytes, unacknowledged, segments } = deed;
+        Self { bytes, unacknowledged, segments, idle_for: seconds, ..Self::default() }
+    }
 }
 
 /// What the worker has to do with a flow after its turn.
@@ -171,6 +185,7 @@ impl Flow {
             up: up.deed(packer),
             down: down.deed(packer),
             age_ms: since.elapsed().as_millis() as u64,
+            idle: self.watched_over.deed(),
         }
     }
 
@@ -181,7 +196,7 @@ impl Flow {
         gate: &Arc<Gate>,
         unpacker: &mut Unpacker,
     ) -> Result<Self, String> {
-        let Deed { client, server, dscp, sockets, urgent, up, down, age_ms, .. } = deed;
+        let Deed { client, server, dscp, sockets, urgent, up, down, age_ms, idle, .. } = deed;
         let phase = deed.phase.into();
         let way = Way::named(&deed.legs, deed.weight, legs);
         let ticket = gate.readmit(client.ip(), phase == Phase::Connecting);
@@ -193,6 +208,7 @@ impl Flow {
             down: Channel::inherited(down, unpacker)?,
             since,
             phase,
+            watched_over: Inspected::inherited(idle),
             ..Self::new(
                 Ends { client, server, dscp },
                 way,
@@ -202,6 +218,22 @@ impl Flow {
                 ticket,
             )
         })
+    }
+
+    /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle is how long that is.
+    pub(crate) fn stop_the_clock(&mut self, now: Seconds) {
+        let seen = &mut self.watched_over;
+        (seen.idle_since, seen.idle_for) = match seen.idle_since {
+            Seconds(0) => (Seconds::default(), None),
+            since => (Seconds::default(), Some(now.0.saturating_sub(since.0))),
+        };
+    }
+
+    /// The other end of [`Flow::stop_the_clock`].
+    pub(crate) fn start_the_clock(&mut self, now: Seconds) {
+        if let Some(length) = self.watched_over.idle_for.take() {
+            self.watched_over.idle_since = Seconds(now.0.saturating_sub(length).max(1));
+        }
     }
 
     /// Vessels of the pool's that it holds.

@@ -192,6 +192,11 @@ impl Gate {
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 
+    /// Connections that there are now.
+    pub(crate) fn open(&self) -> usize {
+        self.state().open
+    }
+
     /// Connections that wait for their server now.
     pub(crate) fn connecting(&self) -> usize {
         self.connecting.load(Ordering::Relaxed)

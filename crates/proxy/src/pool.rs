@@ -76,6 +76,11 @@ impl Pool {
         self.lent += vessels;
     }
 
+    /// Takes note of so many vessels that have gone with their flows.
+    pub(crate) fn count_as_gone(&mut self, vessels: usize) {
+        self.lent = self.lent.saturating_sub(vessels);
+    }
+
     /// Vessels that are out with flows.
     pub(crate) fn lent(&self) -> usize {
         self.lent

@@ -73,6 +73,11 @@ impl<T> Slab<T> {
         self.places.iter().enumerate().skip(from).take(count).filter_map(living).collect()
     }
 
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
     /// Places, with a value or without.
     pub(crate) fn places(&self) -> usize {
         self.places.len()

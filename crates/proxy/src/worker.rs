@@ -172,8 +172,9 @@ impl Worker {
             for event in &events {
                 self.dispatch(event);
             }
-            if let Some(heir) = self.parts_for.take() {
-                self.part(&heir);
+            if let Some(heir) = self.parts_for.take()
+                && self.part(&heir)
+            {
                 return Ok(());
             }
             self.serve_ready();

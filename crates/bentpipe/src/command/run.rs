@@ -58,17 +58,21 @@ impl Run {
         let coming = predecessor.as_ref().map_or(&[][..], Predecessor::belongings);
         let sockets = Sockets::open(&config.admin, account.as_ref(), coming)?;
         drop_to(account.as_ref(), &privileges::DAEMON)?;
+        let events = Events::new();
+        events.listen_for(signals)?;
+        // Behind this nothing may fail: there are connections, perhaps of the process before.
         let (daemon, belongings) = match &predecessor {
             None => (prepared.start()?, Belongings::default()),
             Some(predecessor) => prepared.take_over(predecessor)?,
         };
-        let events = Events::new();
-        events.listen_for(signals)?;
         let mut service = Service::new(self.config, program, daemon, sockets, notifier, belongings);
-        service.open(&events)?;
+        service.open(&events);
         tracing::info!("ready");
-        if predecessor.is_some() {
-            super::print(&format!("{READY}\n"))?;
+        if predecessor.is_some()
+            && let Err(error) = super::print(&format!("{READY}\n"))
+        {
+            // Whoever started it may be gone.
+            tracing::warn!("took over, and nobody hears it: {error:#}");
         }
         service.serve(&events);
         Ok(ExitCode::SUCCESS)

@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::flow::{Flow, Way};
+use crate::greeter::{Entries, Greeting};
 use crate::handover::{
-    Belongings, Estate, HandoverError, Heir, Inventory, ListenerDeed, PATIENCE, Packer, Predecessor,
+    Belongings, BookDeed, Estate, HandoverError, Heir, Inventory, ListenerDeed, Packer, Predecessor,
     Unpacker, Will,
 };
 use crate::worker::{Household, RETIREMENT};
+
+/// How long workers are waited for that are to give everything away. The heir waits longer.
+const PARTING: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// What a successor is told before it prepares. `belongings` are the names of what will go with it.
@@ -31,36 +35,24 @@ impl Daemon {
         memory: serde_json::Value,
         last: impl FnOnce(i32),
     ) -> Result<(), (Self, HandoverError)> {
-        let start = Instant::now();
-        let households = match self.part() {
-            Ok(households) => households,
-            Err((households, reason)) => {
-                heir.refuse(&reason);
-                self.resume(households);
-                return Err((self, HandoverError::Refused { reason }));
-            }
-        };
-        let flows: usize = households.iter().map(|household| household.flows.len()).sum();
-        let outcome = self
-            .pack(&households, belongings, memory)
-            .and_then(|(content, descriptors)| heir.hand_over(&content, &descriptors));
-        // It would set up again what the heir replaces.
+        if !heir.is_there() {
+            let reason = "it has gone before it was its turn".to_owned();
+            return Err((self, HandoverError::Refused { reason }));
+        }
+        // It would set up again what the heir replaces. The rules stay in force without it for longer than this takes.
         drop(self.watch.take());
-        let outcome = outcome.and_then(|()| {
-            last(heir.pid());
-            heir.commit()
-        });
-        match outcome {
-            Ok(()) => {
+        let start = Instant::now();
+        match self.try_to_hand_over(heir, belongings, memory, last) {
+            Ok(flows) => {
                 if let Some(interception) = &self.interception {
                     interception.lock().unwrap_or_else(PoisonError::into_inner).leave();
                 }
                 tracing::info!(flows, took = ?start.elapsed(), heir = heir.pid(), "another process goes on with everything");
                 Ok(())
             }
-            Err(error) => {
+            Err((left, error)) => {
                 heir.refuse(&error.to_string());
-                self.resume(households);
+                self.resume(left);
                 if let Err(error) = self.start_watch() {
                     tracing::error!("{error}: new connections pass unsplit until the daemon is started anew");
                 }
@@ -69,20 +61,50 @@ impl Daemon {
         }
     }
 
-    /// Stops the workers and gets what they have. Where one does not answer, what the others have given.
+    /// How many flows have gone, or what is left to go on with.
+    fn try_to_hand_over(
+        &mut self,
+        heir: &Heir,
+        belongings: &[(String, BorrowedFd<'_>)],
+        memory: serde_json::Value,
+        last: impl FnOnce(i32),
+    ) -> Result<usize, (Left, HandoverError)> {
+        let greeting = self.greeter.as_mut().and_then(Greeter::pause);
+        let households = match self.part() {
+            Ok(households) => households,
+            Err((households, reason)) => {
+                let left = Left { households, greeting, entries: None };
+                return Err((left, HandoverError::Refused { reason }));
+            }
+        };
+        let left = Left { households, greeting, entries: Some(self.shared.book.leave()) };
+        let outcome = self
+            .pack(&left, belongings, memory)
+            .and_then(|(content, descriptors)| heir.hand_over(&content, &descriptors))
+            .and_then(|()| {
+                last(heir.pid());
+                heir.commit()
+            });
+        match outcome {
+            Ok(()) => Ok(left.households.iter().map(|household| household.flows.len()).sum()),
+            Err(error) => Err((left, error)),
+        }
+    }
+
+    /// Stops the workers and gets what they have. Where one does not answer in time, what the others have given before it; it and
+    /// those behind it go on.
     fn part(&mut self) -> Result<Vec<Household>, (Vec<Household>, String)> {
-        let asked: Vec<_> = self
-            .workers
-            .iter()
-            .map(|worker| {
-                let (sender, receiver) = mpsc::sync_channel(1);
-                worker.mailbox.send(Order::Part(sender));
-                receiver
-            })
-            .collect();
+        // Nothing waits between giver and taker, where it would be lost if we stopped waiting.
+        let ask = |worker: &Handle| {
+            let (sender, receiver) = mpsc::sync_channel(0);
+            worker.mailbox.send(Order::Part(sender));
+            receiver
+        };
+        let asked: Vec<_> = self.workers.iter().map(ask).collect();
+        let until = Instant::now() + PARTING;
         let mut households = Vec::with_capacity(asked.len());
         for (index, answer) in asked.into_iter().enumerate() {
-            match answer.recv_timeout(PATIENCE) {
+            match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(household) => households.push(household),
                 Err(_) => return Err((households, format!("worker {index} does not answer"))),
             }
@@ -92,7 +114,14 @@ impl Daemon {
     }
 
     /// Goes on as if nothing had been.
-    fn resume(&mut self, households: Vec<Household>) {
+    fn resume(&mut self, left: Left) {
+        let Left { households, greeting, entries } = left;
+        if let Some(entries) = entries {
+            self.shared.book.put_back(entries);
+        }
+        if let (Some(greeter), Some(greeting)) = (&mut self.greeter, greeting) {
+            tell(greeter.resume(greeting));
+        }
         for (index, household) in households.into_iter().enumerate() {
             let worker = &mut self.workers[index];
             match worker.respawn(index, &self.config, &self.shared) {
@@ -105,7 +134,7 @@ impl Daemon {
     /// Everything as bytes and descriptors.
     fn pack<'a>(
         &'a self,
-        households: &'a [Household],
+        left: &'a Left,
         belongings: &[(String, BorrowedFd<'a>)],
         memory: serde_json::Value,
     ) -> Result<(Vec<u8>, Vec<BorrowedFd<'a>>), HandoverError> {
@@ -120,6 +149,10 @@ impl Daemon {
             .map(|(name, descriptor)| (name.clone(), packer.descriptor(*descriptor)))
             .collect();
         let mut listeners = Vec::new();
+        let Left { households, greeting, entries } = left;
+        let fates = greeting.as_ref().map(Greeting::fates).unwrap_or_default();
+        let entries = entries.as_ref().map(|entries| entries.deeds(&mut packer)).unwrap_or_default();
+        let book = BookDeed { entries, fates };
         for (worker, household) in households.iter().enumerate() {
             listeners.extend(
                 household.listeners.iter().map(|listener| listener_deed(listener, worker, &mut packer)),
@@ -136,6 +169,8 @@ impl Daemon {
             listeners,
             ports: self.ports.deeds(),
             flows,
+            book,
+            draining: self.draining().map(|until| until.map(milliseconds_until)),
             rules,
             sides,
             bequest: self.sight.bequeath(),
@@ -171,12 +206,21 @@ impl Daemon {
     /// Whether draining has come to its end: no flow is left, or the time is up.
     pub fn has_drained(&self) -> bool {
         let Some(until) = *self.draining() else { return false };
-        until.is_some_and(|until| until <= Instant::now()) || self.stats().flows_open == 0
+        // By the gate, which knows those at once that have just been taken over.
+        until.is_some_and(|until| until <= Instant::now()) || self.shared.gate.open() == 0
     }
 
     fn draining(&self) -> std::sync::MutexGuard<'_, Option<Option<Instant>>> {
         self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a daemon has while nobody serves it.
+struct Left {
+    households: Vec<Household>,
+    greeting: Option<Greeting>,
+    /// Those of the book, if they have been taken out.
+    entries: Option<Entries>,
 }
 
 impl Prepared {
@@ -196,17 +240,10 @@ impl Prepared {
     /// Something cannot be had; the predecessor then goes on as if nothing had been, unless it is said that it has ended.
     pub fn take_over(self, predecessor: &Predecessor) -> Result<(Daemon, Belongings), Error> {
         let start = Instant::now();
-        let estate = predecessor.take()?;
-        match self.settle(estate) {
-            Ok(settled) => {
-                predecessor.commit()?;
-                Ok(settled.begin(start))
-            }
-            Err(error) => {
-                predecessor.give_up(&error.to_string());
-                Err(error)
-            }
-        }
+        let settled = predecessor.take().map_err(Error::from).and_then(|estate| self.settle(estate));
+        let settled = settled.inspect_err(|error| predecessor.give_up(&error.to_string()))?;
+        predecessor.commit()?;
+        Ok(settled.begin(start))
     }
 
     /// Builds everything, and touches none of it.
@@ -230,6 +267,10 @@ impl Prepared {
         let ports = PortRanges::inherited(std::mem::take(&mut will.ports));
         let (helpers, mut daemon) = self.assemble(ports)?;
         daemon.sight.inherit(std::mem::take(&mut will.bequest));
+        if let Some(left) = will.draining {
+            let until = left.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+            *daemon.draining() = Some(until);
+        }
         for index in 0..daemon.config.proxy.workers.get() {
             daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
         }
@@ -244,6 +285,8 @@ impl Prepared {
                 Flow::inherited(deed, &daemon.legs, &daemon.shared.gate, &mut unpacker).map_err(broken)?;
             households[number % workers].flows.push(flow);
         }
+        let entries = std::mem::take(&mut will.book.entries);
+        daemon.shared.book.inherit(entries, &daemon.shared.gate, &mut unpacker).map_err(broken)?;
         let belongings = std::mem::take(&mut will.belongings).into_iter();
         let belongings = belongings.map(|(name, place)| Ok((name, unpacker.descriptor(place)?)));
         let descriptors = belongings.collect::<Result<_, String>>().map_err(broken)?;
@@ -271,6 +314,7 @@ impl Settled {
             worker.mailbox.send(Order::Adopt(household));
         }
         let standstill = start.elapsed();
+        let helpers = Helpers { fates: will.book.fates, ..helpers };
         tell(daemon.start_helpers(helpers));
         daemon.intercept_on(will.rules, will.sides);
         tell(daemon.start_watch());
@@ -366,8 +410,12 @@ fn listener_deed<'a>(listener: &'a Listener, worker: usize, packer: &mut Packer<
         legs: Way { path: *path, legs: legs.clone() }.names(),
         weight: path.weight.get(),
         worker,
-        retires_ms: retires.map(|at| at.saturating_duration_since(Instant::now()).as_millis() as u64),
+        retires_ms: retires.map(milliseconds_until),
     }
+}
+
+fn milliseconds_until(at: Instant) -> u64 {
+    at.saturating_duration_since(Instant::now()).as_millis() as u64
 }
 
 /// What listeners depend on. Where a program says it in other words, it opens others, which does no harm.

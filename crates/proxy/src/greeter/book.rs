@@ -102,7 +102,7 @@ pub(crate) struct Swept {
 }
 
 #[derive(Debug, Default)]
-struct Entries {
+pub(crate) struct Entries {
     places: Slab<Entry>,
     by_pair: HashMap<Pair, Key>,
 }
@@ -303,6 +303,11 @@ impl Pair {
         Self { client: (client.ip(), client.port()), server: (server.ip(), server.port()) }
     }
 
+    /// The client and the server.
+    pub(crate) fn ends(&self) -> [SocketAddr; 2] {
+        [self.client.into(), self.server.into()]
+    }
+
     pub(crate) fn of(syn: &Syn) -> Self {
         Self::new(syn.client, syn.server)
     }
@@ -315,5 +320,6 @@ impl fmt::Display for Pair {
     }
 }
 
+mod inherited;
 #[cfg(test)]
 mod tests;

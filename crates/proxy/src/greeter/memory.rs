@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::book::Pair;
 use super::syn::Syn;
+use crate::handover::FateDeed;
 
 /// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that is not
 /// remembered any more begins anew.
@@ -50,6 +51,26 @@ impl Memory {
         self.fates.get(&Pair::of(syn)).filter(|settled| settled.isn == syn.isn).map(|settled| settled.fate)
     }
 
+    /// What goes to the next process, the oldest first.
+    pub(crate) fn deeds(&self) -> Vec<FateDeed> {
+        let newest = |(pair, number): &(Pair, u64)| {
+            let settled = self.fates.get(pair).filter(|settled| settled.number == *number)?;
+            let [client, server] = pair.ends();
+            Some(FateDeed { client, server, isn: settled.isn, is_answered: settled.fate == Fate::Answered })
+        };
+        self.order.iter().filter_map(newest).collect()
+    }
+
+    /// The memory of another process.
+    pub(crate) fn inherited(deeds: Vec<FateDeed>) -> Self {
+        let mut memory = Self::default();
+        for FateDeed { client, server, isn, is_answered } in deeds {
+            let fate = if is_answered { Fate::Answered } else { Fate::Passed };
+            memory.note(Pair::new(client, server), isn, fate);
+        }
+        memory
+    }
+
     fn forget_oldest(&mut self) {
         if let Some((pair, number)) = self.order.pop_front()
             && self.fates.get(&pair).is_some_and(|settled| settled.number == number)
@@ -76,6 +97,17 @@ mod tests {
         assert_eq!((memory.fate(&syn(1, 8)), memory.fate(&syn(2, 7))), (None, None));
         memory.note(Pair::of(&syn(1, 8)), 8, Fate::Answered);
         assert_eq!((memory.fate(&syn(1, 7)), memory.fate(&syn(1, 8))), (None, Some(Fate::Answered)));
+    }
+
+    #[test]
+    fn another_process_knows_the_same() {
+        let mut memory = Memory::default();
+        memory.note(Pair::of(&syn(1, 7)), 7, Fate::Passed);
+        memory.note(Pair::of(&syn(2, 7)), 7, Fate::Answered);
+        memory.note(Pair::of(&syn(1, 8)), 8, Fate::Answered);
+        let over = Memory::inherited(memory.deeds());
+        assert_eq!([syn(1, 7), syn(1, 8)].map(|syn| over.fate(&syn)), [None, Some(Fate::Answered)]);
+        assert_eq!((over.fate(&syn(2, 7)), over.order.len()), (Some(Fate::Answered), 2));
     }
 
     #[test]

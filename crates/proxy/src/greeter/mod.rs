@@ -26,6 +26,7 @@ use bentpipe_legs::Legs;
 use crate::config::{AtLimit, Interface};
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::handover::FateDeed;
 use crate::pulse::{Mailbox, Pulse};
 use crate::stats::Counters;
 
@@ -35,7 +36,7 @@ mod memory;
 mod syn;
 mod thread;
 
-pub(crate) use book::{Book, Claim, Connected};
+pub(crate) use book::{Book, Claim, Connected, Entries};
 pub(crate) use devices::Devices;
 pub(crate) use syn::is_between_hosts;
 use thread::Reception;
@@ -50,34 +51,66 @@ pub(crate) struct Settings {
     pub(crate) at_limit: AtLimit,
 }
 
+/// A greeter that pauses. What comes meanwhile waits in the devices.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    reception: Reception,
+}
+
 /// A running greeter; it ends when it is dropped, and the connections that wait are forgotten.
 #[derive(Debug)]
 pub(crate) struct Greeter {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<Reception>>>,
     mailbox: Arc<Mailbox<Settings>>,
     stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
 }
 
 impl Greeter {
-    /// Starts to serve `devices`. What the gate admits is entered in `book`, where the workers find it.
+    /// Starts to serve `devices`. What the gate admits is entered in `book`, where the workers find it. `fates` is what another process
+    /// remembers that had the devices before.
     pub(crate) fn spawn(
         devices: Devices,
         settings: Settings,
         gate: Arc<Gate>,
         book: Arc<Book>,
+        fates: Vec<FateDeed>,
     ) -> Result<Self, Error> {
         let action = "start the greeter";
         let mailbox = Arc::new(Mailbox::new("the greeter".into()).map_err(Error::system(action))?);
         let (stop, counters) = (Arc::<AtomicBool>::default(), Arc::<Counters>::default());
-        let reception = Reception::new(devices, settings, mailbox.clone(), gate, book, counters.clone());
-        let (reception, until) = (reception.map_err(Error::system(action))?, stop.clone());
-        let thread = std::thread::Builder::new().name("bentpipe-greeter".into()).spawn(move || {
-            if let Err(error) = reception.run(&until) {
-                tracing::error!(%error, "the greeter failed: new connections pass unsplit");
-            }
-        });
-        Ok(Self { thread: Some(thread.map_err(Error::system(action))?), mailbox, stop, counters })
+        let reception =
+            Reception::new(devices, settings, mailbox.clone(), gate, book, counters.clone(), fates);
+        let reception = reception.map_err(Error::system(action))?;
+        let mut greeter = Self { thread: None, mailbox, stop, counters };
+        greeter.resume(Greeting { reception })?;
+        Ok(greeter)
+    }
+
+    /// Stops to serve, for as long as another process may take its place. Nothing where it has failed.
+    pub(crate) fn pause(&mut self) -> Option<Greeting> {
+        self.stop.store(true, Ordering::Release);
+        self.mailbox.wake();
+        let outcome = self.thread.take()?.join();
+        let reception = outcome.inspect_err(|_| tracing::error!("the greeter had panicked")).ok().flatten();
+        reception.map(|reception| Greeting { reception })
+    }
+
+    /// Goes on after a pause.
+    pub(crate) fn resume(&mut self, greeting: Greeting) -> Result<(), Error> {
+        self.stop.store(false, Ordering::Release);
+        let until = self.stop.clone();
+        let work = move || {
+            let outcome = greeting.reception.run(&until);
+            outcome
+                .inspect_err(
+                    |error| tracing::error!(%error, "the greeter failed: new connections pass unsplit"),
+                )
+                .ok()
+        };
+        let thread = std::thread::Builder::new().name("bentpipe-greeter".into()).spawn(work);
+        self.thread = Some(thread.map_err(Error::system("start the greeter"))?);
+        Ok(())
     }
 
     /// Goes by other settings from the next SYN on.
@@ -95,12 +128,15 @@ impl Greeter {
     }
 }
 
+impl Greeting {
+    /// What became of SYNs that are settled, the oldest first.
+    pub(crate) fn fates(&self) -> Vec<FateDeed> {
+        self.reception.fates()
+    }
+}
+
 impl Drop for Greeter {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.mailbox.wake();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the greeter had panicked");
-        }
+        self.pause();
     }
 }

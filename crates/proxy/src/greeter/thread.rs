@@ -19,6 +19,7 @@ use crate::config::AtLimit;
 use crate::connect::{self, Ends};
 use crate::device::MTU;
 use crate::gate::Gate;
+use crate::handover::FateDeed;
 use crate::path::LegId;
 use crate::pulse::Mailbox;
 use crate::slab::Token;
@@ -42,6 +43,7 @@ const STALL: Duration = Duration::from_secs(1);
 /// How often the book is looked through for what has waited too long.
 const SWEEP: Duration = Duration::from_secs(1);
 
+#[derive(Debug)]
 pub(super) struct Reception {
     devices: Devices,
     settings: Settings,
@@ -65,6 +67,7 @@ impl Reception {
         gate: Arc<Gate>,
         book: Arc<Book>,
         counters: Arc<Counters>,
+        fates: Vec<FateDeed>,
     ) -> io::Result<Self> {
         epoll::add(
             book.epoll(),
@@ -80,7 +83,7 @@ impl Reception {
             gate,
             book,
             counters,
-            memory: Memory::default(),
+            memory: Memory::inherited(fates),
             routes: RouteSocket::open()?,
             probe: socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?,
             buffer: vec![0; MTU].into(),
@@ -88,8 +91,13 @@ impl Reception {
         })
     }
 
-    /// Serves until it is told to stop. Whatever happens, the devices are gone when it returns.
-    pub(super) fn run(mut self, stop: &AtomicBool) -> io::Result<()> {
+    /// What became of SYNs that are settled, the oldest first.
+    pub(super) fn fates(&self) -> Vec<FateDeed> {
+        self.memory.deeds()
+    }
+
+    /// Serves until it is told to stop, and can go on later. If it fails, the devices are gone when it returns.
+    pub(super) fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut last_round = Instant::now();
         while !stop.load(Ordering::Acquire) {
@@ -112,7 +120,7 @@ impl Reception {
             }
             self.keep_house(now);
         }
-        Ok(())
+        Ok(self)
     }
 
     fn dispatch(&mut self, event: &Event, now: Instant) -> io::Result<()> {

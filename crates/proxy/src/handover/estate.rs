@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
-use super::deed::Deed;
+use super::deed::{BookDeed, Deed};
 use super::wire::FORM;
 use crate::sight::Bequest;
 
@@ -15,30 +15,47 @@ use crate::sight::Bequest;
 pub struct Inventory {
     pub(crate) form: u32,
     /// The devices of the greeter and of the snooper are there.
+    #[serde(default)]
     pub(crate) greeter: bool,
+    #[serde(default)]
     pub(crate) snooper: bool,
     /// The names of descriptors that the daemon itself knows nothing of.
+    #[serde(default)]
     pub(crate) belongings: Vec<String>,
 }
 
-/// The list of everything; what is not a number or a name is a place among the descriptors or bytes.
+/// The list of everything; what is not a number or a name is a place among the descriptors or bytes. A program of the same form may
+/// list more than another knows, and less: what one can do without has a default.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Will {
     /// The claim to the network namespace.
     pub(crate) claim: usize,
+    #[serde(default)]
     pub(crate) greeter: Option<[usize; 2]>,
+    #[serde(default)]
     pub(crate) snooper: Option<[usize; 2]>,
     /// By what the listeners are as they are: a successor that would open the same ones takes them as they are.
+    #[serde(default)]
     pub(crate) signature: String,
     pub(crate) listeners: Vec<ListenerDeed>,
     pub(crate) ports: Vec<PortsDeed>,
     pub(crate) flows: Vec<Deed>,
+    /// Handshakes in the making.
+    #[serde(default)]
+    pub(crate) book: BookDeed,
+    /// New connections pass: for so many ms more until what is left is reset, or for as long as it takes.
+    #[serde(default)]
+    pub(crate) draining: Option<Option<u64>>,
     /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
     pub(crate) rules: String,
+    #[serde(default)]
     pub(crate) sides: Vec<String>,
     /// What has been counted.
+    #[serde(default)]
     pub(crate) bequest: Bequest,
+    #[serde(default)]
     pub(crate) belongings: Vec<(String, usize)>,
+    #[serde(default)]
     pub(crate) memory: serde_json::Value,
 }
 
@@ -49,8 +66,10 @@ pub(crate) struct ListenerDeed {
     pub(crate) address: SocketAddr,
     /// As [`Deed::legs`].
     pub(crate) legs: [Option<String>; 2],
+    #[serde(default)]
     pub(crate) weight: u16,
     /// The worker that served it.
+    #[serde(default)]
     pub(crate) worker: usize,
     /// When it is closed, ms from now; it gets no more connections.
     pub(crate) retires_ms: Option<u64>,

@@ -15,7 +15,8 @@
 //!
 //! Until it has said `Commit` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says
 //! nothing for [`PATIENCE`], or says that it cannot. What the successor holds then are copies of descriptors, and it has
-//! done nothing with them. So a program that cannot start, or dies on its way, costs a pause at worst.
+//! done nothing with them. So a program that cannot start, or dies on its way, costs a pause at worst. And if it is the predecessor
+//! that dies when its successor is ready, the successor hears that the line has ended without a word, and goes on.
 //!
 //! What bytes were in flight stays where it is: in the kernel's socket buffers, which belong to the sockets; in pipes, which
 //! are handed over as descriptors; and what was in buffers of the relay goes into a file in memory, which is one more.
@@ -26,10 +27,10 @@ mod deed;
 mod estate;
 mod wire;
 
-pub(crate) use deed::{ChannelDeed, Deed, VesselDeed};
+pub(crate) use deed::{BookDeed, ChannelDeed, Deed, EntryDeed, FateDeed, HeldDeed, IdleDeed, VesselDeed};
 pub use estate::Inventory;
 pub(crate) use estate::{Estate, ListenerDeed, Packer, PortsDeed, Unpacker, Will};
-pub use wire::{HandoverError, Heir, Predecessor, receive_heir};
+pub use wire::{Caller, HandoverError, Heir, Predecessor, accept_caller, receive_heir, wait_for_caller};
 
 /// How long either side waits for the other's next word once flows stand still.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);

@@ -9,14 +9,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, recvmsg,
-    sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect,
+    recvmsg, sendmsg, socket_with,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ const MOST_BYTES: u64 = 16 << 30;
 /// How long a successor may take to prepare: reading its configuration, loading programs into the kernel.
 const PREPARATION: Duration = Duration::from_secs(60);
 
+/// How long a successor waits for everything: longer than the predecessor waits for its workers, so that it is the predecessor who
+/// decides.
+const TAKING: Duration = Duration::from_secs(10);
 /// How soon something is tried again that the other process has to make room for.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -59,7 +62,7 @@ pub enum HandoverError {
     },
     /// Both understand different things.
     #[error(
-        "the running daemon hands over in form {theirs}, this program knows form {FORM}; restart it instead"
+        "the other process hands over in form {theirs}, this program knows form {FORM}; restart the daemon instead"
     )]
     Form {
         /// The other's form.
@@ -98,6 +101,7 @@ pub enum HandoverError {
 pub(crate) enum Word {
     Hello {
         form: u32,
+        #[serde(default)]
         version: String,
     },
     Refusal {
@@ -131,6 +135,14 @@ pub struct Predecessor {
 pub struct Heir {
     line: Line,
     pid: i32,
+}
+
+/// Somebody who has come and has said nothing yet.
+#[derive(Debug)]
+pub struct Caller {
+    line: Line,
+    pid: i32,
+    is_root: bool,
 }
 
 #[derive(Debug)]
@@ -169,7 +181,7 @@ impl Predecessor {
     /// Asks for everything. From now on the flows stand still.
     pub(crate) fn take(&self) -> Result<Estate, HandoverError> {
         let doing = "taking over";
-        self.line.wait_at_most(PATIENCE, doing)?;
+        self.line.wait_at_most(TAKING, doing)?;
         self.line.say(&Word::Take, &[], doing)?;
         let (word, mut descriptors) = self.line.hear(doing)?;
         let (count, bytes) = match word {
@@ -198,16 +210,31 @@ impl Predecessor {
         Estate::open(content, descriptors).map_err(|reason| garbled(doing, reason))
     }
 
-    /// Says that everything is ready, and waits until it is ours alone.
+    /// Says that everything is ready, and waits until it is ours alone: because the predecessor says so, or because it has died. Had
+    /// it gone on, it would have said so, or would not have let us say that we are ready ([`Heir::refuse`]).
     pub(crate) fn commit(&self) -> Result<(), HandoverError> {
         let doing = "waiting for the last word";
         self.line.say(&Word::Ready, &[], doing)?;
         // For as long as it takes: whoever goes on must know that the other does not.
         self.line.wait(None, doing)?;
-        match self.line.hear(doing)?.0 {
-            Word::Commit => Ok(()),
-            Word::Refusal { reason } => Err(HandoverError::Refused { reason }),
-            other => Err(unexpected(doing, &other)),
+        let outcome = match self.line.hear(doing) {
+            // It has not read our word; what it had said before comes next (unix(7), sock_error in the kernel).
+            Err(HandoverError::Gone { source, .. }) if source.kind() == io::ErrorKind::ConnectionReset => {
+                self.line.hear(doing)
+            }
+            outcome => outcome,
+        };
+        match outcome {
+            Ok((Word::Commit, _)) => Ok(()),
+            Ok((Word::Refusal { reason }, _)) => Err(HandoverError::Refused { reason }),
+            Ok((other, _)) => Err(unexpected(doing, &other)),
+            Err(HandoverError::Gone { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                tracing::warn!(
+                    "the process before has died while it handed over: its connections go on here"
+                );
+                Ok(())
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -223,39 +250,88 @@ impl Predecessor {
 ///
 /// # Errors
 /// Somebody asked who has no right to, or went away again.
-pub fn receive_heir(
-    listener: BorrowedFd<'_>,
-    inventory: impl FnOnce() -> Result<Inventory, String>,
-) -> Result<Heir, HandoverError> {
-    let doing = "being asked for everything";
-    let socket = accept_one(listener).map_err(gone(doing))?;
+pub fn receive_heir(listener: BorrowedFd<'_>, inventory: &Inventory) -> Result<Heir, HandoverError> {
+    loop {
+        wait_for_caller(listener)?;
+        if let Some(caller) = accept_caller(listener)? {
+            return caller.converse(inventory);
+        }
+    }
+}
+
+/// Waits for as long as it takes until somebody is at the socket.
+///
+/// # Errors
+/// The socket cannot be waited at.
+pub fn wait_for_caller(listener: BorrowedFd<'_>) -> Result<(), HandoverError> {
+    loop {
+        match poll(&mut [PollFd::new(&listener, PollFlags::IN)], None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(gone("waiting for a successor")(error)),
+        }
+    }
+}
+
+/// Lets in whoever is at the socket and may ask. Nobody where they have gone again, or another process has let them in.
+///
+/// # Errors
+/// [`HandoverError::Stranger`], who has been told so; or nobody can be let in.
+pub fn accept_caller(listener: BorrowedFd<'_>) -> Result<Option<Caller>, HandoverError> {
+    let doing = "letting a successor in";
+    let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
+        outcome => outcome.map_err(gone(doing))?,
+    };
     let line = Line { socket };
     let peer = socket_peercred(&line.socket).map_err(gone(doing))?;
-    let (pid, user) = (peer.pid.as_raw_nonzero().get(), peer.uid);
-    if !user.is_root() && user != rustix::process::geteuid() {
-        let stranger = HandoverError::Stranger { pid, user: user.as_raw() };
-        let _ = line.say(&Word::Refusal { reason: "this user may not".into() }, &[], doing);
-        return Err(stranger);
+    let caller = Caller { line, pid: peer.pid.as_raw_nonzero().get(), is_root: peer.uid.is_root() };
+    if !caller.is_root && peer.uid != rustix::process::geteuid() {
+        caller.turn_away("this user may not");
+        return Err(HandoverError::Stranger { pid: caller.pid, user: peer.uid.as_raw() });
     }
-    line.wait_at_most(PATIENCE, doing)?;
-    match line.hear(doing)?.0 {
-        Word::Hello { .. } => {}
-        other => return Err(unexpected(doing, &other)),
+    Ok(Some(caller))
+}
+
+impl Caller {
+    /// Whether it is root's process. Others are of the daemon's own account.
+    pub fn is_root(&self) -> bool {
+        self.is_root
     }
-    match inventory() {
-        Ok(inventory) => line.say(&Word::Inventory(inventory), &[], doing)?,
-        Err(reason) => {
-            line.say(&Word::Refusal { reason: reason.clone() }, &[], doing)?;
-            return Err(HandoverError::Refused { reason });
+
+    /// Says no.
+    pub fn turn_away(&self, reason: &str) {
+        let _ = self.line.say(&Word::Refusal { reason: reason.to_owned() }, &[], "turning somebody away");
+    }
+
+    /// Tells what there is, and returns when it is to be handed over. That may take its time.
+    ///
+    /// # Errors
+    /// It has gone again, is silent for too long, or speaks of other things.
+    pub fn converse(self, inventory: &Inventory) -> Result<Heir, HandoverError> {
+        let doing = "being asked for everything";
+        let Self { line, pid, .. } = self;
+        line.wait_at_most(PATIENCE, doing)?;
+        match line.hear(doing)?.0 {
+            Word::Hello { form: FORM, .. } => {}
+            Word::Hello { form, .. } => {
+                let reason = format!(
+                    "it hands over in form {FORM}, the new program knows form {form}; restart it instead"
+                );
+                line.say(&Word::Refusal { reason }, &[], doing)?;
+                return Err(HandoverError::Form { theirs: form });
+            }
+            other => return Err(unexpected(doing, &other)),
         }
-    }
-    line.wait_at_most(PREPARATION, doing)?;
-    match line.hear(doing)?.0 {
-        Word::Take => {
-            line.wait_at_most(PATIENCE, doing)?;
-            Ok(Heir { line, pid })
+        line.say(&Word::Inventory(inventory.clone()), &[], doing)?;
+        line.wait_at_most(PREPARATION, doing)?;
+        match line.hear(doing)?.0 {
+            Word::Take => {
+                line.wait_at_most(PATIENCE, doing)?;
+                Ok(Heir { line, pid })
+            }
+            other => Err(unexpected(doing, &other)),
         }
-        other => Err(unexpected(doing, &other)),
     }
 }
 
@@ -265,7 +341,19 @@ impl Heir {
         self.pid
     }
 
+    /// Whether it still listens, as far as can be known.
+    pub(crate) fn is_there(&self) -> bool {
+        let mut line = [PollFd::new(&self.line.socket, PollFlags::empty())];
+        match poll(&mut line, Some(&Timespec::default())) {
+            Ok(_) => !line[0].revents().intersects(PollFlags::HUP | PollFlags::ERR),
+            Err(_) => true,
+        }
+    }
+
+    /// Says that everything goes on here. From then on the heir cannot say any more that it is ready; if it had, it hears this, for there is
+    /// room for it. So an heir that was ready and hears nothing knows that we have died.
     pub(crate) fn refuse(&self, reason: &str) {
+        let _ = rustix::net::shutdown(&self.line.socket, Shutdown::Read);
         let _ = self.line.say(&Word::Refusal { reason: reason.to_owned() }, &[], "refusing");
     }
 
@@ -285,6 +373,7 @@ impl Heir {
         for piece in pieces {
             self.line.say(&Word::More, piece, doing)?;
         }
+        self.line.wait_at_most(PATIENCE, doing)?;
         match self.line.hear(doing)?.0 {
             Word::Ready => Ok(()),
             Word::Failed { reason } => Err(HandoverError::Refused { reason }),
@@ -332,6 +421,8 @@ impl Line {
                 Ok(_) => return Ok(()),
                 // As many descriptors are on their way as a user may have (unix(7)): until the other has taken some.
                 Err(Errno::TOOMANYREFS) if Instant::now() < until => std::thread::sleep(MOMENT),
+                // Stopped and continued, or a signal (signal(7)).
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(gone(doing)(error)),
             }
         }
@@ -341,9 +432,14 @@ impl Line {
         let mut bytes = vec![0; WORD];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
-        let message =
-            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut beside, RecvFlags::CMSG_CLOEXEC)
-                .map_err(gone(doing))?;
+        let message = loop {
+            let mut pieces = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.socket, &mut pieces, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+                // Stopped and continued, or a signal (signal(7)).
+                Err(Errno::INTR) => {}
+                outcome => break outcome.map_err(gone(doing))?,
+            }
+        };
         let descriptors: Vec<OwnedFd> = beside
             .drain()
             .filter_map(|message| match message {
@@ -364,21 +460,6 @@ impl Line {
         }
         let word = parse(&bytes[..message.bytes]).map_err(|error| garbled(doing, error))?;
         Ok((word, descriptors))
-    }
-}
-
-/// Waits for as long as it takes, whether the listener blocks or not.
-fn accept_one(listener: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
-    loop {
-        match poll(&mut [PollFd::new(&listener, PollFlags::IN)], None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-        match accept_with(listener, SocketFlags::CLOEXEC) {
-            // Who came has gone again, or another process has accepted it.
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            outcome => return outcome,
-        }
     }
 }
 

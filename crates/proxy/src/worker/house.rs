@@ -11,6 +11,8 @@ use crate::flow::{Broken, Seconds};
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
 /// How often every flow is looked at, for the memory that it takes and for the time that it has been idle.
 const ROUND: Duration = Duration::from_secs(1);
+/// What the worker's clock shows at first, seconds: flows that it is given may have been idle for as long.
+const BEGINNING: u32 = 1 << 30;
 /// The parts of a round, so that many flows are not looked at all at once.
 const ROUND_PARTS: u32 = 8;
 
@@ -39,9 +41,7 @@ impl Worker {
 
     /// One part of the round.
     pub(super) fn inspect_some(&mut self, now: Instant) {
-        let seconds = Seconds(
-            now.duration_since(self.epoch).as_secs().try_into().unwrap_or(u32::MAX).saturating_add(1),
-        );
+        let seconds = self.clock(now);
         let count = self.flows.places().div_ceil(ROUND_PARTS as usize);
         for key in self.flows.keys(self.next_place, count) {
             let Some(flow) = self.flows.get_mut(key) else { continue };
@@ -55,6 +55,12 @@ impl Worker {
         }
         self.next_place =
             if self.next_place + count < self.flows.places() { self.next_place + count } else { 0 };
+    }
+
+    /// The worker's clock.
+    pub(super) fn clock(&self, now: Instant) -> Seconds {
+        let passed = now.saturating_duration_since(self.epoch).as_secs();
+        Seconds(u32::try_from(passed).unwrap_or(u32::MAX).saturating_add(BEGINNING))
     }
 
     /// A flow's buffers take `after` bytes where they took `before`.

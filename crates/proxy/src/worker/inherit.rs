@@ -1,10 +1,12 @@
 //! A worker's flows and listeners as a whole: given away to another process, and taken over from one.
 
 use std::os::fd::AsFd;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SendError, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::{Listener, Worker};
+use rustix::event::epoll;
+
+use super::{Listener, RETIREMENT, Worker};
 use crate::fast_open;
 use crate::flow::Flow;
 use crate::flow::Side;
@@ -25,8 +27,9 @@ pub(crate) struct Household {
 }
 
 impl Worker {
-    /// Gives everything away. If nobody takes it, all of it is reset.
-    pub(super) fn part(&mut self, heir: &SyncSender<Household>) {
+    /// Gives everything away, and says whether it was taken. Where it was not, because who asked for it has stopped waiting, the
+    /// worker goes on with it.
+    pub(super) fn part(&mut self, heir: &SyncSender<Household>) -> bool {
         // Those that wait for their clients' first words ask their servers without.
         while let Some(opening) =
             self.listening.take_overdue(&self.epoll, Instant::now() + fast_open::PATIENCE)
@@ -38,27 +41,54 @@ impl Worker {
             household.flows.extend(self.flows.remove(key));
         }
         let now = Instant::now();
+        let seconds = self.clock(now);
         for flow in &mut household.flows {
             flow.unlist();
+            flow.stop_the_clock(seconds);
             flow.leave(now);
+            self.pool.count_as_gone(flow.vessels());
         }
         household.listeners = std::mem::take(&mut self.listeners).into_values().collect();
-        self.counters.buffered.set(0);
+        self.account(self.buffered as usize, 0);
         self.counters.vessels_lent.set(0);
         if self.resume_accepting.take().is_some() {
             self.shared.gate.set_short_of_descriptors(false);
         }
-        // Who asked for it waits for it.
-        let _ = heir.send(household);
+        match heir.send(household) {
+            Ok(()) => true,
+            Err(SendError(household)) => {
+                tracing::warn!("a worker was asked for its connections and was late: it goes on with them");
+                self.forget_registrations(&household);
+                self.adopt(household);
+                false
+            }
+        }
+    }
+
+    /// What another worker would serve by an epoll of its own.
+    fn forget_registrations(&self, household: &Household) {
+        let ends = |flow| [Side::Client, Side::Server].map(|side| Flow::endpoint(flow, side).socket.as_fd());
+        let sockets = household.flows.iter().flat_map(ends);
+        let listeners = household.listeners.iter().map(|listener| listener.socket.as_fd());
+        for socket in sockets.chain(listeners) {
+            if let Err(error) = epoll::delete(&self.epoll, socket) {
+                tracing::debug!(%error, "a socket was not registered");
+            }
+        }
     }
 
     /// Serves what another worker, here or elsewhere, has given away.
     pub(super) fn adopt(&mut self, household: Household) {
         let Household { flows, listeners, from_elsewhere } = household;
-        self.rejoin_until = from_elsewhere.then(|| Instant::now() + LATECOMERS);
+        // A server that has answered is waited for by its client for as long as a retired listener.
+        let window = if self.shared.book.is_empty() { LATECOMERS } else { RETIREMENT };
+        self.rejoin_until = from_elsewhere.then(|| Instant::now() + window);
+        let now = self.clock(Instant::now());
         for mut flow in flows {
+            flow.start_the_clock(now);
             flow.rejoin(&self.shared.tally);
             self.pool.count_as_lent(flow.vessels());
+            self.account(0, flow.memory());
             if from_elsewhere {
                 self.counters.flows_total.add(1);
             }

@@ -21,7 +21,7 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
     listen(&door, 4).unwrap();
     println!("waiting");
     let inventory = daemon.inventory(vec!["log".into()]);
-    let heir = match receive_heir(door.as_fd(), || Ok(inventory)) {
+    let heir = match receive_heir(door.as_fd(), &inventory) {
         Ok(heir) => heir,
         Err(error) => return Err((daemon, error.to_string())),
     };

@@ -1,18 +1,23 @@
 //! What the daemon's main thread waits for: signals, orders, successors, and the clock.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bentpipe_admin::{Order, Orders};
-use bentpipe_proxy::handover::{HandoverError, Heir, Inventory, receive_heir};
+use bentpipe_proxy::handover::{Caller, HandoverError, Heir, Inventory, accept_caller, wait_for_caller};
 use signal_hook::iterator::Signals;
 
 /// How often the clock is looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// After somebody has come to the handover socket and gone again.
+/// After nobody could be let in at the handover socket.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How many may prepare to take over at a time, of root's processes and of others each.
+const MOST_CALLERS: usize = 4;
+/// How often the log is told of those who may not ask.
+const TELL: Duration = Duration::from_secs(60);
 
 /// What has come.
 #[derive(Debug)]
@@ -70,28 +75,78 @@ impl Events {
         })
     }
 
-    /// Waits for successors, and tells them what there is.
+    /// Waits for successors, and tells them what there is. Each is spoken to by a thread of its own, so that one who is slow, or who
+    /// only pretends, does not keep others waiting.
     pub(super) fn await_heirs(&self, socket: OwnedFd, inventory: Inventory) -> anyhow::Result<()> {
-        use std::os::fd::AsFd;
-        let sender = self.sender.clone();
-        spawn("bentpipe-heirs", move || {
-            loop {
-                match receive_heir(socket.as_fd(), || Ok(inventory.clone())) {
-                    Ok(heir) => {
-                        let (go_on, wait) = mpsc::sync_channel(1);
-                        // Whoever comes after the heir is the heir's to receive.
-                        if sender.send(Event::Heir(heir, go_on)).is_err() || wait.recv().is_err() {
-                            return;
-                        }
-                    }
-                    Err(error @ HandoverError::Stranger { .. }) => tracing::warn!("{error}"),
-                    Err(error) => {
-                        tracing::info!("nobody took over: {error}");
-                        std::thread::sleep(PAUSE);
-                    }
+        let door = Door { sender: self.sender.clone(), inventory, turn: Arc::default() };
+        spawn("bentpipe-heirs", move || door.stand_open(&socket))
+    }
+}
+
+/// Where successors come in.
+#[derive(Clone)]
+struct Door {
+    sender: Sender<Event>,
+    inventory: Inventory,
+    /// Held while somebody takes over: whoever comes then is the heir's to receive.
+    turn: Arc<Mutex<()>>,
+}
+
+/// Those who are being spoken to: root's processes, and those of the daemon's own account, which are not to keep root out.
+#[derive(Default)]
+struct Callers {
+    roots: Arc<()>,
+    others: Arc<()>,
+}
+
+impl Door {
+    fn stand_open(&self, socket: &OwnedFd) {
+        let (callers, mut may_tell) = (Callers::default(), Instant::now());
+        loop {
+            let accepted = wait_for_caller(socket.as_fd()).and_then(|()| {
+                let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                accept_caller(socket.as_fd())
+            });
+            match accepted {
+                Ok(Some(caller)) => self.receive(caller, &callers),
+                Ok(None) => {}
+                Err(error) if Instant::now() >= may_tell => {
+                    tracing::warn!("{error}");
+                    may_tell = Instant::now() + TELL;
                 }
+                // They are told no, and that is all.
+                Err(HandoverError::Stranger { .. }) => {}
+                Err(_) => std::thread::sleep(PAUSE),
             }
-        })
+        }
+    }
+
+    fn receive(&self, caller: Caller, callers: &Callers) {
+        let of_its_kind = if caller.is_root() { &callers.roots } else { &callers.others };
+        if Arc::strong_count(of_its_kind) > MOST_CALLERS {
+            return caller.turn_away("too many have asked and are still preparing; try again in a minute");
+        }
+        let (door, place) = (self.clone(), of_its_kind.clone());
+        let work = move || {
+            door.speak(caller);
+            drop(place);
+        };
+        if let Err(error) = spawn("bentpipe-heir", work) {
+            tracing::error!("nobody is spoken to: {error:#}");
+        }
+    }
+
+    fn speak(&self, caller: Caller) {
+        let heir = match caller.converse(&self.inventory) {
+            Ok(heir) => heir,
+            Err(error) => return tracing::info!("nobody took over: {error}"),
+        };
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (go_on, wait) = mpsc::sync_channel(1);
+        if self.sender.send(Event::Heir(heir, go_on)).is_err() || wait.recv().is_err() {
+            // This process ends. Whoever comes is not let in any more.
+            std::mem::forget(turn);
+        }
     }
 }
 

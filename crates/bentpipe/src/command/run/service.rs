@@ -83,15 +83,16 @@ impl Service {
     }
 
     /// Lets others in: who looks, who orders, who takes over.
-    pub(super) fn open(&mut self, events: &Events) -> anyhow::Result<()> {
+    pub(super) fn open(&mut self, events: &Events) {
         self.answer(events);
         if let (Some(daemon), Some(socket)) = (&self.daemon, self.sockets.take_handover()) {
             let names = self.sockets.named().into_iter().map(|(name, _)| name);
             let belongings = names.chain([LOG.to_owned()]).collect();
-            events.await_heirs(socket, daemon.inventory(belongings))?;
+            if let Err(error) = events.await_heirs(socket, daemon.inventory(belongings)) {
+                tracing::error!("nobody can take over from this daemon: {error:#}");
+            }
         }
         self.notifier.ready();
-        Ok(())
     }
 
     /// Does what it is told, until the end.
