@@ -46,7 +46,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("error");
+        super::log::to_stderr("error");
         let config = self.config.as_ref().map(Config::load).transpose()?;
         let mut checks = look(config.as_ref());
         let outcomes = if self.fix { self.mend(&checks)? } else { Vec::new() };

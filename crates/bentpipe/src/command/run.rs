@@ -1,4 +1,5 @@
 mod events;
+mod outages;
 mod service;
 
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("info");
+        super::log::to_stderr("info");
         let notifier = Notifier::from_environment();
         let config = Config::load(&self.config)?;
         // Before the first thread, so that no signal is lost while the daemon starts.
