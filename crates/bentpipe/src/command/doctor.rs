@@ -3,6 +3,7 @@ mod fix;
 mod lasting;
 mod legs;
 mod limits;
+mod service;
 mod snoop;
 
 use std::io::IsTerminal;
@@ -112,6 +113,7 @@ fn look(config: Option<&Config>) -> Vec<Check> {
     checks.extend(config.into_iter().flat_map(limits::checks));
     checks.extend(config.and_then(snoop::cache));
     checks.extend(config.and_then(bundle::node));
+    checks.extend(config.into_iter().flat_map(service::checks));
     checks.extend(testbed());
     checks
 }

@@ -50,9 +50,7 @@ impl Outages {
         let satellites: Vec<_> = reports.iter().filter(|report| report.interface.is_some()).collect();
         // A leg that has gone from the configuration is nobody's any more.
         self.legs.retain(|name, _| satellites.iter().any(|report| report.name == *name));
-        let news = |report: &&LegReport| {
-            self.legs.entry(report.name.clone()).or_default().look(now, report)
-        };
+        let news = |report: &&LegReport| self.legs.entry(report.name.clone()).or_default().look(now, report);
         satellites.iter().filter_map(news).collect()
     }
 }
@@ -176,7 +174,8 @@ mod tests {
             told.extend(watched.at(round * 10, Some(3.0), round));
             told.extend(watched.at(round * 10 + 5, None, round + 1));
         }
-        let again = "the leg satellite has been silent for 3 s, after 5 more outages since it was last told of";
+        let again =
+            "the leg satellite has been silent for 3 s, after 5 more outages since it was last told of";
         let back = "the leg satellite is back after 8 s";
         assert_eq!(told, ["the leg satellite has been silent for 3 s", back, again, back]);
     }
