@@ -15,6 +15,7 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 
 test: setup lint ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
+	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh and fish what they read is not tested."
 	$(CARGO) test --workspace --locked
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
@@ -79,7 +80,7 @@ package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	$(CARGO) build --release --locked -p bentpipe
 	scripts/package target/release/bentpipe target/package
 
-try-package: package ## the package in a clean Debian: install, start, upgrade, purge, and nothing left (needs debootstrap)
+try-package: package ## the package in a clean Debian, and as a service under systemd: minutes (needs debootstrap)
 	$(AS_ROOT) scripts/try-package target/package/bentpipe_*.deb
 
 deny: ## licences, bans and sources of the dependencies (needs cargo-deny)

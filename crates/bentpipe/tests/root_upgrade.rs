@@ -72,6 +72,24 @@ fn two_hundred_downloads_survive_three_upgrades_and_a_new_program_that_cannot_st
 }
 
 #[test]
+fn the_journal_gets_priorities_and_no_times_from_process_to_process() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    let journal = scene.start_for_the_journal();
+    for _ in 0..2 {
+        succeed(&scene.command(&["upgrade"]));
+    }
+    scene.stop();
+    let text = std::fs::read_to_string(journal).unwrap();
+    for line in text.lines() {
+        assert!(["<3>", "<4>", "<6>"].iter().any(|priority| line.starts_with(priority)), "{line}");
+    }
+    assert_eq!(text.matches("<6>ready\n").count(), 3, "{text}");
+    assert_eq!(text.matches("\n<6>another process goes on with everything flows=0 ").count(), 2, "{text}");
+    assert!(text.ends_with("<6>ending at SIGTERM\n"), "{text}");
+}
+
+#[test]
 fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process() {
     let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
     scene.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");

@@ -59,7 +59,7 @@ enum On {
 
 impl Demo {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("warn");
+        super::log::to_stderr("warn");
         self.check()?;
         let on = self.world()?;
         super::prepare_folder(&self.out)?;

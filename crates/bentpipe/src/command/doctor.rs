@@ -3,6 +3,7 @@ mod fix;
 mod lasting;
 mod legs;
 mod limits;
+mod service;
 mod snoop;
 
 use std::io::IsTerminal;
@@ -46,7 +47,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("error");
+        super::log::to_stderr("error");
         let config = self.config.as_ref().map(Config::load).transpose()?;
         let mut checks = look(config.as_ref());
         let outcomes = if self.fix { self.mend(&checks)? } else { Vec::new() };
@@ -112,6 +113,7 @@ fn look(config: Option<&Config>) -> Vec<Check> {
     checks.extend(config.into_iter().flat_map(limits::checks));
     checks.extend(config.and_then(snoop::cache));
     checks.extend(config.and_then(bundle::node));
+    checks.extend(config.into_iter().flat_map(service::checks));
     checks.extend(testbed());
     checks
 }

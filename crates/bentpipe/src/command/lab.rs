@@ -119,7 +119,7 @@ impl Run {
             require(super::SCENE_NEEDS).context(
                 "no experiment can run on the kernel here; --on sim, the default, runs it in virtual time",
             )?;
-            super::log_to_stderr("warn");
+            super::log::to_stderr("warn");
         }
         let experiments = self.experiments(world)?;
         let seeds =

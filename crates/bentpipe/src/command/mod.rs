@@ -9,6 +9,7 @@ pub(crate) mod dtn;
 mod human;
 pub(crate) mod lab;
 pub(crate) mod link;
+mod log;
 pub(crate) mod manual;
 mod program;
 pub(crate) mod radius;
@@ -21,7 +22,7 @@ pub(crate) mod upgrade;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -70,18 +71,4 @@ fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
     outcome.with_context(|| {
         format!("cannot write to the folder {}: choose one that is yours with --out DIR", folder.display())
     })
-}
-
-/// Log lines on standard error, at `info` unless `RUST_LOG` says otherwise.
-fn log_to_stderr(default_level: &str) {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default_level.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        // A reader of the log that goes away must not take the daemon with it.
-        .log_internal_errors(false)
-        .init();
 }

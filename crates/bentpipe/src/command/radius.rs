@@ -59,7 +59,7 @@ enum World {
 
 impl Radius {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("warn");
+        super::log::to_stderr("warn");
         let catalogue = Catalogue::embedded();
         if let Some(file) = &self.figure {
             draw(&catalogue, file)?;

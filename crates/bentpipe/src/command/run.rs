@@ -1,4 +1,5 @@
 mod events;
+mod outages;
 mod service;
 
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use signal_hook::iterator::Signals;
 
 use self::events::Events;
 use self::service::Service;
-use super::{account, program};
+use super::{account, program, upgrade};
 
 /// What a process says on standard output when it has taken over; `bentpipe upgrade` waits for it.
 pub(crate) const READY: &str = "ready";
@@ -36,11 +37,18 @@ pub(crate) struct Run {
     /// this.
     #[arg(long, value_name = "FOLDER")]
     take_over: Option<PathBuf>,
+    /// Start a process that takes over, and end.
+    #[arg(long, hide = true, requires = "take_over")]
+    orphan: bool,
 }
 
 impl Run {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        super::log_to_stderr("info");
+        if let Some(folder) = self.take_over.as_ref().filter(|_| self.orphan) {
+            upgrade::start_orphan(folder, &self.config)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        super::log::to_stderr("info");
         let notifier = Notifier::from_environment();
         let config = Config::load(&self.config)?;
         // Before the first thread, so that no signal is lost while the daemon starts.

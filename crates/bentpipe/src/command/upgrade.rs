@@ -1,14 +1,21 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bentpipe_admin::Flows;
 use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::daemon::Folder;
 use super::run::READY;
+
+/// How long a new process may take until it has taken over: less than the service manager waits for a reload (TimeoutStartSec=).
+const PATIENCE: Duration = Duration::from_secs(45);
+const UNHARMED: &str = "the running daemon goes on as before";
 
 /// Let this program take the place of the daemon that runs, with its listeners and its connections.
 ///
@@ -26,6 +33,11 @@ pub(crate) struct Upgrade {
 impl Upgrade {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.folder.client()?.status(Flows::Most(0))?;
+        if let Some(unit) = service_of_another(status.pid) {
+            bail!(
+                "the daemon is the service {unit}, which the new process must be a part of: systemctl reload {unit} lets it take over"
+            );
+        }
         let config = self.config.unwrap_or_else(|| status.config.into());
         let pid = take_over(self.folder.path(), &config)?;
         super::tell(format_args!("process {pid} has taken over from {} ({})", status.pid, status.version));
@@ -34,31 +46,111 @@ impl Upgrade {
 }
 
 /// Starts this program as the daemon's successor and waits until it has taken over; its process.
+///
+/// It is started by a process that ends at once, so that it is the service manager's child when it becomes the service's main
+/// process. One that is not, systemd does not wait for: it would be killed when it has just begun to end.
 pub(super) fn take_over(folder: &Path, config: &Path) -> anyhow::Result<u32> {
+    let mut starter = successor(folder, config)?
+        .arg("--orphan")
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start this program anew")?;
+    let lines = listen(starter.stdout.take().context("its output is not there")?);
+    starter.wait().context("cannot wait for the process that starts the new one")?;
+    let deadline = Instant::now() + PATIENCE;
+    let (mut pid, mut is_ready) = (None, false);
+    loop {
+        if let (Some(pid), true) = (pid, is_ready) {
+            return Ok(pid);
+        }
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) if line == READY => is_ready = true,
+            Ok(line) => pid = line.parse().ok(),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the new process did not take over, its log says why; {UNHARMED}")
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                pid.into_iter().for_each(end);
+                bail!("the new process was not ready within {PATIENCE:?}; {UNHARMED}")
+            }
+        }
+    }
+}
+
+/// Starts a successor whose parent is not going to be there, and says which process it is; that says [`READY`] later.
+pub(super) fn start_orphan(folder: &Path, config: &Path) -> anyhow::Result<()> {
+    let child = successor(folder, config)?.spawn().context("cannot start this program anew")?;
+    super::print(&format!("{}\n", child.id()))
+}
+
+/// This program as it is to be started.
+fn successor(folder: &Path, config: &Path) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut child = Command::new(&program)
+    let mut command = Command::new(program);
+    // It outlives this command and whoever typed it.
+    command
         .arg("run")
         .arg("-c")
         .arg(config)
         .arg("--take-over")
         .arg(folder)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        // It outlives this command and whoever typed it.
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
-    wait_until_ready(&mut child)?;
-    Ok(child.id())
+        .process_group(0);
+    Ok(command)
 }
 
-fn wait_until_ready(child: &mut Child) -> anyhow::Result<()> {
-    let output = child.stdout.take().context("its output is not there")?;
-    let mut said = String::new();
-    BufReader::new(output).read_line(&mut said).context("cannot hear the new process")?;
-    if said.trim_end() == READY {
-        return Ok(());
+/// The lines of processes, until the last of them has ended.
+fn listen(output: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        // Whoever has lost patience does not listen any more.
+        lines.all(|line| sender.send(line).is_ok())
+    });
+    receiver
+}
+
+/// Ends a process that was to take over: what it was about to get goes on where it is.
+fn end(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+        && let Err(error) = kill_process(pid, Signal::KILL)
+    {
+        super::tell(format_args!("cannot end the new process: {error}"));
     }
-    let status = child.wait().context("cannot wait for the new process")?;
-    bail!("the new process did not take over ({status}); the running daemon goes on as before")
+}
+
+/// The unit of systemd that a process belongs to and this one does not. What is started from here would be no part of it: without its
+/// restrictions, and ended by nobody when the service is.
+fn service_of_another(pid: u32) -> Option<String> {
+    let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
+    service_of(&read(&pid.to_string())).filter(|unit| service_of(&read("self")).as_ref() != Some(unit))
+}
+
+/// The unit among a process's control groups (cgroups(7): lines of `NUMBER:CONTROLLERS:PATH`).
+fn service_of(groups: &str) -> Option<String> {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let units = paths.filter_map(|path| path.rsplit('/').find(|part| part.ends_with(".service")));
+    // A person's own manager is a service, in which others are.
+    units.map(str::to_owned).find(|unit| !unit.starts_with("user@"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_known_by_the_control_groups_of_its_processes() {
+        let service = Some("bentpipe.service".to_owned());
+        assert_eq!(service_of("0::/system.slice/bentpipe.service\n"), service);
+        assert_eq!(service_of("9:name=systemd:/system.slice/bentpipe.service/sub\n1:cpu:/\n0::/\n"), service);
+        for other in [
+            "",
+            "0::/\n",
+            "0::/user.slice/user-0.slice/session-3.scope\n",
+            "0::/user.slice/user-1.slice/user@1.service/app.slice/vte-spawn-1.scope\n",
+        ] {
+            assert_eq!(service_of(other), None, "{other}");
+        }
+        assert_eq!(service_of_another(std::process::id()), None);
+    }
 }

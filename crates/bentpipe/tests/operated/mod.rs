@@ -121,6 +121,24 @@ impl Scene {
         self.daemon = Some(child);
     }
 
+    /// Starts it as one whose standard error is the journal, as far as a process can see, and returns the journal when it is ready.
+    pub(crate) fn start_for_the_journal(&mut self) -> PathBuf {
+        use std::os::unix::fs::MetadataExt;
+        let path = self.folder.path().join("journal");
+        let file = std::fs::File::create(&path).unwrap();
+        let stream = file.metadata().map(|data| format!("{}:{}", data.dev(), data.ino())).unwrap();
+        let mut command = self.gateway.command(&self.program);
+        command.args(["run", "-c"]).arg(self.config()).env("JOURNAL_STREAM", stream);
+        command.stdin(Stdio::null()).stderr(file);
+        self.daemon = Some(Child::spawn(command).unwrap());
+        let start = Instant::now();
+        while !std::fs::read_to_string(&path).unwrap().contains("ready") {
+            assert!(start.elapsed() < PATIENCE, "{}", std::fs::read_to_string(&path).unwrap());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        path
+    }
+
     /// The process that was started first, if it has not ended yet.
     pub(crate) fn daemon(&mut self) -> &mut Child {
         self.daemon.as_mut().unwrap()

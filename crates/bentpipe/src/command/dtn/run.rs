@@ -25,7 +25,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        crate::command::log_to_stderr("info");
+        crate::command::log::to_stderr("info");
         let manager = Notifier::from_environment();
         let config = NodeConfig::load(&self.config)?;
         if let Err(error) = raise_descriptor_limit() {

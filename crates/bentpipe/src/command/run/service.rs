@@ -14,11 +14,15 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::signal_name;
 
 use super::events::{Event, Events};
+use super::outages::{News, Outages};
+use crate::command::log;
 
 /// The name under which standard error, where the log goes, is handed on.
 const LOG: &str = "log";
 /// How often the service manager is told what there is.
 const TELL: Duration = Duration::from_secs(10);
+/// How often the legs are looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What goes with the daemon from process to process, beside what is the daemon's own.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -26,6 +30,8 @@ const TELL: Duration = Duration::from_secs(10);
 struct Memory {
     history: Option<SavedHistory>,
     manager: Option<Inheritance>,
+    /// The journal's stream, where the log is one.
+    journal: Option<String>,
 }
 
 /// A daemon in operation.
@@ -38,8 +44,10 @@ pub(super) struct Service {
     notifier: Notifier,
     recorder: Recorder,
     admin: Option<Admin>,
+    outages: Outages,
     next_sign: Instant,
     next_status: Instant,
+    next_look: Instant,
 }
 
 /// Whether to wait for the next event.
@@ -57,15 +65,20 @@ impl Service {
         notifier: Notifier,
         belongings: Belongings,
     ) -> Self {
+        // What an older program has left in another form is left out.
+        let memory: Memory = serde_json::from_value(belongings.memory).unwrap_or_default();
         for (name, descriptor) in belongings.descriptors {
             if name != LOG {
                 sockets.add(&name, descriptor);
-            } else if let Err(error) = rustix::stdio::dup2_stderr(&descriptor) {
-                tracing::warn!("the log does not go where the last process's went: {error}");
+                continue;
+            }
+            match rustix::stdio::dup2_stderr(&descriptor) {
+                Ok(()) => log::follow(memory.journal.as_deref()),
+                Err(error) => {
+                    tracing::warn!("the log does not go where the last process's went: {error}");
+                }
             }
         }
-        // What an older program has left in another form is left out.
-        let memory: Memory = serde_json::from_value(belongings.memory).unwrap_or_default();
         let notifier = memory.manager.as_ref().map_or(notifier, Notifier::of);
         let recorder = memory.history.as_ref().map_or_else(Recorder::default, Recorder::restore);
         let now = Instant::now();
@@ -77,8 +90,10 @@ impl Service {
             notifier,
             recorder,
             admin: None,
+            outages: Outages::default(),
             next_sign: now,
             next_status: now,
+            next_look: now,
         }
     }
 
@@ -167,6 +182,10 @@ impl Service {
             self.next_sign = now + interval / 3;
             self.notifier.watchdog();
         }
+        if now >= self.next_look {
+            self.next_look = now + LOOK;
+            self.outages.look(now, &sight.legs()).iter().for_each(News::tell);
+        }
         if now >= self.next_status {
             self.next_status = now + TELL;
             let open = daemon.stats().flows_open;
@@ -198,7 +217,11 @@ impl Service {
         let Some(daemon) = self.daemon.take() else { return Next::End };
         // Who asks meanwhile waits to be accepted by whichever process goes on.
         drop(self.admin.take());
-        let memory = Memory { history: Some(self.recorder.save()), manager: self.notifier.inheritance() };
+        let memory = Memory {
+            history: Some(self.recorder.save()),
+            manager: self.notifier.inheritance(),
+            journal: log::stream(),
+        };
         let memory = serde_json::to_value(memory).unwrap_or_default();
         let log = std::io::stderr();
         let mut belongings: Vec<(String, BorrowedFd<'_>)> = self.sockets.named();
