@@ -23,7 +23,20 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    pub fn take(pid: u32) -> Self {
+    /// Of a daemon that is ready, without what a thread holds for a moment.
+    pub fn at_rest(pid: u32) -> Self {
+        let mut before = Self::take(pid);
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = Self::take(pid);
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
+    fn take(pid: u32) -> Self {
         let threads = entries(&format!("/proc/{pid}/task")).len();
         let (mut descriptors, mut pipes) = (BTreeMap::new(), Vec::new());
         for descriptor in entries(&format!("/proc/{pid}/fd")) {

@@ -177,13 +177,13 @@ impl Net {
             .unwrap();
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let accounts = Accounts::take(child.id());
+        let accounts = Accounts::at_rest(child.id());
         let (gateway, traces) = (self.gateway.clone(), self.traces.clone());
         let mut running = Running { child, stdin, lines, gateway, traces, accounts, config };
         loop {
             let line = running.line().expect("the daemon says ready or error");
             if line == "ready" {
-                running.accounts = Accounts::take(running.pid());
+                running.accounts = Accounts::at_rest(running.pid());
                 return Ok(running);
             } else if let Some(error) = line.strip_prefix("error: ") {
                 return Err(error.to_owned());
