@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn figures railway peers interop-dtn setup deny package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-sight figures page-pictures railway peers interop-dtn setup deny package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ figures: setup ## the figures of the documentation, drawn anew
 	target/release/bentpipe lab run all --out docs/experiments
 	$(AS_ROOT) target/release/bentpipe lab run lossy-link p-xcp-boxes explicit-shares dtn-disruptive --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
+
+page-pictures: setup ## pictures of the live page over an emulated GEO link: 4 minutes
+	scripts/setup-peers chromium
+	$(CARGO) test --locked -p bentpipe --test root_live_page --no-run
+	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \
+		$(CARGO) test --locked -p bentpipe --test root_live_page pictures
 
 railway: setup ## a train at 180 km/h with this machine's TCP through the proxy: 32 minutes
 	$(CARGO) build --release --locked -p bentpipe

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bentpipe_admin::history::History;
@@ -24,18 +22,8 @@ fn says(id: &str, text: &str) -> String {
     format!("return document.getElementById({id:?}).textContent.includes({text:?})")
 }
 
-/// Nothing was asked of anybody else, and nothing was complained about, as far as the logs have not been read yet.
 async fn assert_quiet(browser: &Browser, outside: &Outside) {
-    let mut own = 0;
-    for entry in browser.log("performance").await {
-        let message: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
-        let Some(url) = message["message"]["params"]["request"]["url"].as_str() else { continue };
-        own += usize::from(url.starts_with(&outside.url()));
-        assert!(url.starts_with(&outside.url()) || url.starts_with("data:"), "{url}");
-    }
-    assert!(own > 0, "no request is in the log: it says nothing");
-    let complaints = browser.log("browser").await;
-    assert!(complaints.is_empty(), "{complaints:?}");
+    browser.assert_quiet(&outside.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,16 +294,7 @@ async fn pictures() {
 async fn shoot(browser: &Browser, folder: &Path, name: &str) {
     for page in 0..3 {
         browser.run(&format!("scrollTo(0, {page} * innerHeight)")).await;
-        let picture = browser.cdp("Page.captureScreenshot", json!({ "format": "png" })).await;
-        let file = std::fs::File::create(folder.join(format!("{name}-{page}.png"))).unwrap();
-        decode(picture["data"].as_str().unwrap(), file);
+        browser.picture(&folder.join(format!("{name}-{page}.png"))).await;
     }
     browser.run("scrollTo(0, 0)").await;
-}
-
-/// Base64 (RFC 4648 §4) to a file, by the tool that every Debian has.
-fn decode(base64: &str, file: std::fs::File) {
-    let mut tool = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
-    tool.stdin.take().unwrap().write_all(base64.as_bytes()).unwrap();
-    assert!(tool.wait().unwrap().success());
 }

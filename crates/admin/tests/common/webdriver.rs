@@ -1,7 +1,9 @@
 //! A browser, driven by the WebDriver protocol (W3C Recommendation "WebDriver") through chromedriver.
 
-use std::io::{BufRead, BufReader};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -98,6 +100,26 @@ impl Browser {
         entries.as_array().cloned().unwrap_or_default()
     }
 
+    /// What is in the window, as a PNG file.
+    pub(crate) async fn picture(&self, file: &Path) {
+        let picture = self.cdp("Page.captureScreenshot", json!({ "format": "png" })).await;
+        decode(picture["data"].as_str().unwrap(), File::create(file).unwrap());
+    }
+
+    /// Nothing was asked of anybody but `own`, and nothing was complained about, as far as the logs have not been read yet.
+    pub(crate) async fn assert_quiet(&self, own: &str) {
+        let mut requests = 0;
+        for entry in self.log("performance").await {
+            let message: Value = serde_json::from_str(entry["message"].as_str().unwrap()).unwrap();
+            let Some(url) = message["message"]["params"]["request"]["url"].as_str() else { continue };
+            requests += usize::from(url.starts_with(own));
+            assert!(url.starts_with(own) || url.starts_with("data:"), "{url}");
+        }
+        assert!(requests > 0, "no request is in the log: it says nothing");
+        let complaints = self.log("browser").await;
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+
     async fn open_session(&mut self) {
         let mut arguments = vec![
             "--headless=new".to_owned(),
@@ -165,4 +187,11 @@ fn port_of(driver: &mut Child) -> u16 {
     // What it says later must find somebody who reads it.
     std::thread::spawn(move || lines.for_each(drop));
     said.expect("chromedriver says on which port it listens")
+}
+
+/// Base64 (RFC 4648 §4) to a file, by the tool that every Debian has.
+fn decode(base64: &str, file: File) {
+    let mut tool = Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+    tool.stdin.take().unwrap().write_all(base64.as_bytes()).unwrap();
+    assert!(tool.wait().unwrap().success());
 }

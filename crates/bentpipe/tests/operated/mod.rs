@@ -197,6 +197,14 @@ impl Scene {
         Downloads { stop, servers, clients }
     }
 
+    /// Opens so many connections, one after the other, on which nothing moves: the client's end and the server's of each.
+    pub(crate) fn connections(&self, count: usize) -> Vec<(TcpStream, TcpStream)> {
+        let listener = self.server.run(|| TcpListener::bind(self.address(0)).unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let connect = || (TcpStream::connect(to).unwrap(), listener.accept().unwrap().0);
+        self.client.run(|| (0..count).map(|_| connect()).collect()).unwrap()
+    }
+
     /// Ends the process that the status names, in order, and waits until it has gone.
     pub(crate) fn stop(&mut self) {
         let pid = i32::try_from(self.status()["pid"].as_i64().unwrap()).unwrap();
