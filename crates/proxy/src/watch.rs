@@ -368,7 +368,7 @@ mod tests {
         in_force.note();
         assert!(in_force.is_fresh());
         let Some(epoch) = Instant::now().checked_sub(2 * PATIENCE) else { return };
-        let stale = InForce { epoch, last: AtomicU64::new(1) };
+        let stale = InForce { epoch, last: AtomicU64::new(1), alive: AtomicU64::new(1) };
         assert!(!stale.is_fresh());
         stale.note();
         assert!(stale.is_fresh());

@@ -208,7 +208,7 @@ impl Held {
             std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
         };
         let task = tasks.find(is_it).expect("the thread is there");
-        let tid = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let tid: libc::pid_t = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
         let null = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: neither request takes an address, and waitpid is given none.
         let outcomes = unsafe {
