@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-sight figures page-pictures railway peers interop-dtn setup deny package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-sight bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ bench-proxies: setup ## bentpipe beside plain forwarding and HAProxy: throughput
 	$(CARGO) build --release --locked -p bentpipe
 	$(CARGO) build --release --locked -p bentpipe-proxy --example proxy_benchmark
 	$(AS_ROOT) target/release/examples/proxy_benchmark $(OPTIONS)
+
+bench-upgrade: setup ## what clients notice of upgrades, reloads and draining, beside nothing at all
+	$(CARGO) build --release --locked -p bentpipe --bin bentpipe --example upgrades
+	$(AS_ROOT) target/release/examples/upgrades $(OPTIONS)
 
 bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles in a second
 	scripts/setup-peers dtn7

@@ -354,7 +354,10 @@ impl Prepared {
             explicit,
             only_one,
         };
-        Ok((Helpers { greeter: devices, fates: Vec::new(), snooper: snoop_devices, routers }, daemon))
+        Ok((
+            Helpers { greeter: devices, fates: Vec::new(), held: 0, snooper: snoop_devices, routers },
+            daemon,
+        ))
     }
 }
 
@@ -363,6 +366,8 @@ struct Helpers {
     greeter: Option<Devices>,
     /// What became of SYNs that the greeter of the process before has had.
     fates: Vec<FateDeed>,
+    /// How many handshakes the book has of it.
+    held: usize,
     snooper: Option<snooper::Devices>,
     routers: Attached,
 }
@@ -370,7 +375,7 @@ struct Helpers {
 impl Daemon {
     /// Starts the threads beside the workers, but for the watch.
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
-        let Helpers { greeter, fates, snooper, routers } = helpers;
+        let Helpers { greeter, fates, held, snooper, routers } = helpers;
         if self.explicit.is_some() && self.sharing.is_none() {
             self.sharing = Some(Sharing::start(&self.legs)?);
         }
@@ -379,7 +384,7 @@ impl Daemon {
             let action = "keep the greeter's devices";
             self.greeter_devices = Some(devices.descriptors().map_err(Error::system(action))?);
             let settings = settings(&self.config, &self.legs);
-            self.greeter = Some(Greeter::spawn(devices, settings, gate, book, fates)?);
+            self.greeter = Some(Greeter::spawn(devices, settings, gate, book, fates, held)?);
         }
         if let (Some(devices), Some(wanted)) = (snooper, self.config.snoop_config()) {
             let action = "keep the snooper's devices";

@@ -527,3 +527,34 @@ fn a_strict_reverse_path_filter_is_refused_with_the_line_that_mends_it() {
     drop(early);
     net.daemon("handshake = \"faithful\"");
 }
+
+#[test]
+fn handshakes_in_the_making_go_on_in_the_next_process() {
+    let Some(net) = network() else { return };
+    let config = common::configuration(FAITHFUL);
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let listeners = SERVER.map(|address| net.listen(address));
+    // One waits for its server, whose answers are lost; then for its client, which does not hear them.
+    let answers = "tcp flags & (syn | ack) == syn | ack drop";
+    meddle(&net.gateway, "hold", "prerouting", &format!("iifname sat0 {answers}"));
+    let waiting = connecting(&net, listeners[0].local_addr().unwrap());
+    daemon.wait_for("held_open", 1);
+    daemon.succeed(&net, &config).unwrap();
+    assert_eq!((daemon.counter("held_open"), daemon.counter("held_total")), (1, 1));
+    daemon.outlive(&net, &config);
+    net.gateway.run("nft delete table inet hold");
+    meddle(&net.client, "deaf", "prerouting", answers);
+    let (mut server, _) = listeners[0].accept().unwrap();
+    daemon.succeed(&net, &config).unwrap();
+    daemon.outlive(&net, &config);
+    net.client.run("nft delete table inet deaf");
+    let mut client = waiting.recv_timeout(PATIENCE).unwrap().unwrap();
+    exchange(&mut client, &mut server);
+    let counted = ["held_total", "held_forgotten", "flows_total"].map(|name| daemon.counter(name));
+    assert_eq!(counted, [1, 0, 1], "the server was asked once");
+    // And new ones are made as ever.
+    let mut new =
+        connecting(&net, listeners[1].local_addr().unwrap()).recv_timeout(PATIENCE).unwrap().unwrap();
+    let (mut server, _) = listeners[1].accept().unwrap();
+    exchange(&mut new, &mut server);
+}

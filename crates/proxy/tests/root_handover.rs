@@ -165,3 +165,108 @@ fn a_successor_that_falls_silent_costs_a_pause_and_is_told_that_it_is_too_late()
     });
     daemon.settle();
 }
+
+#[test]
+fn a_successor_that_is_killed_when_it_is_ready_changes_nothing() {
+    let Some(net) = network() else { return };
+    for relay in RELAYS {
+        let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        survive(&net, &mut daemon, |daemon| {
+            for _ in 0..10 {
+                let error = daemon.outlive(&net, &config);
+                assert!(error.contains("giving the last word"), "{error}");
+            }
+        });
+        daemon.settle();
+    }
+}
+
+#[test]
+fn where_the_first_process_is_killed_when_the_next_is_ready_the_next_goes_on() {
+    let Some(net) = network() else { return };
+    for relay in RELAYS {
+        let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        survive(&net, &mut daemon, |daemon| {
+            for _ in 0..3 {
+                daemon.succeed_while_dying(&net, &config);
+            }
+        });
+        daemon.settle();
+    }
+}
+
+/// Holds one thread of another process still for as long as it lives (ptrace(2)); to be dropped by the thread that made it.
+struct Held(libc::pid_t);
+
+impl Held {
+    fn thread(pid: u32, name: &str) -> Self {
+        let mut tasks =
+            std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
+        let is_it = |task: &std::path::PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let task = tasks.find(is_it).expect("the thread is there");
+        let tid: libc::pid_t = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let null = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: neither request takes an address, and waitpid is given none.
+        let outcomes = unsafe {
+            [
+                libc::ptrace(libc::PTRACE_SEIZE, tid, null, null),
+                libc::ptrace(libc::PTRACE_INTERRUPT, tid, null, null),
+                libc::c_long::from(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL)),
+            ]
+        };
+        assert_eq!(outcomes, [0, 0, tid.into()], "{}", std::io::Error::last_os_error());
+        Self(tid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let null = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: the request takes no address.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, null, null) };
+    }
+}
+
+#[test]
+fn a_worker_that_is_late_keeps_its_connections_and_so_do_the_others() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.daemon("workers = 3");
+    survive(&net, &mut daemon, |daemon| {
+        for name in ["bentpipe-0", "bentpipe-1", "bentpipe-2"] {
+            let held = Held::thread(daemon.pid(), name);
+            let error = daemon.disappoint(|line| assert!(hear(line).contains("Refusal")));
+            assert!(error.contains("does not answer"), "{error}");
+            drop(held);
+        }
+    });
+    daemon.settle();
+}
+
+#[test]
+fn patience_with_idle_connections_does_not_begin_anew() {
+    let Some(net) = network() else { return };
+    let config = format!("{}[limits]\nidle = \"6s\"\n", configuration("workers = 1"));
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let listener = net.listen(SERVER[0]);
+    let (mut idle, _idle_server) = net.connection(&listener);
+    let (mut busy, mut busy_server) = net.connection(&listener);
+    let start = Instant::now();
+    let mut least = Duration::MAX;
+    while daemon.counter("flows_expired") == 0 {
+        assert!(start.elapsed() < PATIENCE, "idle connections are not ended");
+        let before = Instant::now();
+        daemon.succeed(&net, &config).unwrap();
+        expect_echo(&mut busy, &mut busy_server);
+        std::thread::sleep(Duration::from_secs(1));
+        least = least.min(before.elapsed());
+    }
+    assert!(least < Duration::from_secs(6), "the machine is too slow to tell");
+    assert!(start.elapsed() > Duration::from_secs(4));
+    assert!(idle.read(&mut [0]).is_err());
+    expect_echo(&mut busy_server, &mut busy);
+    assert_eq!(daemon.counter("flows_open"), 1);
+}

@@ -286,6 +286,7 @@ impl Prepared {
             households[number % workers].flows.push(flow);
         }
         let entries = std::mem::take(&mut will.book.entries);
+        let helpers = Helpers { fates: std::mem::take(&mut will.book.fates), held: entries.len(), ..helpers };
         daemon.shared.book.inherit(entries, &daemon.shared.gate, &mut unpacker).map_err(broken)?;
         let belongings = std::mem::take(&mut will.belongings).into_iter();
         let belongings = belongings.map(|(name, place)| Ok((name, unpacker.descriptor(place)?)));
@@ -314,7 +315,6 @@ impl Settled {
             worker.mailbox.send(Order::Adopt(household));
         }
         let standstill = start.elapsed();
-        let helpers = Helpers { fates: will.book.fates, ..helpers };
         tell(daemon.start_helpers(helpers));
         daemon.intercept_on(will.rules, will.sides);
         tell(daemon.start_watch());

@@ -68,13 +68,14 @@ pub(crate) struct Greeter {
 
 impl Greeter {
     /// Starts to serve `devices`. What the gate admits is entered in `book`, where the workers find it. `fates` is what another process
-    /// remembers that had the devices before.
+    /// remembers that had the devices before, and so many handshakes of its are `held` in the book.
     pub(crate) fn spawn(
         devices: Devices,
         settings: Settings,
         gate: Arc<Gate>,
         book: Arc<Book>,
         fates: Vec<FateDeed>,
+        held: usize,
     ) -> Result<Self, Error> {
         let action = "start the greeter";
         let mailbox = Arc::new(Mailbox::new("the greeter".into()).map_err(Error::system(action))?);
@@ -82,6 +83,7 @@ impl Greeter {
         let reception =
             Reception::new(devices, settings, mailbox.clone(), gate, book, counters.clone(), fates);
         let reception = reception.map_err(Error::system(action))?;
+        counters.held_total.add(held as u64);
         let mut greeter = Self { thread: None, mailbox, stop, counters };
         greeter.resume(Greeting { reception })?;
         Ok(greeter)

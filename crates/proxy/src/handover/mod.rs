@@ -9,12 +9,13 @@
 //!    ◄──────────────────────────────────── Estate    descriptors, what was in buffers, what was counted
 //!    builds flows and listeners, touches none
 //!    Ready ─────────────────────────────────────►
-//!    ◄──────────────────────────────────── Commit    and ends, without undoing anything
+//!    ◄──────────────────────────────────── Commit    touches nothing any more
+//!    Mine ──────────────────────────────────────►    ends, without undoing anything
 //!    begins
 //! ```
 //!
-//! Until it has said `Commit` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says
-//! nothing for [`PATIENCE`], or says that it cannot. What the successor holds then are copies of descriptors, and it has
+//! Until it has heard `Mine` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says
+//! before `Ready` nothing for [`PATIENCE`], or that it cannot. What the successor holds then are copies of descriptors, and it has
 //! done nothing with them. So a program that cannot start, or dies on its way, costs a pause at worst. And if it is the predecessor
 //! that dies when its successor is ready, the successor hears that the line has ended without a word, and goes on.
 //!

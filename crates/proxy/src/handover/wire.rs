@@ -121,6 +121,8 @@ pub(crate) enum Word {
         reason: String,
     },
     Commit,
+    /// The heir has heard the last word, and begins.
+    Mine,
 }
 
 /// The daemon that runs, as its successor sees it.
@@ -225,7 +227,11 @@ impl Predecessor {
             outcome => outcome,
         };
         match outcome {
-            Ok((Word::Commit, _)) => Ok(()),
+            Ok((Word::Commit, _)) => {
+                // If it does not arrive, the predecessor has died meanwhile.
+                let _ = self.line.say(&Word::Mine, &[], doing);
+                Ok(())
+            }
             Ok((Word::Refusal { reason }, _)) => Err(HandoverError::Refused { reason }),
             Ok((other, _)) => Err(unexpected(doing, &other)),
             Err(HandoverError::Gone { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => {
@@ -381,9 +387,17 @@ impl Heir {
         }
     }
 
-    /// The last word: it is the heir's alone from now on.
+    /// The last word: it is the heir's alone from now on, once the heir has said that it has heard it. If it dies without having said
+    /// so, it has touched nothing.
     pub(crate) fn commit(&self) -> Result<(), HandoverError> {
-        self.line.say(&Word::Commit, &[], "giving the last word")
+        let doing = "giving the last word";
+        self.line.say(&Word::Commit, &[], doing)?;
+        // For as long as it takes: whoever goes on must know that the other does not.
+        self.line.wait(None, doing)?;
+        match self.line.hear(doing)?.0 {
+            Word::Mine => Ok(()),
+            other => Err(unexpected(doing, &other)),
+        }
     }
 }
 
@@ -503,5 +517,90 @@ fn unexpected(doing: &'static str, word: &Word) -> HandoverError {
             HandoverError::Refused { reason: reason.clone() }
         }
         _ => garbled(doing, "a word that has no place here"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Heir, Predecessor) {
+        let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (one, other) = ends.unwrap();
+        let inventory = Inventory::new(false, false, Vec::new());
+        (Heir { line: Line { socket: one }, pid: 1 }, Predecessor { line: Line { socket: other }, inventory })
+    }
+
+    fn hear_ready(heir: &Heir) {
+        assert!(matches!(heir.line.hear("").unwrap().0, Word::Ready));
+    }
+
+    #[test]
+    fn both_know_when_it_is_the_heirs() {
+        let (heir, predecessor) = pair();
+        let taking = std::thread::spawn(move || predecessor.commit());
+        hear_ready(&heir);
+        heir.commit().unwrap();
+        taking.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_heir_that_dies_before_it_has_heard_the_last_word_leaves_everything() {
+        let (heir, predecessor) = pair();
+        let taking = std::thread::spawn(move || {
+            predecessor.line.say(&Word::Ready, &[], "").unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        });
+        hear_ready(&heir);
+        heir.commit().unwrap_err();
+        taking.join().unwrap();
+    }
+
+    #[test]
+    fn an_heir_that_was_ready_goes_on_when_the_predecessor_dies_whether_it_was_heard_or_not() {
+        for is_heard in [true, false] {
+            let (heir, predecessor) = pair();
+            let dying = std::thread::spawn(move || {
+                if is_heard {
+                    hear_ready(&heir);
+                } else {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+            predecessor.commit().unwrap();
+            dying.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_heir_that_is_too_late_does_not_begin() {
+        // It is told before it is ready, and after.
+        let (heir, predecessor) = pair();
+        heir.refuse("too late");
+        predecessor.commit().unwrap_err();
+        let (heir, predecessor) = pair();
+        let refusing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            heir.refuse("too late");
+        });
+        let error = predecessor.commit().unwrap_err();
+        assert!(matches!(error, HandoverError::Refused { .. }), "{error}");
+        refusing.join().unwrap();
+    }
+
+    #[test]
+    fn words_of_other_versions_are_understood_or_refused_by_name() {
+        let parsed = |text: &str| parse::<Word>(text.as_bytes());
+        parsed(r#"{"Hello":{"form":1,"purpose":"new"}}"#).unwrap();
+        parsed(r#"{"Inventory":{"form":1,"weather":"fine"}}"#).unwrap();
+        let (heir, predecessor) = pair();
+        let Heir { line, pid } = heir;
+        let caller = Caller { line, pid, is_root: true };
+        predecessor.line.say(&Word::Hello { form: FORM + 1, version: String::new() }, &[], "").unwrap();
+        let error = caller.converse(&predecessor.inventory).unwrap_err();
+        assert!(matches!(error, HandoverError::Form { .. }), "{error}");
+        let Word::Refusal { reason } = predecessor.line.hear("").unwrap().0 else { panic!() };
+        assert!(reason.contains(&format!("form {}", FORM + 1)), "{reason}");
     }
 }

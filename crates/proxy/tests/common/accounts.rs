@@ -55,6 +55,19 @@ impl Accounts {
         Self { threads, descriptors, pipes }
     }
 
+    /// The same of a daemon that has just begun: without what its threads hold for a moment only.
+    pub fn at_rest(pid: u32) -> Self {
+        let mut before = Self::take(pid);
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = Self::take(pid);
+            if now == before {
+                return now;
+            }
+            before = now;
+        }
+    }
+
     /// Waits until the daemon holds again what it held then. Pipes may be kept, in pairs, not too many, and empty.
     pub fn settle(&self, pid: u32) {
         let start = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,8 +12,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, listen, recv, send,
     socket,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Net, Running};
+
+/// Names of sockets: who hands over there ends its heir, or itself, right before the last word.
+pub const KILLING: &str = "killing";
+pub const DYING: &str = "dying";
 
 /// In the daemon's process: waits for somebody at this socket and hands over.
 pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
@@ -26,7 +32,17 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
         Err(error) => return Err((daemon, error.to_string())),
     };
     let belongings = [("log".to_owned(), door.as_fd())];
-    let outcome = daemon.hand_over(&heir, &belongings, serde_json::json!({ "remember": 7 }), |_| {});
+    let last = |heir| {
+        let victim = match path.file_stem().and_then(|name| name.to_str()) {
+            Some(KILLING) => Pid::from_raw(heir),
+            Some(DYING) => Some(rustix::process::getpid()),
+            _ => None,
+        };
+        if let Some(victim) = victim {
+            kill_process(victim, Signal::KILL).unwrap();
+        }
+    };
+    let outcome = daemon.hand_over(&heir, &belongings, serde_json::json!({ "remember": 7 }), last);
     outcome.map_err(|(daemon, error)| (daemon, error.to_string()))
 }
 
@@ -39,11 +55,25 @@ pub fn take_over(config: &Config, path: &Path) -> Result<Daemon, String> {
     Ok(daemon)
 }
 
+impl Net {
+    /// Starts a daemon that takes over from who waits at this socket.
+    fn take_over(&self, text: &str, path: &Path) -> Result<Running, String> {
+        self.try_daemon_changed(text, |command| {
+            command.env(super::TAKE_OVER_VARIABLE, path);
+        })
+    }
+}
+
 impl Running {
     /// Lets it wait for somebody who takes over; the socket, in a folder that must be kept for so long.
     pub fn await_heir(&mut self) -> (tempfile::TempDir, std::path::PathBuf) {
+        self.await_heir_at("handover")
+    }
+
+    /// The same at a socket of this name.
+    pub fn await_heir_at(&mut self, name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("handover.sock");
+        let path = folder.path().join(name).with_extension("sock");
         writeln!(self.stdin.as_mut().unwrap(), "hand over {}", path.display()).unwrap();
         assert_eq!(self.line().as_deref(), Some("waiting"));
         (folder, path)
@@ -55,6 +85,22 @@ impl Running {
             "handed over" => None,
             error => Some(error.to_owned()),
         }
+    }
+
+    /// It dies while another process with this configuration takes its place, when that is ready.
+    pub fn succeed_while_dying(&mut self, net: &Net, text: &str) {
+        let (_folder, path) = self.await_heir_at(DYING);
+        let mut next = net.take_over(text, &path).unwrap();
+        assert_eq!(self.child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        std::mem::swap(self, &mut next);
+        std::mem::swap(&mut self.accounts, &mut next.accounts);
+    }
+
+    /// Another process with this configuration is about to take its place, and is killed when it is ready; what is said against it here.
+    pub fn outlive(&mut self, net: &Net, text: &str) -> String {
+        let (_folder, path) = self.await_heir_at(KILLING);
+        assert!(net.take_over(text, &path).is_err());
+        self.outcome_of_handover().expect("nobody has taken over")
     }
 
     /// Another process with this configuration takes its place; or what either of them says against it.

@@ -181,7 +181,7 @@ impl Net {
         let (gateway, traces) = (self.gateway.clone(), self.traces.clone());
         let mut running = Running { child, stdin, lines, gateway, traces, accounts, config };
         loop {
-            let line = running.line().expect("the daemon says ready or error");
+            let Some(line) = running.line() else { return Err("it has died".to_owned()) };
             if line == "ready" {
                 running.accounts = Accounts::at_rest(running.pid());
                 return Ok(running);
