@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use bentpipe_kernel::explicit::Explicit;
@@ -57,9 +57,9 @@ pub struct Daemon {
     workers: Vec<Handle>,
     config: Config,
     names: Names,
-    /// Of the devices that the greeter and the snooper read, to hand them on.
-    greeter_devices: Option<[OwnedFd; 2]>,
-    snooper_devices: Option<[OwnedFd; 2]>,
+    /// What the greeter and the snooper read, to hand it on while it is there: where they fail, the devices vanish with them.
+    greeter_devices: Weak<Devices>,
+    snooper_devices: Weak<snooper::Devices>,
     ports: PortRanges,
     paths: Vec<Path>,
     families: Vec<Family>,
@@ -343,8 +343,8 @@ impl Prepared {
             workers: Vec::new(),
             config,
             names,
-            greeter_devices: None,
-            snooper_devices: None,
+            greeter_devices: Weak::new(),
+            snooper_devices: Weak::new(),
             ports,
             paths: Vec::new(),
             families,
@@ -381,14 +381,14 @@ impl Daemon {
         }
         if let Some(devices) = greeter {
             let (gate, book) = (self.shared.gate.clone(), self.shared.book.clone());
-            let action = "keep the greeter's devices";
-            self.greeter_devices = Some(devices.descriptors().map_err(Error::system(action))?);
+            let devices = Arc::new(devices);
+            self.greeter_devices = Arc::downgrade(&devices);
             let settings = settings(&self.config, &self.legs);
             self.greeter = Some(Greeter::spawn(devices, settings, gate, book, fates, held)?);
         }
         if let (Some(devices), Some(wanted)) = (snooper, self.config.snoop_config()) {
-            let action = "keep the snooper's devices";
-            self.snooper_devices = Some(devices.descriptors().map_err(Error::system(action))?);
+            let devices = Arc::new(devices);
+            self.snooper_devices = Arc::downgrade(&devices);
             self.snooper = Some(Snooper::spawn(devices, wanted)?);
         }
         self.routers = Some(Routers::start(routers, &self.config)?);

@@ -20,7 +20,8 @@ const PARTING: Duration = Duration::from_secs(1);
 impl Daemon {
     /// What a successor is told before it prepares. `belongings` are the names of what will go with it.
     pub fn inventory(&self, belongings: Vec<String>) -> Inventory {
-        Inventory::new(self.greeter_devices.is_some(), self.snooper_devices.is_some(), belongings)
+        let [greeter, snooper] = [self.greeter_devices.strong_count(), self.snooper_devices.strong_count()];
+        Inventory::new(greeter > 0, snooper > 0, belongings)
     }
 
     /// Hands listeners and connections over to `heir`, which does not notice them standing still for more than a few milliseconds. `last` is called
@@ -73,11 +74,15 @@ impl Daemon {
         let households = match self.part() {
             Ok(households) => households,
             Err((households, reason)) => {
-                let left = Left { households, greeting, entries: None };
+                let left = Left { households, greeting, entries: None, devices: [None, None] };
                 return Err((left, HandoverError::Refused { reason }));
             }
         };
-        let left = Left { households, greeting, entries: Some(self.shared.book.leave()) };
+        let devices = [
+            self.greeter_devices.upgrade().and_then(|devices| devices.descriptors().ok()),
+            self.snooper_devices.upgrade().and_then(|devices| devices.descriptors().ok()),
+        ];
+        let left = Left { households, greeting, entries: Some(self.shared.book.leave()), devices };
         let outcome = self
             .pack(&left, belongings, memory)
             .and_then(|(content, descriptors)| heir.hand_over(&content, &descriptors))
@@ -115,7 +120,7 @@ impl Daemon {
 
     /// Goes on as if nothing had been.
     fn resume(&mut self, left: Left) {
-        let Left { households, greeting, entries } = left;
+        let Left { households, greeting, entries, .. } = left;
         if let Some(entries) = entries {
             self.shared.book.put_back(entries);
         }
@@ -143,13 +148,13 @@ impl Daemon {
         let mut pair = |devices: &'a Option<[OwnedFd; 2]>| {
             devices.as_ref().map(|[one, other]| [one, other].map(|device| packer.descriptor(device.as_fd())))
         };
-        let (greeter, snooper) = (pair(&self.greeter_devices), pair(&self.snooper_devices));
+        let [greeter, snooper] = [&left.devices[0], &left.devices[1]].map(&mut pair);
         let belongings = belongings
             .iter()
             .map(|(name, descriptor)| (name.clone(), packer.descriptor(*descriptor)))
             .collect();
         let mut listeners = Vec::new();
-        let Left { households, greeting, entries } = left;
+        let Left { households, greeting, entries, .. } = left;
         let fates = greeting.as_ref().map(Greeting::fates).unwrap_or_default();
         let entries = entries.as_ref().map(|entries| entries.deeds(&mut packer)).unwrap_or_default();
         let book = BookDeed { entries, fates };
@@ -221,6 +226,8 @@ struct Left {
     greeting: Option<Greeting>,
     /// Those of the book, if they have been taken out.
     entries: Option<Entries>,
+    /// Descriptors of the greeter's and the snooper's devices.
+    devices: [Option<[OwnedFd; 2]>; 2],
 }
 
 impl Prepared {

@@ -70,7 +70,7 @@ impl Greeter {
     /// Starts to serve `devices`. What the gate admits is entered in `book`, where the workers find it. `fates` is what another process
     /// remembers that had the devices before, and so many handshakes of its are `held` in the book.
     pub(crate) fn spawn(
-        devices: Devices,
+        devices: Arc<Devices>,
         settings: Settings,
         gate: Arc<Gate>,
         book: Arc<Book>,

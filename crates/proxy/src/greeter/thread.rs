@@ -45,7 +45,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Reception {
-    devices: Devices,
+    devices: Arc<Devices>,
     settings: Settings,
     mailbox: Arc<Mailbox<Settings>>,
     gate: Arc<Gate>,
@@ -61,7 +61,7 @@ pub(super) struct Reception {
 
 impl Reception {
     pub(super) fn new(
-        devices: Devices,
+        devices: Arc<Devices>,
         settings: Settings,
         mailbox: Arc<Mailbox<Settings>>,
         gate: Arc<Gate>,

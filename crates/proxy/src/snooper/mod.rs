@@ -78,7 +78,7 @@ impl Devices {
 
 impl Snooper {
     /// Starts to look after what is routed into `devices`.
-    pub(crate) fn spawn(devices: Devices, config: SnoopConfig) -> Result<Self, Error> {
+    pub(crate) fn spawn(devices: Arc<Devices>, config: SnoopConfig) -> Result<Self, Error> {
         let action = "start the snooper";
         let mailbox = Arc::new(Mailbox::new("the snooper".into()).map_err(Error::system(action))?);
         let (stop, tally) = (Arc::<AtomicBool>::default(), Arc::<Tally>::default());

@@ -32,7 +32,7 @@ const STALL: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Forwarder {
-    devices: Devices,
+    devices: Arc<Devices>,
     agent: Guarded,
     mailbox: Arc<Mailbox<SnoopConfig>>,
     tally: Arc<Tally>,
@@ -43,7 +43,7 @@ pub(super) struct Forwarder {
 
 impl Forwarder {
     pub(super) fn new(
-        devices: Devices,
+        devices: Arc<Devices>,
         config: SnoopConfig,
         mailbox: Arc<Mailbox<SnoopConfig>>,
         tally: Arc<Tally>,
@@ -91,7 +91,7 @@ impl Forwarder {
     /// Until there is a packet, a message (true), or something to do for the agent.
     fn wait(&self) -> io::Result<bool> {
         let due = self.agent.wake_at().since(self.now()).clamp(TICK, PULSE);
-        let Devices { to_link, from_link } = &self.devices;
+        let Devices { to_link, from_link } = &*self.devices;
         let mut fds = [
             PollFd::new(to_link, PollFlags::IN),
             PollFd::new(from_link, PollFlags::IN),

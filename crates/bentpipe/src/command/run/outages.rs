@@ -75,10 +75,12 @@ impl Leg {
             (Some(silence), None) => {
                 self.silence = None;
                 let (leg, length) = (report.name.clone(), now.saturating_duration_since(silence.since));
-                silence.is_told.then(|| match carried > silence.carried {
-                    true => News::Back { leg, length },
-                    false => News::Abandoned { leg, length },
-                })
+                let news = if carried > silence.carried {
+                    News::Back { leg, length }
+                } else {
+                    News::Abandoned { leg, length }
+                };
+                silence.is_told.then_some(news)
             }
             _ => None,
         }
