@@ -212,6 +212,9 @@ impl Daemon {
         {
             tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");
         }
+        if config.admin != self.config.admin {
+            tracing::warn!("[admin] takes effect at an upgrade or when the daemon is started anew");
+        }
         self.config = config.clone();
         self.show();
         tracing::info!("the configuration has been read again");

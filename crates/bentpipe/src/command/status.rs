@@ -67,10 +67,10 @@ pub(super) fn summary(status: &Document) -> Vec<String> {
             state(status),
             span(status.uptime_s),
             status.pid,
-            if status.upgrades == 0 {
-                String::new()
-            } else {
-                format!("  upgraded {} times", status.upgrades)
+            match status.upgrades {
+                0 => String::new(),
+                1 => "  upgraded once".to_owned(),
+                times => format!("  upgraded {times} times"),
             }
         ),
         format!(

@@ -36,7 +36,7 @@ impl Accounts {
         }
     }
 
-    fn take(pid: u32) -> Self {
+    pub fn take(pid: u32) -> Self {
         let threads = entries(&format!("/proc/{pid}/task")).len();
         let (mut descriptors, mut pipes) = (BTreeMap::new(), Vec::new());
         for descriptor in entries(&format!("/proc/{pid}/fd")) {
@@ -53,19 +53,6 @@ impl Accounts {
             }
         }
         Self { threads, descriptors, pipes }
-    }
-
-    /// The same of a daemon that has just begun: without what its threads hold for a moment only.
-    pub fn at_rest(pid: u32) -> Self {
-        let mut before = Self::take(pid);
-        loop {
-            std::thread::sleep(Duration::from_millis(20));
-            let now = Self::take(pid);
-            if now == before {
-                return now;
-            }
-            before = now;
-        }
     }
 
     /// Waits until the daemon holds again what it held then. Pipes may be kept, in pairs, not too many, and empty.

@@ -177,7 +177,7 @@ impl Net {
             .unwrap();
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        let accounts = Accounts::at_rest(child.id());
+        let accounts = Accounts::take(child.id());
         let (gateway, traces) = (self.gateway.clone(), self.traces.clone());
         let mut running = Running { child, stdin, lines, gateway, traces, accounts, config };
         loop {
