@@ -50,6 +50,11 @@ bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles 
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 compare $(OPTIONS)
 
+bench-sight: setup ## what it costs to see thousands of flows, in the daemon and by `bentpipe status`
+	$(CARGO) build --release --locked -p bentpipe
+	$(CARGO) build --release --locked -p bentpipe-proxy --example cost_of_sight
+	$(AS_ROOT) target/release/examples/cost_of_sight $(OPTIONS)
+
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples
 	$(CARGO) build --release --locked -p bentpipe
