@@ -64,7 +64,7 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe lab run lossy-link p-xcp-boxes explicit-shares dtn-disruptive --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
-page-pictures: setup ## pictures of the live page over an emulated GEO link: 4 minutes
+page-pictures: setup ## pictures of the live page over an emulated GEO link: 2 minutes
 	scripts/setup-peers chromium
 	$(CARGO) test --locked -p bentpipe --test root_live_page --no-run
 	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \

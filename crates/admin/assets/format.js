@@ -29,7 +29,8 @@ export function delay(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds >= 9.9995) return seconds.toFixed(1) + SPACE + "s";
   const milliseconds = seconds * 1000;
-  return milliseconds.toFixed(milliseconds >= 9.95 ? 0 : 1) + SPACE + "ms";
+  const digits = milliseconds >= 9.95 || milliseconds === 0 ? 0 : milliseconds >= 0.095 ? 1 : 2;
+  return milliseconds.toFixed(digits) + SPACE + "ms";
 }
 
 // A length of time, in its two largest units.

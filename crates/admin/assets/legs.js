@@ -64,8 +64,10 @@ function fill(card, leg) {
   card.element.classList.toggle("gone", gone);
   put(card.status, gone ? "✕ nothing heard for " + span(leg.outage_s) : leg.active ? "● working" : "○ at rest");
   const measured = leg.explicit?.capacity_bps, capacity = measured || leg.rate_bps;
-  const carries = capacity ? `carries ${rate(capacity)}` + (measured ? "" : " by its configuration") : null;
-  put(card.about, [leg.interface ?? "every other interface", leg.congestion, carries].filter(Boolean).join(", "));
+  const configured = leg.rate_bps ? `configured ${rate(leg.rate_bps)}` : null;
+  const carries = measured ? `carries ${rate(measured)}` : null;
+  const about = [leg.interface ?? "every other interface", leg.congestion, carries, configured];
+  put(card.about, about.filter(Boolean).join(", "));
   card.meter.hidden = !capacity;
   if (capacity) {
     const share = Math.min(100, (100 * leg.sent_bps) / capacity);
