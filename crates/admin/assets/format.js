@@ -29,8 +29,8 @@ export function delay(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds >= 9.9995) return seconds.toFixed(1) + SPACE + "s";
   const milliseconds = seconds * 1000;
-  const digits = milliseconds >= 9.95 || milliseconds === 0 ? 0 : milliseconds >= 0.095 ? 1 : 2;
-  return milliseconds.toFixed(digits) + SPACE + "ms";
+  if (milliseconds > 0 && milliseconds < 0.1) return "<0.1" + SPACE + "ms";
+  return milliseconds.toFixed(milliseconds >= 9.95 ? 0 : 1) + SPACE + "ms";
 }
 
 // A length of time, in its two largest units.

@@ -64,9 +64,7 @@ function fill(card, leg) {
   card.element.classList.toggle("gone", gone);
   put(card.status, gone ? "✕ nothing heard for " + span(leg.outage_s) : leg.active ? "● working" : "○ at rest");
   const measured = leg.explicit?.capacity_bps, capacity = measured || leg.rate_bps;
-  const configured = leg.rate_bps ? `configured ${rate(leg.rate_bps)}` : null;
-  const carries = measured ? `carries ${rate(measured)}` : null;
-  const about = [leg.interface ?? "every other interface", leg.congestion, carries, configured];
+  const about = [leg.interface ?? "every other interface", leg.congestion, carries(measured, leg.rate_bps)];
   put(card.about, about.filter(Boolean).join(", "));
   card.meter.hidden = !capacity;
   if (capacity) {
@@ -78,4 +76,10 @@ function fill(card, leg) {
   put(card.sends, "sends " + rate(leg.sent_bps));
   put(card.receives, "receives " + rate(leg.received_bps));
   FIGURES.forEach(([, figure], index) => put(card.values[index], figure(leg)));
+}
+
+function carries(measured, configured) {
+  if (!measured) return configured ? `carries ${rate(configured)} by its configuration` : null;
+  const same = !configured || rate(measured) === rate(configured);
+  return `carries ${rate(measured)}` + (same ? "" : ` of ${rate(configured)}`);
 }

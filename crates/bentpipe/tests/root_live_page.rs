@@ -251,9 +251,9 @@ fn pictures() {
     scene.start();
     let link = scene.link.as_ref().unwrap();
     let pace = Duration::from_millis(100);
-    let mut flows = vec![scene.uploads(2, 4_000, pace), scene.downloads(3, 3_000, pace)];
+    let mut flows = vec![scene.uploads(2, 4_000, pace), scene.downloads(2, 3_000, pace)];
     std::thread::sleep(Duration::from_secs(20));
-    flows.push(scene.uploads(2, 60_000, pace));
+    flows.push(scene.uploads(1, 120_000, pace));
     std::thread::sleep(Duration::from_secs(50));
     link.set_outage(true);
     std::thread::sleep(Duration::from_secs(9));
@@ -261,7 +261,7 @@ fn pictures() {
     std::thread::sleep(Duration::from_secs(40));
     look(&scene, async |browser| {
         browser.go(URL).await;
-        for (width, height) in [(1440, 940), (360, 1100)] {
+        for (width, height) in [(1440, 960), (360, 1100)] {
             browser.look(width, height, "light").await;
             browser.until("ready", READY).await;
             tokio::time::sleep(Duration::from_secs(3)).await;
