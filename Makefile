@@ -55,6 +55,11 @@ bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles 
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 compare $(OPTIONS)
 
+bench-sight: setup ## what it costs to see thousands of flows, in the daemon and by `bentpipe status`
+	$(CARGO) build --release --locked -p bentpipe
+	$(CARGO) build --release --locked -p bentpipe-proxy --example cost_of_sight
+	$(AS_ROOT) target/release/examples/cost_of_sight $(OPTIONS)
+
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples
 	$(CARGO) build --release --locked -p bentpipe
@@ -64,7 +69,7 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe lab run lossy-link p-xcp-boxes explicit-shares dtn-disruptive --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
-page-pictures: setup ## pictures of the live page over an emulated GEO link: 4 minutes
+page-pictures: setup ## pictures of the live page over an emulated GEO link: 2 minutes
 	scripts/setup-peers chromium
 	$(CARGO) test --locked -p bentpipe --test root_live_page --no-run
 	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \

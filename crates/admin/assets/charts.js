@@ -137,9 +137,9 @@ class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height + below}`);
     this.svg.setAttribute("height", height + below);
     const most = Math.max(...leg.sent.map((bps) => bps ?? 0), ...leg.received.map((bps) => bps ?? 0), 1000);
-    const top = niceAbove(most);
+    const top = niceAbove(Math.max(...[leg.sent, leg.received].map((column) => steady(column, history.step)), 1000));
     const x = (time) => ((time - history.begin) / SPANS[history.step]) * width;
-    const y = (bps) => height - (bps / top) * (height - letter);
+    const y = (bps) => Math.max(0, height - (bps / top) * (height - letter));
     const place = ([time, bps]) => [x(time).toFixed(1), y(bps).toFixed(1)];
     const lines = (column) => runs(history, column).map((run) => run.map(place));
     const sent = lines(leg.sent);
@@ -205,6 +205,18 @@ function runs(history, column) {
     if (column[index] !== null) run.push([time, column[index]]);
   });
   return run.length ? [...all, run] : all;
+}
+
+// What goes on for a while, with some room. When a hole in a stream is closed, all that waited behind it counts for one
+// second, which may be many times what the link carries: such a peak ends at the top, and does not set the scale.
+function steady(column, step) {
+  const length = Math.max(1, Math.round(10 / step));
+  let most = 0, sum = 0;
+  column.forEach((bps, index) => {
+    sum += (bps ?? 0) - (index >= length ? column[index - length] ?? 0 : 0);
+    most = Math.max(most, sum / Math.min(length, index + 1));
+  });
+  return 1.25 * most;
 }
 
 function niceAbove(value) {

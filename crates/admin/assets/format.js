@@ -29,6 +29,7 @@ export function delay(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;
   if (seconds >= 9.9995) return seconds.toFixed(1) + SPACE + "s";
   const milliseconds = seconds * 1000;
+  if (milliseconds > 0 && milliseconds < 0.1) return "<0.1" + SPACE + "ms";
   return milliseconds.toFixed(milliseconds >= 9.95 ? 0 : 1) + SPACE + "ms";
 }
 

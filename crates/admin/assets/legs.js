@@ -64,8 +64,8 @@ function fill(card, leg) {
   card.element.classList.toggle("gone", gone);
   put(card.status, gone ? "✕ nothing heard for " + span(leg.outage_s) : leg.active ? "● working" : "○ at rest");
   const measured = leg.explicit?.capacity_bps, capacity = measured || leg.rate_bps;
-  const carries = capacity ? `carries ${rate(capacity)}` + (measured ? "" : " by its configuration") : null;
-  put(card.about, [leg.interface ?? "every other interface", leg.congestion, carries].filter(Boolean).join(", "));
+  const about = [leg.interface ?? "every other interface", leg.congestion, carries(measured, leg.rate_bps)];
+  put(card.about, about.filter(Boolean).join(", "));
   card.meter.hidden = !capacity;
   if (capacity) {
     const share = Math.min(100, (100 * leg.sent_bps) / capacity);
@@ -76,4 +76,10 @@ function fill(card, leg) {
   put(card.sends, "sends " + rate(leg.sent_bps));
   put(card.receives, "receives " + rate(leg.received_bps));
   FIGURES.forEach(([, figure], index) => put(card.values[index], figure(leg)));
+}
+
+function carries(measured, configured) {
+  if (!measured) return configured ? `carries ${rate(configured)} by its configuration` : null;
+  const same = !configured || rate(measured) === rate(configured);
+  return `carries ${rate(measured)}` + (same ? "" : ` of ${rate(configured)}`);
 }

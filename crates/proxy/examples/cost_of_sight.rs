@@ -1,5 +1,6 @@
-//! What it costs to see: the time of a survey of thousands of flows, and the processor time of accounting for active ones. As root,
-//! in namespaces, with `--release`; `--flows N` and `--active N` change the numbers.
+//! What it costs to see: the time of a survey of thousands of flows, in the daemon and by the command of an operator, and the
+//! processor time of accounting for active ones, beside that of carrying their data. As root, in namespaces, with `--release`;
+//! `--flows N` and `--active N` change the numbers. The command is that of `bentpipe` in the folder above the example's.
 //!
 //! The ends of all connections are in this process, two descriptors for each, and the daemon is a process of its own with as many.
 //! Accounting is all that it does for connections on which data wait that nobody takes.
@@ -7,13 +8,20 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use std::io::Write;
-use std::process::ExitCode;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::limits::raise_descriptor_limit;
+use bentpipe_kernel::tcp_info::tcp_info;
+use bentpipe_testbed::Child;
 use common::crowd::Crowd;
 use common::{Net, Running, SERVER, network};
+use rustix::process::Signal;
 use socket2::SockRef;
 
 /// The most that a survey may take, and accounting of one processor.
@@ -26,6 +34,11 @@ const TURN: Duration = Duration::from_secs(20);
 /// The receive buffer of a server that does not read, and what it is sent, bytes.
 const SMALL: usize = 4096;
 const WAITING: usize = 65_536;
+/// What each flow carries in a second, bytes.
+const CARRIED: usize = 4000;
+/// A tenth of the flows gets its data at each beat.
+const BEATS: usize = 10;
+const BEAT: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     if common::be_daemon_if_asked() {
@@ -37,7 +50,9 @@ fn main() -> ExitCode {
         eprintln!("cannot raise the number of descriptors: {error}");
     }
     let survey = survey(&net, flows);
+    by_command(&net, flows);
     let accounting = accounting(&net, active);
+    carrying(&net, active, accounting);
     let is_good = survey < SURVEY && accounting < ACCOUNTING;
     println!("{}", if is_good { "good" } else { "NOT GOOD" });
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -68,15 +83,64 @@ fn survey(net: &Net, flows: usize) -> Duration {
 }
 
 fn median(daemon: &mut Running, most: usize, expected: usize) -> Duration {
-    let mut times: Vec<Duration> = (0..SURVEYS)
-        .map(|_| {
-            let (time, found) = daemon.survey(most);
-            assert_eq!(found, expected, "some flows were left out");
-            time
-        })
-        .collect();
+    median_of(|| {
+        let (time, found) = daemon.survey(most);
+        assert_eq!(found, expected, "some flows were left out");
+        time
+    })
+}
+
+fn median_of(measure: impl FnMut() -> Duration) -> Duration {
+    let mut times: Vec<Duration> = std::iter::repeat_with(measure).take(SURVEYS).collect();
     times.sort_unstable();
     times[SURVEYS / 2]
+}
+
+/// The median time of `bentpipe status --json` of all flows, from the start of the command to its end.
+fn by_command(net: &Net, flows: usize) {
+    let here = std::env::current_exe().unwrap();
+    let program = here.ancestors().nth(2).unwrap().join("bentpipe");
+    if !program.exists() {
+        println!("the command is not measured: there is no {}", program.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (mut daemon, sockets) = start(net, &program, folder.path());
+    let mut crowd = Crowd::new(net);
+    crowd.grow(net, flows, |_| {});
+    let mut size = 0;
+    let time = median_of(|| {
+        let mut command = net.gateway.command(program.to_str().unwrap());
+        command.args(["status", "--json", "--flows", "all", "--folder"]).arg(&sockets);
+        let start = Instant::now();
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let time = start.elapsed();
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(status["flows"].as_array().unwrap().len(), flows, "some flows were left out");
+        size = output.stdout.len();
+        time
+    });
+    println!(
+        "{flows} flows: `bentpipe status --json --flows all` takes {time:.1?} (median of {SURVEYS}), {size} bytes"
+    );
+    crowd.scatter();
+    daemon.signal(Signal::TERM).unwrap();
+    daemon.wait().unwrap();
+}
+
+/// The program itself as the daemon, when it is ready, and the folder of its sockets.
+fn start(net: &Net, program: &Path, folder: &Path) -> (Child, PathBuf) {
+    let (config, sockets) = (folder.join("bentpipe.toml"), folder.join("run"));
+    let admin = format!("[admin]\nfolder = \"{}\"\nlisten = \"off\"\n", sockets.display());
+    std::fs::write(&config, common::configuration("") + &admin).unwrap();
+    let mut command = net.gateway.command(program.to_str().unwrap());
+    command.args(["run", "-c"]).arg(&config).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut daemon = Child::spawn(command).unwrap();
+    let mut log = BufReader::new(daemon.stderr().unwrap()).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.ends_with(" ready")), "the daemon has ended");
+    std::thread::spawn(move || log.for_each(drop));
+    (daemon, sockets)
 }
 
 /// The share of a processor that goes into looking at connections on each of which something waits: all that the daemon does
@@ -109,6 +173,70 @@ fn accounting(net: &Net, active: usize) -> f64 {
     daemon.wait_for("flows_open", 0);
     daemon.stop();
     busy - idle
+}
+
+/// What the daemon takes of a processor while each flow carries something every second, and what is accounting of that.
+fn carrying(net: &Net, active: usize, accounting: f64) {
+    let mut daemon = net.daemon("");
+    let listener = net.listen(SERVER[0]);
+    let (clients, servers) = net.connections(&listener, active);
+    daemon.wait_for("flows_open", active as u64);
+    let stop = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        scope.spawn(|| pump(&clients, &servers, &stop));
+        std::thread::sleep(Duration::from_secs(2));
+        let busy = share(&daemon, TURN);
+        stop.store(true, Ordering::Relaxed);
+        busy
+    });
+    println!(
+        "{active} flows that carry {CARRIED} bytes/s each: the daemon takes {:.2}% of a processor, of which accounting, as measured \
+         above, is {:.0}%",
+        100.0 * busy,
+        100.0 * accounting / busy
+    );
+    let question = question(&clients);
+    println!(
+        "the kernel answers for a connection (TCP_INFO) in {:.2} µs: for both ends of {active} flows once a second {:.2}% of a \
+         processor",
+        question * 1e6,
+        200.0 * question * active as f64
+    );
+    clients.into_iter().for_each(common::abort);
+    drop(servers);
+    daemon.wait_for("flows_open", 0);
+    daemon.stop();
+}
+
+/// Gives each client something to send once a second and takes from the servers what has come.
+fn pump(clients: &[TcpStream], servers: &[TcpStream], stop: &AtomicBool) {
+    servers.iter().for_each(|server| server.set_nonblocking(true).unwrap());
+    let (data, mut space) = ([7; CARRIED], [0; 4 * CARRIED]);
+    let mut next = Instant::now();
+    for beat in (0..BEATS).cycle() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        for mut client in clients.iter().skip(beat).step_by(BEATS) {
+            client.write_all(&data).unwrap();
+        }
+        for mut server in servers {
+            // Where nothing has come, the next time.
+            let _ = server.read(&mut space);
+        }
+        next += BEAT;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// How long the kernel takes to tell of a connection, s.
+fn question(connections: &[TcpStream]) -> f64 {
+    let rounds = 20;
+    let start = Instant::now();
+    for connection in std::iter::repeat_n(connections, rounds).flatten() {
+        std::hint::black_box(tcp_info(connection).unwrap());
+    }
+    start.elapsed().as_secs_f64() / (rounds * connections.len()) as f64
 }
 
 /// The share of a processor that the daemon takes.

@@ -130,6 +130,9 @@ impl Browser {
             "--disable-component-update".into(),
             "--disable-sync".into(),
             "--disable-dev-shm-usage".into(),
+            // Letters look alike wherever they stand, and pictures of them are smaller.
+            "--disable-font-subpixel-positioning".into(),
+            "--disable-lcd-text".into(),
             format!("--user-data-dir={}", self.profile.path().display()),
         ];
         if rustix::process::geteuid().is_root() {
