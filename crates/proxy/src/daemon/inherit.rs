@@ -137,7 +137,7 @@ impl Daemon {
         left: &'a Left,
         belongings: &[(String, BorrowedFd<'a>)],
         memory: serde_json::Value,
-    ) -> Result<(Vec<u8>, Vec<BorrowedFd<'a>>), HandoverError> {
+    ) -> Result<([Vec<u8>; 2], Vec<BorrowedFd<'a>>), HandoverError> {
         let mut packer = Packer::default();
         let claim = packer.descriptor(self.only_one.as_fd());
         let mut pair = |devices: &'a Option<[OwnedFd; 2]>| {
