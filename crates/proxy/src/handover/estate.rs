@@ -43,9 +43,8 @@ pub(crate) struct Will {
     /// Handshakes in the making.
     #[serde(default)]
     pub(crate) book: BookDeed,
-    /// New connections pass: for so many ms more until what is left is reset, or for as long as it takes.
     #[serde(default)]
-    pub(crate) draining: Option<Option<u64>>,
+    pub(crate) draining: Option<DrainingDeed>,
     /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
     pub(crate) rules: String,
     #[serde(default)]
@@ -57,6 +56,13 @@ pub(crate) struct Will {
     pub(crate) belongings: Vec<(String, usize)>,
     #[serde(default)]
     pub(crate) memory: serde_json::Value,
+}
+
+/// New connections pass, and the end comes with the last one.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DrainingDeed {
+    /// Until what is left is reset, ms; nothing where that takes as long as it takes.
+    pub(crate) left_ms: Option<u64>,
 }
 
 /// A listener.
