@@ -5,8 +5,9 @@ mod operated;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::Profile;
@@ -164,4 +165,86 @@ fn at_the_deadline_what_is_left_is_reset() {
     succeed(&scene.command(&["drain", "--deadline", "1s"]));
     let error = client.read(&mut [0]).expect_err("an end of file, not a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// Somebody who says these words at the handover socket and then nothing.
+fn caller(scene: &Scene, words: &[&str]) -> OwnedFd {
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
+    let line = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&line, &SocketAddrUnix::new(scene.sockets().join("handover.sock")).unwrap()).unwrap();
+    for word in words {
+        // It may have been shown the door.
+        let _ = send(&line, word.as_bytes(), SendFlags::NOSIGNAL);
+    }
+    line
+}
+
+#[test]
+fn who_is_slow_or_talks_nonsense_at_the_handover_socket_keeps_nobody_from_an_upgrade() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(10, PIECE, INTERVAL);
+    let hello = r#"{"Hello":{"form":1}}"#;
+    let slow = [caller(&scene, &[hello]), caller(&scene, &[hello]), caller(&scene, &[])];
+    for _ in 0..50 {
+        drop(caller(&scene, &["\u{0}\u{1}nonsense", "{}", "\"Commit\""]));
+        drop(caller(&scene, &[hello, "\"Ready\""]));
+    }
+    // So many may be too many for a moment.
+    let start = Instant::now();
+    while !scene.command(&["upgrade"]).status.success() {
+        assert!(start.elapsed() < PATIENCE, "nobody can upgrade");
+    }
+    assert_eq!(scene.status()["upgrades"], 1);
+    drop(slow);
+    downloads.finish();
+    scene.stop();
+}
+
+#[test]
+fn a_process_that_has_taken_over_goes_on_when_nobody_hears_it_say_so() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(10, PIECE, INTERVAL);
+    let mut command = scene.gateway.command(program());
+    command.args(["run", "-c"]).arg(scene.config()).arg("--take-over").arg(scene.sockets());
+    let mut next = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    drop(next.stdout.take());
+    let start = Instant::now();
+    while scene.status()["pid"] != next.id() {
+        assert!(start.elapsed() < PATIENCE, "it has not taken over");
+    }
+    succeed(&scene.command(&["reload"]));
+    assert_eq!(next.try_wait().unwrap(), None);
+    assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
+    scene.stop();
+    next.wait().unwrap();
+}
+
+#[test]
+fn two_upgrades_at_once_and_one_while_draining() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(50, PIECE, INTERVAL);
+    let outcomes = std::thread::scope(|scope| {
+        let scene = &scene;
+        [(); 2].map(|()| scope.spawn(|| scene.command(&["upgrade"]))).map(|upgrade| upgrade.join().unwrap())
+    });
+    let successes = outcomes.iter().filter(|output| output.status.success()).count();
+    assert!(successes > 0, "{outcomes:?}");
+    assert_eq!(scene.status()["upgrades"], successes);
+    succeed(&scene.command(&["drain", "--no-deadline", "--no-wait"]));
+    succeed(&scene.command(&["upgrade"]));
+    let status = scene.status();
+    assert!(!status["draining"].is_null(), "new connections are split again");
+    assert_eq!(status["totals"]["flows_open"], 50);
+    assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
+    let start = Instant::now();
+    while scene.command(&["status"]).status.success() {
+        assert!(start.elapsed() < PATIENCE, "the daemon has drained and does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

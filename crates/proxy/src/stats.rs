@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a daemon has done since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stats {
     /// Flows that live now, draining ones included.
     pub flows_open: u64,
@@ -56,6 +57,7 @@ pub struct Stats {
 
 /// What the XCP routers have done, in packets on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RouterStats {
     /// Packets that left by their interfaces.
     pub xcp_packets: u64,
@@ -71,6 +73,7 @@ pub struct RouterStats {
 
 /// What has been done for the flows that are not split but looked after packet by packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SnoopStats {
     /// Packets that came to the daemon, both ways.
     pub packets: u64,

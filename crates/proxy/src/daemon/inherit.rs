@@ -9,8 +9,8 @@ use super::*;
 use crate::flow::{Flow, Way};
 use crate::greeter::{Entries, Greeting};
 use crate::handover::{
-    Belongings, BookDeed, Estate, HandoverError, Heir, Inventory, ListenerDeed, Packer, Predecessor,
-    Unpacker, Will,
+    Belongings, BookDeed, DrainingDeed, Estate, HandoverError, Heir, Inventory, ListenerDeed, Packer,
+    Predecessor, Unpacker, Will,
 };
 use crate::worker::{Household, RETIREMENT};
 
@@ -142,7 +142,7 @@ impl Daemon {
         left: &'a Left,
         belongings: &[(String, BorrowedFd<'a>)],
         memory: serde_json::Value,
-    ) -> Result<(Vec<u8>, Vec<BorrowedFd<'a>>), HandoverError> {
+    ) -> Result<([Vec<u8>; 2], Vec<BorrowedFd<'a>>), HandoverError> {
         let mut packer = Packer::default();
         let claim = packer.descriptor(self.only_one.as_fd());
         let mut pair = |devices: &'a Option<[OwnedFd; 2]>| {
@@ -175,7 +175,7 @@ impl Daemon {
             ports: self.ports.deeds(),
             flows,
             book,
-            draining: self.draining().map(|until| until.map(milliseconds_until)),
+            draining: self.draining().map(|until| DrainingDeed { left_ms: until.map(milliseconds_until) }),
             rules,
             sides,
             bequest: self.sight.bequeath(),
@@ -274,8 +274,8 @@ impl Prepared {
         let ports = PortRanges::inherited(std::mem::take(&mut will.ports));
         let (helpers, mut daemon) = self.assemble(ports)?;
         daemon.sight.inherit(std::mem::take(&mut will.bequest));
-        if let Some(left) = will.draining {
-            let until = left.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+        if let Some(DrainingDeed { left_ms }) = will.draining {
+            let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
             *daemon.draining() = Some(until);
         }
         for index in 0..daemon.config.proxy.workers.get() {

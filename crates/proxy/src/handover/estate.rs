@@ -43,9 +43,8 @@ pub(crate) struct Will {
     /// Handshakes in the making.
     #[serde(default)]
     pub(crate) book: BookDeed,
-    /// New connections pass: for so many ms more until what is left is reset, or for as long as it takes.
     #[serde(default)]
-    pub(crate) draining: Option<Option<u64>>,
+    pub(crate) draining: Option<DrainingDeed>,
     /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
     pub(crate) rules: String,
     #[serde(default)]
@@ -57,6 +56,13 @@ pub(crate) struct Will {
     pub(crate) belongings: Vec<(String, usize)>,
     #[serde(default)]
     pub(crate) memory: serde_json::Value,
+}
+
+/// New connections pass, and the end comes with the last one.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DrainingDeed {
+    /// Until what is left is reset, ms; nothing where that takes as long as it takes.
+    pub(crate) left_ms: Option<u64>,
 }
 
 /// A listener.
@@ -101,7 +107,9 @@ pub(crate) struct Packer<'a> {
 #[derive(Debug)]
 pub(crate) struct Unpacker {
     descriptors: Vec<Option<OwnedFd>>,
-    bytes: Vec<u8>,
+    /// The file, and where the bytes begin in it.
+    content: Vec<u8>,
+    bytes_from: usize,
 }
 
 impl Inventory {
@@ -122,14 +130,13 @@ impl<'a> Packer<'a> {
         start..self.bytes.len()
     }
 
-    /// The list and the bytes as one, and the descriptors.
-    pub(crate) fn seal(self, will: &Will) -> serde_json::Result<(Vec<u8>, Vec<BorrowedFd<'a>>)> {
+    /// The list and the bytes, which make one file, and the descriptors. The bytes may be many: they are not copied.
+    pub(crate) fn seal(self, will: &Will) -> serde_json::Result<([Vec<u8>; 2], Vec<BorrowedFd<'a>>)> {
         let list = serde_json::to_vec(will)?;
-        let mut content = Vec::with_capacity(8 + list.len() + self.bytes.len());
-        content.extend_from_slice(&(list.len() as u64).to_le_bytes());
-        content.extend_from_slice(&list);
-        content.extend_from_slice(&self.bytes);
-        Ok((content, self.descriptors))
+        let mut beginning = Vec::with_capacity(8 + list.len());
+        beginning.extend_from_slice(&(list.len() as u64).to_le_bytes());
+        beginning.extend_from_slice(&list);
+        Ok(([beginning, self.bytes], self.descriptors))
     }
 }
 
@@ -138,10 +145,10 @@ impl Estate {
     pub(crate) fn open(content: Vec<u8>, descriptors: Vec<OwnedFd>) -> Result<Self, String> {
         let (length, rest) = content.split_first_chunk::<8>().ok_or("the list has no length")?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
-        let (list, bytes) = rest.split_at_checked(length).ok_or("the list is longer than the file")?;
+        let (list, _) = rest.split_at_checked(length).ok_or("the list is longer than the file")?;
         let will = serde_json::from_slice(list).map_err(|error| error.to_string())?;
         let descriptors = descriptors.into_iter().map(Some).collect();
-        Ok(Self { will, unpacker: Unpacker { descriptors, bytes: bytes.to_vec() } })
+        Ok(Self { will, unpacker: Unpacker { descriptors, bytes_from: 8 + length, content } })
     }
 }
 
@@ -153,7 +160,7 @@ impl Estate {
         deed: &T,
     ) -> (Unpacker, T) {
         let copies = packer.descriptors.iter().map(|fd| Some(fd.try_clone_to_owned().unwrap())).collect();
-        let unpacker = Unpacker { descriptors: copies, bytes: packer.bytes };
+        let unpacker = Unpacker { descriptors: copies, content: packer.bytes, bytes_from: 0 };
         (unpacker, serde_json::from_slice(&serde_json::to_vec(deed).unwrap()).unwrap())
     }
 }
@@ -167,6 +174,27 @@ impl Unpacker {
 
     /// The bytes of this place.
     pub(crate) fn bytes(&self, place: Range<usize>) -> Result<&[u8], String> {
-        self.bytes.get(place).ok_or_else(|| "bytes are listed that are not there".to_owned())
+        let bytes = self.content.get(self.bytes_from..).unwrap_or_default();
+        bytes.get(place).ok_or_else(|| "bytes are listed that are not there".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_another_version_has_what_is_needed_and_what_is_not() {
+        let least = r#"{"claim":0,"listeners":[],"ports":[],"flows":[],"rules":"","weather":"fine"}"#;
+        let mut content = (least.len() as u64).to_le_bytes().to_vec();
+        content.extend_from_slice(least.as_bytes());
+        content.extend_from_slice(b"bytes");
+        let estate = Estate::open(content.clone(), Vec::new()).unwrap();
+        assert_eq!((estate.unpacker.bytes(1..3).unwrap(), estate.will.draining), (&b"yt"[..], None));
+        assert!(estate.unpacker.bytes(3..6).is_err());
+        // Cut short, or without what nobody can do without.
+        assert!((0..content.len() - 6).all(|end| Estate::open(content[..end].to_vec(), Vec::new()).is_err()));
+        let nothing = [&2u64.to_le_bytes()[..], b"{}"].concat();
+        assert!(Estate::open(nothing, Vec::new()).unwrap_err().contains("claim"));
     }
 }

@@ -30,7 +30,7 @@ mod wire;
 
 pub(crate) use deed::{BookDeed, ChannelDeed, Deed, EntryDeed, FateDeed, HeldDeed, IdleDeed, VesselDeed};
 pub use estate::Inventory;
-pub(crate) use estate::{Estate, ListenerDeed, Packer, PortsDeed, Unpacker, Will};
+pub(crate) use estate::{DrainingDeed, Estate, ListenerDeed, Packer, PortsDeed, Unpacker, Will};
 pub use wire::{Caller, HandoverError, Heir, Predecessor, accept_caller, receive_heir, wait_for_caller};
 
 /// How long either side waits for the other's next word once flows stand still.

@@ -366,14 +366,17 @@ impl Heir {
     /// Hands everything over, and returns when the heir has built what it needs of it.
     pub(crate) fn hand_over(
         &self,
-        content: &[u8],
+        content: &[Vec<u8>],
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), HandoverError> {
         let doing = "handing over";
         let file = in_memory(content).map_err(gone(doing))?;
         let all: Vec<BorrowedFd<'_>> =
             [file.as_fd()].into_iter().chain(descriptors.iter().copied()).collect();
-        let word = Word::Estate { descriptors: all.len(), bytes: content.len() as u64 };
+        let word = Word::Estate {
+            descriptors: all.len(),
+            bytes: content.iter().map(|part| part.len() as u64).sum(),
+        };
         let mut pieces = all.chunks(DESCRIPTORS);
         self.line.say(&word, pieces.next().unwrap_or_default(), doing)?;
         for piece in pieces {
@@ -487,9 +490,9 @@ fn dial(path: &Path) -> io::Result<Line> {
     Ok(Line { socket })
 }
 
-fn in_memory(content: &[u8]) -> io::Result<File> {
+fn in_memory(content: &[Vec<u8>]) -> io::Result<File> {
     let mut file = File::from(memfd_create("bentpipe-estate", MemfdFlags::CLOEXEC)?);
-    file.write_all(content)?;
+    content.iter().try_for_each(|part| file.write_all(part))?;
     Ok(file)
 }
 

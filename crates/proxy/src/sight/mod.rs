@@ -50,6 +50,7 @@ struct Inner {
 
 /// What a process leaves to the one that takes over from it, so that its numbers go on. It travels as any format that serde has.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Bequest {
     /// What has been done, without what is there now: that the successor counts itself.
     stats: Stats,

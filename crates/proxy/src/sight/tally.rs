@@ -55,6 +55,7 @@ struct State {
 
 /// What has been done on a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Totals {
     /// Payload.
     pub(crate) moved: Moved,
@@ -68,6 +69,7 @@ pub(crate) struct Totals {
 
 /// Bytes each way, as the gateway sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Moved {
     pub(crate) sent: u64,
     pub(crate) received: u64,
