@@ -46,14 +46,14 @@ impl Upgrade {
     }
 }
 
-/// The successor is a child of this command: outside of the daemon's systemd service it would not be the service's any more, which
-/// then counts as ended.
+/// The successor is a child of this command: outside of the daemon's systemd service it would not be the service's any
+/// more, which then counts as ended.
 pub(super) fn refuse_to_leave_the_service(daemon: u32) -> anyhow::Result<()> {
     let cgroup = |who: &str| std::fs::read_to_string(format!("/proc/{who}/cgroup")).unwrap_or_default();
     if let Some(unit) = service_left(&cgroup(&daemon.to_string()), &cgroup("self")) {
         bail!(
-            "the daemon is the service {unit}, and a process that is started here would not belong to it; install the new program in \
-             the old one's place, then: systemctl reload {unit}"
+            "the daemon is the service {unit}, and a process that is started here would not belong to it; install the new \
+             program in the old one's place, then: systemctl reload {unit}"
         );
     }
     Ok(())
