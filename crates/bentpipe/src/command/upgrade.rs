@@ -33,42 +33,22 @@ pub(crate) struct Upgrade {
 impl Upgrade {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.folder.client()?.status(Flows::Most(0))?;
-        if let Some(unit) = service_of_another(status.pid) {
-            bail!(
-                "the daemon is the service {unit}, which the new process must be a part of: systemctl reload {unit} lets it take over"
-            );
-        }
-        let config = self.config.unwrap_or_else(|| status.config.into());
         refuse_to_leave_the_service(status.pid)?;
+        let config = self.config.unwrap_or_else(|| status.config.into());
         let pid = take_over(self.folder.path(), &config)?;
         super::tell(format_args!("process {pid} has taken over from {} ({})", status.pid, status.version));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The successor is a child of this command: outside of the daemon's systemd service it would not be the service's any
-/// more, which then counts as ended.
+/// What is started from here would be no part of the daemon's service, if that is one.
 pub(super) fn refuse_to_leave_the_service(daemon: u32) -> anyhow::Result<()> {
-    let cgroup = |who: &str| std::fs::read_to_string(format!("/proc/{who}/cgroup")).unwrap_or_default();
-    if let Some(unit) = service_left(&cgroup(&daemon.to_string()), &cgroup("self")) {
-        bail!(
-            "the daemon is the service {unit}, and a process that is started here would not belong to it; install the new \
-             program in the old one's place, then: systemctl reload {unit}"
-        );
+    match service_of_another(daemon) {
+        None => Ok(()),
+        Some(unit) => bail!(
+            "the daemon is the service {unit}, which the new process must be a part of: systemctl reload {unit} lets it take over"
+        ),
     }
-    Ok(())
-}
-
-/// The service whose control group the one is in and the other is not, by their /proc/PID/cgroup (cgroups(7)).
-fn service_left<'a>(daemon: &'a str, own: &str) -> Option<&'a str> {
-    let unified = |text: &'a str| text.lines().find_map(|line| line.strip_prefix("0::"));
-    let theirs = unified(daemon)?;
-    let unit = theirs.split('/').rfind(|part| part.ends_with(".service"))?;
-    let is_inside = own
-        .lines()
-        .filter_map(|line| line.strip_prefix("0::"))
-        .any(|own| own.split('/').any(|part| part == unit));
-    (!is_inside).then_some(unit)
 }
 
 /// Starts this program as the daemon's successor and waits until it has taken over; its process.
@@ -178,24 +158,5 @@ mod tests {
             assert_eq!(service_of(other), None, "{other}");
         }
         assert_eq!(service_of_another(std::process::id()), None);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::service_left;
-
-    #[test]
-    fn a_successor_outside_of_the_daemons_service_is_noticed() {
-        let service = "0::/system.slice/bentpipe.service\n";
-        let login = "0::/user.slice/user-0.slice/session-1.scope\n";
-        assert_eq!(service_left(service, login), Some("bentpipe.service"));
-        assert_eq!(service_left(service, service), None);
-        assert_eq!(service_left(service, "0::/system.slice/bentpipe.service/.control\n"), None);
-        // Started by hand, or from where nothing is known.
-        assert_eq!(service_left(login, "0::/\n"), None);
-        assert_eq!(service_left("", login), None);
-        // Whoever runs it inside of another service, as CI does, has both in there.
-        assert_eq!(service_left("0::/system.slice/ci.service\n", "0::/system.slice/ci.service/x\n"), None);
     }
 }

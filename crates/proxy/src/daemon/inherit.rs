@@ -35,10 +35,10 @@ impl Daemon {
         belongings: &[(String, BorrowedFd<'_>)],
         memory: serde_json::Value,
         last: impl FnOnce(i32),
-    ) -> Result<(), (Self, HandoverError)> {
+    ) -> Result<(), (Box<Self>, HandoverError)> {
         if !heir.is_there() {
             let reason = "it has gone before it was its turn".to_owned();
-            return Err((self, HandoverError::Refused { reason }));
+            return Err((Box::new(self), HandoverError::Refused { reason }));
         }
         // It would set up again what the heir replaces. The rules stay in force without it for longer than this takes.
         drop(self.watch.take());
@@ -51,13 +51,14 @@ impl Daemon {
                 tracing::info!(flows, took = ?start.elapsed(), heir = heir.pid(), "another process goes on with everything");
                 Ok(())
             }
-            Err((left, error)) => {
+            Err(failure) => {
+                let (left, error) = *failure;
                 heir.refuse(&error.to_string());
                 self.resume(left);
                 if let Err(error) = self.start_watch() {
                     tracing::error!("{error}: new connections pass unsplit until the daemon is started anew");
                 }
-                Err((self, error))
+                Err((Box::new(self), error))
             }
         }
     }
@@ -69,13 +70,13 @@ impl Daemon {
         belongings: &[(String, BorrowedFd<'_>)],
         memory: serde_json::Value,
         last: impl FnOnce(i32),
-    ) -> Result<usize, (Left, HandoverError)> {
+    ) -> Result<usize, Box<(Left, HandoverError)>> {
         let greeting = self.greeter.as_mut().and_then(Greeter::pause);
         let households = match self.part() {
             Ok(households) => households,
             Err((households, reason)) => {
                 let left = Left { households, greeting, entries: None, devices: [None, None] };
-                return Err((left, HandoverError::Refused { reason }));
+                return Err(Box::new((left, HandoverError::Refused { reason })));
             }
         };
         let devices = [
@@ -92,7 +93,7 @@ impl Daemon {
             });
         match outcome {
             Ok(()) => Ok(left.households.iter().map(|household| household.flows.len()).sum()),
-            Err(error) => Err((left, error)),
+            Err(error) => Err(Box::new((left, error))),
         }
     }
 

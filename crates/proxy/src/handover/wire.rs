@@ -487,6 +487,13 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
 fn dial(path: &Path) -> io::Result<Line> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // Whoever listens there would give us the connections that we go on with (unix(7): the credentials are those of listen(2)).
+    let user = socket_peercred(&socket)?.uid;
+    if !user.is_root() && user != rustix::process::geteuid() {
+        let kind = io::ErrorKind::PermissionDenied;
+        let who = format!("user {} listens there, who is neither root nor this one", user.as_raw());
+        return Err(io::Error::new(kind, who));
+    }
     Ok(Line { socket })
 }
 

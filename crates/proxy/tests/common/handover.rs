@@ -21,7 +21,7 @@ pub const KILLING: &str = "killing";
 pub const DYING: &str = "dying";
 
 /// In the daemon's process: waits for somebody at this socket and hands over.
-pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
+pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String)> {
     let door = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     bind(&door, &SocketAddrUnix::new(path).unwrap()).unwrap();
     listen(&door, 4).unwrap();
@@ -29,7 +29,7 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
     let inventory = daemon.inventory(vec!["log".into()]);
     let heir = match receive_heir(door.as_fd(), &inventory) {
         Ok(heir) => heir,
-        Err(error) => return Err((daemon, error.to_string())),
+        Err(error) => return Err((Box::new(daemon), error.to_string())),
     };
     let belongings = [("log".to_owned(), door.as_fd())];
     let last = |heir| {

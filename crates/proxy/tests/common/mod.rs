@@ -595,7 +595,7 @@ pub fn be_daemon_if_asked() -> bool {
                 }
                 Err((daemon, error)) => {
                     println!("error: {error}");
-                    daemon
+                    *daemon
                 }
             };
         } else if let Some(most) = request.strip_prefix("survey ") {

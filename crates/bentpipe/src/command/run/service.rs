@@ -231,7 +231,7 @@ impl Service {
             Ok(()) => Next::End,
             Err((daemon, error)) => {
                 tracing::error!("goes on, because nobody took over: {error}");
-                self.daemon = Some(daemon);
+                self.daemon = Some(*daemon);
                 self.notifier.main_pid(std::process::id());
                 self.answer(events);
                 Next::GoOn
