@@ -37,6 +37,8 @@ pub struct TcpInfo {
     pub ssthresh: u32,
     /// Segments sent and not acknowledged.
     pub unacked: u32,
+    /// Segments that have arrived behind one that has not (RFC 2018).
+    pub sacked: u32,
     /// Since a segment with data was last sent, retransmissions included, to a tick of the kernel's clock (1 to 10 ms).
     pub since_data_sent: Duration,
     /// Since a segment with data last arrived; of no meaning before the connection is established.
@@ -134,6 +136,7 @@ fn parse(raw: &[u8]) -> TcpInfo {
         rto: micros(8),
         mss: word(16),
         unacked: word(24),
+        sacked: word(28),
         since_data_sent: millis(44),
         since_data_received: millis(52),
         since_ack_received: millis(56),

@@ -17,6 +17,7 @@ fn blank() -> TcpInfo {
         segments_in: 0,
         data_segments_out: 0,
         unacked: 0,
+        sacked: 0,
         unsent: 0,
         srtt: Duration::from_millis(600),
         min_rtt: TcpInfo::NO_MIN_RTT,
@@ -30,6 +31,20 @@ fn blank() -> TcpInfo {
 /// An account between the ground, where the client is, and the sky.
 fn account(tally: &Tally, now: Instant) -> Account {
     Account::open(1, [tally.leg(false, "terrestrial"), tally.leg(true, "sky")], now)
+}
+
+#[test]
+fn what_arrives_behind_a_hole_is_counted_when_it_arrives_and_once() {
+    let (tally, start) = (Tally::default(), Instant::now());
+    let mut account = account(&tally, start);
+    let sky = |tally: &Tally, now| tally.leg(true, "sky").figures(now).totals.moved.sent;
+    let mut now = start;
+    // Ten segments are on their way, the first is lost; then it comes, too.
+    for (acked, sacked, sent) in [(1, 0, 0), (1, 9, 9000), (10_001, 0, 10_000)] {
+        now += Duration::from_secs(1);
+        account.look(now, [Some(blank()), Some(TcpInfo { bytes_acked: acked, sacked, ..blank() })]);
+        assert_eq!(sky(&tally, now), sent);
+    }
 }
 
 #[test]
