@@ -261,7 +261,7 @@ fn pictures() {
     std::thread::sleep(Duration::from_secs(40));
     look(&scene, async |browser| {
         browser.go(URL).await;
-        for (width, height) in [(1440, 960), (360, 1100)] {
+        for (width, height) in [(1440, 730), (360, 1100)] {
             browser.look(width, height, "light").await;
             browser.until("ready", READY).await;
             tokio::time::sleep(Duration::from_secs(3)).await;
