@@ -21,6 +21,7 @@ pub const KILLING: &str = "killing";
 pub const DYING: &str = "dying";
 
 /// In the daemon's process: waits for somebody at this socket and hands over.
+#[expect(clippy::result_large_err, reason = "the daemon comes back, once")]
 pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Daemon, String)> {
     let door = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     bind(&door, &SocketAddrUnix::new(path).unwrap()).unwrap();
