@@ -6,7 +6,7 @@
 //! target/release/examples/upgrades 1000 5         # so many downloads, so many upgrades
 //! ```
 //!
-//! The program is the one beside the example's folder. How long the flows stood still each time is in the program's log, which comes along
+//! The program is the one beside the example's folder. How long the flows stood still each time is what the next process says of it
 //! (`standstill`).
 
 use std::path::PathBuf;
@@ -55,7 +55,10 @@ fn program() -> PathBuf {
 
 fn order(scene: &Scene, arguments: &[&str]) {
     let output = scene.command(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    // The next process says it before it has the log of the one before.
+    said.lines().filter(|line| line.contains("standstill")).for_each(|line| println!("{line}"));
 }
 
 /// One row of the table, and how long what happens took in all.
