@@ -29,10 +29,6 @@ impl Daemon {
     ///
     /// # Errors
     /// The heir cannot go on with it, has gone or says nothing: everything goes on here as if nothing had been.
-    #[expect(
-        clippy::result_large_err,
-        reason = "what could not be handed over comes back, once in a daemon's life"
-    )]
     pub fn hand_over(
         mut self,
         heir: &Heir,
@@ -68,10 +64,6 @@ impl Daemon {
     }
 
     /// How many flows have gone, or what is left to go on with.
-    #[expect(
-        clippy::result_large_err,
-        reason = "what could not be handed over comes back, once in a daemon's life"
-    )]
     fn try_to_hand_over(
         &mut self,
         heir: &Heir,
