@@ -278,8 +278,8 @@ fn connections_go_on_whose_legs_the_next_process_calls_otherwise_or_does_not_kno
     survive(&net, &mut daemon, |daemon| {
         daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
         daemon.succeed(&net, &config.replace("sat0", "ground0")).unwrap();
-        let names: Vec<String> = daemon.sight().flows.into_iter().map(|flow| flow.legs.concat()).collect();
-        assert!(names.len() == 4 && names.iter().all(|name| !name.contains("other")), "{names:?}");
+        let flows = daemon.wait_to_see("every flow", |seen| seen.flows.len() == 4).flows;
+        assert!(flows.iter().all(|flow| flow.server_end.leg == "terrestrial"), "{flows:#?}");
     });
     daemon.stop();
     net.expect_untouched();
