@@ -558,3 +558,56 @@ fn handshakes_in_the_making_go_on_in_the_next_process() {
     let (mut server, _) = listeners[1].accept().unwrap();
     exchange(&mut new, &mut server);
 }
+
+#[test]
+fn the_next_process_may_begin_and_end_to_hold_handshakes() {
+    let Some(net) = network() else { return };
+    let (early, faithful) = (common::configuration(""), common::configuration(FAITHFUL));
+    let mut daemon = net.try_daemon(&early).unwrap();
+    let before = net.traces();
+    let listener = net.listen(SERVER[0]);
+    let mut pairs = vec![net.connection(&listener)];
+    for (config, held) in [(&faithful, 1), (&faithful, 2), (&early, 2), (&faithful, 3), (&early, 3)] {
+        daemon.succeed(&net, config).unwrap();
+        daemon.wait_to_see("readiness", |seen| seen.ready);
+        let devices = net.gateway.output("ip -br link").matches("bentpipe").count();
+        assert_eq!(devices, if config == &faithful { 2 } else { 0 });
+        pairs.push(net.connection(&listener));
+        for (client, server) in &mut pairs {
+            exchange(client, server);
+        }
+        let counted = ["held_total", "flows_total", "flows_open"].map(|name| daemon.counter(name));
+        assert_eq!(counted, [held, pairs.len() as u64, pairs.len() as u64]);
+    }
+    // The policy rules of a detour stay until the end, and lead nowhere without it.
+    assert_eq!(net.traces().lines().count(), before.lines().count() + 2);
+    drop(pairs);
+    daemon.settle();
+}
+
+#[test]
+fn handshakes_in_the_making_are_brought_to_an_end_where_the_next_process_holds_none() {
+    let Some(net) = network() else { return };
+    let early = common::configuration("");
+    let mut daemon = net.try_daemon(&common::configuration(FAITHFUL)).unwrap();
+    let listener = net.listen(SERVER[0]);
+    meddle(&net.gateway, "hold", "prerouting", "iifname sat0 tcp flags & (syn | ack) == syn | ack drop");
+    let waiting = connecting(&net, listener.local_addr().unwrap());
+    daemon.wait_for("held_open", 1);
+    daemon.succeed(&net, &early).unwrap();
+    net.gateway.run("nft delete table inet hold");
+    let (mut server, _) = listener.accept().unwrap();
+    let mut client = waiting.recv_timeout(PATIENCE).unwrap().unwrap();
+    exchange(&mut client, &mut server);
+    daemon.wait_for("held_open", 0);
+    let counted = ["held_total", "flows_total", "other_port"].map(|name| daemon.counter(name));
+    assert_eq!(counted, [1, 1, 0], "the server was asked once");
+    // Nobody needs the devices any more.
+    daemon.succeed(&net, &early).unwrap();
+    assert!(!net.gateway.output("ip -br link").contains("bentpipe"));
+    exchange(&mut client, &mut server);
+    drop((client, server));
+    daemon.wait_for("flows_open", 0);
+    daemon.stop();
+    net.expect_untouched();
+}

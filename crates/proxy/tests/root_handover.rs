@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
+use common::exchange::Exchange;
 use common::handover::{hear, say};
 use common::{Net, PATIENCE, RELAYS, Running, SERVER, configuration, network, pattern, read_all};
 
@@ -267,4 +268,146 @@ fn patience_with_idle_connections_does_not_begin_anew() {
     assert!(idle.read(&mut [0]).is_err());
     expect_echo(&mut busy_server, &mut busy);
     assert_eq!(daemon.counter("flows_open"), 1);
+}
+
+#[test]
+fn connections_go_on_whose_legs_the_next_process_calls_otherwise_or_does_not_know() {
+    let Some(net) = network() else { return };
+    let config = configuration("");
+    let mut daemon = net.try_daemon(&config).unwrap();
+    survive(&net, &mut daemon, |daemon| {
+        daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
+        daemon.succeed(&net, &config.replace("sat0", "ground0")).unwrap();
+        let flows = daemon.wait_to_see("every flow", |seen| seen.flows.len() == 4).flows;
+        assert!(flows.iter().all(|flow| flow.server_end.leg == "terrestrial"), "{flows:#?}");
+    });
+    daemon.stop();
+    net.expect_untouched();
+}
+
+/// Connections through the daemon, both ends of each.
+fn pairs(net: &Net, count: usize) -> Vec<(TcpStream, TcpStream)> {
+    let (mut clients, mut servers) = net.connections(&net.listen(SERVER[0]), count);
+    clients.sort_by_key(|client| client.local_addr().unwrap().port());
+    servers.sort_by_key(|server| server.peer_addr().unwrap().port());
+    clients.into_iter().zip(servers).collect()
+}
+
+#[test]
+fn two_thousand_connections_go_over() {
+    let Some(net) = network() else { return };
+    let limit = bentpipe_kernel::limits::raise_descriptor_limit().unwrap().soft;
+    let count = 2000.min(limit as usize / 2 - 200);
+    let config = configuration("workers = 2");
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let mut pairs = pairs(&net, count);
+    for _ in 0..2 {
+        daemon.wait_for("connecting", 0);
+        for (number, (client, _)) in pairs.iter_mut().enumerate() {
+            client.write_all(&number.to_le_bytes()).unwrap();
+        }
+        let start = Instant::now();
+        daemon.succeed(&net, &config).unwrap();
+        println!("{count} connections: {:?} from the start of the process", start.elapsed());
+        for (number, (_, server)) in pairs.iter_mut().enumerate() {
+            let mut heard = [0; 8];
+            server.read_exact(&mut heard).unwrap();
+            assert_eq!(usize::from_le_bytes(heard), number);
+        }
+        let counted = ["flows_open", "flows_total", "flows_reset"].map(|name| daemon.counter(name));
+        assert_eq!(counted, [count as u64, count as u64, 0]);
+    }
+    drop(pairs);
+    daemon.settle();
+}
+
+/// The process that this command starts may have no more descriptors than so many.
+fn limit_descriptors(command: &mut std::process::Command, most: u64) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let limit = move || {
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        Ok(setrlimit(Resource::Nofile, limit)?)
+    };
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, limit) };
+}
+
+#[test]
+fn a_successor_that_may_have_too_few_descriptors_fails_before_it_is_too_late() {
+    let Some(net) = network() else { return };
+    let config = configuration("workers = 1\nhandshake = \"faithful\"");
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let mut pairs = pairs(&net, 100);
+    let needed = daemon.descriptors() as u64;
+    let mut refused = 0;
+    for most in [needed - 100, needed - 50].into_iter().chain((needed - 30..).step_by(4)) {
+        match daemon.succeed_changed(&net, &config, |command| limit_descriptors(command, most)) {
+            Ok(()) => {
+                println!("{most} descriptors are enough where {needed} were used");
+                break;
+            }
+            Err(error) => {
+                assert!(error.contains("ulimit -n") || error.contains("os error 24"), "{error}");
+                refused += 1;
+            }
+        }
+        let (client, server) = &mut pairs[refused];
+        expect_echo(client, server);
+        assert!(most < needed + 100, "it needs far more than the first one");
+    }
+    assert!(refused >= 2);
+    // It has everything by which it serves new connections, too.
+    daemon.wait_to_see("readiness", |seen| seen.ready);
+    assert!(net.gateway.output("ip -br link").contains("bentpipe0"));
+    for (client, server) in &mut pairs {
+        expect_echo(client, server);
+    }
+    assert_eq!((daemon.counter("flows_open"), daemon.counter("flows_reset")), (100, 0));
+}
+
+/// Kills one of the two after so long, as soon as there are two; whether it was the first.
+fn kill_one(net: &Net, first: u32, is_first: bool, delay: Duration) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let (start, mut next) = (Instant::now(), None);
+    while next.is_none() && start.elapsed() < PATIENCE {
+        let processes = common::accounts::processes_in(&net.gateway);
+        let pids = processes.iter().filter_map(|process| process.file_name()?.to_str()?.parse::<u32>().ok());
+        next = pids.filter(|pid| *pid > first).max();
+    }
+    std::thread::sleep(delay);
+    let victim = if is_first { Some(first) } else { next };
+    let victim = victim.and_then(|pid| Pid::from_raw(pid as i32));
+    // It may have ended.
+    let _ = kill_process(victim.expect("there are two"), Signal::KILL);
+}
+
+#[test]
+fn whoever_is_killed_at_whatever_moment_no_transfer_is_cut_short_in_silence() {
+    let Some(net) = network() else { return };
+    let mut outcomes = std::collections::BTreeMap::<_, usize>::new();
+    for seed in 0..20u64 {
+        let random = pattern(seed, 3);
+        let (is_first, delay) = (seed % 2 == 0, Duration::from_millis(u64::from(random[1]) * 2 / 3));
+        let config = configuration(&format!("relay = \"{}\"\nworkers = 2", RELAYS[seed as usize / 2 % 2]));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        let listener = net.listen(SERVER[0]);
+        let exchanges = [(); 3].map(|()| Exchange::start_and_hold(net.connection(&listener), 20_000_000));
+        exchanges.iter().for_each(|exchange| exchange.wait_for(500_000));
+        let pid = daemon.pid();
+        let next = std::thread::scope(|scope| {
+            scope.spawn(|| kill_one(&net, pid, is_first, delay));
+            daemon.attempt(&net, &config)
+        });
+        exchanges.iter().for_each(Exchange::let_go);
+        let whole: usize = exchanges.into_iter().map(Exchange::expect_whole_or_reset).sum();
+        println!("seed {seed}: first {is_first}, {delay:?}, succeeded {}, {whole} of 6 ends", next.is_some());
+        assert!(is_first || next.is_some() || whole == 6 || whole == 0);
+        *outcomes.entry((is_first, next.is_some(), whole)).or_default() += 1;
+        if is_first && next.is_none() {
+            let _ = daemon.child.wait();
+        }
+    }
+    println!("{outcomes:?}");
+    drop(net.daemon(""));
+    net.expect_untouched();
 }

@@ -120,6 +120,29 @@ fn one_client_at_its_limit_does_not_keep_others_out() {
 }
 
 #[test]
+fn who_is_at_a_limit_is_at_it_in_the_next_process_unless_that_has_another() {
+    let Some(net) = network() else { return };
+    let listener = net.listen(SERVER[0]);
+    for limit in ["connections_per_client", "connections"] {
+        let [two, three] = [2, 3].map(|most| with_limits(&format!("{limit} = {most}")));
+        let mut daemon = net.try_daemon(&two).unwrap();
+        let mut flows = vec![net.connection(&listener), net.connection(&listener)];
+        flows.push(wait_for_split(&net, &mut daemon, &listener, false));
+        for _ in 0..2 {
+            daemon.succeed(&net, &two).unwrap();
+            flows.push(is_split(&net, &mut daemon, &listener).1);
+            assert_eq!((daemon.counter("flows_open"), daemon.counter("flows_total")), (2, 2), "{limit}");
+        }
+        daemon.succeed(&net, &three).unwrap();
+        flows.push(wait_for_split(&net, &mut daemon, &listener, true));
+        flows.push(wait_for_split(&net, &mut daemon, &listener, false));
+        flows.clear();
+        wait_for_split(&net, &mut daemon, &listener, true);
+        assert_eq!(daemon.counter("flows_refused"), 0, "{limit}");
+    }
+}
+
+#[test]
 fn a_flood_towards_dead_addresses_does_not_take_all_places() {
     let Some(net) = network() else { return };
     let mut daemon = net.try_daemon(&with_limits("connecting = 50\nconnections = 1000")).unwrap();

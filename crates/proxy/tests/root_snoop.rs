@@ -214,6 +214,56 @@ fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops()
 }
 
 #[test]
+fn flows_are_looked_after_by_the_process_that_takes_over() {
+    let Some(net) = network_over(&lossy()) else { return };
+    let cache = format!("{CACHE}congested_above = \"off\"\n");
+    let mut daemon = repairing(&net);
+    let other = format!("{LEG}send_buffer = \"1MiB\"\n{cache}flows = 5\n{RULE}");
+    for (address, text) in SERVER.into_iter().zip([format!("{LEG}{cache}{RULE}"), other]) {
+        let pair = net.connection(&net.listen(address));
+        let client = pair.0.try_clone().unwrap();
+        let exchange = Exchange::start_and_hold(pair, 4_000_000);
+        exchange.wait_for(500_000);
+        for _ in 0..2 {
+            daemon.succeed(&net, &text).unwrap();
+            assert!(net.is_snooped(&client), "{text}");
+        }
+        let before = daemon.counter("retransmitted");
+        exchange.let_go();
+        exchange.expect_identical();
+        let after = daemon.counter("retransmitted");
+        assert!(after >= before + 10, "{before}, {after}: {text}");
+        assert_eq!(daemon.counter("dropped"), 0);
+        daemon.wait_for(" held_bytes", 0);
+    }
+    // The former listeners live for another minute.
+    daemon.stop();
+    net.expect_untouched();
+}
+
+#[test]
+fn the_next_process_may_begin_and_end_to_snoop() {
+    let Some(net) = network() else { return };
+    let mut daemon = started(&net, LEG);
+    let (split, snooped) = (LEG.to_owned(), format!("{LEG}{CACHE}{RULE}"));
+    for text in [&snooped, &split, &snooped, &split] {
+        let exchange = Exchange::start_and_hold(net.connection(&net.listen(SERVER[0])), 2_000_000);
+        exchange.wait_for(500_000);
+        daemon.succeed(&net, text).unwrap();
+        daemon.wait_to_see("readiness", |seen| seen.ready);
+        let devices = net.gateway.output("ip -br link").matches("bentpipe").count();
+        assert_eq!(devices, if text == &snooped { 2 } else { 0 });
+        exchange.let_go();
+        exchange.expect_identical();
+        let (before, pair) = (daemon.counter("flows_total"), net.connection(&net.listen(SERVER[1])));
+        assert_eq!(net.is_snooped(&pair.0), text == &snooped);
+        assert_eq!(daemon.counter("flows_total") > before, text == &split);
+        Exchange::start(pair, 100_000).expect_identical();
+    }
+    daemon.settle();
+}
+
+#[test]
 fn flows_pass_from_a_reload_on_that_names_other_satellites() {
     let Some(net) = network_over(&lossy()) else { return };
     let mut daemon = snooping(&net);

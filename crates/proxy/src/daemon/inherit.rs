@@ -16,6 +16,8 @@ use crate::worker::{Household, RETIREMENT};
 
 /// How long workers are waited for that are to give everything away. The heir waits longer.
 const PARTING: Duration = Duration::from_secs(1);
+/// Descriptors that are kept back for what is opened when there is no way back: by the threads beside the workers, and for programs.
+const SPARE: usize = 24;
 
 impl Daemon {
     /// What a successor is told before it prepares. `belongings` are the names of what will go with it.
@@ -79,13 +81,16 @@ impl Daemon {
                 return Err(Box::new((left, HandoverError::Refused { reason })));
             }
         };
-        let devices = [
-            self.greeter_devices.upgrade().and_then(|devices| devices.descriptors().ok()),
-            self.snooper_devices.upgrade().and_then(|devices| devices.descriptors().ok()),
-        ];
+        let (devices, kept) = match self.devices() {
+            Ok(devices) => (devices, Ok(())),
+            Err(error) => {
+                let reason = format!("its devices cannot be handed on: {error}");
+                ([None, None], Err(HandoverError::Refused { reason }))
+            }
+        };
         let left = Left { households, greeting, entries: Some(self.shared.book.leave()), devices };
-        let outcome = self
-            .pack(&left, belongings, memory)
+        let outcome = kept
+            .and_then(|()| self.pack(&left, belongings, memory))
             .and_then(|(content, descriptors)| heir.hand_over(&content, &descriptors))
             .and_then(|()| {
                 last(heir.pid());
@@ -95,6 +100,13 @@ impl Daemon {
             Ok(()) => Ok(left.households.iter().map(|household| household.flows.len()).sum()),
             Err(error) => Err(Box::new((left, error))),
         }
+    }
+
+    /// Other descriptors of the greeter's and the snooper's devices, where these are there.
+    fn devices(&self) -> std::io::Result<[Option<[OwnedFd; 2]>; 2]> {
+        let greeter = self.greeter_devices.upgrade().map(|devices| devices.descriptors()).transpose()?;
+        let snooper = self.snooper_devices.upgrade().map(|devices| devices.descriptors()).transpose()?;
+        Ok([greeter, snooper])
     }
 
     /// Stops the workers and gets what they have. Where one does not answer in time, what the others have given before it; it and
@@ -265,7 +277,10 @@ impl Prepared {
         };
         self.only_one = Some(unpacker.descriptor(will.claim).map_err(broken)?);
         let (greeter, snooper) = (pair(will.greeter, &mut unpacker)?, pair(will.snooper, &mut unpacker)?);
-        if let Some(devices) = greeter.filter(|_| self.config.wants_faithful()) {
+        // Handshakes in the making need somebody who completes them, or in time gives them up.
+        if let Some(devices) =
+            greeter.filter(|_| self.config.wants_faithful() || !will.book.entries.is_empty())
+        {
             self.devices = Some(Devices::inherited(devices, &self.names));
         }
         if let Some(devices) = snooper.filter(|_| self.config.wants_snoop()) {
@@ -300,7 +315,8 @@ impl Prepared {
         let belongings = belongings.map(|(name, place)| Ok((name, unpacker.descriptor(place)?)));
         let descriptors = belongings.collect::<Result<_, String>>().map_err(broken)?;
         let belongings = Belongings { descriptors, memory: std::mem::take(&mut will.memory) };
-        Ok(Settled { daemon, helpers, households, will, belongings })
+        let spare = keep_back(daemon.only_one.as_fd())?;
+        Ok(Settled { daemon, helpers, households, will, belongings, spare })
     }
 }
 
@@ -311,12 +327,15 @@ struct Settled {
     households: Vec<Household>,
     will: Will,
     belongings: Belongings,
+    /// To be closed when others are needed.
+    spare: Vec<OwnedFd>,
 }
 
 impl Settled {
     /// From here on there is no way back: what cannot be had is done without.
     fn begin(self, start: Instant) -> (Daemon, Belongings) {
-        let Self { mut daemon, helpers, households, will, belongings } = self;
+        let Self { mut daemon, helpers, households, will, belongings, spare } = self;
+        drop(spare);
         let flows: usize = households.iter().map(|household| household.flows.len()).sum();
         for (worker, household) in daemon.workers.iter().zip(households) {
             household.listeners.iter().for_each(renew_settings);
@@ -331,6 +350,12 @@ impl Settled {
         tracing::info!(flows, ?standstill, upgrades, "went on with another process's connections");
         (daemon, belongings)
     }
+}
+
+/// Descriptors of anything.
+fn keep_back(of: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, Error> {
+    let action = "keep descriptors back for what is opened last (raise ulimit -n, LimitNOFILE)";
+    (0..SPARE).map(|_| of.try_clone_to_owned()).collect::<Result<_, _>>().map_err(Error::system(action))
 }
 
 /// What a listener accepts inherits its settings, and the congestion control among them is this process's copy from now on.
@@ -354,6 +379,8 @@ impl Daemon {
         let sides = sides.into_iter().filter_map(|side| Interface::try_from(side).ok()).collect();
         let (names, families) = (self.names.clone(), self.families.clone());
         let mut interception = Interception::take_over(names, families, self.detours(), rules, sides);
+        // Devices that the process before did not have are there without a route.
+        tell(interception.complete_detours());
         let interfaces = path::interfaces(&self.config);
         let plan = plan(&self.config, &interfaces, &self.paths);
         if !interception.has_rules(&plan)

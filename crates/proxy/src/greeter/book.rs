@@ -46,7 +46,7 @@ pub(crate) struct Pair {
 pub(crate) struct Book {
     /// Where the greeter waits for the servers' answers.
     epoll: OwnedFd,
-    /// Entries that a worker may claim, so that one who has nothing to claim need not take the lock.
+    /// How many entries there are, so that a worker need not take the lock where it has nothing to claim.
     claimable: AtomicUsize,
     entries: Mutex<Entries>,
 }
@@ -65,6 +65,9 @@ pub(crate) struct Connected {
 pub(crate) enum Claim {
     /// Its server has not been asked yet.
     Nothing,
+    /// Its server has been asked and has not answered: SYNs are no longer held since the rules are others, and a listener has answered
+    /// the repeated one.
+    Asked(Connected),
     Connected(Connected),
     /// Its server had answered and has reset the connection since.
     Reset,
@@ -172,6 +175,7 @@ impl Book {
         let mut entries = self.entries();
         let key = entries.places.insert(Entry { upstream, held: Some(held), since: now, pair });
         entries.by_pair.insert(pair, key);
+        self.claimable.fetch_add(1, Ordering::Release);
         let data = EventData::new_u64(Token::Opening(key).encode());
         let Some(Connected { socket, .. }) = entries.get_mut(&pair).and_then(|entry| entry.upstream.as_ref())
         else {
@@ -212,9 +216,8 @@ impl Book {
         };
         if result.is_ok() {
             entry.since = now;
-            self.claimable.fetch_add(1, Ordering::Release);
         } else {
-            entries.remove(&pair);
+            self.remove(&mut entries, &pair);
         }
         Some(Outcome { pair, isn: held.isn, packet: held.packet, result })
     }
@@ -226,12 +229,13 @@ impl Book {
         }
         let pair = Pair::new(client, server);
         let mut entries = self.entries();
-        if entries.get_mut(&pair).is_none_or(|entry| entry.held.is_some()) {
+        let Some(is_answered) = entries.get_mut(&pair).map(|entry| entry.held.is_none()) else {
             return Claim::Nothing;
-        }
+        };
         let Some(connected) = self.remove(&mut entries, &pair) else { return Claim::Reset };
         match epoll::delete(&self.epoll, &connected.socket) {
-            Ok(()) => Claim::Connected(connected),
+            Ok(()) if is_answered => Claim::Connected(connected),
+            Ok(()) => Claim::Asked(connected),
             Err(error) => {
                 tracing::error!(%error, "cannot take a connection over from the greeter");
                 Claim::Reset
@@ -259,9 +263,7 @@ impl Book {
     /// Takes an entry out; its connection, where it still has one, is reset where the caller drops it.
     fn remove(&self, entries: &mut Entries, pair: &Pair) -> Option<Connected> {
         let entry = entries.remove(pair)?;
-        if entry.held.is_none() {
-            self.claimable.fetch_sub(1, Ordering::Release);
-        }
+        self.claimable.fetch_sub(1, Ordering::Release);
         entry.upstream
     }
 

@@ -169,6 +169,12 @@ impl Interception {
         Self { routes: Routes { names, families, detours }, rules, sides, is_left: false }
     }
 
+    /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their own.
+    pub(crate) fn complete_detours(&self) -> Result<(), Error> {
+        let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
+        self.routes.mend_detours(&mut socket).map(drop)
+    }
+
     /// Whether these are the rules that are in force.
     pub(crate) fn has_rules(&self, plan: &Plan<'_>) -> bool {
         self.rules == ruleset(&self.routes.names, plan)

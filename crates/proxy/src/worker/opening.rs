@@ -75,7 +75,8 @@ impl Worker {
         self.counters.flows_total.add(1);
         self.counters.held_claimed.add(1);
         let outcome = match claim {
-            Claim::Connected(server) => self.relay_between(client, ends, way, server),
+            Claim::Connected(server) => self.relay_between(client, ends, way, server, Flow::connected),
+            Claim::Asked(server) => self.relay_between(client, ends, way, server, |flow| flow),
             // The server had answered, and has reset the connection: so is the client's, which is closed here.
             Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
         };
@@ -98,6 +99,7 @@ impl Worker {
         ends: Ends,
         way: Way,
         server: Connected,
+        come_so_far: impl FnOnce(Flow) -> Flow,
     ) -> io::Result<()> {
         let Connected { socket, other_port, ticket } = server;
         if ends.dscp != 0 {
@@ -106,8 +108,8 @@ impl Worker {
         self.note_port(&ends, other_port);
         let (client, server) = (Endpoint::new(client), Endpoint::new(socket));
         let path = way.path;
-        let mut flow = Flow::new(ends, way, client, server, 0, ticket).connected();
-        tracing::debug!(%flow, ?path, "new flow, its server has answered");
+        let mut flow = come_so_far(Flow::new(ends, way, client, server, 0, ticket));
+        tracing::debug!(%flow, ?path, "new flow, its server has been asked before");
         flow.join(&self.shared.tally);
         self.register(flow).map(drop)
     }

@@ -137,6 +137,18 @@ impl Running {
         }
     }
 
+    /// Another process with this configuration tries to take its place while one of them may die; the other one, if it could.
+    pub fn attempt(&mut self, net: &Net, text: &str) -> Option<Running> {
+        let (_folder, path) = self.await_heir();
+        let next = net.take_over(text, &path).ok();
+        // In case that nobody has come there.
+        let line = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let _ = connect(&line, &SocketAddrUnix::new(&path).unwrap());
+        drop(line);
+        let _ = self.line();
+        next
+    }
+
     /// Somebody comes to take over, asks for everything, and then does as `behave` says with the line; what the daemon says then.
     pub fn disappoint(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
         let (_folder, path) = self.await_heir();

@@ -39,9 +39,7 @@ impl Book {
         for deed in deeds {
             let entry = Entry::inherited(deed, gate, unpacker)?;
             let pair = entry.pair;
-            if entry.held.is_none() {
-                self.claimable.fetch_add(1, Ordering::Release);
-            }
+            self.claimable.fetch_add(1, Ordering::Release);
             let key = entries.places.insert(entry);
             entries.by_pair.insert(pair, key);
             let data = EventData::new_u64(Token::Opening(key).encode());
