@@ -262,6 +262,13 @@ fn sockets_go_where_the_configuration_of_the_next_process_has_them() {
         command.arg("upgrade").arg("--folder").arg(folder).stdin(Stdio::null());
         succeed(&command.output().unwrap())
     };
+    // The process before has it until it has ended.
+    let expect_silence = |scene: &Scene, port| {
+        let start = Instant::now();
+        while is_heard(scene, port) {
+            assert!(start.elapsed() < PATIENCE, "somebody listens on port {port}");
+        }
+    };
     scene.configure(LEG, "listen = \"127.0.0.1:7510\"");
     scene.start();
     let downloads = scene.downloads(10, PIECE, INTERVAL);
@@ -271,12 +278,23 @@ fn sockets_go_where_the_configuration_of_the_next_process_has_them() {
     std::fs::write(scene.config(), text.replace(&here, &there).replace("7510", "7511")).unwrap();
     upgrade(&scene, &first);
     assert_eq!((files(&first), files(&second)), (0, 2));
-    assert_eq!([7510, 7511].map(|port| is_heard(&scene, port)), [false, true]);
+    assert!(is_heard(&scene, 7511));
+    expect_silence(&scene, 7510);
+    // One that finds out late that it cannot go on with them leaves no sockets.
+    let third = scene.sockets().with_file_name("third");
+    let text = text.replace(&here, &third.display().to_string()).replace("7510", "7512");
+    let taken = scene.gateway.run(|| TcpListener::bind("127.0.0.1:7800").unwrap()).unwrap();
+    std::fs::write(scene.config(), format!("{text}[proxy]\nport = 7800\n")).unwrap();
+    let mut command = scene.gateway.command(program());
+    command.arg("upgrade").arg("--folder").arg(&second).stdin(Stdio::null());
+    refuse(&command.output().unwrap(), "7800");
+    assert_eq!((files(&second), files(&third), is_heard(&scene, 7511)), (2, 0, true));
+    drop(taken);
     // And back, where nobody listens.
     scene.configure(LEG, "listen = \"off\"");
     upgrade(&scene, &second);
     assert_eq!((files(&first), files(&second)), (2, 0));
-    assert_eq!([7510, 7511].map(|port| is_heard(&scene, port)), [false, false]);
+    expect_silence(&scene, 7511);
     assert_eq!(scene.status()["upgrades"], 2);
     assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
     scene.stop();

@@ -62,7 +62,9 @@ impl Events {
             };
             match kill_process(pid, signal) {
                 Ok(()) => tracing::info!(heir, "{name} goes on to the process that has taken over"),
-                Err(error) => tracing::error!(heir, %error, "{name} came while another process took over; repeat it"),
+                Err(error) => {
+                    tracing::error!(heir, %error, "{name} came while another process took over; repeat it")
+                }
             }
         }
     }
