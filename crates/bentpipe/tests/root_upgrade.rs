@@ -248,3 +248,97 @@ fn two_upgrades_at_once_and_one_while_draining() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+#[test]
+fn sockets_go_where_the_configuration_of_the_next_process_has_them() {
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    let (first, second) = (scene.sockets(), scene.sockets().with_file_name("second"));
+    let files = |folder: &Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    let is_heard = |scene: &Scene, port: u16| {
+        scene.gateway.run(move || TcpStream::connect(("127.0.0.1", port)).is_ok()).unwrap()
+    };
+    let upgrade = |scene: &Scene, folder: &Path| {
+        let mut command = scene.gateway.command(program());
+        command.arg("upgrade").arg("--folder").arg(folder).stdin(Stdio::null());
+        succeed(&command.output().unwrap())
+    };
+    // The process before has it until it has ended.
+    let expect_silence = |scene: &Scene, port| {
+        let start = Instant::now();
+        while is_heard(scene, port) {
+            assert!(start.elapsed() < PATIENCE, "somebody listens on port {port}");
+        }
+    };
+    scene.configure(LEG, "listen = \"127.0.0.1:7510\"");
+    scene.start();
+    let downloads = scene.downloads(10, PIECE, INTERVAL);
+    assert_eq!((files(&first), is_heard(&scene, 7510)), (2, true));
+    let text = std::fs::read_to_string(scene.config()).unwrap();
+    let [here, there] = [&first, &second].map(|folder| folder.display().to_string());
+    std::fs::write(scene.config(), text.replace(&here, &there).replace("7510", "7511")).unwrap();
+    upgrade(&scene, &first);
+    assert_eq!((files(&first), files(&second)), (0, 2));
+    assert!(is_heard(&scene, 7511));
+    expect_silence(&scene, 7510);
+    // One that finds out late that it cannot go on with them leaves no sockets.
+    let third = scene.sockets().with_file_name("third");
+    let text = text.replace(&here, &third.display().to_string()).replace("7510", "7512");
+    let taken = scene.gateway.run(|| TcpListener::bind("127.0.0.1:7800").unwrap()).unwrap();
+    std::fs::write(scene.config(), format!("{text}[proxy]\nport = 7800\n")).unwrap();
+    let mut command = scene.gateway.command(program());
+    command.arg("upgrade").arg("--folder").arg(&second).stdin(Stdio::null());
+    refuse(&command.output().unwrap(), "7800");
+    assert_eq!((files(&second), files(&third), is_heard(&scene, 7511)), (2, 0, true));
+    drop(taken);
+    // And back, where nobody listens.
+    scene.configure(LEG, "listen = \"off\"");
+    upgrade(&scene, &second);
+    assert_eq!((files(&first), files(&second)), (2, 0));
+    expect_silence(&scene, 7511);
+    assert_eq!(scene.status()["upgrades"], 2);
+    assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
+    scene.stop();
+    assert_eq!(files(&first), 0);
+}
+
+/// Sends a signal to the daemon that answers, so long after an upgrade has begun; whether the upgrade has succeeded.
+fn signal_during_upgrade(scene: &Scene, signal: rustix::process::Signal, delay: Duration) -> bool {
+    let pid = rustix::process::Pid::from_raw(scene.status()["pid"].as_i64().unwrap() as i32).unwrap();
+    std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| scene.command(&["upgrade"]));
+        std::thread::sleep(delay);
+        // It may have ended.
+        let _ = rustix::process::kill_process(pid, signal);
+        upgrade.join().unwrap().status.success()
+    })
+}
+
+#[test]
+fn a_signal_that_comes_during_an_upgrade_has_its_effect() {
+    use rustix::process::Signal;
+    let Some(mut scene) = Scene::new(program(), None) else { return };
+    scene.configure(LEG, "listen = \"off\"");
+    scene.start();
+    let downloads = scene.downloads(10, PIECE, INTERVAL);
+    for delay in [20, 60, 100, 140, 180, 220] {
+        assert!(signal_during_upgrade(&scene, Signal::HUP, Duration::from_millis(delay)), "{delay} ms");
+    }
+    assert_eq!(scene.status()["upgrades"], 6);
+    assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
+    scene.stop();
+    for delay in [20, 60, 100, 140, 180, 220] {
+        scene.start();
+        let upgraded = signal_during_upgrade(&scene, Signal::TERM, Duration::from_millis(delay));
+        println!("SIGTERM after {delay} ms: upgraded {upgraded}");
+        let start = Instant::now();
+        // If it came when the first one had ended, it is the next one that is still there.
+        while scene.command(&["status"]).status.success() && start.elapsed() < Duration::from_secs(2) {}
+        if scene.command(&["status"]).status.success() {
+            assert!(upgraded);
+            scene.stop();
+        }
+        let rules = scene.gateway.command("nft").args(["list", "ruleset"]).output().unwrap();
+        assert!(!String::from_utf8_lossy(&rules.stdout).contains("bentpipe"), "{delay} ms");
+        assert_eq!(std::fs::read_dir(scene.sockets()).map_or(0, Iterator::count), 0);
+    }
+}

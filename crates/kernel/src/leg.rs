@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use crate::congestion::{Provided, provide};
-use crate::explicit::SharedLeg;
+use crate::congestion::{self, Provided, provide};
+use crate::explicit::{self, SharedLeg};
 use crate::feature::Feature;
 use crate::sockopt;
+use crate::struct_ops::is_copy;
 use crate::timers::{Intentions, Timers, syn_retries};
 use crate::weight::Weight;
 use crate::xcp::Xcp;
@@ -158,16 +159,21 @@ impl Leg {
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
-    /// Gives a connection that is under way, and has a copy of this leg's congestion control that another process had loaded, this
-    /// process's copy, where that makes a difference: whose rates are explicit is told them through memory that is this process's. Others go on
-    /// with the copy that they have.
+    /// Gives a connection that is under way, and has a copy of a congestion control that another process had loaded, this leg's, where
+    /// that makes a difference: whose rates are explicit is told them through memory that is this process's, and where this leg
+    /// tells nobody any, it would keep to the last one for ever. Others go on with the copy that they have.
     ///
     /// # Errors
     /// The kernel refuses; the connection goes on with what it has.
     pub fn rejoin(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.shared().is_some())
         else {
-            return Ok(());
+            return if is_copy(explicit::NAME, &sockopt::congestion(socket)?) {
+                let default = congestion::default();
+                sockopt::set_congestion(socket, self.congestion().unwrap_or(&default))
+            } else {
+                Ok(())
+            };
         };
         // First whose it is: the congestion control asks when it is chosen.
         congestion.set_weight(socket, weight.get().into())?;

@@ -2,14 +2,15 @@
 
 mod common;
 
-use std::io::Write;
-use std::net::Shutdown;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_units::{ByteCount, Probability, Rate};
-use common::{SERVER, network_over, pattern, read_all};
+use common::{PATIENCE, SERVER, network_over, pattern, read_all};
 
 const RATE: Rate = Rate::mbps(10);
 const CROWD: usize = 50;
@@ -56,4 +57,71 @@ fn a_crowd_over_a_short_path_has_all_its_bytes() {
 #[test]
 fn a_crowd_over_a_long_path_that_loses_packets_has_all_its_bytes() {
     a_crowd_wakes(600, 0.01, 30_000);
+}
+
+/// Reads until somebody ends it.
+fn count(mut stream: TcpStream, bytes: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn weights_hold_in_the_next_process() {
+    let Some(net) = network_over(&link(40, 0.0)) else { return };
+    let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let config = format!(
+        "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"40ms\"\n\
+         [[rules]]\naction = \"split\"\nport = {}\nweight = 4\n",
+        port(&listeners[0])
+    );
+    let mut daemon = net.try_daemon(&config).unwrap();
+    let pairs = listeners.each_ref().map(|listener| net.connection(listener));
+    let carried = [AtomicU64::new(0), AtomicU64::new(0)];
+    thread::scope(|scope| {
+        for ((client, server), carried) in pairs.iter().zip(&carried) {
+            let (mut client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
+            scope.spawn(move || count(server, carried));
+        }
+        let shares = |length| {
+            let now = || carried.each_ref().map(|bytes| bytes.load(Ordering::Relaxed) as f64);
+            let before = now();
+            thread::sleep(length);
+            [0, 1].map(|flow| now()[flow] - before[flow])
+        };
+        // Buffers fill first, and rates settle.
+        let settled = |name: &str| {
+            let start = Instant::now();
+            loop {
+                let [heavy, light] = shares(Duration::from_secs(2));
+                println!("{name}: {heavy} and {light} bytes in 2 s");
+                let together = (heavy + light) / RATE.bytes_in(Duration::from_secs(2)) as f64;
+                if (3.0..5.3).contains(&(heavy / light)) && together > 0.6 {
+                    return;
+                }
+                assert!(start.elapsed() < PATIENCE, "{name}: {heavy} and {light} bytes in 2 s");
+            }
+        };
+        settled("at first");
+        for _ in 0..2 {
+            daemon.succeed(&net, &config).unwrap();
+            settled("after an upgrade");
+        }
+        // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all the same.
+        daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
+        let start = Instant::now();
+        while net.gateway.output("ss -Htin").contains("bp_explicit") {
+            assert!(start.elapsed() < PATIENCE, "{}", net.gateway.output("ss -Htin"));
+        }
+        let start = Instant::now();
+        while shares(Duration::from_secs(1)).contains(&0.0) {
+            assert!(start.elapsed() < PATIENCE, "somebody stands still");
+        }
+        for (client, server) in &pairs {
+            let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+        }
+    });
 }

@@ -568,8 +568,16 @@ fn the_next_process_may_begin_and_end_to_hold_handshakes() {
     let listener = net.listen(SERVER[0]);
     let mut pairs = vec![net.connection(&listener)];
     for (config, held) in [(&faithful, 1), (&faithful, 2), (&early, 2), (&faithful, 3), (&early, 3)] {
-        daemon.succeed(&net, config).unwrap();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let change = |command: &mut std::process::Command| {
+            if config == &faithful {
+                command.env(common::LOG_VARIABLE, log.path());
+            }
+        };
+        daemon.succeed_changed(&net, config, change).unwrap();
         daemon.wait_to_see("readiness", |seen| seen.ready);
+        let log = std::fs::read_to_string(log.path()).unwrap();
+        assert!(!log.contains("somebody had removed"), "{log}");
         let devices = net.gateway.output("ip -br link").matches("bentpipe").count();
         assert_eq!(devices, if config == &faithful { 2 } else { 0 });
         pairs.push(net.connection(&listener));

@@ -69,9 +69,16 @@ impl Run {
         let events = Events::new();
         events.listen_for(signals)?;
         // Behind this nothing may fail: there are connections, perhaps of the process before.
-        let (daemon, belongings) = match &predecessor {
-            None => (prepared.start()?, Belongings::default()),
-            Some(predecessor) => prepared.take_over(predecessor)?,
+        let started = match &predecessor {
+            None => prepared.start().map(|daemon| (daemon, Belongings::default())),
+            Some(predecessor) => prepared.take_over(predecessor),
+        };
+        let (daemon, belongings) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                sockets.close();
+                return Err(error.into());
+            }
         };
         let mut service = Service::new(self.config, program, daemon, sockets, notifier, belongings);
         service.open(&events);

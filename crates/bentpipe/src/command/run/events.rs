@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bentpipe_admin::{Order, Orders};
 use bentpipe_proxy::handover::{Caller, HandoverError, Heir, Inventory, accept_caller, wait_for_caller};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
 
 /// How often the clock is looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -46,6 +48,24 @@ impl Events {
         match self.receiver.recv_timeout(TICK) {
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Event::Tick,
+        }
+    }
+
+    /// Sends the signals that have come and have had no effect here on to the process that goes on: whoever sent them cannot know that it
+    /// is another one.
+    pub(super) fn pass_on(&self, heir: i32) {
+        for event in self.receiver.try_iter() {
+            let Event::Signal(number) = event else { continue };
+            let name = signal_name(number).unwrap_or("a signal");
+            let (Some(pid), Some(signal)) = (Pid::from_raw(heir), Signal::from_named_raw(number)) else {
+                continue;
+            };
+            match kill_process(pid, signal) {
+                Ok(()) => tracing::info!(heir, "{name} goes on to the process that has taken over"),
+                Err(error) => {
+                    tracing::error!(heir, %error, "{name} came while another process took over; repeat it")
+                }
+            }
         }
     }
 
@@ -155,4 +175,24 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
     thread
         .map(drop)
         .with_context(|| format!("cannot start the thread {name}; raise the limit of threads (ulimit -u)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use signal_hook::consts::SIGTERM;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_that_came_too_late_goes_on_to_the_process_that_has_taken_over() {
+        let mut heir = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let events = Events::new();
+        for event in [Event::Tick, Event::Signal(SIGTERM), Event::Tick] {
+            events.sender.send(event).unwrap();
+        }
+        events.pass_on(i32::try_from(heir.id()).unwrap());
+        assert_eq!(heir.wait().unwrap().signal(), Some(SIGTERM));
+    }
 }

@@ -228,7 +228,10 @@ impl Service {
         belongings.push((LOG.to_owned(), log.as_fd()));
         let last = |pid: i32| self.notifier.main_pid(pid.unsigned_abs());
         match daemon.hand_over(heir, &belongings, memory, last) {
-            Ok(()) => Next::End,
+            Ok(()) => {
+                events.pass_on(heir.pid());
+                Next::End
+            }
             Err((daemon, error)) => {
                 tracing::error!("goes on, because nobody took over: {error}");
                 self.daemon = Some(*daemon);
