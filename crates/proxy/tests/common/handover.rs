@@ -9,8 +9,8 @@ use std::process::Command;
 use bentpipe_proxy::handover::{Predecessor, receive_heir};
 use bentpipe_proxy::{Config, Daemon, Prepared};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind, connect, listen, recv, send,
-    socket,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
+    recv, send, socket_with,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,9 +20,14 @@ use super::{Net, Running};
 pub const KILLING: &str = "killing";
 pub const DYING: &str = "dying";
 
+/// Not for programs that other tests start meanwhile.
+fn socket_of_words() -> OwnedFd {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
 /// In the daemon's process: waits for somebody at this socket and hands over.
 pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String)> {
-    let door = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let door = socket_of_words();
     bind(&door, &SocketAddrUnix::new(path).unwrap()).unwrap();
     listen(&door, 4).unwrap();
     println!("waiting");
@@ -142,7 +147,7 @@ impl Running {
         let (_folder, path) = self.await_heir();
         let next = net.take_over(text, &path).ok();
         // In case that nobody has come there.
-        let line = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let line = socket_of_words();
         let _ = connect(&line, &SocketAddrUnix::new(&path).unwrap());
         drop(line);
         let _ = self.line();
@@ -152,7 +157,7 @@ impl Running {
     /// Somebody comes to take over, asks for everything, and then does as `behave` says with the line; what the daemon says then.
     pub fn disappoint(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
         let (_folder, path) = self.await_heir();
-        let line = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let line = socket_of_words();
         connect(&line, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         say(&line, r#"{"Hello":{"form":1,"version":"0"}}"#);
         assert!(hear(&line).contains("Inventory"));
