@@ -67,6 +67,17 @@ fn count(mut stream: TcpStream, bytes: &AtomicU64) {
     }
 }
 
+/// Connections that end with this value, whoever else has their sockets.
+struct Open([(TcpStream, TcpStream); 2]);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        for (client, server) in &self.0 {
+            let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+        }
+    }
+}
+
 #[test]
 fn weights_hold_in_the_next_process() {
     let Some(net) = network_over(&link(40, 0.0)) else { return };
@@ -78,10 +89,12 @@ fn weights_hold_in_the_next_process() {
         port(&listeners[0])
     );
     let mut daemon = net.try_daemon(&config).unwrap();
-    let pairs = listeners.each_ref().map(|listener| net.connection(listener));
+    let pairs = Open(listeners.each_ref().map(|listener| net.connection(listener)));
     let carried = [AtomicU64::new(0), AtomicU64::new(0)];
     thread::scope(|scope| {
-        for ((client, server), carried) in pairs.iter().zip(&carried) {
+        // Who fails lets the threads come to their ends, too.
+        let pairs = pairs;
+        for ((client, server), carried) in pairs.0.iter().zip(&carried) {
             let (mut client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
             scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
             scope.spawn(move || count(server, carried));
@@ -119,9 +132,6 @@ fn weights_hold_in_the_next_process() {
         let start = Instant::now();
         while shares(Duration::from_secs(1)).contains(&0.0) {
             assert!(start.elapsed() < PATIENCE, "somebody stands still");
-        }
-        for (client, server) in &pairs {
-            let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
         }
     });
 }
