@@ -186,13 +186,13 @@ fn who_is_slow_or_talks_nonsense_at_the_handover_socket_keeps_nobody_from_an_upg
     scene.start();
     let downloads = scene.downloads(10, PIECE, INTERVAL);
     let hello = r#"{"Hello":{"form":1}}"#;
+    let start = Instant::now();
     let slow = [caller(&scene, &[hello]), caller(&scene, &[hello]), caller(&scene, &[])];
     for _ in 0..50 {
         drop(caller(&scene, &["\u{0}\u{1}nonsense", "{}", "\"Commit\""]));
         drop(caller(&scene, &[hello, "\"Ready\""]));
     }
     // So many may be too many for a moment.
-    let start = Instant::now();
     while !scene.command(&["upgrade"]).status.success() {
         assert!(start.elapsed() < PATIENCE, "nobody can upgrade");
     }
