@@ -14,8 +14,8 @@
 //!    begins
 //! ```
 //!
-//! Until it has heard `Mine` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says
-//! before `Ready` nothing for [`PATIENCE`], or that it cannot. What the successor holds then are copies of descriptors, and it has
+//! Until it has heard `Mine` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says that
+//! it cannot, or is silent for [`PATIENCE`] where it should say `Ready`. What the successor holds then are copies of descriptors, and it has
 //! done nothing with them. So a program that cannot start, or dies on its way, costs a pause at worst. And if it is the predecessor
 //! that dies when its successor is ready, the successor hears that the line has ended without a word, and goes on.
 //!
