@@ -14,6 +14,7 @@ mod lossy_link;
 mod pepsal;
 mod psats09;
 mod radius07;
+mod snoop_senders;
 mod surrey;
 mod xcp_boxes;
 
@@ -55,7 +56,7 @@ struct Findings {
 }
 
 /// All of them, in the order of the publications.
-pub const ALL: [Experiment; 20] = [
+pub const ALL: [Experiment; 21] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -73,6 +74,7 @@ pub const ALL: [Experiment; 20] = [
     iwssc09::FAIRNESS,
     surrey::DELAY,
     lossy_link::LOSSY_LINK,
+    snoop_senders::SNOOP_SENDERS,
     xcp_boxes::XCP_BOXES,
     explicit_railway::RAILWAY,
     explicit_shares::SHARES,

@@ -8,10 +8,10 @@ use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
-use bentpipe_units::{Probability, Rate};
+use bentpipe_units::{ByteCount, Probability, Rate};
 
 use super::super::{Findings, Lab};
-use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, TIME, Way};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SenderCounts, TIME, Way};
 use crate::Error;
 use crate::demo::start_proxy;
 use crate::download::{self, Request, Server, download};
@@ -22,6 +22,9 @@ const PORT: u16 = 80;
 const SERVER: &str = "reno";
 /// How often what the gateway holds is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// How long the server is waited for to learn that the client has gone; the reset, or its answer to the next segment, may
+/// be lost several times.
+const FAREWELL: Duration = Duration::from_secs(15);
 /// Seeds or packet error rates that run at the same time: each of the links takes about a twentieth of a processor.
 const ROUNDS_AT_ONCE: usize = 2;
 
@@ -48,7 +51,8 @@ fn side_by_side(lab: &Lab<'_>, rounds: &[(usize, u64)]) -> Result<Vec<(Case, Mea
         for &(per, seed) in rounds {
             for (index, way) in Way::ALL.into_iter().enumerate() {
                 let run = scope.spawn(move || {
-                    let outcome = measure(way, PERS[per], seed);
+                    let (queue, per) = (None, PERS[per]);
+                    let outcome = Download { way, sender: SERVER, queue, per, lasts: TIME, seed }.measure();
                     lab.progress.done.fetch_add(1, Ordering::Relaxed);
                     outcome
                 });
@@ -62,49 +66,88 @@ fn side_by_side(lab: &Lab<'_>, rounds: &[(usize, u64)]) -> Result<Vec<(Case, Mea
     })
 }
 
-/// One download of a minute.
-fn measure(way: Way, per: f64, seed: u64) -> Result<Measured, Error> {
-    let fail = |source| Error::Transfer { run: format!("{} at PER {per}", way.name()), source };
-    let link = link(per);
-    let scene = Scene::build_with_stations(&link, &stations(way, &link), seed)?;
-    let address = scene.server_address(PORT);
-    let mut server = scene.server.run(|| Server::start(address, Some(SERVER)))?.map_err(fail)?;
-    let daemon = match way {
-        Way::Split => Some(start_proxy(&scene, &proxy("split"))?),
-        Way::Snoop => Some(start_proxy(&scene, &proxy("snoop"))?),
-        Way::EndToEnd | Way::DelayedDupAcks => None,
-    };
-    let progress = download::Progress::default();
-    let request = Request { seed, bytes: u64::MAX };
-    let started = Instant::now();
-    let (held, got) = std::thread::scope(|scope| {
-        let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
-        let mut most = 0;
-        while started.elapsed() < TIME && !client.is_finished() {
-            most = most.max(held(&scene, daemon.as_ref()));
-            std::thread::sleep(INTERVAL);
+/// One download that ends when its time is over.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::experiment) struct Download {
+    pub way: Way,
+    /// The congestion control of the server.
+    pub sender: &'static str,
+    /// In front of the link, each way; `None`: one bandwidth-delay product.
+    pub queue: Option<ByteCount>,
+    /// Packet error rate, each way.
+    pub per: f64,
+    pub lasts: Duration,
+    pub seed: u64,
+}
+
+impl Download {
+    /// Runs it in network namespaces.
+    ///
+    /// # Errors
+    /// The link, the daemon or the connection failed.
+    pub(in crate::experiment) fn measure(self) -> Result<Measured, Error> {
+        let Self { way, sender, per, lasts, seed, .. } = self;
+        let run = format!("{} from {sender} at PER {per}", way.name());
+        let fail = |source| Error::Transfer { run: run.clone(), source };
+        let link = self.link();
+        let scene = Scene::build_with_stations(&link, &stations(way, &link), seed)?;
+        let address = scene.server_address(PORT);
+        let mut server = scene.server.run(|| Server::start(address, Some(sender)))?.map_err(fail)?;
+        let daemon = match way {
+            Way::Split => Some(start_proxy(&scene, &proxy("split"))?),
+            Way::Snoop => Some(start_proxy(&scene, &proxy("snoop"))?),
+            Way::EndToEnd | Way::DelayedDupAcks => None,
+        };
+        let progress = download::Progress::default();
+        let request = Request { seed, bytes: u64::MAX };
+        let started = Instant::now();
+        let (held, got) = std::thread::scope(|scope| {
+            let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
+            let mut most = 0;
+            while started.elapsed() < lasts && !client.is_finished() {
+                most = most.max(held(&scene, daemon.as_ref()));
+                std::thread::sleep(INTERVAL);
+            }
+            progress.cancel();
+            (most, client.join().expect("the download does not panic"))
+        });
+        let got = got?.map_err(fail)?;
+        let counts = sender_counts(&server, lasts);
+        scene.server.run(|| server.stop())?;
+        if let Some(daemon) = daemon {
+            scene.gateway.run(|| drop(daemon))?;
         }
-        progress.cancel();
-        (most, client.join().expect("the download does not panic"))
-    });
-    let got = got?.map_err(fail)?;
-    scene.server.run(|| server.stop())?;
-    if let Some(daemon) = daemon {
-        scene.gateway.run(|| drop(daemon))?;
+        let goodput_bps = got.bytes as f64 * 8.0 / lasts.as_secs_f64();
+        Ok(Measured { goodput_bps, held_bytes: held as f64, sender: counts })
     }
-    Ok(Measured { goodput_bps: got.bytes as f64 * 8.0 / TIME.as_secs_f64(), held_bytes: held as f64 })
+
+    fn link(&self) -> LinkConfig {
+        let per = Probability::new(self.per).expect("the experiment's rates are probabilities");
+        let queue = self.queue;
+        let direction =
+            DirectionConfig { rate: Some(RATE), delay: RTT / 2, per, queue, ..Default::default() };
+        LinkConfig { forward: direction.clone(), reverse: direction }
+    }
+}
+
+/// What the server's socket has counted while the download ran (tcp(7), `TCP_INFO`): it says so when its connection ends.
+fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
+    let asked = Instant::now();
+    while server.traces().is_empty() && asked.elapsed() < FAREWELL {
+        std::thread::sleep(INTERVAL);
+    }
+    let traces = server.traces();
+    let during = || traces.first().into_iter().flatten().filter(|sample| sample.at <= lasts);
+    Some(SenderCounts {
+        retransmissions: during().map(|sample| sample.info.retransmissions).max()?.into(),
+        timeouts: during().map(|sample| sample.info.timeouts).max()?.into(),
+    })
 }
 
 /// What the gateway holds of the download now.
 fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
     let [gateway, _] = scene.link.held_bytes();
     gateway + daemon.map(Daemon::stats).map_or(0, |stats| stats.buffered + stats.snoop.held_bytes)
-}
-
-fn link(per: f64) -> LinkConfig {
-    let per = Probability::new(per).expect("the experiment's rates are probabilities");
-    let direction = DirectionConfig { rate: Some(RATE), delay: RTT / 2, per, ..Default::default() };
-    LinkConfig { forward: direction.clone(), reverse: direction }
 }
 
 /// What sits at the gateway and at the client.

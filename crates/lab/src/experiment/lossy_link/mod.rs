@@ -1,8 +1,8 @@
 //! Four ways to help TCP across a link that loses packets, in both worlds: splitting, which ends TCP's end-to-end promise,
 //! and the ways of the literature that keep it.
 
-mod kernel;
-mod virtual_time;
+pub(super) mod kernel;
+pub(super) mod virtual_time;
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const PERS: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 const ONE_PERCENT: usize = 2;
 /// How long a download runs.
 const TIME: Duration = Duration::from_secs(60);
-const RTT: Duration = Duration::from_millis(600);
+pub(super) const RTT: Duration = Duration::from_millis(600);
 /// The delay of duplicate ACKs in round trips of the link; `surrey-delay` shows why.
 const DELAY_RTTS: f64 = 1.5;
 /// Snoop's cache in bandwidth-delay products.
@@ -36,9 +36,9 @@ const CACHE_BDPS: f64 = 3.0;
 const MBIT: f64 = 1e6;
 const MB: f64 = 1e6;
 
-/// A way across the link. The server's congestion control is Reno's in all of them.
+/// A way across the link. In this experiment the server's congestion control is Reno's in all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     EndToEnd,
     Split,
     Snoop,
@@ -69,10 +69,21 @@ impl Way {
 
 /// What came of a way at a packet error rate.
 #[derive(Debug, Clone, Copy)]
-struct Measured {
-    goodput_bps: f64,
+pub(super) struct Measured {
+    pub goodput_bps: f64,
     /// The most that the gateway held of it at a time: in the proxy's buffers and sockets, or in its agents and its ARQ.
-    held_bytes: f64,
+    pub held_bytes: f64,
+    /// What the sender had to repair; `None` where its socket did not say so in time.
+    pub sender: Option<SenderCounts>,
+}
+
+/// What a sender has done about losses, those that it suspected among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SenderCounts {
+    /// Segments sent again.
+    pub retransmissions: u64,
+    /// Expiries of the retransmission timer (RFC 6298 §5).
+    pub timeouts: u64,
 }
 
 /// The runs of each way at each packet error rate, over the seeds.

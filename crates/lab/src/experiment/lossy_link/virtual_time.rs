@@ -3,7 +3,7 @@
 use bentpipe_sim::RunResult;
 
 use super::super::{Findings, Lab};
-use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SCENARIO, Way};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SCENARIO, SenderCounts, Way};
 use crate::Error;
 
 const SATELLITE: usize = 1;
@@ -23,7 +23,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
     Ok(Comparison::of(&by_way).findings())
 }
 
-fn settings(way: Way, per: f64) -> Vec<String> {
+pub(in crate::experiment) fn settings(way: Way, per: f64) -> Vec<String> {
     let delay_ms = DELAY_RTTS * RTT.as_secs_f64() * 1e3;
     let mut settings = vec![format!("link.satellite.per={per}")];
     match way {
@@ -42,10 +42,11 @@ fn settings(way: Way, per: f64) -> Vec<String> {
     settings
 }
 
-fn measured(run: &RunResult) -> Measured {
+pub(in crate::experiment) fn measured(run: &RunResult) -> Measured {
     let flow = &run.flows[0];
     let stations = run.links[SATELLITE].stations.iter().filter(|station| station.node == GATEWAY);
     let split = flow.splitters.iter().map(|splitter| splitter.most_bytes);
     let held: u64 = stations.map(|station| station.most_held_bytes).chain(split).sum();
-    Measured { goodput_bps: flow.goodput_bps, held_bytes: held as f64 }
+    let sender = SenderCounts { retransmissions: flow.retransmissions, timeouts: flow.timeouts };
+    Measured { goodput_bps: flow.goodput_bps, held_bytes: held as f64, sender: Some(sender) }
 }

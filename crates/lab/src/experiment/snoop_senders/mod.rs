@@ -1,0 +1,242 @@
+//! Which senders Snoop helps: the same download without it and with it, by the server's congestion control, the queue in
+//! front of the satellite and the packet error rate, in both worlds.
+
+mod kernel;
+#[cfg(test)]
+mod tests;
+mod virtual_time;
+
+use bentpipe_units::{ByteCount, Rate};
+
+use super::lossy_link::{Measured, RTT, SenderCounts, Way};
+use super::{Experiment, Findings};
+use crate::figure::{Axis, BarChart, BarGroup};
+use crate::results::{Part, Verdict};
+use crate::statistics::{Estimate, Summary};
+use crate::table::{Cell, Column, Table};
+
+pub(super) const SNOOP_SENDERS: Experiment = Experiment {
+    name: "snoop-senders",
+    title: "Which senders Snoop helps, by the queue in front of the satellite and its packet errors",
+    source: "ours; Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995",
+    seeds: 20,
+    run: virtual_time::run,
+    on_kernel: Some((3, kernel::run)),
+};
+
+/// What the link carries.
+const RATE: Rate = Rate::mbps(10);
+/// The queue in front of the satellite in bandwidth-delay products, and how that is written.
+const QUEUES: [(f64, &str); 2] = [(0.125, "1/8"), (1.0, "1")];
+/// Packet error rates, each way.
+const PERS: [f64; 3] = [0.0, 0.001, 0.01];
+const NO_LOSS: f64 = PERS[0];
+const ONE_PERCENT: f64 = PERS[2];
+/// What is compared.
+const WAYS: [Way; 2] = [Way::EndToEnd, Way::Snoop];
+/// What a sender must keep of its goodput, as a part of that without Snoop.
+const KEEPS: f64 = 0.9;
+/// How many times the goodput a sender must have that waits for losses to tell it of congestion.
+const GAINS: f64 = 3.0;
+const MBIT: f64 = 1e6;
+
+/// A run without Snoop and one with it, with the same seed.
+type Pair = [Measured; 2];
+
+/// A congestion control of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sender {
+    name: &'static str,
+    /// What its world calls it.
+    key: &'static str,
+    /// Whether Snoop is to multiply its goodput.
+    must_gain: bool,
+}
+
+/// A sender in a situation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Case {
+    sender: Sender,
+    /// In bandwidth-delay products.
+    queue_bdps: f64,
+    per: f64,
+}
+
+impl Case {
+    /// What the queue takes.
+    fn queue(&self) -> ByteCount {
+        ByteCount::new((self.queue_bdps * RATE.bytes_in(RTT) as f64).round() as u64)
+    }
+
+    fn is_in_longest_queue(&self) -> bool {
+        self.queue_bdps == QUEUES[QUEUES.len() - 1].0
+    }
+}
+
+/// All that are compared: by sender, then queue, then packet error rate.
+fn cases(senders: &[Sender]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &sender in senders {
+        for (queue_bdps, _) in QUEUES {
+            cases.extend(PERS.map(|per| Case { sender, queue_bdps, per }));
+        }
+    }
+    cases
+}
+
+/// What came of a case, over the seeds; without and with Snoop.
+struct Compared {
+    case: Case,
+    goodput: [Summary; 2],
+    /// `None` where no sender's socket has told.
+    retransmissions: [Option<Summary>; 2],
+    timeouts: [Option<Summary>; 2],
+}
+
+impl Compared {
+    fn of(case: &Case, pairs: &[Pair]) -> Self {
+        let goodput = |way: usize| {
+            let values: Vec<f64> = pairs.iter().map(|pair| pair[way].goodput_bps).collect();
+            Summary::of(&values).expect("an experiment has a seed")
+        };
+        let counted = |way: usize, count: fn(SenderCounts) -> u64| {
+            let told = pairs.iter().filter_map(|pair| pair[way].sender);
+            let values: Vec<f64> = told.map(|counts| count(counts) as f64).collect();
+            Summary::of(&values)
+        };
+        Self {
+            case: *case,
+            goodput: [0, 1].map(goodput),
+            retransmissions: [0, 1].map(|way| counted(way, |counts| counts.retransmissions)),
+            timeouts: [0, 1].map(|way| counted(way, |counts| counts.timeouts)),
+        }
+    }
+
+    /// The goodput with Snoop as a multiple of that without.
+    fn gain(&self) -> Estimate {
+        let [without, with] = &self.goodput;
+        with.ratio_to(without)
+    }
+}
+
+/// All cases of a world.
+struct Comparison(Vec<Compared>);
+
+impl Comparison {
+    /// From the runs of each case with each seed.
+    fn of(cases: &[Case], runs: &[Vec<Pair>]) -> Self {
+        Self(cases.iter().zip(runs).map(|(case, pairs)| Compared::of(case, pairs)).collect())
+    }
+
+    fn findings(&self) -> Findings {
+        Findings {
+            verdicts: vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()],
+            tables: vec![Part::new("goodput", self.goodputs()), Part::new("sender", self.sender_counts())],
+            figures: vec![Part::new("goodput", self.chart())],
+        }
+    }
+
+    fn costs_nothing(&self) -> Verdict {
+        let claim = "Without losses on the link no sender loses more than 10% by Snoop, at either queue";
+        self.at_least(claim, KEEPS, |case| case.per == NO_LOSS)
+    }
+
+    fn multiplies(&self) -> Verdict {
+        let is_meant =
+            |case: &Case| case.sender.must_gain && case.per == ONE_PERCENT && case.is_in_longest_queue();
+        let senders: Vec<&str> = self.meant(is_meant).map(|compared| compared.case.sender.name).collect();
+        let senders = senders.join(" and ");
+        let claim =
+            format!("At PER 1% and a queue of one bandwidth-delay product {senders} gain 3 times or more");
+        self.at_least(claim, GAINS, is_meant)
+    }
+
+    fn harms_nobody(&self) -> Verdict {
+        let claim = "At PER 1% no sender loses more than 10% by Snoop, at either queue";
+        self.at_least(claim, KEEPS, |case| case.per == ONE_PERCENT)
+    }
+
+    fn meant(&self, is_meant: impl Fn(&Case) -> bool) -> impl Iterator<Item = &Compared> {
+        self.0.iter().filter(move |compared| is_meant(&compared.case))
+    }
+
+    /// Whether the goodput with Snoop may be so many times that without in all that is meant.
+    fn at_least(&self, claim: impl Into<String>, times: f64, is_meant: impl Fn(&Case) -> bool) -> Verdict {
+        let gains: Vec<(&Case, Estimate)> =
+            self.meant(is_meant).map(|compared| (&compared.case, compared.gain())).collect();
+        let told: Vec<String> = gains.iter().map(|(case, gain)| tell(case, *gain)).collect();
+        let agrees = gains.iter().all(|(_, gain)| gain.may_be_at_least(times));
+        Verdict::new(claim, agrees, format!("times the goodput without: {}", told.join("; ")))
+    }
+
+    fn goodputs(&self) -> Table {
+        let goodput =
+            |name, key: &str| Column::new(name, format!("{key}_goodput_bps")).shown_in("Mbit/s", MBIT);
+        let gain = Column::new("times", "gain");
+        self.table(
+            "Goodput over a minute",
+            vec![goodput("without Snoop", "without"), goodput("with Snoop", "with"), gain],
+            |compared| {
+                let [without, with] = compared.goodput.map(|value| Cell::interval(Some(value), 2));
+                vec![without, with, Cell::interval(Some(compared.gain()), 2)]
+            },
+        )
+    }
+
+    fn sender_counts(&self) -> Table {
+        let columns = [
+            ("retransmissions without Snoop", "without_retransmissions"),
+            ("with Snoop", "with_retransmissions"),
+            ("timeouts without Snoop", "without_timeouts"),
+            ("with Snoop", "with_timeouts"),
+        ];
+        let columns = columns.map(|(name, key)| Column::new(name, key)).to_vec();
+        self.table("What the sender had to repair", columns, |compared| {
+            let retransmissions = compared.retransmissions.map(|value| Cell::interval(value, 0));
+            let timeouts = compared.timeouts.map(|value| Cell::interval(value, 1));
+            retransmissions.into_iter().chain(timeouts).collect()
+        })
+    }
+
+    /// A row for each case: which it is, and what is said of it.
+    fn table(&self, title: &str, columns: Vec<Column>, cells: impl Fn(&Compared) -> Vec<Cell>) -> Table {
+        let case = [
+            Column::new("sender", "sender"),
+            Column::new("queue, BDPs", "queue_bdps"),
+            Column::new("PER", "per").shown_in("%", 0.01),
+        ];
+        let mut table = Table::new(title, case.into_iter().chain(columns).collect());
+        for compared in &self.0 {
+            let Case { sender, queue_bdps, per } = compared.case;
+            let case = [Cell::text(sender.name), Cell::Number(queue_bdps, 3), Cell::Number(per, 1)];
+            table.push(case.into_iter().chain(cells(compared)).collect());
+        }
+        table
+    }
+
+    /// For each queue and packet error rate, each sender without Snoop and with it.
+    fn chart(&self) -> BarChart {
+        let situations =
+            QUEUES.iter().flat_map(|(_, queue)| PERS.map(|per| format!("{queue} BDP, {} %", per * 100.0)));
+        let chart = BarChart::new(
+            "A minute of a download, 10 Mbit/s, 600 ms",
+            Axis::dimensionless("queue in front of the satellite, packet error rate"),
+            Axis::new("goodput", "Mbit/s"),
+            situations,
+        );
+        self.0.chunks(QUEUES.len() * PERS.len()).fold(chart, |chart, of_sender| {
+            let name = of_sender[0].case.sender.name;
+            let bars = |way: usize| {
+                of_sender.iter().map(move |compared| Some(compared.goodput[way].estimate().in_unit(MBIT)))
+            };
+            chart.with(BarGroup::new(name, bars(0))).with(BarGroup::new(format!("{name}, Snoop"), bars(1)))
+        })
+    }
+}
+
+/// `CUBIC 0.98 ± 0.03 (1/8 BDP)`.
+fn tell(case: &Case, gain: Estimate) -> String {
+    let queue = QUEUES.iter().find(|(bdps, _)| *bdps == case.queue_bdps).map_or("?", |(_, name)| name);
+    let half_width = gain.half_width.map(|half| format!(" ± {half:.2}")).unwrap_or_default();
+    format!("{} {:.2}{half_width} ({queue} BDP)", case.sender.name, gain.value)
+}

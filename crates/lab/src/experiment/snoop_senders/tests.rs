@@ -1,0 +1,76 @@
+//! What the verdicts make of figures that are known, and the experiment in virtual time.
+
+use super::*;
+use crate::experiment::Progress;
+use crate::results::{Seeds, World};
+
+const SENDERS: [Sender; 2] = [
+    Sender { name: "Reno", key: "reno", must_gain: true },
+    Sender { name: "BBR", key: "bbr", must_gain: false },
+];
+
+fn measured(goodput_bps: f64) -> Measured {
+    Measured { goodput_bps, held_bytes: 0.0, sender: None }
+}
+
+/// Which of the three claims agree if the gain in each case is what `gains` says of each seed.
+fn agreeing(gains: impl Fn(&Case) -> Vec<f64>) -> Vec<bool> {
+    let cases = cases(&SENDERS);
+    let pairs =
+        |case: &Case| gains(case).into_iter().map(|gain| [measured(1e6), measured(gain * 1e6)]).collect();
+    let runs: Vec<Vec<Pair>> = cases.iter().map(pairs).collect();
+    let findings = Comparison::of(&cases, &runs).findings();
+    findings.verdicts.iter().map(|verdict| verdict.agrees).collect()
+}
+
+/// As the claims have it.
+fn good(case: &Case) -> f64 {
+    if case.sender.must_gain && case.per == ONE_PERCENT { 3.1 } else { 0.91 }
+}
+
+#[test]
+fn each_claim_is_refused_by_one_case_that_contradicts_it() {
+    assert_eq!(agreeing(|case| vec![good(case)]), [true, true, true]);
+    let but = |per: f64, queue_bdps: f64, sender: &'static str, gain: f64| {
+        agreeing(move |case| {
+            let is_it = case.per == per && case.queue_bdps == queue_bdps && case.sender.key == sender;
+            vec![if is_it { gain } else { good(case) }]
+        })
+    };
+    for (queue, _) in QUEUES {
+        assert_eq!(but(NO_LOSS, queue, "bbr", 0.89), [false, true, true]);
+        assert_eq!(but(ONE_PERCENT, queue, "bbr", 0.89), [true, true, false]);
+    }
+    assert_eq!(but(ONE_PERCENT, 1.0, "reno", 2.9), [true, false, true]);
+    assert_eq!(but(ONE_PERCENT, 0.125, "reno", 2.9), [true, true, true]);
+    assert_eq!(but(0.001, 0.125, "bbr", 0.1), [true, true, true]);
+}
+
+#[test]
+fn an_interval_that_reaches_the_claim_does_not_contradict_it() {
+    let spread = |deviation: f64| {
+        agreeing(move |case| [-deviation, 0.0, deviation].map(|by| good(case) - 0.2 + by).to_vec())
+    };
+    assert_eq!(spread(0.01), [false, false, false]);
+    assert_eq!(spread(0.2), [true, true, true]);
+}
+
+#[test]
+fn queues_are_parts_of_the_bandwidth_delay_product() {
+    let cases = cases(&SENDERS);
+    assert_eq!(cases.len(), SENDERS.len() * QUEUES.len() * PERS.len());
+    assert_eq!((cases[0].queue().get(), cases[3].queue().get()), (93_750, 750_000));
+}
+
+#[test]
+fn in_virtual_time_snoop_multiplies_and_the_sender_has_less_to_repair() {
+    let seeds = Seeds { first: 1, count: 2 };
+    let results = SNOOP_SENDERS.run(World::Sim, seeds, &Progress::default()).unwrap();
+    assert!(results.verdicts[1].agrees, "{:?}", results.verdicts);
+    let [goodput, sender] = &results.tables[..] else { panic!("{} tables", results.tables.len()) };
+    assert_eq!((goodput.content.rows().len(), sender.content.rows().len()), (12, 12));
+    // NewReno, one bandwidth-delay product, 1%.
+    let Cell::Interval(without, _) = sender.content.rows()[5][3] else { panic!("no retransmissions") };
+    let Cell::Interval(with, _) = sender.content.rows()[5][4] else { panic!("no retransmissions") };
+    assert!(0.0 < with.value && with.value < without.value * 10.0, "{without:?} {with:?}");
+}
