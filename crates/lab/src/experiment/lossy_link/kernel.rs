@@ -1,5 +1,7 @@
 //! The comparison with the TCP of this machine's kernel, in real time.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -98,19 +100,7 @@ impl Download {
             Way::Snoop => Some(start_proxy(&scene, &proxy("snoop"))?),
             Way::EndToEnd | Way::DelayedDupAcks => None,
         };
-        let progress = download::Progress::default();
-        let request = Request { seed, bytes: u64::MAX };
-        let started = Instant::now();
-        let (held, got) = std::thread::scope(|scope| {
-            let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
-            let mut most = 0;
-            while started.elapsed() < lasts && !client.is_finished() {
-                most = most.max(held(&scene, daemon.as_ref()));
-                std::thread::sleep(INTERVAL);
-            }
-            progress.cancel();
-            (most, client.join().expect("the download does not panic"))
-        });
+        let (held, got) = self.transfer(&scene, address, daemon.as_ref());
         let got = got?.map_err(fail)?;
         let counts = sender_counts(&server, lasts);
         scene.server.run(|| server.stop())?;
@@ -119,6 +109,28 @@ impl Download {
         }
         let goodput_bps = got.bytes as f64 * 8.0 / lasts.as_secs_f64();
         Ok(Measured { goodput_bps, held_bytes: held as f64, sender: counts })
+    }
+
+    /// The most that the gateway held of it at a time, and what the client got.
+    fn transfer(
+        &self,
+        scene: &Scene,
+        address: SocketAddr,
+        daemon: Option<&Daemon>,
+    ) -> (u64, Result<io::Result<download::Download>, bentpipe_testbed::Error>) {
+        let progress = download::Progress::default();
+        let request = Request { seed: self.seed, bytes: u64::MAX };
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
+            let mut most = 0;
+            while started.elapsed() < self.lasts && !client.is_finished() {
+                most = most.max(held(scene, daemon));
+                std::thread::sleep(INTERVAL);
+            }
+            progress.cancel();
+            (most, client.join().expect("the download does not panic"))
+        })
     }
 
     fn link(&self) -> LinkConfig {
