@@ -142,7 +142,8 @@ impl Download {
     }
 }
 
-/// What the server's socket has counted while the download ran (tcp(7), `TCP_INFO`): it says so when its connection ends.
+/// What the server's socket has counted (tcp(7), `TCP_INFO`) until it learned that the client had gone, up to a round trip
+/// after the end: it says so when its connection ends.
 fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
     let asked = Instant::now();
     while server.traces().is_empty() && asked.elapsed() < FAREWELL {
