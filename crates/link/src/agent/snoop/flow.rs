@@ -274,7 +274,7 @@ impl<P: Packet> Tracked<P> {
     /// The round trip is about as long as it ever is, so a queue stands that is full or nearly so, and what is lost is likely to
     /// have found it full.
     fn is_congested(&self, config: &SnoopConfig) -> bool {
-        self.rtt.rise().is_some_and(|rise| rise > config.congested_above)
+        !config.hide_congestion && self.rtt.rise().is_some_and(|rise| rise > 0.75)
     }
 
     fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {

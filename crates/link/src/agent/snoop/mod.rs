@@ -33,11 +33,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use bentpipe_units::{ByteCount, Time};
+use bentpipe_units::{ByteCount, Rate, Time};
 use serde::Serialize;
 
 use self::flow::{Ack, Tracked, Verdict};
 use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
+use crate::{FULL_SIZE_PACKET, MIN_DEFAULT_QUEUE_PACKETS};
 
 /// Parameters of [`Snoop`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,13 +56,27 @@ pub struct SnoopConfig {
     /// SACK blocks are taken out of what passes while Snoop repairs: a sender that uses them needs no third duplicate ACK
     /// (RFC 6675, RFC 8985).
     pub hide_sack: bool,
-    /// A loss while the flow's round trip is above this share of the way from its shortest to its longest, 0 to 1, is taken for
-    /// an overflow of the queue behind Snoop, if that queue has stood and not only met bursts: it is the sender's care.
-    /// Infinite: every loss is Snoop's.
-    ///
-    /// Source: the "spike" of Cen, Cosman, Voelker, "End-to-end differentiation of congestion and wireless losses", IEEE/ACM
-    /// Transactions on Networking 11(5), 2003, with another threshold and with the condition.
-    pub congested_above: f64,
+    /// Losses that are likely to be the queue's behind Snoop are repaired too, unseen by the sender. Otherwise they are its
+    /// care: it is to slow down.
+    pub hide_congestion: bool,
+    /// How many copies of a segment go out when it is sent again, at least 1. A second one costs as much of the link as is lost on
+    /// it, and saves the round trip that a retransmission costs which is lost too.
+    pub copies: u32,
+    /// Segments wait here for their turn on the link, instead of in a queue behind; `None` where the link's rate is not known.
+    pub pace: Option<Pace>,
+}
+
+/// At which rate segments go to the link.
+///
+/// With it the queue before the link is Snoop's own, however short the one behind it is: a hole that has been filled lets the
+/// sender send a window at once, and what is lost behind Snoop is the link's error and not that queue's overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// The rate, a little less than the link's. Retransmissions count.
+    pub rate: Rate,
+    /// IP bytes that wait at the most; what finds no room is dropped, as by any queue. Two bandwidth-delay products are
+    /// right: while a hole is open a window must last for two round trips.
+    pub queue: ByteCount,
 }
 
 impl SnoopConfig {
@@ -73,8 +88,21 @@ impl SnoopConfig {
             retransmissions: 5,
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
-            congested_above: 0.75,
+            hide_congestion: false,
+            copies: 2,
+            pace: None,
         }
+    }
+}
+
+impl Pace {
+    /// For a link of this rate and round-trip time. A hundredth and a half of the rate is left for what does not pass here and
+    /// for the link's own overhead.
+    pub fn for_link(rate: Rate, round_trip: Duration) -> Self {
+        let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
+        let queue = ByteCount::new((2 * rate.bytes_in(round_trip)).max(least));
+        let bits = (u128::from(rate.bps()) * 985 / 1000) as u64;
+        Self { rate: Rate::from_bps(bits).unwrap_or(rate), queue }
     }
 }
 
@@ -99,6 +127,12 @@ pub struct SnoopCounters {
     pub flows: u64,
     /// Segments of connections that found no room.
     pub flows_passed: u64,
+    /// Segments that found no room in the queue of those that wait for their turn.
+    pub queue_dropped: u64,
+    /// IP bytes that wait for their turn now.
+    pub queued_bytes: u64,
+    /// The most that waited at any time.
+    pub most_queued_bytes: u64,
     /// IP bytes of segments that are kept now.
     pub held_bytes: u64,
     /// The most that were kept at any time.
