@@ -12,6 +12,7 @@ use super::super::packet::is_before;
 use super::super::rtt::RoundTrip;
 use super::SnoopConfig;
 use super::kept::{Kept, Segments};
+use super::overflow::{DelayClass, LossesByDelay};
 use super::sacked::Sacked;
 
 /// The local timer before there is a measurement. RFC 6298's 1 s is too short for a geostationary link with a queue, and the
@@ -74,6 +75,13 @@ pub(super) struct Tracked<P> {
     delivered: u64,
     /// Original transmissions before this sequence number have been judged by `delivered`.
     examined: u32,
+    /// Which of them before this one have been counted as lost or not.
+    judged: u32,
+    losses: LossesByDelay,
+    /// The queueing that the last segment met which has arrived.
+    delay: DelayClass,
+    /// Duplicates that second copies cause, and no loss.
+    excused: u32,
     /// Retransmissions in their order, with their sequence numbers; some have arrived since.
     resent: VecDeque<(u64, u32)>,
     /// Repair goes on until this is acknowledged.
@@ -102,6 +110,10 @@ impl<P: Packet> Tracked<P> {
             sent: 0,
             delivered: 0,
             examined: seq,
+            judged: seq,
+            losses: LossesByDelay::default(),
+            delay: DelayClass::default(),
+            excused: 0,
             resent: VecDeque::new(),
             recover: None,
             yielding: None,
@@ -163,7 +175,7 @@ impl<P: Packet> Tracked<P> {
         }
         if self.segments.is_empty() {
             self.timer_since = now;
-            self.examined = seq;
+            (self.examined, self.judged) = (seq, seq);
         }
         self.sent += 1;
         self.held += packet.ip_length() as u64;
@@ -177,6 +189,8 @@ impl<P: Packet> Tracked<P> {
             given_up: false,
             by_sender: false,
             sacked: false,
+            delay: DelayClass::default(),
+            extra: 0,
         });
         true
     }
@@ -211,10 +225,15 @@ impl<P: Packet> Tracked<P> {
             self.advance(now, ack.ack);
         }
         let is_news = self.note_sack(now, ack.ack, ack.sack);
+        if !advances && !is_news && ack.is_pure && same_window && self.excused > 0 {
+            self.excused -= 1;
+            return Verdict::Suppress;
+        }
         let is_duplicate =
             !advances && ack.may_tell_of_loss() && (same_window || is_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
-        if self.duplicates == 2 && self.is_congested(config) {
+        let overflowed = self.judge_losses() && !config.hide_congestion;
+        if overflowed && self.yielding.is_none() {
             self.yielding = Some(self.next);
         }
         let in_care = self.is_in_care();
@@ -271,12 +290,6 @@ impl<P: Packet> Tracked<P> {
         near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
     }
 
-    /// The round trip is about as long as it ever is, so a queue stands that is full or nearly so, and what is lost is likely to
-    /// have found it full.
-    fn is_congested(&self, config: &SnoopConfig) -> bool {
-        !config.hide_congestion && self.rtt.rise().is_some_and(|rise| rise > 0.75)
-    }
-
     fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {
         match config.hide_sack && !ack.sack.is_empty() && self.is_in_care() {
             true => Verdict::HideSack,
@@ -304,19 +317,29 @@ impl<P: Packet> Tracked<P> {
     /// The ACK number moves to `ack`.
     fn advance(&mut self, now: Time, ack: u32) {
         let in_order = self.duplicates == 0 && self.recover.is_none();
+        let mut arrived = 0;
+        self.excused = 0;
         self.acked = Some(ack);
         (self.duplicates, self.expected, self.backoff, self.timer_since) = (0, 0, 0, now);
         let mut newest = None;
         while let Some(kept) = self.segments.pop_before(ack) {
             self.held -= kept.packet.ip_length() as u64;
-            if !kept.sacked {
+            self.excused += kept.extra;
+            if kept.sacked {
+                self.delay = kept.delay;
+            } else {
                 self.deliver(now, &kept);
                 newest = Some((kept.is_original(), kept.sent_at));
+                arrived += 1;
             }
         }
         // What waited behind a hole has arrived long ago.
         if let Some((true, sent_at)) = newest.filter(|_| in_order) {
-            self.rtt.sample(now - sent_at);
+            self.delay = self.measure(now - sent_at);
+            self.losses.delivered(self.delay, arrived);
+        }
+        if is_before(self.judged, ack) {
+            self.judged = ack;
         }
         self.sacked.acknowledge(ack);
         while self.resent.front().is_some_and(|&(_, seq)| is_before(seq, ack)) {
@@ -362,8 +385,8 @@ impl<P: Packet> Tracked<P> {
 
     /// The receiver has this range of sequence numbers, above a hole.
     fn arrived(&mut self, now: Time, (first, end): (u32, u32)) {
-        let mut newest = None;
         let mut delivered = self.delivered;
+        let (mut newest, least) = (None, self.rtt.least());
         for kept in self.segments.overlapping(first, end) {
             if kept.sacked || is_before(kept.seq, first) || is_before(end, kept.end) {
                 continue;
@@ -373,13 +396,22 @@ impl<P: Packet> Tracked<P> {
                 delivered = delivered.max(kept.order);
             }
             if kept.is_original() {
-                newest = Some(kept.sent_at);
+                let round_trip = now - kept.sent_at;
+                kept.delay = DelayClass::of(round_trip, least.unwrap_or(round_trip));
+                self.losses.delivered(kept.delay, 1);
+                newest = Some(round_trip);
             }
         }
         self.delivered = delivered;
-        if let Some(sent_at) = newest {
-            self.rtt.sample(now - sent_at);
+        if let Some(round_trip) = newest {
+            self.rtt.sample(round_trip);
         }
+    }
+
+    /// Takes a round trip in, and says how long a queue it met.
+    fn measure(&mut self, round_trip: Duration) -> DelayClass {
+        self.rtt.sample(round_trip);
+        DelayClass::of(round_trip, self.rtt.least().unwrap_or(round_trip))
     }
 
     fn deliver(&mut self, now: Time, kept: &Kept<P>) {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bentpipe_units::Time;
 
 use super::super::packet::is_before;
+use super::overflow::DelayClass;
 
 /// A segment that is kept.
 #[derive(Debug, Clone)]
@@ -23,6 +24,10 @@ pub(super) struct Kept<P> {
     /// Its sender has sent it again: it knows of the loss, or suspects it, and the rest is its care.
     pub(super) by_sender: bool,
     pub(super) sacked: bool,
+    /// The queueing that it met, if it has arrived.
+    pub(super) delay: DelayClass,
+    /// Copies of it that went out beyond those that may be lost: each is a duplicate at the receiver.
+    pub(super) extra: u32,
 }
 
 impl<P> Kept<P> {
@@ -72,6 +77,10 @@ impl<P> Segments<P> {
 
     pub(super) fn get(&self, index: usize) -> Option<&Kept<P>> {
         self.0.get(index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Kept<P>> {
+        self.0.get_mut(index)
     }
 
     /// The segment that begins at `seq`.

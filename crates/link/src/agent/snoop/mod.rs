@@ -25,6 +25,8 @@
 
 mod flow;
 mod kept;
+mod overflow;
+mod pacer;
 mod sacked;
 #[cfg(test)]
 mod tests;
@@ -37,6 +39,7 @@ use bentpipe_units::{ByteCount, Rate, Time};
 use serde::Serialize;
 
 use self::flow::{Ack, Tracked, Verdict};
+use self::pacer::{Admission, Pacer, Turn};
 use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
 use crate::{FULL_SIZE_PACKET, MIN_DEFAULT_QUEUE_PACKETS};
 
@@ -89,7 +92,7 @@ impl SnoopConfig {
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
             hide_congestion: false,
-            copies: 2,
+            copies: 1,
             pace: None,
         }
     }
@@ -152,6 +155,9 @@ pub struct Snoop<P: Packet> {
     /// Flows of which something is kept.
     busy: u64,
     counters: SnoopCounters,
+    pacer: Option<Pacer<P>>,
+    /// What is to be sent again; empty between calls.
+    repairs: Vec<P>,
 }
 
 /// Where a flow is kept, one after the other.
@@ -172,6 +178,8 @@ impl<P: Packet> Snoop<P> {
             alarms: BinaryHeap::new(),
             busy: 0,
             counters: SnoopCounters::default(),
+            pacer: config.pace.map(Pacer::new),
+            repairs: Vec::new(),
         }
     }
 
@@ -190,7 +198,7 @@ impl<P: Packet> Snoop<P> {
         };
         let Some((_, tracked)) = &self.places[index as usize].occupant else { return };
         let has_room = has_room(tracked);
-        let is_new = self.with_flow(index, |tracked, _| {
+        let is_new = self.with_flow(index, |tracked, _, _| {
             if header.flags.is_fin() {
                 tracked.on_fin(header.end());
             }
@@ -203,14 +211,8 @@ impl<P: Packet> Snoop<P> {
         self.schedule(index);
     }
 
-    /// What becomes of an acknowledgement from the terminal; what is to be sent again goes to `out`.
-    fn judge(
-        &mut self,
-        now: Time,
-        header: &TcpHeader<'_, P::End>,
-        packet: &P,
-        out: &mut Outbox<P>,
-    ) -> Verdict {
+    /// What becomes of an acknowledgement from the terminal.
+    fn judge(&mut self, now: Time, header: &TcpHeader<'_, P::End>, packet: &P) -> Verdict {
         let Some(&index) = self.by_ends.get(&Flow::of_acknowledgement(header)) else { return Verdict::Pass };
         let ack = Ack {
             ack: header.ack,
@@ -218,14 +220,12 @@ impl<P: Packet> Snoop<P> {
             sack: header.sack,
             is_pure: header.sequence_length() == 0 && !packet.says_more(),
         };
-        let before = out.to_link.len();
-        let (verdict, finished, yields) = self.with_flow(index, |tracked, config| {
+        let (verdict, finished, yields) = self.with_flow(index, |tracked, config, repairs| {
             let yielded = tracked.is_yielding();
-            let verdict = tracked.on_ack(now, ack, config, &mut |packet| out.to_link.push_back(packet));
+            let verdict = tracked.on_ack(now, ack, config, &mut |packet| repairs.push(packet));
             (verdict, tracked.is_finished(), tracked.is_yielding() && !yielded)
         });
         self.counters.yielded += u64::from(yields);
-        self.counters.retransmitted += (out.to_link.len() - before) as u64;
         match verdict {
             Verdict::Pass => {}
             Verdict::HideSack => self.counters.sack_hidden += 1,
@@ -257,11 +257,15 @@ impl<P: Packet> Snoop<P> {
     }
 
     /// Lets something happen to a flow, and keeps the sums.
-    fn with_flow<T>(&mut self, index: u32, act: impl FnOnce(&mut Tracked<P>, &SnoopConfig) -> T) -> T {
+    fn with_flow<T>(
+        &mut self,
+        index: u32,
+        act: impl FnOnce(&mut Tracked<P>, &SnoopConfig, &mut Vec<P>) -> T,
+    ) -> T {
         let (_, tracked) =
             self.places[index as usize].occupant.as_mut().expect("an index leads to a place that is taken");
         let before = tracked.held();
-        let outcome = act(tracked, &self.config);
+        let outcome = act(tracked, &self.config, &mut self.repairs);
         let after = tracked.held();
         self.account(before, after);
         outcome
@@ -303,25 +307,22 @@ impl<P: Packet> Snoop<P> {
     }
 
     /// A flow's time may have come.
-    fn wake(&mut self, now: Time, index: u32, out: &mut Outbox<P>) {
+    fn wake(&mut self, now: Time, index: u32) {
         let place = &mut self.places[index as usize];
         place.scheduled = Time::MAX;
         let Some((_, tracked)) = &place.occupant else { return };
         if tracked.is_forgotten(now) {
             return self.remove(index);
         }
-        let before = out.to_link.len();
-        let expired = self.with_flow(index, |tracked, config| {
-            tracked.on_timer(now, config, &mut |packet| out.to_link.push_back(packet))
+        let expired = self.with_flow(index, |tracked, config, repairs| {
+            tracked.on_timer(now, config, &mut |packet| repairs.push(packet))
         });
         self.counters.timed_out += u64::from(expired);
-        self.counters.retransmitted += (out.to_link.len() - before) as u64;
         self.schedule(index);
     }
-}
 
-impl<P: Packet> Agent<P> for Snoop<P> {
-    fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+    /// A packet leaves for the link: from here on its segment can be lost.
+    fn leave(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         if let Some(header) = packet.tcp() {
             if header.flags.is_syn() || header.flags.is_rst() {
                 self.forget(&header);
@@ -332,13 +333,57 @@ impl<P: Packet> Agent<P> for Snoop<P> {
         out.to_link.push_back(packet);
     }
 
+    /// What is to be sent again goes out, as many copies as there shall be of it, or waits for its turn.
+    fn send_repairs(&mut self, out: &mut Outbox<P>) {
+        self.counters.retransmitted += self.repairs.len() as u64;
+        for packet in self.repairs.drain(..) {
+            for _ in 0..self.config.copies.max(1) {
+                match &mut self.pacer {
+                    Some(pacer) => pacer.repair(packet.clone()),
+                    None => out.to_link.push_back(packet.clone()),
+                }
+            }
+        }
+    }
+
+    /// Lets go whose turn has come.
+    fn release(&mut self, now: Time, out: &mut Outbox<P>) {
+        while let Some(turn) = self.pacer.as_mut().and_then(|pacer| pacer.next(now)) {
+            match turn {
+                Turn::Repair(packet) => out.to_link.push_back(packet),
+                Turn::First(packet) => self.leave(now, packet, out),
+            }
+        }
+        self.note_queue();
+    }
+
+    fn note_queue(&mut self) {
+        let queued = self.pacer.as_ref().map_or(0, Pacer::queued);
+        self.counters.queued_bytes = queued;
+        self.counters.most_queued_bytes = self.counters.most_queued_bytes.max(queued);
+    }
+}
+
+impl<P: Packet> Agent<P> for Snoop<P> {
+    fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+        let admission = match &mut self.pacer {
+            Some(pacer) => pacer.admit(now, packet),
+            None => Admission::Go(packet),
+        };
+        match admission {
+            Admission::Go(packet) => self.leave(now, packet, out),
+            Admission::Queued => self.note_queue(),
+            Admission::Dropped => self.counters.queue_dropped += 1,
+        }
+    }
+
     fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         let verdict = match packet.tcp() {
             Some(header) if header.flags.is_syn() || header.flags.is_rst() => {
                 self.forget(&header);
                 Verdict::Pass
             }
-            Some(header) if header.flags.is_ack() => self.judge(now, &header, &packet, out),
+            Some(header) if header.flags.is_ack() => self.judge(now, &header, &packet),
             _ => Verdict::Pass,
         };
         match verdict {
@@ -346,10 +391,13 @@ impl<P: Packet> Agent<P> for Snoop<P> {
             Verdict::HideSack => out.to_host.push_back(packet.without_sack()),
             Verdict::Suppress => {}
         }
+        self.send_repairs(out);
+        self.release(now, out);
     }
 
     fn wake_at(&self) -> Time {
-        self.alarms.peek().map_or(Time::MAX, |Reverse((at, _))| *at)
+        let turn = self.pacer.as_ref().map_or(Time::MAX, Pacer::wake_at);
+        self.alarms.peek().map_or(Time::MAX, |Reverse((at, _))| *at).min(turn)
     }
 
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>) {
@@ -358,13 +406,15 @@ impl<P: Packet> Agent<P> for Snoop<P> {
         {
             self.alarms.pop();
             if self.places[index as usize].scheduled == at {
-                self.wake(now, index, out);
+                self.wake(now, index);
             }
         }
+        self.send_repairs(out);
+        self.release(now, out);
     }
 
     fn held_bytes(&self) -> u64 {
-        self.counters.held_bytes
+        self.counters.held_bytes + self.counters.queued_bytes
     }
 
     fn report(&self) -> AgentReport {

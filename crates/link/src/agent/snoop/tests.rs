@@ -1,5 +1,7 @@
 //! Timelines: what goes in, and what comes out on which side.
 
+mod pacing;
+
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Time};
@@ -555,31 +557,51 @@ fn an_answered_syn_begins_anew_whichever_side_opens() {
     }
 }
 
-#[test]
-fn a_loss_in_a_standing_queue_is_left_to_the_sender_and_the_next_is_not() {
-    let mut line = Timeline::new();
-    line.send(0..1).wait(RTT);
-    line.passes(1);
-    // The queue fills: each round trip is twice as long.
-    for number in 1..30 {
-        line.send([number]).wait(RTT * 2);
+/// Forty segments meet no queue; of the twenty that follow every second one meets a queue and every other finds it full.
+fn overflow(config: SnoopConfig) -> Timeline {
+    let mut line = Timeline::with(config);
+    for number in 0..40 {
+        line.send([number]).wait(RTT);
         line.passes(number + 1);
     }
-    line.send(30..40).wait(RTT * 2);
-    for _ in 0..5 {
-        line.passes(30);
+    line.send(40..60).wait(RTT * 2);
+    line.passes(41);
+    line
+}
+
+#[test]
+fn losses_that_come_with_a_queue_are_left_to_the_sender_and_those_without_are_not() {
+    let mut line = overflow(SnoopConfig::with_cache(ByteCount::new(1_000_000)));
+    for number in [42, 44] {
+        line.inbound(line.ack(41, &[(number, number + 1)]));
+    }
+    // Two losses may be chance; with the third the sender sees all that the receiver says.
+    for number in [46, 48, 50] {
+        let ack = line.ack(41, &[(number, number + 1)]);
+        assert_eq!(line.inbound(ack.clone()), (vec![ack], vec![]), "{number}");
     }
     assert_eq!(line.counters().yielded, 1);
-    // The sender repairs, and the queue drains.
-    line.send([30]).wait(RTT);
-    line.passes(40);
-    for number in 40..80 {
+    // The sender repairs, the queue drains, and the next loss meets none.
+    line.send([41, 43, 45, 47, 49]).wait(RTT);
+    for number in 60..80 {
         line.send([number]).wait(RTT);
         line.passes(number + 1);
     }
     line.send(80..90).wait(RTT);
     line.passes(80);
     line.triggers(80, &[80]);
+    assert_eq!(line.counters().yielded, 1);
+}
+
+#[test]
+fn where_congestion_is_to_be_hidden_those_are_repaired_too() {
+    let config = SnoopConfig { hide_congestion: true, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) };
+    let mut line = overflow(config);
+    let mut resent = Vec::new();
+    for number in [42, 44, 46, 48, 50] {
+        resent.extend(line.inbound(line.ack(41, &[(number, number + 1)])).1);
+    }
+    assert_eq!((resent, line.counters().yielded), (vec![41, 43, 45, 47, 49], 0));
 }
 
 #[test]

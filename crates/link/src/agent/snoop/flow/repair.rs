@@ -3,6 +3,7 @@
 use bentpipe_units::Time;
 
 use super::super::super::Packet;
+use super::super::super::packet::is_before;
 use super::{SnoopConfig, Tracked};
 
 impl<P: Packet> Tracked<P> {
@@ -35,6 +36,46 @@ impl<P: Packet> Tracked<P> {
         }
     }
 
+    /// Counts the segments that are now known to be lost at their first transmission; true if one of them is likely to have
+    /// found the queue behind Snoop full.
+    pub(super) fn judge_losses(&mut self) -> bool {
+        if self.sacked.is_empty() {
+            return self.duplicates == 2 && self.judge_first();
+        }
+        let mut index = self.segments.place_of(self.judged);
+        let before = index.checked_sub(1).and_then(|before| self.segments.get(before));
+        let mut delay = before.map_or(self.delay, |kept| kept.delay);
+        let mut overflowed = false;
+        while let Some(kept) = self.segments.get_mut(index) {
+            let is_original = kept.is_original();
+            if is_original && kept.order >= self.delivered {
+                break;
+            }
+            if kept.sacked {
+                delay = kept.delay;
+            } else if is_original {
+                kept.delay = delay;
+                self.losses.lost(delay);
+                overflowed |= self.losses.is_likely_at(delay);
+            }
+            self.judged = kept.end;
+            index += 1;
+        }
+        overflowed
+    }
+
+    /// Without SACK blocks only the first segment is known to be lost.
+    fn judge_first(&mut self) -> bool {
+        let Some(first) = self.segments.first() else { return false };
+        let is_judged = is_before(first.seq, self.judged);
+        if is_judged || !first.is_original() {
+            return false;
+        }
+        self.judged = first.end;
+        self.losses.lost(self.delay);
+        self.losses.is_likely_at(self.delay)
+    }
+
     /// Whether the first segment, which the receiver waits for, is lost.
     fn first_is_lost(&self, now: Time) -> bool {
         let Some(first) = self.segments.first() else { return false };
@@ -62,6 +103,7 @@ impl<P: Packet> Tracked<P> {
         }
         self.sent += 1;
         kept.resent += 1;
+        kept.extra += config.copies.saturating_sub(1);
         (kept.order, kept.sent_at) = (self.sent, now);
         self.resent.push_back((self.sent, seq));
         self.recover = Some(self.next);
