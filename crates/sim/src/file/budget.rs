@@ -98,7 +98,7 @@ impl<'a> Budget<'a> {
 
 fn retransmissions(station: &StationConfig) -> f64 {
     let snoops = station.agents.iter().filter_map(|agent| match agent {
-        AgentConfig::Snoop(snoop) => Some(snoop.retransmissions),
+        AgentConfig::Snoop(snoop) => Some(snoop.retransmissions.saturating_mul(snoop.copies)),
         AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
     });
     snoops.chain(station.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()

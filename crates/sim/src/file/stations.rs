@@ -4,21 +4,32 @@ use std::time::Duration;
 
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_link::{
     DirectionConfig, Encapsulation, FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
 };
-use bentpipe_units::ByteCount;
+use bentpipe_units::{ByteCount, Rate};
 
 use super::document::unknown;
 use super::error::Fault;
 use super::link::unless;
 use super::section::{Field, Section};
 
-const SNOOP_KEYS: [&str; 8] =
-    ["at", "cache", "cache_bdps", "retransmissions", "timer_floor", "flows", "hide_sack", "congested_above"];
+const SNOOP_KEYS: [&str; 11] = [
+    "at",
+    "cache",
+    "cache_bdps",
+    "retransmissions",
+    "copies",
+    "timer_floor",
+    "flows",
+    "hide_sack",
+    "hide_congestion",
+    "pace",
+    "queue",
+];
 const DELAYED_DUP_ACKS_KEYS: [&str; 4] = ["at", "delay", "flows", "hide_sack"];
 const XCP_KEYS: [&str; 7] =
     ["at", "capacity", "variant", "spare_gain", "queue_gain", "shuffled_gain", "max_rtt"];
@@ -31,6 +42,8 @@ const DEFAULT_CACHE_BDPS: f64 = 3.0;
 const MAX_BYTES: f64 = 1e15;
 /// The most that one packet is sent again.
 const MAX_RETRANSMISSIONS: u64 = 1000;
+/// The most copies of one packet that go out at a time.
+const MAX_COPIES: u64 = 10;
 /// The most connections that an agent looks after.
 const MAX_AGENT_FLOWS: u64 = 1_000_000;
 const MAX_REPORT_EVERY: u64 = 10_000;
@@ -85,20 +98,49 @@ fn read_snoop(
     section.update("timer_floor", &mut config.timer_floor, |field| field.span_from(SHORTEST_TIMER_FLOOR))?;
     section.update("flows", &mut config.flows, read_flows)?;
     section.update("hide_sack", &mut config.hide_sack, Field::boolean)?;
-    section.update("congested_above", &mut config.congested_above, |field| {
-        Ok(unless(field, "off", read_share)?.unwrap_or(f64::INFINITY))
-    })?;
+    section.update("hide_congestion", &mut config.hide_congestion, Field::boolean)?;
+    section.update("copies", &mut config.copies, |field| Ok(field.whole(1..=MAX_COPIES)? as u32))?;
+    config.pace = read_pace(&section, outgoing, round_trip(link))?;
     Ok((at, config))
 }
 
-/// A number between 0 and 1.
-fn read_share(field: &Field<'_>) -> Result<f64, Fault> {
-    let share = field.positive()?;
-    if share < 1.0 {
-        Ok(share)
-    } else {
-        Err(field.fault(format!("{share} is not below 1; or write \"off\"")))
-    }
+/// That of the link, unless there is another or none.
+fn read_pace(
+    section: &Section<'_>,
+    outgoing: &DirectionConfig,
+    round_trip: Duration,
+) -> Result<Option<Pace>, Fault> {
+    let queue = section.get("queue");
+    let whole_link = outgoing.rate.map(|rate| for_packets(rate, outgoing.encapsulation));
+    let (rate, of_link) = match section.read("pace", |field| unless(field, "off", Field::value::<Rate>))? {
+        Some(written) => (written, written),
+        None => (whole_link.map(|rate| Pace::for_link(rate, Duration::ZERO).rate), whole_link),
+    };
+    let (Some(rate), Some(of_link)) = (rate, of_link) else {
+        let idle = |queue: Field<'_>| {
+            queue.fault(
+                "nothing waits without a pace, which is \"off\" or that of a link without a rate: write for example \
+                 pace = \"9.8Mbit/s\", or leave queue out",
+            )
+        };
+        return queue.map_or(Ok(None), |queue| Err(idle(queue)));
+    };
+    let queue = match queue {
+        Some(field) => read_bytes(&field)?,
+        None if 2.0 * of_link.bps() as f64 / 8.0 * round_trip.as_secs_f64() > MAX_BYTES => {
+            let message = format!("two bandwidth-delay products at {of_link} are too much for a queue");
+            return Err(section.fault(format!("{message}: write for example queue = \"2MB\"")));
+        }
+        None => Pace::for_link(of_link, round_trip).queue,
+    };
+    Ok(Some(Pace { rate, queue }))
+}
+
+/// What an encapsulation leaves of a rate for full-size packets: a pace counts packets without it.
+fn for_packets(rate: Rate, encapsulation: Encapsulation) -> Rate {
+    let packet = FULL_SIZE_PACKET.get();
+    let bits = u128::from(rate.bps()) * u128::from(packet) / u128::from(encapsulation.wire_bytes(packet));
+    u64::try_from(bits).ok().and_then(Rate::from_bps).unwrap_or(rate)
 }
 
 fn read_cache(

@@ -5,7 +5,7 @@ use std::path::Path;
 use bentpipe_link::Encapsulation;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, StationConfig};
@@ -33,7 +33,7 @@ queue = "750kB"
 gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
 outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
 encapsulation = "dvb-mpe"
-snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, congested_above = 0.5 }
+snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, hide_congestion = true, copies = 3, pace = "9Mbit/s", queue = "500kB" }
 delayed_dup_acks = { at = "client", delay = "600ms", flows = 8, hide_sack = false }
 [link.arq]
 retransmissions = 2
@@ -149,7 +149,9 @@ fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
         retransmissions: 4,
         timer_floor: Duration::from_millis(100),
         hide_sack: false,
-        congested_above: 0.5,
+        hide_congestion: true,
+        copies: 3,
+        pace: Some(Pace { rate: Rate::mbps(9), queue: ByteCount::new(500_000) }),
     };
     let delay = Duration::from_millis(600);
     let delayed = DelayedDupAckConfig { delay, flows: 8, hide_sack: false };
@@ -277,6 +279,39 @@ fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_lea
     assert_eq!(cache("{ at = 'client', cache_bdps = 2 }"), [300_000]);
     assert_eq!(cache("{ at = 'client', cache_bdps = 0.01 }"), [24_000], "16 packets at the least");
     assert_eq!(cache("{ at = 'client', cache = '64KiB' }"), [65_536]);
+}
+
+#[test]
+fn snoops_pace_is_that_of_the_direction_that_leads_away_from_it_unless_it_is_told_another_or_none() {
+    // Without the overhead of the frames, which the rate of packets does not have.
+    let plain = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
+    let pace = |snoop: &str, more: &[&str]| {
+        let snoop = format!("link.sat.snoop={snoop}");
+        let settings: Vec<&str> = [snoop.as_str()].into_iter().chain(more.iter().copied()).collect();
+        let stations = with(&settings).unwrap().links[0].stations.clone();
+        let mut agents = stations.into_iter().flat_map(|station| station.agents);
+        let pace = agents.find_map(|agent| match agent {
+            AgentConfig::Snoop(snoop) => Some(snoop.pace),
+            AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
+        });
+        pace.unwrap().map(|pace| (pace.rate.bps(), pace.queue.get()))
+    };
+    assert_eq!(pace("{ at = 'gw' }", &plain), Some((9_850_000, 1_500_000)), "two products");
+    assert_eq!(pace("{ at = 'client' }", &plain), Some((1_970_000, 300_000)), "its own direction");
+    assert_eq!(
+        pace("{ at = 'gw', pace = '8Mbit/s' }", &plain),
+        Some((8_000_000, 1_200_000)),
+        "as it is written"
+    );
+    assert_eq!(pace("{ at = 'gw', queue = '9kB' }", &plain), Some((9_850_000, 9_000)));
+    assert_eq!(pace("{ at = 'gw', pace = 'off' }", &plain), None);
+    let unlimited = ["link.sat.rate=unlimited", "link.sat.encapsulation=none"];
+    assert_eq!(pace("{ at = 'gw', cache = '1MB' }", &unlimited), None, "no rate, no pace");
+    assert_eq!(pace("{ at = 'gw', cache = '1MB', pace = '1M' }", &unlimited), Some((1_000_000, 150_000)));
+    // 1500 bytes and 17 of DVB-MPE's are 9 cells of 184, of 188 with their headers.
+    let (rate, _) = pace("{ at = 'gw' }", &[]).unwrap();
+    let of_frames = 10_000_000 * 1500 / Encapsulation::dvb_mpe().wire_bytes(1500);
+    assert!(rate == of_frames * 985 / 1000 && rate < 9_600_000, "{rate}");
 }
 
 #[test]
@@ -476,6 +511,21 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("snoop", "snoop = { at = \"gw\", cache_bdps = 1e300 }", "link.sat.snoop: a cache of 1000"),
     ("snoop", "snoop = { at = \"gw\", timer_floor = \"1us\" }", "1us is too short: write 1ms or more"),
     ("snoop", "snoop = { at = \"gw\", flows = 0 }", "0 is not a whole number between 1 and 1000000"),
+    ("snoop", "snoop = { at = \"gw\", copies = 0 }", "0 is not a whole number between 1 and 10"),
+    ("snoop", "snoop = { at = \"gw\", copies = 11 }", "11 is not a whole number between 1 and 10"),
+    ("snoop", "snoop = { at = \"gw\", hide_congestion = 1 }", "1 is neither true nor false"),
+    ("snoop", "snoop = { at = \"gw\", pace = \"fast\" }", "link.sat.snoop.pace: \"fast\" is not a"),
+    ("snoop", "snoop = { at = \"gw\", queue = 1499 }", "link.sat.snoop.queue: 1.499kB is not even a packet"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", pace = \"off\", queue = \"1MB\" }",
+        "link.sat.snoop.queue: nothing waits without a pace",
+    ),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", congested_above = 0.5 }",
+        "link.sat.snoop.congested_above: there is no such key; there is at, cache,",
+    ),
     (
         "snoop",
         "snoop = { at = \"gw\", size = 1 }",
@@ -702,6 +752,9 @@ fn what_a_link_cannot_have_at_its_ends_is_refused() {
     let error = with(&endless).unwrap_err();
     let expected = "link.sat.arq: 2e23 bytes would be on the link: lower its rate or its delay";
     assert!(error.contains(expected), "{error}");
+    let snoop = "link.sat.snoop={ at = 'gw', cache = '1MB' }";
+    let error = with(&[&endless[..], &["link.sat.arq=off", snoop]].concat()).unwrap_err();
+    assert!(error.contains("too much for a queue: write for example queue"), "{error}");
     let error = with(&["link.sat.delayed_dup_acks=off", "link.sat.delayed_dup_acks.delay=1s"]).unwrap_err();
     assert!(error.contains("link.sat.delayed_dup_acks: \"off\" has no delay"), "{error}");
 }
