@@ -211,6 +211,19 @@ const TOTALS: [OfTotals; 39] = [
         "Segments of flows that found no room; they passed.",
         |s| s.snoop.flows_passed,
     ),
+    (
+        "snoop_queue_dropped_total",
+        COUNTER,
+        "segments",
+        "Segments that found no room in the queue of those that wait for their turn.",
+        |s| s.snoop.queue_dropped,
+    ),
+    ("snoop_queued_bytes", GAUGE, "bytes", "IP bytes of segments that wait for their turn.", |s| {
+        s.snoop.queued_bytes
+    }),
+    ("snoop_most_queued_bytes", GAUGE, "bytes", "The most that waited at any time.", |s| {
+        s.snoop.most_queued_bytes
+    }),
     ("snoop_held_bytes", GAUGE, "bytes", "IP bytes of segments that are kept.", |s| s.snoop.held_bytes),
     ("snoop_most_held_bytes", GAUGE, "bytes", "The most that were kept at any time.", |s| {
         s.snoop.most_held_bytes

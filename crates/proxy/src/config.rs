@@ -34,7 +34,7 @@ pub use list::List;
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
-pub use values::{Count, Port, Workers};
+pub use values::{Count, PaceSetting, Port, Workers};
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;

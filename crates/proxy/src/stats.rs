@@ -95,6 +95,12 @@ pub struct SnoopStats {
     pub flows: u64,
     /// Segments of flows that found no room; they passed.
     pub flows_passed: u64,
+    /// Segments that found no room in the queue of those that wait for their turn; they were dropped, as by any queue.
+    pub queue_dropped: u64,
+    /// IP bytes that wait for their turn now.
+    pub queued_bytes: u64,
+    /// The most that waited at any time.
+    pub most_queued_bytes: u64,
     /// IP bytes of segments that are kept now.
     pub held_bytes: u64,
     /// The most that were kept at any time.
@@ -183,7 +189,7 @@ impl Stats {
     /// What is there now is left out, and with it what is not over: flows that live were not *ever accepted*, for whoever goes on
     /// with them counts them himself.
     pub(crate) fn without_the_present(self) -> Self {
-        let snoop = SnoopStats { flows: 0, held_bytes: 0, ..self.snoop };
+        let snoop = SnoopStats { flows: 0, queued_bytes: 0, held_bytes: 0, ..self.snoop };
         Self {
             flows_total: self.flows_total - self.flows_open,
             held_total: self.held_total - self.held_open,
@@ -251,6 +257,9 @@ impl SnoopStats {
             yielded: self.yielded + other.yielded,
             flows: self.flows + other.flows,
             flows_passed: self.flows_passed + other.flows_passed,
+            queue_dropped: self.queue_dropped + other.queue_dropped,
+            queued_bytes: self.queued_bytes + other.queued_bytes,
+            most_queued_bytes: self.most_queued_bytes.max(other.most_queued_bytes),
             held_bytes: self.held_bytes + other.held_bytes,
             most_held_bytes: self.most_held_bytes.max(other.most_held_bytes),
             dropped: self.dropped + other.dropped,

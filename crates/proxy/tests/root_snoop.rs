@@ -22,7 +22,7 @@ fn snooping(net: &Net) -> Running {
 
 /// The round trip grows with the load of the machine that runs the test, too: no loss is to be taken for congestion.
 fn repairing(net: &Net) -> Running {
-    started(net, &format!("{LEG}{CACHE}congested_above = \"off\"\n{RULE}"))
+    started(net, &format!("{LEG}{CACHE}hide_congestion = true\n{RULE}"))
 }
 
 fn started(net: &Net, text: &str) -> Running {
@@ -179,7 +179,7 @@ fn a_reload_harms_no_flow_whatever_it_changes() {
 #[test]
 fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops() {
     let Some(net) = network_over(&lossy()) else { return };
-    let cache = format!("{CACHE}congested_above = \"off\"\n");
+    let cache = format!("{CACHE}hide_congestion = true\n");
     let first = format!("{LEG}{cache}{RULE}");
     let mut daemon = repairing(&net);
     let no_more = "[[rules]]\naction = \"snoop\"\nport = 9\n[[rules]]\naction = \"pass\"\n";
@@ -216,7 +216,7 @@ fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops()
 #[test]
 fn flows_are_looked_after_by_the_process_that_takes_over() {
     let Some(net) = network_over(&lossy()) else { return };
-    let cache = format!("{CACHE}congested_above = \"off\"\n");
+    let cache = format!("{CACHE}hide_congestion = true\n");
     let mut daemon = repairing(&net);
     let other = format!("{LEG}send_buffer = \"1MiB\"\n{cache}flows = 5\n{RULE}");
     for (address, text) in SERVER.into_iter().zip([format!("{LEG}{cache}{RULE}"), other]) {
@@ -288,7 +288,7 @@ fn a_loss_in_a_standing_queue_is_left_to_the_sender_unless_the_configuration_say
     };
     let link = LinkConfig { forward: slow(lossy().forward), reverse: slow(lossy().reverse) };
     let Some(net) = network_over(&link) else { return };
-    for (line, yields) in [("", true), ("congested_above = \"off\"\n", false)] {
+    for (line, yields) in [("", true), ("hide_congestion = true\n", false)] {
         let mut daemon = started(&net, &format!("{LEG}{CACHE}{line}{RULE}"));
         Exchange::start(net.connection(&net.listen(SERVER[0])), 3_000_000).expect_identical();
         let yielded = daemon.counter("yielded");

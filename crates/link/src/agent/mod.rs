@@ -56,6 +56,14 @@ pub trait Agent<P: Packet>: fmt::Debug {
     /// The time of [`wake_at`](Self::wake_at) has come.
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>);
 
+    /// It is asked no more after this: all that it holds back goes out at once, whatever its time. These are packets on their way,
+    /// which nobody else has; copies that it keeps to send them again are none.
+    ///
+    /// The default is right for an agent that holds nothing back, or that is never taken away from running traffic.
+    fn give_up(&mut self, out: &mut Outbox<P>) {
+        let _ = out;
+    }
+
     /// IP bytes of packets that it keeps or holds back now.
     fn held_bytes(&self) -> u64;
 

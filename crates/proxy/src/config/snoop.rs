@@ -1,20 +1,22 @@
 //! `[snoop]`: how much the gateway keeps of the flows that it does not split, and how it sends it again.
 
-use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
-use super::values::{Count, Share};
+use super::values::{Count, PaceSetting};
 use super::{Action, Config, Interface, SatelliteLeg};
 
 /// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a leg.
 const PRODUCTS: u64 = 3;
 /// One packet of the largest size must fit.
-const LEAST_CACHE: ByteCount = ByteCount::new(64 << 10);
+const LEAST_BYTES: ByteCount = ByteCount::new(64 << 10);
 /// Each takes memory in the kernel's set and in the agent; beyond this the number is more likely a slip.
 const MOST_FLOWS: usize = 1_000_000;
 /// More would be a sender of its own.
 const MOST_RETRANSMISSIONS: usize = 100;
+/// Ten copies are all lost less often than anything else goes wrong.
+const MOST_COPIES: usize = 10;
 /// A shorter timer would repeat what is only late.
 const LEAST_TIMER: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -33,34 +35,54 @@ pub struct SnoopSettings {
     pub timer_floor: Option<Span>,
     /// Whether SACK blocks are taken out of what passes to the sender during a local repair; true by default.
     pub hide_sack: Option<bool>,
-    /// A loss while the flow's round trip is above this share of the way from its shortest to its longest is taken for an overflow
-    /// of the queue before the satellite, and left to the sender; 0.75 by default. `off`: no loss is.
-    pub congested_above: Option<Share>,
+    /// Whether losses that are likely to be the queue's before the satellite are repaired too, unseen by the sender; false by
+    /// default: it is to slow down.
+    pub hide_congestion: Option<bool>,
+    /// How many copies of a segment go out when it is sent again; 2 by default.
+    pub copies: Option<Count>,
+    /// At which rate packets go to the satellite; by default a little less than the leg's, and none where several legs are concerned,
+    /// because the agent serves all of them and does not know over which a packet goes.
+    pub pace: Option<PaceSetting>,
+    /// IP bytes of packets that wait for their turn at the most; by default two bandwidth-delay products. Only with a pace.
+    pub queue: Option<ByteCount>,
 }
 
 impl Config {
     /// What the agent is to do, if any rule says `snoop`.
     pub fn snoop_config(&self) -> Option<SnoopConfig> {
-        let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack, congested_above } =
-            self.snoop;
-        let usual = SnoopConfig::with_cache(cache.unwrap_or_else(|| self.usual_snoop_cache()));
+        let settings = self.snoop;
+        let usual = SnoopConfig::with_cache(settings.cache.unwrap_or_else(|| self.usual_snoop_cache()));
+        let count = |count: Option<Count>| count.and_then(|count| u32::try_from(count.get()).ok());
         self.wants_snoop().then(|| SnoopConfig {
-            flows: flows.map_or(usual.flows, Count::get),
-            retransmissions: retransmissions
-                .and_then(|count| u32::try_from(count.get()).ok())
-                .unwrap_or(usual.retransmissions),
-            timer_floor: timer_floor.map_or(usual.timer_floor, Span::get),
-            hide_sack: hide_sack.unwrap_or(usual.hide_sack),
-            congested_above: congested_above.map_or(usual.congested_above, Share::get),
-            ..usual
+            cache: usual.cache,
+            flows: settings.flows.map_or(usual.flows, Count::get),
+            retransmissions: count(settings.retransmissions).unwrap_or(usual.retransmissions),
+            timer_floor: settings.timer_floor.map_or(usual.timer_floor, Span::get),
+            hide_sack: settings.hide_sack.unwrap_or(usual.hide_sack),
+            hide_congestion: settings.hide_congestion.unwrap_or(usual.hide_congestion),
+            copies: count(settings.copies).unwrap_or(usual.copies),
+            pace: self.snoop_pace(),
         })
+    }
+
+    /// That of the only leg that is concerned, unless there is another or none.
+    fn snoop_pace(&self) -> Option<Pace> {
+        let mut legs = self.snooped_legs();
+        let (Some((_, leg)), None) = (legs.next(), legs.next()) else { return None };
+        let round_trip = leg.rtt.get();
+        let pace = match self.snoop.pace {
+            Some(PaceSetting::Off) => return None,
+            Some(PaceSetting::At(rate)) => Pace { rate, ..Pace::for_link(rate, round_trip) },
+            None => Pace::for_link(leg.rate?, round_trip),
+        };
+        Some(Pace { queue: self.snoop.queue.unwrap_or(pace.queue), ..pace })
     }
 
     /// What the cache should be, as far as the rates of the legs are known.
     pub fn usual_snoop_cache(&self) -> ByteCount {
         let product = |leg: &SatelliteLeg| leg.rate.map_or(0, |rate| rate.bytes_in(leg.rtt.get()));
         let sum = self.snooped_legs().fold(0u64, |sum, (_, leg)| sum.saturating_add(product(leg)));
-        ByteCount::new(sum.saturating_mul(PRODUCTS)).max(LEAST_CACHE)
+        ByteCount::new(sum.saturating_mul(PRODUCTS)).max(LEAST_BYTES)
     }
 
     /// The legs whose flows some rule has snooped, with their names.
@@ -79,27 +101,60 @@ impl Config {
 
 /// What is wrong with these settings, or lacking for them.
 pub(super) fn contradiction(config: &Config) -> Option<String> {
-    let SnoopSettings { cache, flows, retransmissions, timer_floor, hide_sack: _, congested_above: _ } =
-        config.snoop;
-    if let Some(cache) = cache.filter(|&cache| cache < LEAST_CACHE) {
-        return Some(format!(
-            "snoop.cache = \"{cache}\" does not hold a single packet of any size; write at least \"{LEAST_CACHE}\""
-        ));
-    }
-    let bounds = [("flows", flows, MOST_FLOWS), ("retransmissions", retransmissions, MOST_RETRANSMISSIONS)];
-    for (key, count, most) in bounds {
-        if let Some(count) = count.map(Count::get).filter(|&count| count > most) {
-            return Some(format!("snoop.{key} = {count} is too much; write at most {most}"));
+    let settings = config.snoop;
+    let out_of_bounds = too_small(&settings).or_else(|| too_much(&settings));
+    out_of_bounds.or_else(|| cache_without_rate(config)).or_else(|| pace_of_whom(config))
+}
+
+fn too_small(settings: &SnoopSettings) -> Option<String> {
+    for (key, bytes) in [("cache", settings.cache), ("queue", settings.queue)] {
+        if let Some(bytes) = bytes.filter(|&bytes| bytes < LEAST_BYTES) {
+            return Some(format!(
+                "snoop.{key} = \"{bytes}\" does not hold a single packet of any size; write at least \"{LEAST_BYTES}\""
+            ));
         }
     }
-    if let Some(floor) = timer_floor.filter(|floor| floor.get() < LEAST_TIMER) {
-        return Some(format!("snoop.timer_floor = \"{floor}\" is too short; write at least \"1ms\""));
-    }
-    let (name, _) = config.snooped_legs().find(|(_, leg)| leg.rate.is_none()).filter(|_| cache.is_none())?;
+    let floor = settings.timer_floor.filter(|floor| floor.get() < LEAST_TIMER)?;
+    Some(format!("snoop.timer_floor = \"{floor}\" is too short; write at least \"1ms\""))
+}
+
+fn too_much(settings: &SnoopSettings) -> Option<String> {
+    let bounds = [
+        ("flows", settings.flows, MOST_FLOWS),
+        ("retransmissions", settings.retransmissions, MOST_RETRANSMISSIONS),
+        ("copies", settings.copies, MOST_COPIES),
+    ];
+    let counts = bounds.into_iter().filter_map(|(key, count, most)| Some((key, count?.get(), most)));
+    let (key, count, most) = { counts }.find(|(_, count, most)| count > most)?;
+    Some(format!("snoop.{key} = {count} is too much; write at most {most}"))
+}
+
+fn cache_without_rate(config: &Config) -> Option<String> {
+    let mut legs = config.snooped_legs().filter(|_| config.snoop.cache.is_none());
+    let (name, _) = legs.find(|(_, leg)| leg.rate.is_none())?;
     Some(format!(
         "a rule says snoop, and the size of its cache follows from the rates of the legs, but leg {name} has none; \
          write legs.{name}.rate = \"10Mbit/s\", or snoop.cache = \"2MB\""
     ))
+}
+
+/// A pace that cannot be kept, or a queue in which nothing waits.
+fn pace_of_whom(config: &Config) -> Option<String> {
+    let legs: Vec<&str> = config.snooped_legs().map(|(name, _)| name.as_str()).collect();
+    let SnoopSettings { pace, queue, .. } = config.snoop;
+    match (&legs[..], pace) {
+        ([_, _, ..], Some(PaceSetting::At(rate))) => Some(format!(
+            "snoop.pace = \"{rate}\" would be that of the legs {} together: one agent serves all of them, and does not know \
+             over which a packet goes; leave snoop.pace out, or let the rules that say snoop concern one leg",
+            legs.join(" and ")
+        )),
+        ([_, ..], _) if queue.is_some() && config.snoop_pace().is_none() => Some(format!(
+            "snoop.queue holds packets that wait for their turn, but there is no pace: it is \"off\", or leg {} has no rate, or \
+             there are several; leave snoop.queue out, or see that there is a pace",
+            legs[0]
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -151,17 +206,67 @@ mod tests {
         assert!(parse(&legs, "").is_ok());
     }
 
+    /// The pace of the agent, bits per second, and its queue, bytes.
+    fn pace(legs: &str, rest: &str) -> Option<(u64, u64)> {
+        let config = parse(legs, rest).unwrap();
+        config.snoop_config().unwrap().pace.map(|pace| (pace.rate.bps(), pace.queue.get()))
+    }
+
     #[test]
-    fn a_loss_is_taken_for_congestion_above_a_share_or_never() {
-        for (line, above) in [
-            ("", 0.75),
-            ("congested_above = 0.75\n", 0.75),
-            ("congested_above = 0.9\n", 0.9),
-            ("congested_above = \"off\"\n", f64::INFINITY),
+    fn the_pace_is_that_of_the_only_leg_that_is_concerned() {
+        for (condition, expected) in [
+            ("", None),
+            ("server_interface = \"sat0\"\n", Some((9_850_000, 1_500_000))),
+            ("client_interface = \"sat1\"\n", Some((985_000, 24_000))),
+            ("server_interface = [\"sat0\", \"sat1\"]\n", None),
         ] {
-            let config = parse(LEGS, &format!("[snoop]\n{line}{RULE}")).unwrap();
-            assert_eq!(config.snoop_config().unwrap().congested_above, above, "{line}");
+            assert_eq!(pace(LEGS, &format!("{RULE}{condition}")), expected, "{condition}");
         }
+        let unknown = "[legs.a]\ninterface = \"sat0\"\n";
+        assert_eq!(pace(unknown, &format!("{RULE}[snoop]\ncache = \"1MB\"\n")), None, "it has no rate");
+    }
+
+    #[test]
+    fn the_pace_may_be_another_or_none_and_its_queue_another() {
+        let one = format!("{RULE}server_interface = \"sat0\"\n");
+        for (lines, expected) in [
+            ("pace = \"8Mbit/s\"", Some((8_000_000, 1_200_000))),
+            ("pace = \"8Mbit/s\"\nqueue = \"500kB\"", Some((8_000_000, 500_000))),
+            ("queue = \"500kB\"", Some((9_850_000, 500_000))),
+            ("pace = \"off\"", None),
+        ] {
+            assert_eq!(pace(LEGS, &format!("[snoop]\n{lines}\n{one}")), expected, "{lines}");
+        }
+        assert_eq!(pace(LEGS, &format!("[snoop]\npace = \"off\"\n{RULE}")), None, "as of several legs");
+        let unknown = "[legs.a]\ninterface = \"sat0\"\n";
+        let written = format!("[snoop]\ncache = \"1MB\"\npace = \"1Mbit/s\"\n{RULE}");
+        assert_eq!(pace(unknown, &written), Some((1_000_000, 150_000)));
+    }
+
+    #[test]
+    fn a_pace_that_cannot_be_kept_and_a_queue_without_one_are_refused() {
+        let one = format!("{RULE}server_interface = \"sat0\"\n");
+        let unknown = "[legs.c]\ninterface = \"sat2\"\n";
+        for (legs, lines, rule, says) in [
+            (LEGS, "pace = \"8Mbit/s\"", RULE, "of the legs a and b together: one agent serves all of them"),
+            (LEGS, "queue = \"500kB\"", RULE, "but there is no pace"),
+            (LEGS, "pace = \"off\"\nqueue = \"500kB\"", one.as_str(), "but there is no pace: it is \"off\""),
+            (unknown, "cache = \"1MB\"\nqueue = \"500kB\"", RULE, "leg c has no rate"),
+        ] {
+            let error = parse(legs, &format!("[snoop]\n{lines}\n{rule}")).unwrap_err();
+            assert!(error.contains(says) && !error.contains('\n'), "{lines}: {error}");
+            assert!(parse(legs, &format!("[snoop]\n{lines}\n")).is_ok(), "without a rule it does no harm");
+        }
+    }
+
+    #[test]
+    fn copies_and_hidden_congestion_are_the_agents() {
+        let config =
+            |lines: &str| parse(LEGS, &format!("[snoop]\n{lines}\n{RULE}")).unwrap().snoop_config().unwrap();
+        let SnoopConfig { copies, hide_congestion, .. } = config("");
+        assert_eq!((copies, hide_congestion), (2, false));
+        let SnoopConfig { copies, hide_congestion, .. } = config("copies = 3\nhide_congestion = true");
+        assert_eq!((copies, hide_congestion), (3, true));
     }
 
     #[test]
@@ -172,12 +277,14 @@ mod tests {
             ("flows = 0", "0 is not a limit"),
             ("retransmissions = 101", "write at most 100"),
             ("timer_floor = \"10us\"", "write at least \"1ms\""),
-            ("congested_above = 1", "1 is not a share of a range; write a number above 0 and below 1"),
-            ("congested_above = nan", "or \"off\""),
-            ("congested_above = inf", "or \"off\""),
-            ("congested_above = 0", "0 is not a share"),
-            ("congested_above = \"of\"", "\"of\" is not"),
-            ("congested_above = true", "a number above 0 and below 1, or \"off\""),
+            ("copies = 11", "write at most 10"),
+            ("copies = 0", "0 is not a limit"),
+            ("queue = \"10kB\"", "write at least \"65.536kB\""),
+            ("hide_congestion = 1", "expected a boolean"),
+            ("pace = \"of\"", "; or \"off\""),
+            ("pace = \"0\"", "; or \"off\""),
+            ("pace = 9", "expected a string"),
+            ("congested_above = 0.75", "unknown field `congested_above`"),
             ("window = 7", "unknown field `window`"),
         ] {
             let error = parse(LEGS, &format!("[snoop]\n{line}\n{RULE}")).unwrap_err();

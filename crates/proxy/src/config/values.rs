@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use bentpipe_units::Rate;
 use serde::Deserialize;
 
 /// A TCP port, 1–65535.
@@ -90,36 +91,23 @@ impl TryFrom<i64> for Count {
     }
 }
 
-/// A number above 0 and below 1, or `off`, which stands for a share that nothing reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(try_from = "Written")]
-pub struct Share(f64);
-
-/// A share as it stands in the file.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "write a number above 0 and below 1, or \"off\"")]
-enum Written {
-    Number(f64),
-    Word(String),
+/// A rate, or `off` where there is none to keep to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum PaceSetting {
+    /// Without a pace.
+    Off,
+    /// At this rate.
+    At(Rate),
 }
 
-impl Share {
-    /// The number; infinite for `off`.
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl TryFrom<Written> for Share {
+impl TryFrom<String> for PaceSetting {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Self, String> {
-        let written = match written {
-            Written::Number(number) if number > 0.0 && number < 1.0 => return Ok(Self(number)),
-            Written::Word(word) if word == "off" => return Ok(Self(f64::INFINITY)),
-            Written::Number(number) => number.to_string(),
-            Written::Word(word) => format!("\"{}\"", word.escape_debug()),
-        };
-        Err(format!("{written} is not a share of a range; write a number above 0 and below 1, or \"off\""))
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|error| format!("{error}; or \"off\""))
     }
 }

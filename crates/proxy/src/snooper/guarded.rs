@@ -79,10 +79,21 @@ impl Guarded {
         differs
     }
 
-    /// Forgets every flow and everything that is kept; what has been counted stays.
+    /// Forgets every flow and everything that is kept; what has been counted stays, and what waits for its turn is to be
+    /// sent now.
     pub(super) fn begin_anew(&mut self) {
+        self.give_up();
+        self.replace();
+    }
+
+    /// All that the agent holds back is to be sent now. It is to get no more packets.
+    pub(super) fn give_up(&mut self) {
+        self.attempt(|agent, out| agent.give_up(out));
+    }
+
+    fn replace(&mut self) {
         self.past = self.counters();
-        (self.past.flows, self.past.held_bytes) = (0, 0);
+        (self.past.flows, self.past.held_bytes, self.past.queued_bytes) = (0, 0, 0);
         self.agent = (self.faults < MOST_FAULTS).then(|| (self.make)(&self.config));
     }
 
@@ -102,8 +113,11 @@ impl Guarded {
             sack_hidden: past.sack_hidden + now.sack_hidden,
             yielded: past.yielded + now.yielded,
             flows_passed: past.flows_passed + now.flows_passed,
+            queue_dropped: past.queue_dropped + now.queue_dropped,
+            most_queued_bytes: past.most_queued_bytes.max(now.most_queued_bytes),
             most_held_bytes: past.most_held_bytes.max(now.most_held_bytes),
             flows: now.flows,
+            queued_bytes: now.queued_bytes,
             held_bytes: now.held_bytes,
         }
     }
@@ -119,7 +133,7 @@ impl Guarded {
         self.out = Outbox::default();
         // Its counters are as suspect as the rest of it.
         self.agent = None;
-        self.begin_anew();
+        self.replace();
         match self.agent {
             Some(_) => tracing::error!("the agent of snooped flows panicked: it begins anew"),
             None => tracing::error!(
@@ -177,6 +191,64 @@ mod tests {
         }
     }
 
+    /// It holds every packet back until it is given up, when it panics if one of them has one byte.
+    #[derive(Debug, Default)]
+    struct Holding(Vec<(Way, IpPacket)>);
+
+    impl Agent<IpPacket> for Holding {
+        fn outbound(&mut self, _now: Time, packet: IpPacket, _out: &mut Outbox<IpPacket>) {
+            self.0.push((Way::ToLink, packet));
+        }
+
+        fn inbound(&mut self, _now: Time, packet: IpPacket, _out: &mut Outbox<IpPacket>) {
+            self.0.push((Way::FromLink, packet));
+        }
+
+        fn wake_at(&self) -> Time {
+            Time::MAX
+        }
+
+        fn on_timer(&mut self, _now: Time, _out: &mut Outbox<IpPacket>) {}
+
+        fn give_up(&mut self, out: &mut Outbox<IpPacket>) {
+            for (way, packet) in self.0.drain(..) {
+                assert!(packet.bytes().len() > 1, "on purpose");
+                match way {
+                    Way::ToLink => out.to_link.push_back(packet),
+                    Way::FromLink => out.to_host.push_back(packet),
+                }
+            }
+        }
+
+        fn held_bytes(&self) -> u64 {
+            self.0.iter().map(|(_, packet)| packet.bytes().len() as u64).sum()
+        }
+
+        fn report(&self) -> AgentReport {
+            let queued_bytes = self.held_bytes();
+            AgentReport::Snoop(SnoopCounters {
+                queue_dropped: 1,
+                queued_bytes,
+                most_queued_bytes: queued_bytes,
+                ..SnoopCounters::default()
+            })
+        }
+    }
+
+    fn holding(lengths: &[(Way, usize)]) -> Guarded {
+        let mut agent = Guarded::with(config(1), |_| Box::<Holding>::default());
+        for &(way, length) in lengths {
+            agent.take(Time::ZERO, way, IpPacket::new(vec![0; length]));
+        }
+        assert!(agent.poll().is_none());
+        agent
+    }
+
+    /// The lengths of what is to be sent.
+    fn polled(agent: &mut Guarded) -> Vec<(Way, usize)> {
+        std::iter::from_fn(|| agent.poll()).map(|(way, packet)| (way, packet.bytes().len())).collect()
+    }
+
     fn fragile() -> Guarded {
         Guarded::with(config(1), |_| Box::<Fragile>::default())
     }
@@ -217,6 +289,44 @@ mod tests {
         assert!(!agent.adopt(config(1)) && agent.adopt(config(2)));
         sent(&mut agent, 2);
         assert_eq!(agent.counters().cached, 2);
+    }
+
+    #[test]
+    fn what_waits_in_an_agent_that_is_given_up_goes_on_in_order() {
+        let waiting = [(Way::ToLink, 2), (Way::FromLink, 3), (Way::ToLink, 4)];
+        let in_order = [(Way::ToLink, 2), (Way::ToLink, 4), (Way::FromLink, 3)];
+        for end in [
+            |agent: &mut Guarded| agent.begin_anew(),
+            |agent: &mut Guarded| assert!(agent.adopt(config(2))),
+            |agent: &mut Guarded| agent.give_up(),
+        ] {
+            let mut agent = holding(&waiting);
+            assert_eq!(agent.counters().queued_bytes, 9);
+            end(&mut agent);
+            assert_eq!((polled(&mut agent), agent.counters().queued_bytes), (in_order.into(), 0));
+        }
+        let mut same = holding(&waiting);
+        assert!(!same.adopt(config(1)) && same.poll().is_none(), "it goes on with the same settings");
+    }
+
+    #[test]
+    fn the_queues_of_agents_are_counted_together_and_their_greatest_is_kept() {
+        let mut agent = holding(&[(Way::ToLink, 5)]);
+        agent.past.most_queued_bytes = 4;
+        assert_eq!((agent.counters().queue_dropped, agent.counters().most_queued_bytes), (1, 5));
+        agent.past.most_queued_bytes = 9;
+        agent.begin_anew();
+        assert_eq!((agent.counters().queue_dropped, agent.counters().most_queued_bytes), (2, 9));
+    }
+
+    #[test]
+    fn an_agent_that_panics_when_it_is_given_up_is_replaced_all_the_same() {
+        let mut agent = holding(&[(Way::ToLink, 2), (Way::ToLink, 1), (Way::ToLink, 3)]);
+        agent.begin_anew();
+        assert_eq!((polled(&mut agent), agent.faults), (vec![], 1));
+        agent.take(Time::ZERO, Way::ToLink, IpPacket::new(vec![0; 2]));
+        agent.begin_anew();
+        assert_eq!((polled(&mut agent), agent.faults), (vec![(Way::ToLink, 2)], 1));
     }
 
     /// Any bytes as a TCP segment of IPv4 between 10.0.0.1 and 10.0.0.2, its checksum right.

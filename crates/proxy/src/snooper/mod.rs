@@ -10,7 +10,9 @@
 //! ```
 //!
 //! What the agent keeps are copies. So whatever happens to it, the ends have all that they need: without the devices, which end
-//! with the process, without a sign of life, or after a fault of the agent's, packets take the way that they always took.
+//! with the process, without a sign of life, or after a fault of the agent's, packets take the way that they always took. With a
+//! pace some packets wait in the agent for their turn; where it is given up in order, they go on at once. Where it is not,
+//! they are lost, as those in a full queue.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -127,6 +129,8 @@ impl Drop for Snooper {
             timed_out,
             suppressed,
             yielded,
+            queue_dropped,
+            most_queued_bytes,
             most_held_bytes,
             ..
         } = self.stats();
@@ -137,6 +141,8 @@ impl Drop for Snooper {
             timed_out,
             suppressed,
             yielded,
+            queue_dropped,
+            most_queued_bytes,
             most_held_bytes,
             "snooping ended"
         );

@@ -19,6 +19,9 @@ pub(super) struct Tally {
     yielded: Counter,
     flows: Counter,
     flows_passed: Counter,
+    queue_dropped: Counter,
+    queued_bytes: Counter,
+    most_queued_bytes: Counter,
     held_bytes: Counter,
     most_held_bytes: Counter,
 }
@@ -35,6 +38,9 @@ impl Tally {
         self.yielded.set(counters.yielded);
         self.flows.set(counters.flows);
         self.flows_passed.set(counters.flows_passed);
+        self.queue_dropped.set(counters.queue_dropped);
+        self.queued_bytes.set(counters.queued_bytes);
+        self.most_queued_bytes.set(counters.most_queued_bytes);
         self.held_bytes.set(counters.held_bytes);
         self.most_held_bytes.set(counters.most_held_bytes);
     }
@@ -52,6 +58,9 @@ impl Tally {
             yielded: self.yielded.get(),
             flows: self.flows.get(),
             flows_passed: self.flows_passed.get(),
+            queue_dropped: self.queue_dropped.get(),
+            queued_bytes: self.queued_bytes.get(),
+            most_queued_bytes: self.most_queued_bytes.get(),
             held_bytes: self.held_bytes.get(),
             most_held_bytes: self.most_held_bytes.get(),
             dropped: self.dropped.get(),

@@ -58,6 +58,7 @@ impl Forwarder {
         let mailbox = self.mailbox.clone();
         if let Err(error) = self.serve(stop) {
             tracing::error!(%error, "the snooper failed: flows that it looked after pass until the daemon is started anew");
+            self.give_up();
         }
         drop(self);
         while !stop.load(Ordering::Acquire) {
@@ -85,6 +86,7 @@ impl Forwarder {
             self.send();
             self.tally.note(&self.agent.counters());
         }
+        self.give_up();
         self.pass_what_waits()
     }
 
@@ -109,6 +111,7 @@ impl Forwarder {
             && self.agent.adopt(config)
         {
             self.tally.restarts.add(1);
+            self.send();
         }
     }
 
@@ -157,10 +160,18 @@ impl Forwarder {
         }
     }
 
+    /// What waits in the agent goes on before what has come after it.
+    fn give_up(&mut self) {
+        self.agent.give_up();
+        self.send();
+        self.tally.note(&self.agent.counters());
+    }
+
     /// After a pause.
     fn begin_anew(&mut self) -> io::Result<()> {
         tracing::debug!("the daemon was stopped for a while: snooped flows are looked after anew");
         self.agent.begin_anew();
+        self.send();
         self.tally.restarts.add(1);
         self.pass_what_waits()
     }

@@ -103,7 +103,7 @@ impl Pace {
     /// for the link's own overhead.
     pub fn for_link(rate: Rate, round_trip: Duration) -> Self {
         let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
-        let queue = ByteCount::new((2 * rate.bytes_in(round_trip)).max(least));
+        let queue = ByteCount::new(rate.bytes_in(round_trip).saturating_mul(2).max(least));
         let bits = (u128::from(rate.bps()) * 985 / 1000) as u64;
         Self { rate: Rate::from_bps(bits).unwrap_or(rate), queue }
     }
