@@ -413,6 +413,13 @@ impl<P: Packet> Agent<P> for Snoop<P> {
         self.release(now, out);
     }
 
+    fn give_up(&mut self, out: &mut Outbox<P>) {
+        if let Some(pacer) = &mut self.pacer {
+            out.to_link.extend(pacer.drain());
+        }
+        self.note_queue();
+    }
+
     fn held_bytes(&self) -> u64 {
         self.counters.held_bytes + self.counters.queued_bytes
     }

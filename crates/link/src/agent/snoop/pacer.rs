@@ -93,11 +93,9 @@ impl<P: Packet> Pacer<P> {
 
     /// The next one whose time has come.
     pub(super) fn next(&mut self, now: Time) -> Option<Turn<P>> {
-        if self.free_at > now { None } else { self.take(now) }
-    }
-
-    /// The next one, though its time may not have come.
-    pub(super) fn take(&mut self, now: Time) -> Option<Turn<P>> {
+        if self.free_at > now {
+            return None;
+        }
         let turn = match self.repairs.pop_front() {
             Some(packet) => Turn::Repair(packet),
             None => Turn::First(self.take_turn()?),
@@ -107,6 +105,13 @@ impl<P: Packet> Pacer<P> {
         self.queued -= length;
         self.spend(now, length);
         Some(turn)
+    }
+
+    /// All that waits, in the order in which it would have left.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
+        self.queued = 0;
+        let repairs = std::mem::take(&mut self.repairs).into_iter();
+        repairs.chain(std::iter::from_fn(|| self.take_turn()))
     }
 
     /// When [`next`](Self::next) has something.

@@ -134,6 +134,16 @@ fn nobody_has_more_than_a_share_once_half_of_the_queue_is_taken() {
     assert_eq!(line.counters().queue_dropped, 1);
 }
 
+#[test]
+fn given_up_it_lets_go_of_all_that_waits() {
+    let mut line = paced(100);
+    line.offer(0..5);
+    let mut out = Outbox::default();
+    line.snoop.give_up(&mut out);
+    assert_eq!(line.numbers(out).1, [1, 2, 3, 4]);
+    assert_eq!((line.counters().queued_bytes, line.snoop.wake_at() > line.now + SLOT), (0, true));
+}
+
 proptest! {
     /// Segments of up to three flows come at any times.
     #[test]
