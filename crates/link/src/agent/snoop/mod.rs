@@ -17,9 +17,12 @@
 //! - **The cache is bounded in bytes for all flows together**, and no flow may take more than its share once half of it is
 //!   taken. A loss of what found no room is seen by the sender, so that a window which outgrows link and cache ends as one
 //!   does that outgrows a queue.
-//!
-//! - **Congestion.** A loss while a queue stands is likely to be the queue's, and repairing it would hide congestion from the
-//!   sender and fill the queue again. It is left to the sender ([`SnoopConfig::congested_above`]).
+//! - **The queue.** Where the link's rate is known, segments wait here for their turn ([`SnoopConfig::pace`]), a flow after the other, and
+//!   not in a queue behind: then that one, however short, does not overflow, and what is lost behind Snoop is the link's error.
+//!   What finds no room here is dropped before it is kept, so it is the sender's care and tells it to slow down.
+//! - **Congestion behind.** Without that, or beside other traffic, a loss may be an overflow of a queue that Snoop does not
+//!   see, and repairing it would hide congestion from the sender and fill that queue again. Where more segments are lost at a queueing
+//!   delay than at all shorter ones, a loss at that delay is left to the sender ([`SnoopConfig::hide_congestion`]).
 //!
 //! SYNs are not kept: a gateway that repeats them would multiply a flood.
 
