@@ -130,7 +130,7 @@ fn of_process(text: &mut Text, process: &Process) {
     text.family("cpu_seconds_total", COUNTER, "seconds", "Processor time of the process.", cpu);
 }
 
-const TOTALS: [OfTotals; 39] = [
+const TOTALS: [OfTotals; 42] = [
     ("flows_open", GAUGE, "flows", "Flows that live now, draining ones included.", |s| s.flows_open),
     ("flows_connecting", GAUGE, "flows", "Flows that wait for their server.", |s| s.connecting),
     ("flows_total", COUNTER, "flows", "Flows that were accepted.", |s| s.flows_total),
