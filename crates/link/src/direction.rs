@@ -81,6 +81,16 @@ impl DirectionConfig {
     pub fn bdp(&self) -> Option<ByteCount> {
         self.rate.map(|rate| ByteCount::new(rate.bytes_in(self.delay.saturating_mul(2))))
     }
+
+    /// What the encapsulation leaves of the rate for the IP bytes of full-size packets. `None` where the rate is infinite.
+    pub fn rate_of_packets(&self) -> Option<Rate> {
+        let packet = FULL_SIZE_PACKET.get();
+        let on_the_wire = self.encapsulation.wire_bytes(packet);
+        self.rate.map(|rate| {
+            let bits = u128::from(rate.bps()) * u128::from(packet) / u128::from(on_the_wire);
+            u64::try_from(bits).ok().and_then(Rate::from_bps).unwrap_or(rate)
+        })
+    }
 }
 
 /// A running direction: decides the fate of each packet that is offered to it.

@@ -111,7 +111,7 @@ fn read_pace(
     round_trip: Duration,
 ) -> Result<Option<Pace>, Fault> {
     let queue = section.get("queue");
-    let whole_link = outgoing.rate.map(|rate| for_packets(rate, outgoing.encapsulation));
+    let whole_link = outgoing.rate_of_packets();
     let (rate, of_link) = match section.read("pace", |field| unless(field, "off", Field::value::<Rate>))? {
         Some(written) => (written, written),
         None => (whole_link.map(|rate| Pace::for_link(rate, Duration::ZERO).rate), whole_link),
@@ -134,13 +134,6 @@ fn read_pace(
         None => Pace::for_link(of_link, round_trip).queue,
     };
     Ok(Some(Pace { rate, queue }))
-}
-
-/// What an encapsulation leaves of a rate for full-size packets: a pace counts packets without it.
-fn for_packets(rate: Rate, encapsulation: Encapsulation) -> Rate {
-    let packet = FULL_SIZE_PACKET.get();
-    let bits = u128::from(rate.bps()) * u128::from(packet) / u128::from(encapsulation.wire_bytes(packet));
-    u64::try_from(bits).ok().and_then(Rate::from_bps).unwrap_or(rate)
 }
 
 fn read_cache(

@@ -54,6 +54,7 @@ fn xcp(counters: &XcpCounters) -> String {
 fn snoop(counters: &SnoopCounters) -> String {
     let SnoopCounters { cached, not_cached, retransmitted, timed_out, suppressed, .. } = *counters;
     let SnoopCounters { sack_hidden, yielded, flows_passed, most_held_bytes, .. } = *counters;
+    let SnoopCounters { queue_dropped, most_queued_bytes, .. } = *counters;
     line(
         "snoop",
         &[
@@ -65,7 +66,9 @@ fn snoop(counters: &SnoopCounters) -> String {
             (yielded, "losses left to the sender for congestion"),
             (not_cached, "segments without room"),
             (flows_passed, "segments of connections without room"),
+            (queue_dropped, "dropped by its full queue"),
             (most_held_bytes, "bytes held at most"),
+            (most_queued_bytes, "bytes in its queue at most"),
         ],
     )
 }
@@ -145,6 +148,16 @@ mod tests {
              link: delayed dup-ACKs nothing to do\n"
         );
         assert_eq!(stations(&Default::default()), "");
+        let paced =
+            SnoopCounters { queue_dropped: 3, most_held_bytes: 70, most_queued_bytes: 60, ..counters };
+        let far = StationReport { agents: vec![AgentReport::Snoop(paced)], arq: None };
+        let text = stations(&[far, StationReport::default()]);
+        assert!(
+            text.ends_with(
+                ", 3 dropped by its full queue, 70 bytes held at most, 60 bytes in its queue at most\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use anyhow::Context;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::{AgentConfig, StationConfig};
 use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
-use bentpipe_units::{ByteCount, Span};
+use bentpipe_units::{ByteCount, Rate, Span};
 use clap::Args;
 
 /// A packet that has not come after so many is not worth waiting for.
@@ -20,6 +20,10 @@ pub(super) struct Agents {
     #[arg(long, value_name = "CACHE", num_args = 0..=1, require_equals = true, default_missing_value = "3BDP",
           value_parser = read_cache)]
     snoop: Option<Cache>,
+    /// At which rate Snoop lets packets go to the link, a bit rate of IP packets, or off; by default 98.5% of the link's forward rate.
+    /// Those before their time wait in a queue of two bandwidth-delay products.
+    #[arg(long, value_name = "RATE|off", requires = "snoop", value_parser = read_pace)]
+    snoop_pace: Option<PaceSetting>,
     /// At the command's end third and later duplicate ACKs are held back for so long, and dropped if the hole has been
     /// filled by then.
     #[arg(long, value_name = "DELAY")]
@@ -38,11 +42,20 @@ enum Cache {
     Bdps(f64),
 }
 
+/// At which rate a Snoop lets packets go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum PaceSetting {
+    Off,
+    At(Rate),
+}
+
 impl Agents {
     /// The far end's station and the command's.
     pub(super) fn stations(&self, link: &LinkConfig) -> anyhow::Result<[StationConfig; 2]> {
         let cache = self.snoop.map(|cache| cache.size(link)).transpose()?;
-        let snoop = cache.map(|cache| AgentConfig::Snoop(SnoopConfig::with_cache(cache)));
+        let pace = self.pace(link);
+        let snoop =
+            cache.map(|cache| AgentConfig::Snoop(SnoopConfig { pace, ..SnoopConfig::with_cache(cache) }));
         let delayed = self
             .delayed_dup_acks
             .map(|delay| AgentConfig::DelayedDupAck(DelayedDupAckConfig::with_delay(delay.get())));
@@ -52,6 +65,18 @@ impl Agents {
             ..ArqConfig::for_link(link)
         });
         Ok([snoop, delayed].map(|agent| StationConfig { agents: agent.into_iter().collect(), arq }))
+    }
+}
+
+impl Agents {
+    /// Snoop's.
+    fn pace(&self, link: &LinkConfig) -> Option<Pace> {
+        let round_trip = link.forward.delay + link.reverse.delay;
+        match self.snoop_pace {
+            Some(PaceSetting::Off) => None,
+            Some(PaceSetting::At(rate)) => Some(Pace { rate, ..Pace::for_link(rate, round_trip) }),
+            None => link.forward.rate_of_packets().map(|rate| Pace::for_link(rate, round_trip)),
+        }
     }
 }
 
@@ -94,6 +119,14 @@ fn read_cache(text: &str) -> Result<Cache, String> {
     }
 }
 
+/// Reads `9.8Mbit/s` or `off`.
+fn read_pace(text: &str) -> Result<PaceSetting, String> {
+    if text == "off" {
+        return Ok(PaceSetting::Off);
+    }
+    text.parse().map(PaceSetting::At).map_err(|error| format!("{error}, or off"))
+}
+
 fn read_retransmissions(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(retransmissions @ 1..=MAX_RETRANSMISSIONS) => Ok(retransmissions),
@@ -109,7 +142,7 @@ mod tests {
     use bentpipe_link::Profile;
 
     fn agents() -> Agents {
-        Agents { snoop: None, delayed_dup_acks: None, arq: None }
+        Agents { snoop: None, snoop_pace: None, delayed_dup_acks: None, arq: None }
     }
 
     #[test]
@@ -151,6 +184,7 @@ mod tests {
         assert!(nothing.iter().all(StationConfig::is_nothing));
         let all = Agents {
             snoop: Some(Cache::Bdps(3.0)),
+            snoop_pace: None,
             delayed_dup_acks: Some("600ms".parse().unwrap()),
             arq: Some(5),
         };
@@ -158,6 +192,25 @@ mod tests {
         assert!(matches!(far.agents[..], [AgentConfig::Snoop(_)]), "{far:?}");
         assert!(matches!(near.agents[..], [AgentConfig::DelayedDupAck(_)]), "{near:?}");
         assert!(far.arq.is_some_and(|arq| arq.retransmissions == 5) && far.arq == near.arq);
+    }
+
+    #[test]
+    fn snoop_keeps_the_pace_of_the_link_unless_it_is_told_another_or_none() {
+        let pace = |snoop_pace, link: &LinkConfig| {
+            let snoop = Some(Cache::Bytes(ByteCount::new(1_000_000)));
+            let [far, _] = Agents { snoop, snoop_pace, ..agents() }.stations(link).unwrap();
+            let [AgentConfig::Snoop(snoop)] = far.agents[..] else { panic!("{far:?}") };
+            snoop.pace.map(|pace| (pace.rate.bps(), pace.queue.get()))
+        };
+        let geo = Profile::Geo.config();
+        let (rate, round_trip) = (geo.forward.rate.unwrap(), geo.forward.delay + geo.reverse.delay);
+        let expected = (rate.bps() * 985 / 1000, 2 * rate.bytes_in(round_trip));
+        assert_eq!(pace(None, &geo), Some(expected));
+        assert_eq!(pace(Some(PaceSetting::Off), &geo), None);
+        let (rate, _) = pace(read_pace("1Mbit/s").ok(), &geo).unwrap();
+        assert_eq!(rate, 1_000_000);
+        assert_eq!(pace(None, &LinkConfig::default()), None, "without a rate");
+        assert!(read_pace("of").unwrap_err().ends_with(", or off"));
     }
 
     #[test]

@@ -160,7 +160,11 @@ fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
 /// What the gateway holds of the download now.
 fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
     let [gateway, _] = scene.link.held_bytes();
-    gateway + daemon.map(Daemon::stats).map_or(0, |stats| stats.buffered + stats.snoop.held_bytes)
+    let of_daemon = |daemon: &Daemon| {
+        let stats = daemon.stats();
+        stats.buffered + stats.snoop.held_bytes + stats.snoop.queued_bytes
+    };
+    gateway + daemon.map_or(0, of_daemon)
 }
 
 /// What sits at the gateway and at the client.
@@ -179,7 +183,8 @@ fn stations(way: Way, link: &LinkConfig) -> [StationConfig; 2] {
     }
 }
 
-/// What the daemon does with the download. Snoop's cache is [`CACHE_BDPS`] of the leg.
+/// What the daemon does with the download. Snoop's cache is [`CACHE_BDPS`] of the leg, and its pace
+/// follows from the leg's rate.
 fn proxy(action: &str) -> Config {
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n\

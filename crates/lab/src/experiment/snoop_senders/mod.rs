@@ -39,6 +39,7 @@ const KEEPS: f64 = 0.9;
 /// How many times the goodput a sender must have that waits for losses to tell it of congestion.
 const GAINS: f64 = 3.0;
 const MBIT: f64 = 1e6;
+const MB: f64 = 1e6;
 
 /// A run without Snoop and one with it, with the same seed.
 type Pair = [Measured; 2];
@@ -88,6 +89,8 @@ fn cases(senders: &[Sender]) -> Vec<Case> {
 struct Compared {
     case: Case,
     goodput: [Summary; 2],
+    /// The most that Snoop held at a time, bytes.
+    held: Summary,
     /// `None` where no sender's socket has told.
     retransmissions: [Option<Summary>; 2],
     timeouts: [Option<Summary>; 2],
@@ -104,9 +107,11 @@ impl Compared {
             let values: Vec<f64> = told.map(|counts| count(counts) as f64).collect();
             Summary::of(&values)
         };
+        let held: Vec<f64> = pairs.iter().map(|[_, with]| with.held_bytes).collect();
         Self {
             case: *case,
             goodput: [0, 1].map(goodput),
+            held: Summary::of(&held).expect("an experiment has a seed"),
             retransmissions: [0, 1].map(|way| counted(way, |counts| counts.retransmissions)),
             timeouts: [0, 1].map(|way| counted(way, |counts| counts.timeouts)),
         }
@@ -173,12 +178,14 @@ impl Comparison {
         let goodput =
             |name, key: &str| Column::new(name, format!("{key}_goodput_bps")).shown_in("Mbit/s", MBIT);
         let gain = Column::new("times", "gain");
+        let held = Column::new("the most in Snoop's cache and queue", "held_bytes").shown_in("MB", MB);
         self.table(
             "Goodput over a minute",
-            vec![goodput("without Snoop", "without"), goodput("with Snoop", "with"), gain],
+            vec![goodput("without Snoop", "without"), goodput("with Snoop", "with"), gain, held],
             |compared| {
                 let [without, with] = compared.goodput.map(|value| Cell::interval(Some(value), 2));
-                vec![without, with, Cell::interval(Some(compared.gain()), 2)]
+                let gain = Cell::interval(Some(compared.gain()), 2);
+                vec![without, with, gain, Cell::interval(Some(compared.held), 2)]
             },
         )
     }

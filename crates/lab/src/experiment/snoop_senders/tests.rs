@@ -76,6 +76,9 @@ fn in_virtual_time_sender_queue_and_snoop_make_each_a_difference() {
     // Without losses and without Snoop: the two queues, and CUBIC in the first of them.
     let [short, long, cubic] = [0, 3, 6].map(|row| value(&goodput.content, row, 3));
     assert!(short < 0.8 * long && short < 0.8 * cubic, "{short} {long} {cubic}");
+    // Cache and queue have their bounds, and only where there is Snoop something is held.
+    let most = value(&goodput.content, 5, 6);
+    assert!(0.1e6 < most && most <= 5.0 * 750e3, "{most}");
     // What the link has lost there the sender has sent again: NewReno at PER 1%.
     assert!(value(&sender.content, 5, 3) > 0.0);
 }

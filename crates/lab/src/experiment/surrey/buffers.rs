@@ -15,7 +15,7 @@ pub(in super::super) const FIG4: Experiment = Experiment {
     name: "surrey-fig4",
     title: "What the gateway must hold, by packet error rate",
     source: SOURCE,
-    seeds: 10,
+    seeds: 100,
     run: fig4,
     on_kernel: None,
 };

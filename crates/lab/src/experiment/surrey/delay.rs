@@ -13,7 +13,7 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
     title: "How long to delay duplicate ACKs, by the link's round trip",
     source: SOURCE,
-    seeds: 10,
+    seeds: 100,
     run: delay,
     on_kernel: None,
 };

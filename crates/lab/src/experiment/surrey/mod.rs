@@ -80,7 +80,10 @@ impl Way {
                 "link.satellite.delayed_dup_acks={ at = \"terminal\", delay = \"1200ms\" }",
                 "link.satellite.arq={ delivery = \"immediate\", retransmissions = 3 }",
             ],
-            Way::Snoop => &["link.satellite.snoop={ at = \"gateway\" }"],
+            // The paper's: it sends again once, at once, and whatever has been lost.
+            Way::Snoop => &[
+                "link.satellite.snoop={ at = \"gateway\", copies = 1, pace = \"off\", hide_congestion = true }",
+            ],
         }
     }
 

@@ -16,7 +16,7 @@ pub(in super::super) const FIG3: Experiment = Experiment {
     name: "surrey-fig3",
     title: "The sender's window with split SACK and with Snoop",
     source: SOURCE,
-    seeds: 10,
+    seeds: 100,
     run: fig3,
     on_kernel: None,
 };
