@@ -81,6 +81,10 @@ pub struct Report {
     pub rtt: Option<Duration>,
     /// The shortest round trip that it knows.
     pub min_rtt: Option<Duration>,
+    /// By how much the way to the receiver alone has become longer than the shortest that is known, as the receiver's timestamps tell
+    /// (RFC 7323 §3, RFC 6817 §3.4.1); nothing where there are none. The rest of what a round trip has become longer
+    /// by, acknowledgements wait on their way back.
+    pub forward: Option<Duration>,
     /// Its window, not its rate, holds it back.
     pub window_limited: bool,
     /// There is something to send, and its receiver has room for it: it would have more. One that waits for acknowledgements only
@@ -123,6 +127,8 @@ pub struct Sharer {
     last_tick: Option<Time>,
     /// When something last arrived, or nothing was on its way.
     last_progress: Time,
+    /// How long acknowledgements wait on their way back.
+    way_back: Duration,
     /// The path has become longer by this, as far as round trips that do not shrink with the queue tell.
     grown: Duration,
     /// Since when a queue stands.
@@ -173,6 +179,7 @@ impl Sharer {
             flows: HashMap::new(),
             last_tick: None,
             last_progress: Time::ZERO,
+            way_back: Duration::ZERO,
             grown: Duration::ZERO,
             queued_since: None,
             newcomers,
@@ -194,7 +201,7 @@ impl Sharer {
             self.last_progress = now;
         }
         let silent = (now - self.last_progress).as_secs_f64();
-        let outage = silent > OUTAGE * (self.standing.rtt + self.standing.queue).as_secs_f64();
+        let outage = silent > OUTAGE * self.round_trip().as_secs_f64();
         if outage || self.standing.outage || self.standing.active == 0 {
             // What was measured before says nothing about what comes after.
             let round_trips = if outage || self.standing.outage { AFTERMATH } else { 1 };
@@ -254,6 +261,11 @@ impl Sharer {
         delivered > 0
     }
 
+    /// With what waits in queues, of both directions.
+    fn round_trip(&self) -> Duration {
+        self.standing.rtt + self.standing.queue + self.way_back
+    }
+
     /// Nothing is decided for so many round trips.
     fn restart_measurements(&mut self, now: Time, round_trips: u32, reports: &[Report]) {
         self.round.clear();
@@ -267,19 +279,23 @@ impl Sharer {
 
     /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
     fn observe(&mut self, now: Time, reports: &[Report]) {
-        let recent = self.standing.rtt + self.standing.queue + STALE;
-        let (mut sum, mut above, mut shortest) = (0.0, 0.0, 0.0);
+        let recent = self.round_trip() + STALE;
+        let (mut sum, mut above, mut shortest, mut back) = (0.0, 0.0, 0.0, 0.0);
         for report in reports.iter().filter(|report| report.in_flight && report.at + recent >= now) {
             if let (Some(rtt), Some(least)) = (report.rtt, report.min_rtt) {
                 let weight = self.flows.get(&report.id).map_or(0.0, |flow| flow.rate).max(1.0);
                 let delayed = if weight < SPARSE { DELAYED_ACK } else { Duration::ZERO };
+                let beyond = rtt.saturating_sub(least);
+                let forward = report.forward.unwrap_or(beyond).min(beyond);
                 sum += weight;
-                above += weight * rtt.saturating_sub(least).saturating_sub(delayed).as_secs_f64();
+                above += weight * forward.saturating_sub(delayed).as_secs_f64();
+                back += weight * (beyond - forward).as_secs_f64();
                 shortest += weight * least.as_secs_f64();
             }
         }
         if sum > 0.0 {
             let above = Duration::from_secs_f64(above / sum);
+            self.way_back = Duration::from_secs_f64(back / sum);
             self.grown = self.grown.min(above);
             self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
             self.standing.queue = above - self.grown;

@@ -151,6 +151,7 @@ impl Sender {
             in_flight: self.in_flight,
             rtt: span(self.rtt),
             min_rtt: span(self.min_rtt),
+            forward: None,
             window_limited: false,
             hungry: true,
         }
@@ -371,6 +372,7 @@ mod arbitrary {
                     in_flight,
                     rtt,
                     min_rtt,
+                    forward: rtt.filter(|_| id % 2 == 0),
                     window_limited,
                     hungry: weight % 2 == 0,
                 }
@@ -416,6 +418,7 @@ fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
         in_flight: true,
         rtt: None,
         min_rtt: None,
+        forward: None,
         window_limited: false,
         hungry,
     };
