@@ -46,6 +46,9 @@ const DRAINING: f64 = 0.92;
 /// What is left at least of the estimate when it is lowered. A link that carries less than that is found by the next decisions, a round
 /// trip apart; a moment that was misunderstood, as after an outage, has not cost everything.
 const STEP: f64 = 0.25;
+/// An estimate below this part of what the link has once carried was lowered, or misunderstood. When nothing has been amiss for so many
+/// round trips, the link is asked once whether it still carries that much.
+const APPEAL: (f64, u32) = (0.75, 2);
 /// Nothing is lower, bytes per second.
 const FLOOR: f64 = 100.0;
 
@@ -66,6 +69,10 @@ pub(super) struct Capacity {
     blamed: Option<(f64, f64)>,
     /// Since when a queue stands, and how long it was then.
     standing: Option<(Time, Duration)>,
+    /// What has been sent without a queue, and has arrived but for the usual losses; until that is asked for again.
+    proven: f64,
+    /// Since when nothing has been amiss.
+    calm_since: Option<Time>,
 }
 
 /// What is seen of the link.
@@ -98,6 +105,8 @@ impl Capacity {
             usual_loss: 0.0,
             blamed: None,
             standing: None,
+            proven: 0.0,
+            calm_since: None,
         }
     }
 
@@ -121,7 +130,7 @@ impl Capacity {
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
-        (self.grown_from, self.standing) = (None, None);
+        (self.grown_from, self.standing, self.calm_since) = (None, None, None);
     }
 
     /// Takes in what is seen. True where the queue is none: it does not shrink however little is sent.
@@ -147,9 +156,12 @@ impl Capacity {
         } else if rates.whole {
             self.judge_growth(rates, loss, seen);
             if seen.queue <= NOISE {
+                self.prove(rates, seen);
                 self.grow(rates, seen);
+                return false;
             }
         }
+        self.calm_since = None;
         false
     }
 
@@ -210,6 +222,21 @@ impl Capacity {
         let packets = |bytes_per_second: f64| bytes_per_second * rtt.as_secs_f64() / PACKET;
         let expected = packets(rates.lost + rates.delivered) * (self.usual_loss + margin);
         packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
+    }
+
+    /// What nothing is amiss with the link carries. What it has carried before it is asked for again, but once: if it fails, only
+    /// small steps lead there.
+    fn prove(&mut self, rates: Rates, seen: &Observation) {
+        if rates.delivered + rates.lost >= 0.9 * self.estimate {
+            self.proven = self.proven.max(self.estimate);
+        }
+        let calm_since = *self.calm_since.get_or_insert(seen.now);
+        if self.estimate < APPEAL.0 * self.proven && seen.wanted && seen.now - calm_since >= APPEAL.1 * seen.rtt {
+            self.grown_from = Some(self.estimate);
+            self.estimate = std::mem::take(&mut self.proven);
+            self.calm_since = None;
+            self.hold_until = seen.now + 3 * seen.rtt / 2 + SETTLED;
+        }
     }
 
     fn grow(&mut self, rates: Rates, seen: &Observation) {
