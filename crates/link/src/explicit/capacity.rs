@@ -231,7 +231,10 @@ impl Capacity {
             self.proven = self.proven.max(self.estimate);
         }
         let calm_since = *self.calm_since.get_or_insert(seen.now);
-        if self.estimate < APPEAL.0 * self.proven && seen.wanted && seen.now - calm_since >= APPEAL.1 * seen.rtt {
+        if self.estimate < APPEAL.0 * self.proven
+            && seen.wanted
+            && seen.now - calm_since >= APPEAL.1 * seen.rtt
+        {
             self.grown_from = Some(self.estimate);
             self.estimate = std::mem::take(&mut self.proven);
             self.calm_since = None;

@@ -27,8 +27,17 @@ impl Observer for Received {
     fn received(&mut self, _now: Time, flow: usize, bytes: u64) {
         self.0[flow].push(bytes);
     }
-    fn queue(&mut self, _now: Time, link: usize, forward: bool, backlog: ByteCount, _: &bentpipe_link::Counters) {
-        if !forward && link == 0 { self.1.push(backlog.get() * 8 / 10_000) }
+    fn queue(
+        &mut self,
+        _now: Time,
+        link: usize,
+        forward: bool,
+        backlog: ByteCount,
+        _: &bentpipe_link::Counters,
+    ) {
+        if !forward && link == 0 {
+            self.1.push(backlog.get() * 8 / 10_000)
+        }
     }
 }
 
@@ -50,7 +59,8 @@ fn scene(downloads: &str, outage: f64) -> Scenario {
     scenario.duration = Duration::from_secs(100);
     scenario.sample_interval = Duration::from_secs(1);
     let weight = std::num::NonZeroU32::MIN;
-    let explicit = Config { congestion: Algorithm::Explicit { weight }, lost_retransmissions: true, ..Config::linux() };
+    let explicit =
+        Config { congestion: Algorithm::Explicit { weight }, lost_retransmissions: true, ..Config::linux() };
     for _ in 0..UPLOADS {
         scenario.flows.push(flow(&scenario, None, explicit));
     }
@@ -67,13 +77,19 @@ fn scene(downloads: &str, outage: f64) -> Scenario {
 #[test]
 fn explore() {
     for downloads in ["cubic", "new-reno", "hybla", "bbr"] {
-        if downloads.parse::<Algorithm>().is_err() { println!("no {downloads}"); continue }
+        if downloads.parse::<Algorithm>().is_err() {
+            println!("no {downloads}");
+            continue;
+        }
         for outage in [0.0, 3.0, 8.0] {
             let mut received = Received::default();
             run(&scene(downloads, outage), 1, &mut received);
             println!("{downloads} outage {outage}");
             for (name, flows) in [("up", 0..2), ("down", 2..6)] {
-                let line: Vec<_> = (0..95).step_by(5).map(|at| format!("{:.1}", received.mbps(flows.clone(), at, at + 5))).collect();
+                let line: Vec<_> = (0..95)
+                    .step_by(5)
+                    .map(|at| format!("{:.1}", received.mbps(flows.clone(), at, at + 5)))
+                    .collect();
                 println!("  {name} {}", line.join(" "));
             }
             println!("  q {:?}", &received.1[20..90]);
