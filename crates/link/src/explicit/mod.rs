@@ -129,6 +129,9 @@ pub struct Sharer {
     last_progress: Time,
     /// How long acknowledgements wait on their way back.
     way_back: Duration,
+    /// By how much that has changed since the beginning, seconds: `way_back` is what it is beyond the shortest round trip, and
+    /// changes with that too.
+    returning: f64,
     /// The path has become longer by this, as far as round trips that do not shrink with the queue tell.
     grown: Duration,
     /// Since when a queue stands.
@@ -158,6 +161,8 @@ struct Flow {
     active: bool,
     last_active: Time,
     seen: u64,
+    /// The round trip without the queue of the way to the receiver, when it was last measured.
+    returning: Option<Duration>,
 }
 
 impl Sharer {
@@ -180,6 +185,7 @@ impl Sharer {
             last_tick: None,
             last_progress: Time::ZERO,
             way_back: Duration::ZERO,
+            returning: 0.0,
             grown: Duration::ZERO,
             queued_since: None,
             newcomers,
@@ -242,6 +248,7 @@ impl Sharer {
                 might: 0.0,
                 active: report.in_flight,
                 seen: self.ticks,
+                returning: None,
             };
             let flow = self.flows.entry(report.id).or_insert(fresh);
             // Another connection under the same number.
@@ -257,7 +264,7 @@ impl Sharer {
         }
         let ticks = self.ticks;
         self.flows.retain(|_, flow| flow.seen == ticks);
-        self.round.add(now, [sent, delivered, lost], self.standing.rtt);
+        self.round.add(now, [sent, delivered, lost], self.returning, self.standing.rtt);
         delivered > 0
     }
 
@@ -280,22 +287,27 @@ impl Sharer {
     /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
     fn observe(&mut self, now: Time, reports: &[Report]) {
         let recent = self.round_trip() + STALE;
-        let (mut sum, mut above, mut shortest, mut back) = (0.0, 0.0, 0.0, 0.0);
+        let (mut sum, mut above, mut shortest, mut back, mut later) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for report in reports.iter().filter(|report| report.in_flight && report.at + recent >= now) {
             if let (Some(rtt), Some(least)) = (report.rtt, report.min_rtt) {
-                let weight = self.flows.get(&report.id).map_or(0.0, |flow| flow.rate).max(1.0);
+                let Some(flow) = self.flows.get_mut(&report.id) else { continue };
+                let weight = flow.rate.max(1.0);
                 let delayed = if weight < SPARSE { DELAYED_ACK } else { Duration::ZERO };
                 let beyond = rtt.saturating_sub(least);
                 let forward = report.forward.unwrap_or(beyond).min(beyond);
                 sum += weight;
                 above += weight * forward.saturating_sub(delayed).as_secs_f64();
                 back += weight * (beyond - forward).as_secs_f64();
+                let returning = rtt.saturating_sub(forward);
+                let before = flow.returning.replace(returning).unwrap_or(returning);
+                later += weight * (returning.as_secs_f64() - before.as_secs_f64());
                 shortest += weight * least.as_secs_f64();
             }
         }
         if sum > 0.0 {
             let above = Duration::from_secs_f64(above / sum);
             self.way_back = Duration::from_secs_f64(back / sum);
+            self.returning += later / sum;
             self.grown = self.grown.min(above);
             self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
             self.standing.queue = above - self.grown;
