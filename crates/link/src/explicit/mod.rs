@@ -276,7 +276,7 @@ impl Sharer {
     /// Nothing is decided for so many round trips.
     fn restart_measurements(&mut self, now: Time, round_trips: u32, reports: &[Report]) {
         self.round.clear();
-        self.capacity.hold(now + round_trips * self.standing.rtt);
+        self.capacity.hold(now + round_trips * self.round_trip());
         for report in reports {
             if let Some(flow) = self.flows.get_mut(&report.id) {
                 (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);

@@ -274,6 +274,54 @@ mod tests {
         assert_eq!(explicit.round_trips().map(|rtts| (rtts.recent, rtts.shortest)), Some((ms(200), ms(200))));
     }
 
+    /// Acknowledgements each 100 ms, whose receiver counts so many ticks in a millisecond; with the waits of both ways.
+    fn acks(explicit: &mut Explicit, ticks: f64, waits: impl IntoIterator<Item = [u64; 2]>) {
+        for (step, [out, back]) in waits.into_iter().enumerate() {
+            let now = 1_000 + 100 * step as u64;
+            let timestamp = ticks * (now - back) as f64;
+            explicit.on_timestamp(Time::ZERO + ms(now), (timestamp as u32).wrapping_sub(50_000));
+            ack(explicit, now, 600 + out + back);
+        }
+    }
+
+    #[test]
+    fn timestamps_tell_the_queue_of_the_way_out_from_that_of_the_way_back() {
+        let told = |out: u64, back: u64| {
+            let mut explicit = explicit();
+            acks(&mut explicit, 1.0, std::iter::repeat_n([0, 0], 50).chain([[out, back]]));
+            explicit.round_trips().map(|rtts| (rtts.recent, rtts.forward, rtts.way_back()))
+        };
+        for (out, back) in [(0, 0), (70, 0), (0, 500), (70, 500)] {
+            assert_eq!(
+                told(out, back),
+                Some((ms(600 + out + back), Some(ms(out)), ms(back))),
+                "{out} and {back}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_does_not_count_milliseconds_tells_nothing() {
+        for ticks in [0.002, 0.1, 0.25, 10.0, 1000.0] {
+            let mut explicit = explicit();
+            acks(&mut explicit, ticks, std::iter::repeat_n([0, 0], 80).chain([[70, 0]]));
+            let told = explicit.round_trips().unwrap();
+            assert_eq!(
+                (told.forward, told.way_back()),
+                (None, Duration::ZERO),
+                "{ticks} ticks in a millisecond"
+            );
+        }
+    }
+
+    #[test]
+    fn the_window_has_room_for_what_waits_on_its_way_back() {
+        let mut explicit = explicit();
+        explicit.set_rate(Some(Rate::mbps(8)));
+        acks(&mut explicit, 1.0, std::iter::repeat_n([0, 0], 10).chain([[0, 900]]));
+        assert_eq!(explicit.cwnd(), 1_000 * (1500 + 375 + 20) + 4 * MSS);
+    }
+
     #[test]
     fn a_loss_changes_nothing_and_a_timeout_leaves_one_segment_until_something_is_heard() {
         let mut explicit = explicit();
