@@ -69,6 +69,8 @@ pub(super) struct Capacity {
     blamed: Option<(f64, f64)>,
     /// Since when a queue stands, and how long it was then.
     standing: Option<(Time, Duration)>,
+    /// Since when it is not longer, and how long it was then.
+    longest: Option<(Time, Duration)>,
     /// What has been sent without a queue, and has arrived but for the usual losses; until that is asked for again.
     proven: f64,
     /// Since when nothing has been amiss.
@@ -105,6 +107,7 @@ impl Capacity {
             usual_loss: 0.0,
             blamed: None,
             standing: None,
+            longest: None,
             proven: 0.0,
             calm_since: None,
         }
@@ -130,7 +133,7 @@ impl Capacity {
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
-        (self.grown_from, self.standing, self.calm_since) = (None, None, None);
+        (self.grown_from, self.standing, self.longest, self.calm_since) = (None, None, None, None);
     }
 
     /// Takes in what is seen. True where the queue is none: it does not shrink however little is sent.
@@ -167,17 +170,23 @@ impl Capacity {
 
     fn is_no_queue(&mut self, seen: &Observation, high: Duration) -> bool {
         if seen.queue <= high {
-            self.standing = None;
+            (self.standing, self.longest) = (None, None);
             return false;
         }
-        let (since, then) = *self.standing.get_or_insert((seen.now, seen.queue));
+        self.standing.get_or_insert((seen.now, seen.queue));
+        // It goes on growing for as long as it takes to see it.
+        let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
+        if seen.queue > then + NOISE {
+            self.longest = Some((seen.now, seen.queue));
+            return false;
+        }
         if seen.now - since < PATIENCE * (seen.rtt + then) {
             return false;
         }
         let sent = seen.rates.map_or(self.estimate, |rates| rates.sent);
         let stays = seen.queue > then / 2 && sent < DRAINING * self.estimate;
         if stays || seen.queue < then / 2 {
-            self.standing = None;
+            (self.standing, self.longest) = (None, None);
         }
         stays
     }
