@@ -105,3 +105,35 @@ impl Moment {
         (span + first.returning - self.returning).max(span / 8.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Acknowledgements come further apart while the way back fills, and closer while it empties.
+    #[test]
+    fn what_has_arrived_is_counted_by_when_it_did() {
+        const TICK: Duration = Duration::from_millis(20);
+        const RTT: Duration = Duration::from_millis(600);
+        for longer_by_a_second in [0.0, 0.5, -1.0] {
+            let (mut round, mut now, mut returning) = (Round::default(), Time::ZERO, 0.0);
+            for _ in 0..60 {
+                now += TICK;
+                let later = longer_by_a_second * TICK.as_secs_f64();
+                returning += later;
+                let bytes = (1e6 * (TICK.as_secs_f64() - later)) as u64;
+                round.add(now, [20_000, bytes, bytes / 10], returning, RTT);
+            }
+            let rates = round.rates(RTT).unwrap();
+            let carried = round.carried_since(Time::ZERO, RTT).unwrap();
+            for (found, expected) in
+                [(rates.sent, 1e6), (rates.delivered, 1e6), (rates.lost, 1e5), (carried, 1e6)]
+            {
+                assert!(
+                    (found / expected - 1.0).abs() < 1e-3,
+                    "{longer_by_a_second}: {found}, not {expected}"
+                );
+            }
+        }
+    }
+}
