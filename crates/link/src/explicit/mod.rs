@@ -284,8 +284,8 @@ impl Sharer {
         }
     }
 
-    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
-    fn observe(&mut self, now: Time, reports: &[Report]) {
+    /// The round trip and what waits in the queues of both ways, as those see it who have heard something in the last round trip.
+    fn measure_queues(&mut self, now: Time, reports: &[Report]) {
         let recent = self.round_trip() + STALE;
         let (mut sum, mut above, mut shortest, mut back, mut later) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for report in reports.iter().filter(|report| report.in_flight && report.at + recent >= now) {
@@ -312,6 +312,11 @@ impl Sharer {
             self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
             self.standing.queue = above - self.grown;
         }
+    }
+
+    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
+    fn observe(&mut self, now: Time, reports: &[Report]) {
+        self.measure_queues(now, reports);
         let wanted = self.claims.iter().any(Claim::is_greedy);
         let Standing { rtt, queue, .. } = self.standing;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
