@@ -84,6 +84,9 @@ pub struct Flow {
     pub rtt: Option<Duration>,
     /// The shortest round trip of the last 15 to 30 s.
     pub min_rtt: Option<Duration>,
+    /// By how much the way to the receiver alone is longer in the last moment than the shortest of the last 15 to 30 s, as its
+    /// timestamps tell (RFC 7323 §3); `None` where there are none, or where they do not count milliseconds.
+    pub forward: Option<Duration>,
     /// The window, not the rate, holds it back.
     pub window_limited: bool,
     /// There is something to send, and its receiver has room for it.
@@ -144,13 +147,15 @@ struct SlotEntry {
     weight: AtomicU32,
     window_limited: AtomicU32,
     hungry: AtomicU32,
+    forward_us: AtomicU32,
+    _reserved: AtomicU32,
 }
 
 // SAFETY: atomics, 24 bytes.
 unsafe impl Shared for LegEntry {}
 // SAFETY: an atomic, 8 bytes.
 unsafe impl Shared for Owner {}
-// SAFETY: atomics, 72 bytes.
+// SAFETY: atomics, 80 bytes.
 unsafe impl Shared for SlotEntry {}
 
 /// The copy of this process, if one is in use.
@@ -273,6 +278,9 @@ impl SlotEntry {
             in_flight: word(&self.in_flight),
             rtt: span(&self.rtt_us),
             min_rtt: span(&self.min_rtt_us),
+            forward: Some(word(&self.forward_us))
+                .filter(|&us| us != u32::MAX)
+                .map(|us| Duration::from_micros(us.into())),
             window_limited: word(&self.window_limited) != 0,
             hungry: word(&self.hungry) != 0,
         }

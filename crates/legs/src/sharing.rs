@@ -239,6 +239,7 @@ fn report(flow: &Flow) -> Report {
         in_flight: flow.in_flight > 0,
         rtt: flow.rtt,
         min_rtt: flow.min_rtt,
+        forward: flow.forward,
         window_limited: flow.window_limited,
         hungry: flow.hungry,
     }

@@ -1,4 +1,4 @@
-//! Explicit rates as users meet them: crowds.
+//! Explicit rates as users meet them: crowds, weights, a way back that is full.
 
 mod common;
 
@@ -133,5 +133,64 @@ fn weights_hold_in_the_next_process() {
         while shares(Duration::from_secs(1)).contains(&0.0) {
             assert!(start.elapsed() < PATIENCE, "somebody stands still");
         }
+    });
+}
+
+/// The bytes that transfers have carried so far.
+fn carried(transfers: &[AtomicU64]) -> u64 {
+    transfers.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+}
+
+/// Waits until these transfers have so much of the link in three seconds, and says how much it is.
+fn wait_for_share(what: &str, transfers: &[AtomicU64], least: f64, patience: Duration) -> f64 {
+    let start = Instant::now();
+    loop {
+        let (before, since) = (carried(transfers), Instant::now());
+        thread::sleep(Duration::from_secs(3));
+        let bytes = (carried(transfers) - before) as f64;
+        let share = bytes / RATE.bytes_in(Duration::from_secs(1)) as f64 / since.elapsed().as_secs_f64();
+        println!("{what}: {share:.2} of the link, {:.0?} after", start.elapsed());
+        if share > least {
+            return share;
+        }
+        assert!(start.elapsed() < patience, "{what}: {share} of the link, not {least}");
+    }
+}
+
+/// Acknowledgements that wait behind downloads are no queue of the uploads, neither before an outage nor after it.
+#[test]
+fn uploads_keep_their_rates_where_the_way_back_is_full() {
+    let direction =
+        DirectionConfig { rate: Some(RATE), delay: Duration::from_millis(300), ..Default::default() };
+    let Some(net) = network_over(&LinkConfig { forward: direction.clone(), reverse: direction }) else {
+        return;
+    };
+    let leg = format!("[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"600ms\"\n");
+    let _daemon = net.try_daemon(&leg).unwrap();
+    let listener = net.listen(SERVER[0]);
+    let uploads = Open([net.connection(&listener), net.connection(&listener)]);
+    let downloads = [(); 2].map(|()| Open([net.connection(&listener), net.connection(&listener)]));
+    let (up, down) = (<[AtomicU64; 2]>::default(), <[AtomicU64; 4]>::default());
+    thread::scope(|scope| {
+        // Who fails lets the threads come to their ends, too.
+        let (uploads, downloads) = (uploads, downloads);
+        let transfer = |mut from: TcpStream, to: TcpStream, bytes| {
+            scope.spawn(move || while from.write_all(&[7; 1 << 16]).is_ok() {});
+            scope.spawn(move || count(to, bytes));
+        };
+        for ((client, server), bytes) in uploads.0.iter().zip(&up) {
+            transfer(client.try_clone().unwrap(), server.try_clone().unwrap(), bytes);
+        }
+        let before = wait_for_share("uploads alone", &up, 0.7, PATIENCE);
+        for ((client, server), bytes) in downloads.iter().flat_map(|open| &open.0).zip(&down) {
+            transfer(server.try_clone().unwrap(), client.try_clone().unwrap(), bytes);
+        }
+        wait_for_share("downloads", &down, 0.6, PATIENCE);
+        let link = net.link.as_ref().unwrap();
+        link.set_outage(true);
+        thread::sleep(Duration::from_secs(3));
+        link.set_outage(false);
+        wait_for_share("downloads after the outage", &down, 0.6, 2 * PATIENCE);
+        wait_for_share("uploads after the outage", &up, before / 2.0, PATIENCE);
     });
 }

@@ -510,6 +510,9 @@ impl Endpoint {
             Some((offset_of(initial, first, ack)?, offset_of(initial, end, ack)?))
         });
         self.note_feedback(now, segment, ack >= una);
+        if let Some(timestamps) = segment.timestamps.filter(|_| self.timestamps) {
+            self.sender.congestion.on_timestamp(now, timestamps.value);
+        }
         self.sender.on_ack(now, ack, blocks, duplicate, echo);
         true
     }

@@ -7,7 +7,8 @@
  * (bentpipe_link::explicit), and this program carries it out:
  *
  *     pacing rate = the payload's part of the rate that the controller has written
- *     W           = rate * (RTT + a quarter + 20 ms), the RTT at most twice the shortest
+ *     W           = rate * (RTT + a quarter + 20 ms), the RTT at most twice the shortest and what acknowledgements
+ *                   wait on their way back
  *
  * A loss changes nothing: it says that a segment must be sent again, not that the rate was wrong. After a retransmission
  * timeout the kernel sends one segment at a time; the first acknowledgement says that the path is back, and the whole
@@ -31,6 +32,11 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define MIN_RTT_EPOCH_US (15 * USEC_PER_SEC)
 /* The round trip that is reported is the shortest of so long: a delayed acknowledgement makes single ones long. */
 #define RECENT_US 50000
+
+/* Receivers' clocks that count milliseconds differ from ours by less than this part of what passes. */
+#define TICKS 16
+/* Nothing is known of the way to the receiver alone. */
+#define UNKNOWN (~0U)
 
 /* What user space says of a socket before it connects or listens; accepted sockets get a copy. */
 struct membership {
@@ -66,9 +72,11 @@ struct slot {
 	u32 weight;
 	u32 window_limited; /* the window, not the pacing, holds it back */
 	u32 hungry;         /* there is something to send that its rate alone holds back */
+	u32 forward_us;     /* by how much the way to the receiver is longer than the shortest of the last 15 to 30 s */
+	u32 reserved;
 };
 
-_Static_assert(sizeof(struct slot) == 72 && sizeof(struct leg) == 24, "user space counts on it");
+_Static_assert(sizeof(struct slot) == 80 && sizeof(struct leg) == 24, "user space counts on it");
 
 struct explicit {
 	u64 epoch_us;     /* when the next epoch of the shortest round trip begins */
@@ -80,6 +88,12 @@ struct explicit {
 	u32 before_us;    /* of the epoch before */
 	u32 recent_rtt_us; /* of this `recent`, 0: none */
 	u32 member;       /* user space has said which leg it belongs to */
+	/* The way to the receiver by two clocks: right but for their difference, modulo 2^32, and odd; 0: none. */
+	u32 min_forward_us;    /* of this epoch */
+	u32 forward_before_us; /* of the epoch before */
+	u32 recent_forward_us; /* of this `recent` */
+	u32 first_age_us;      /* of the first acknowledgement */
+	u64 first_us;          /* when that came, 0: none yet */
 };
 
 _Static_assert(sizeof(struct explicit) <= 104, "the kernel keeps 104 bytes for a congestion control");
@@ -158,6 +172,7 @@ static void take_slot(struct sock *sk, struct explicit *e)
 			return;
 		if (__sync_val_compare_and_swap(owner, 0, (u64)sk) == 0) {
 			__builtin_memset(slot, 0, sizeof(*slot));
+			slot->forward_us = UNKNOWN;
 			e->slot = key + 1;
 			return;
 		}
@@ -196,8 +211,15 @@ static u64 rate_of(const struct explicit *e, const struct slot *slot)
 static void obey(struct sock *sk, struct tcp_sock *tp, const struct explicit *e, const struct slot *slot)
 {
 	u64 shortest_us = shortest_rtt_us(e);
-	/* With the queue, up to twice the shortest: that is for the rate to answer, and the path may have become longer. */
-	u64 rtt_us = min_u64(max_u64(slot ? slot->rtt_us : 0, shortest_us), 2 * shortest_us);
+	/*
+	 * With the queue, up to twice the shortest: that is for the rate to answer, and the path may have become longer. What
+	 * acknowledgements wait on their way back no rate can answer, and it counts in full.
+	 */
+	u64 recent_us = max_u64(slot ? slot->rtt_us : 0, shortest_us);
+	u64 beyond_us = recent_us - shortest_us;
+	u64 queue_us = min_u64(min_u64(slot ? slot->forward_us : 0, beyond_us), shortest_us);
+	u64 back_us = slot && slot->forward_us != UNKNOWN ? beyond_us - min_u64(slot->forward_us, beyond_us) : 0;
+	u64 rtt_us = shortest_us + queue_us + back_us;
 	u64 mss = max_u64(tp->mss_cache, 1);
 	u64 rate = rate_of(e, slot) * mss / (mss + header_length(sk, tp));
 
@@ -211,23 +233,63 @@ static void obey(struct sock *sk, struct tcp_sock *tp, const struct explicit *e,
 	tp->snd_cwnd = max_u64(window, 1);
 }
 
-static void follow_rtt(struct explicit *e, struct slot *slot, u64 now_us, s64 rtt_us)
+static u32 shorter_way(u32 a, u32 b)
+{
+	if (!a || !b)
+		return a | b;
+	return (s32)(a - b) < 0 ? a : b;
+}
+
+/* What has come was sent by a clock that shows `timestamp`, and answers what was sent `rtt_us` ago by ours (RFC 6817 3.4.1). */
+static void follow_way(struct explicit *e, u64 now_us, u32 rtt_us, u32 timestamp)
+{
+	u32 age_us = (u32)now_us - timestamp * 1000;
+
+	if (!timestamp)
+		return;
+	if (!e->first_us) {
+		e->first_us = now_us;
+		e->first_age_us = age_us;
+	}
+	/* Acknowledgements can wait for a round trip at most. By more than that, the receiver's clock has other ticks. */
+	s32 differs = age_us - e->first_age_us;
+	u64 most = rtt_us + (now_us - e->first_us) / TICKS;
+	if ((u64)(differs < 0 ? -(s64)differs : differs) > most) {
+		e->min_forward_us = e->forward_before_us = e->recent_forward_us = 0;
+		return;
+	}
+	u32 forward_us = (rtt_us - age_us) | 1;
+	e->min_forward_us = shorter_way(e->min_forward_us, forward_us);
+	e->recent_forward_us = shorter_way(e->recent_forward_us, forward_us);
+}
+
+static u32 forward_of(const struct explicit *e)
+{
+	u32 least = shorter_way(e->min_forward_us, e->forward_before_us);
+
+	return e->recent_forward_us ? e->recent_forward_us - least : UNKNOWN;
+}
+
+static void follow_rtt(struct explicit *e, struct slot *slot, u64 now_us, s64 rtt_us, u32 timestamp)
 {
 	if (rtt_us <= 0)
 		return;
 	if (now_us >= e->epoch_us) {
 		e->before_us = e->min_rtt_us;
-		e->min_rtt_us = 0;
+		e->forward_before_us = e->min_forward_us;
+		e->min_rtt_us = e->min_forward_us = 0;
 		e->epoch_us = now_us + MIN_RTT_EPOCH_US;
 	}
 	if (!e->min_rtt_us || rtt_us < e->min_rtt_us)
 		e->min_rtt_us = rtt_us;
 	if (!e->recent_rtt_us || rtt_us < e->recent_rtt_us)
 		e->recent_rtt_us = rtt_us;
+	follow_way(e, now_us, rtt_us, timestamp);
 	if (slot && now_us >= e->recent_us) {
 		slot->rtt_us = e->recent_rtt_us;
 		slot->min_rtt_us = shortest_rtt_us(e);
-		e->recent_rtt_us = 0;
+		slot->forward_us = forward_of(e);
+		e->recent_rtt_us = e->recent_forward_us = 0;
 		e->recent_us = now_us + RECENT_US;
 	}
 }
@@ -270,7 +332,7 @@ void BPF_PROG(explicit_init, struct sock *sk)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 	struct slot *slot = slot_of(e);
 	/* The handshake has measured the round trip, unless its SYN was repeated. */
-	follow_rtt(e, slot, tp->tcp_mstamp, tp->srtt_us >> 3);
+	follow_rtt(e, slot, tp->tcp_mstamp, tp->srtt_us >> 3, 0);
 	if (slot)
 		report(sk, tp, e, slot);
 	obey(sk, tp, e, slot);
@@ -295,7 +357,7 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 	struct explicit *e = tcp_private(sk);
 	struct slot *slot = slot_of(e);
 
-	follow_rtt(e, slot, tp->tcp_mstamp, rs->rtt_us);
+	follow_rtt(e, slot, tp->tcp_mstamp, rs->rtt_us, tp->rx_opt.rcv_tsval);
 	if (slot)
 		report(sk, tp, e, slot);
 	obey(sk, tp, e, slot);

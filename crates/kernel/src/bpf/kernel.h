@@ -28,6 +28,7 @@ typedef __u32 __wsum;
 typedef __u8 u8;
 typedef __u32 u32;
 typedef __u64 u64;
+typedef __s32 s32;
 typedef __s64 s64;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -67,7 +68,12 @@ struct minmax {
 	struct minmax_sample s[3];
 };
 
+struct tcp_options_received {
+	u32 rcv_tsval; /* the other side's timestamp, of the segment that is being taken; 0: none */
+};
+
 struct tcp_sock {
+	struct tcp_options_received rx_opt;
 	unsigned short tcp_header_len; /* of a segment without SACK blocks */
 	u64 bytes_sent;                /* payload, retransmissions included */
 	u32 snd_cwnd;

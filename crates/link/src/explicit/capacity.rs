@@ -46,6 +46,9 @@ const DRAINING: f64 = 0.92;
 /// What is left at least of the estimate when it is lowered. A link that carries less than that is found by the next decisions, a round
 /// trip apart; a moment that was misunderstood, as after an outage, has not cost everything.
 const STEP: f64 = 0.25;
+/// An estimate below this part of what the link has once carried was lowered, or misunderstood. When nothing has been amiss for so many
+/// round trips, the link is asked once whether it still carries that much.
+const APPEAL: (f64, u32) = (0.75, 2);
 /// Nothing is lower, bytes per second.
 const FLOOR: f64 = 100.0;
 
@@ -66,6 +69,12 @@ pub(super) struct Capacity {
     blamed: Option<(f64, f64)>,
     /// Since when a queue stands, and how long it was then.
     standing: Option<(Time, Duration)>,
+    /// Since when it is not longer, and how long it was then.
+    longest: Option<(Time, Duration)>,
+    /// What has been sent without a queue, and has arrived but for the usual losses; until that is asked for again.
+    proven: f64,
+    /// Since when nothing has been amiss.
+    calm_since: Option<Time>,
 }
 
 /// What is seen of the link.
@@ -98,6 +107,9 @@ impl Capacity {
             usual_loss: 0.0,
             blamed: None,
             standing: None,
+            longest: None,
+            proven: 0.0,
+            calm_since: None,
         }
     }
 
@@ -121,7 +133,7 @@ impl Capacity {
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
-        (self.grown_from, self.standing) = (None, None);
+        (self.grown_from, self.standing, self.longest, self.calm_since) = (None, None, None, None);
     }
 
     /// Takes in what is seen. True where the queue is none: it does not shrink however little is sent.
@@ -147,25 +159,34 @@ impl Capacity {
         } else if rates.whole {
             self.judge_growth(rates, loss, seen);
             if seen.queue <= NOISE {
+                self.prove(rates, seen);
                 self.grow(rates, seen);
+                return false;
             }
         }
+        self.calm_since = None;
         false
     }
 
     fn is_no_queue(&mut self, seen: &Observation, high: Duration) -> bool {
         if seen.queue <= high {
-            self.standing = None;
+            (self.standing, self.longest) = (None, None);
             return false;
         }
-        let (since, then) = *self.standing.get_or_insert((seen.now, seen.queue));
+        self.standing.get_or_insert((seen.now, seen.queue));
+        // It goes on growing for as long as it takes to see it.
+        let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
+        if seen.queue > then + NOISE {
+            self.longest = Some((seen.now, seen.queue));
+            return false;
+        }
         if seen.now - since < PATIENCE * (seen.rtt + then) {
             return false;
         }
         let sent = seen.rates.map_or(self.estimate, |rates| rates.sent);
         let stays = seen.queue > then / 2 && sent < DRAINING * self.estimate;
         if stays || seen.queue < then / 2 {
-            self.standing = None;
+            (self.standing, self.longest) = (None, None);
         }
         stays
     }
@@ -210,6 +231,24 @@ impl Capacity {
         let packets = |bytes_per_second: f64| bytes_per_second * rtt.as_secs_f64() / PACKET;
         let expected = packets(rates.lost + rates.delivered) * (self.usual_loss + margin);
         packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
+    }
+
+    /// What nothing is amiss with the link carries. What it has carried before it is asked for again, but once: if it fails, only
+    /// small steps lead there.
+    fn prove(&mut self, rates: Rates, seen: &Observation) {
+        if rates.delivered + rates.lost >= 0.9 * self.estimate {
+            self.proven = self.proven.max(self.estimate);
+        }
+        let calm_since = *self.calm_since.get_or_insert(seen.now);
+        if self.estimate < APPEAL.0 * self.proven
+            && seen.wanted
+            && seen.now - calm_since >= APPEAL.1 * seen.rtt
+        {
+            self.grown_from = Some(self.estimate);
+            self.estimate = std::mem::take(&mut self.proven);
+            self.calm_since = None;
+            self.hold_until = seen.now + 3 * seen.rtt / 2 + SETTLED;
+        }
     }
 
     fn grow(&mut self, rates: Rates, seen: &Observation) {

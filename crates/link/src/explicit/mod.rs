@@ -81,6 +81,10 @@ pub struct Report {
     pub rtt: Option<Duration>,
     /// The shortest round trip that it knows.
     pub min_rtt: Option<Duration>,
+    /// By how much the way to the receiver alone has become longer than the shortest that is known, as the receiver's timestamps tell
+    /// (RFC 7323 §3, RFC 6817 §3.4.1); nothing where there are none. The rest of what a round trip has become longer
+    /// by, acknowledgements wait on their way back.
+    pub forward: Option<Duration>,
     /// Its window, not its rate, holds it back.
     pub window_limited: bool,
     /// There is something to send, and its receiver has room for it: it would have more. One that waits for acknowledgements only
@@ -123,6 +127,11 @@ pub struct Sharer {
     last_tick: Option<Time>,
     /// When something last arrived, or nothing was on its way.
     last_progress: Time,
+    /// How long acknowledgements wait on their way back.
+    way_back: Duration,
+    /// By how much that has changed since the beginning, seconds: `way_back` is what it is beyond the shortest round trip, and
+    /// changes with that too.
+    returning: f64,
     /// The path has become longer by this, as far as round trips that do not shrink with the queue tell.
     grown: Duration,
     /// Since when a queue stands.
@@ -152,6 +161,8 @@ struct Flow {
     active: bool,
     last_active: Time,
     seen: u64,
+    /// The round trip without the queue of the way to the receiver, when it was last measured.
+    returning: Option<Duration>,
 }
 
 impl Sharer {
@@ -173,6 +184,8 @@ impl Sharer {
             flows: HashMap::new(),
             last_tick: None,
             last_progress: Time::ZERO,
+            way_back: Duration::ZERO,
+            returning: 0.0,
             grown: Duration::ZERO,
             queued_since: None,
             newcomers,
@@ -194,7 +207,7 @@ impl Sharer {
             self.last_progress = now;
         }
         let silent = (now - self.last_progress).as_secs_f64();
-        let outage = silent > OUTAGE * (self.standing.rtt + self.standing.queue).as_secs_f64();
+        let outage = silent > OUTAGE * self.round_trip().as_secs_f64();
         if outage || self.standing.outage || self.standing.active == 0 {
             // What was measured before says nothing about what comes after.
             let round_trips = if outage || self.standing.outage { AFTERMATH } else { 1 };
@@ -235,6 +248,7 @@ impl Sharer {
                 might: 0.0,
                 active: report.in_flight,
                 seen: self.ticks,
+                returning: None,
             };
             let flow = self.flows.entry(report.id).or_insert(fresh);
             // Another connection under the same number.
@@ -250,14 +264,19 @@ impl Sharer {
         }
         let ticks = self.ticks;
         self.flows.retain(|_, flow| flow.seen == ticks);
-        self.round.add(now, [sent, delivered, lost], self.standing.rtt);
+        self.round.add(now, [sent, delivered, lost], self.returning, self.standing.rtt);
         delivered > 0
+    }
+
+    /// With what waits in queues, of both directions.
+    fn round_trip(&self) -> Duration {
+        self.standing.rtt + self.standing.queue + self.way_back
     }
 
     /// Nothing is decided for so many round trips.
     fn restart_measurements(&mut self, now: Time, round_trips: u32, reports: &[Report]) {
         self.round.clear();
-        self.capacity.hold(now + round_trips * self.standing.rtt);
+        self.capacity.hold(now + round_trips * self.round_trip());
         for report in reports {
             if let Some(flow) = self.flows.get_mut(&report.id) {
                 (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);
@@ -265,25 +284,39 @@ impl Sharer {
         }
     }
 
-    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
-    fn observe(&mut self, now: Time, reports: &[Report]) {
-        let recent = self.standing.rtt + self.standing.queue + STALE;
-        let (mut sum, mut above, mut shortest) = (0.0, 0.0, 0.0);
+    /// The round trip and what waits in the queues of both ways, as those see it who have heard something in the last round trip.
+    fn measure_queues(&mut self, now: Time, reports: &[Report]) {
+        let recent = self.round_trip() + STALE;
+        let (mut sum, mut above, mut shortest, mut back, mut later) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for report in reports.iter().filter(|report| report.in_flight && report.at + recent >= now) {
             if let (Some(rtt), Some(least)) = (report.rtt, report.min_rtt) {
-                let weight = self.flows.get(&report.id).map_or(0.0, |flow| flow.rate).max(1.0);
+                let Some(flow) = self.flows.get_mut(&report.id) else { continue };
+                let weight = flow.rate.max(1.0);
                 let delayed = if weight < SPARSE { DELAYED_ACK } else { Duration::ZERO };
+                let beyond = rtt.saturating_sub(least);
+                let forward = report.forward.unwrap_or(beyond).min(beyond);
                 sum += weight;
-                above += weight * rtt.saturating_sub(least).saturating_sub(delayed).as_secs_f64();
+                above += weight * forward.saturating_sub(delayed).as_secs_f64();
+                back += weight * (beyond - forward).as_secs_f64();
+                let returning = rtt.saturating_sub(forward);
+                let before = flow.returning.replace(returning).unwrap_or(returning);
+                later += weight * (returning.as_secs_f64() - before.as_secs_f64());
                 shortest += weight * least.as_secs_f64();
             }
         }
         if sum > 0.0 {
             let above = Duration::from_secs_f64(above / sum);
+            self.way_back = Duration::from_secs_f64(back / sum);
+            self.returning += later / sum;
             self.grown = self.grown.min(above);
             self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
             self.standing.queue = above - self.grown;
         }
+    }
+
+    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
+    fn observe(&mut self, now: Time, reports: &[Report]) {
+        self.measure_queues(now, reports);
         let wanted = self.claims.iter().any(Claim::is_greedy);
         let Standing { rtt, queue, .. } = self.standing;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };

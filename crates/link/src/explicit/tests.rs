@@ -15,13 +15,16 @@ struct Bed {
     per: f64,
     rtt: Duration,
     up: bool,
+    /// Seconds for which acknowledgements wait on their way back, and whether receivers' timestamps tell.
+    back: f64,
+    timestamps: bool,
     /// Weight of those that have begun since the last tick.
     joined: u32,
     queue: f64,
     dropped: f64,
     offered: f64,
     flows: Vec<Sender>,
-    arriving: std::collections::VecDeque<(Time, Vec<[f64; 2]>, f64)>,
+    arriving: std::collections::VecDeque<(Time, Vec<[f64; 2]>, [f64; 2])>,
     queues: Vec<f64>,
 }
 
@@ -35,6 +38,7 @@ struct Sender {
     lost: f64,
     rtt: f64,
     min_rtt: f64,
+    forward: Option<f64>,
     at: Time,
     in_flight: bool,
     sent_at: f64,
@@ -52,6 +56,8 @@ impl Bed {
             per: 0.0,
             rtt,
             up: true,
+            back: 0.0,
+            timestamps: false,
             joined: 0,
             queue: 0.0,
             dropped: 0.0,
@@ -99,15 +105,16 @@ impl Bed {
         for (flow, bytes) in self.flows.iter_mut().zip(&offered) {
             flow.sent += bytes;
         }
-        let rtt = self.rtt.as_secs_f64() + wait;
-        self.arriving.push_back((self.now + Duration::from_secs_f64(rtt), shares, rtt));
+        let rtt = self.rtt.as_secs_f64() + wait + self.back;
+        self.arriving.push_back((self.now + Duration::from_secs_f64(rtt), shares, [rtt, wait]));
         while self.arriving.front().is_some_and(|first| first.0 <= self.now) {
-            let (_, shares, rtt) = self.arriving.pop_front().unwrap();
+            let (_, shares, [rtt, wait]) = self.arriving.pop_front().unwrap();
             for (flow, [delivered, lost]) in self.flows.iter_mut().zip(shares) {
                 if delivered > 0.0 {
                     flow.delivered += delivered;
                     flow.lost += lost;
                     flow.rtt = rtt;
+                    flow.forward = self.timestamps.then_some(wait);
                     flow.min_rtt = flow.min_rtt.min(rtt);
                     flow.at = self.now;
                     flow.sent_at = flow.sent;
@@ -151,6 +158,7 @@ impl Sender {
             in_flight: self.in_flight,
             rtt: span(self.rtt),
             min_rtt: span(self.min_rtt),
+            forward: self.forward.map(Duration::from_secs_f64),
             window_limited: false,
             hungry: true,
         }
@@ -351,6 +359,71 @@ fn many_that_begin_at_once_do_not_flood_the_link() {
     assert!(bed.use_over(10.0) > 0.97);
 }
 
+/// The way back fills and empties again and again, faster and slower than a round trip.
+fn fill_the_way_back(bed: &mut Bed, seconds: f64) {
+    for step in 0..(seconds / TICK.as_secs_f64()) as usize {
+        let phase = step as f64 * TICK.as_secs_f64();
+        bed.back = 0.25 + 0.15 * (phase * 1.3).sin() + 0.1 * (phase * 0.4).sin();
+        bed.step();
+    }
+    bed.back = 0.0;
+}
+
+#[test]
+fn what_acknowledgements_wait_for_on_their_way_back_changes_no_rate() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.timestamps = true;
+    bed.join(1, ALL);
+    bed.run(10.0);
+    let before = bed.flows[0].delivered;
+    fill_the_way_back(&mut bed, 60.0);
+    let used = (bed.flows[0].delivered - before) / 60.0 / bed.carries;
+    assert!(used > 0.97, "{used}, {:?}", bed.sharer.standing());
+    assert!(bed.sharer.standing().capacity > 0.99 * bed.carries, "{:?}", bed.sharer.standing());
+}
+
+/// A link that carries less is found while the way back is full.
+#[test]
+fn a_queue_is_seen_through_a_full_way_back() {
+    let mut bed = Bed::new(Some(10), 5, 600);
+    bed.timestamps = true;
+    bed.join(1, ALL);
+    fill_the_way_back(&mut bed, 20.0);
+    let standing = bed.sharer.standing();
+    assert!((0.85..1.03).contains(&(standing.capacity / bed.carries)), "{standing:?} of {}", bed.carries);
+    bed.queues.clear();
+    fill_the_way_back(&mut bed, 30.0);
+    assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
+}
+
+#[test]
+fn an_estimate_that_was_lowered_for_nothing_is_back_within_a_few_round_trips() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.join(1, ALL);
+    bed.run(10.0);
+    fill_the_way_back(&mut bed, 20.0);
+    assert!(bed.sharer.standing().capacity < 0.7 * bed.carries, "{:?}", bed.sharer.standing());
+    bed.run(8.0 * 0.6);
+    assert!(bed.sharer.standing().capacity > 0.99 * bed.carries, "{:?}", bed.sharer.standing());
+    assert!(bed.use_over(10.0) > 0.97);
+}
+
+/// It is asked once whether it carries again what it did, and then in small steps.
+#[test]
+fn a_link_that_has_become_slower_is_overfilled_once() {
+    let mut bed = Bed::new(Some(10), 10, 600);
+    bed.join(1, ALL);
+    bed.run(10.0);
+    bed.carries /= 2.0;
+    bed.run(12.0);
+    (bed.dropped, bed.offered) = (0.0, 0.0);
+    bed.queues.clear();
+    let used = bed.use_over(120.0);
+    assert!(used > 0.92 && bed.dropped == 0.0, "{used}, {} of {}", bed.dropped, bed.offered);
+    let above = bed.queues.iter().filter(|queue| **queue > 0.1).count();
+    assert!(above < bed.queues.len() / 20, "{above} of {} ticks", bed.queues.len());
+}
+
 mod arbitrary {
     use proptest::prelude::*;
 
@@ -371,6 +444,7 @@ mod arbitrary {
                     in_flight,
                     rtt,
                     min_rtt,
+                    forward: rtt.filter(|_| id % 2 == 0),
                     window_limited,
                     hungry: weight % 2 == 0,
                 }
@@ -416,6 +490,7 @@ fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
         in_flight: true,
         rtt: None,
         min_rtt: None,
+        forward: None,
         window_limited: false,
         hungry,
     };

@@ -136,6 +136,7 @@ fn report(member: Member, reported: &Reported) -> Report {
         in_flight: reported.in_flight,
         rtt: reported.round_trips.map(|rtts| rtts.recent),
         min_rtt: reported.round_trips.map(|rtts| rtts.shortest),
+        forward: reported.round_trips.and_then(|rtts| rtts.forward),
         window_limited: reported.window_limited,
         hungry: reported.hungry,
     }

@@ -5,6 +5,7 @@ mod closed_forms;
 mod explicit;
 mod scene;
 mod stations;
+mod way_back;
 mod xcp;
 
 use bentpipe_sim::{RunResult, Scenario, Unobserved, run};

@@ -21,6 +21,9 @@ const EPOCH: Duration = Duration::from_secs(15);
 /// The recent round trip is the shortest of so long: a delayed acknowledgement makes single ones long.
 const RECENT: Duration = Duration::from_millis(50);
 
+/// Clocks that count milliseconds differ by less than this part of what passes.
+const TICKS: u32 = 16;
+
 /// No round trip is longer, as far as the window goes.
 const LONGEST: Duration = Duration::from_secs(1 << 20);
 
@@ -45,6 +48,20 @@ struct Measured {
     moment_ends: Time,
     this_moment: Option<Duration>,
     told: Option<RoundTrips>,
+    clocks: Clocks,
+}
+
+/// How long segments take to the receiver, by two clocks: when it acknowledges by its own, when they were sent by ours. Right but for
+/// the difference of the clocks, in microseconds modulo 2³².
+#[derive(Debug, Default)]
+struct Clocks {
+    /// How long ago the receiver has sent what has just come.
+    age: Option<u32>,
+    /// When that was first measured, and how long it was.
+    first: Option<(Time, u32)>,
+    this_epoch: Option<u32>,
+    epoch_before: Option<u32>,
+    this_moment: Option<u32>,
 }
 
 impl Explicit {
@@ -60,11 +77,12 @@ impl Explicit {
     }
 
     /// The recent round trip, with the queue up to twice the shortest: that is for the rate to answer, and the path may
-    /// have become longer.
+    /// have become longer. What acknowledgements wait on their way back no rate can answer, and it counts in full.
     fn round_trip(&self) -> Option<Duration> {
         let shortest = self.measured.shortest()?.max(Duration::from_micros(1));
-        let recent = self.measured.told.map_or(shortest, |told| told.recent);
-        Some(recent.clamp(shortest, shortest.saturating_mul(2)).min(LONGEST))
+        let Some(told) = self.measured.told else { return Some(shortest.min(LONGEST)) };
+        let longest = shortest.saturating_mul(2).saturating_add(told.way_back());
+        Some(told.recent.clamp(shortest, longest).min(LONGEST))
     }
 
     /// Payload's: what it was given, or ten segments in a round trip.
@@ -109,6 +127,10 @@ impl CongestionControl for Explicit {
         }
     }
 
+    fn on_timestamp(&mut self, now: Time, value: u32) {
+        self.measured.clocks.age = Some(micros(now).wrapping_sub(value.wrapping_mul(1000)));
+    }
+
     fn on_ack(&mut self, ack: &Acked) {
         self.unheard = false;
         if let Some(rtt) = ack.rtt {
@@ -131,13 +153,16 @@ impl Measured {
         let shorter = |known: Option<Duration>| Some(known.map_or(rtt, |known| known.min(rtt)));
         if now >= self.epoch_ends {
             self.epoch_before = self.this_epoch.take();
+            self.clocks.epoch_before = self.clocks.this_epoch.take();
             self.epoch_ends = now + EPOCH;
         }
         self.this_epoch = shorter(self.this_epoch);
         self.this_moment = shorter(self.this_moment);
+        self.clocks.follow(now, rtt);
         if now >= self.moment_ends {
             let recent = self.this_moment.take().unwrap_or(rtt);
-            self.told = self.shortest().map(|shortest| RoundTrips { recent, shortest });
+            let forward = self.clocks.forward();
+            self.told = self.shortest().map(|shortest| RoundTrips { recent, shortest, forward });
             self.moment_ends = now + RECENT;
         }
     }
@@ -145,6 +170,41 @@ impl Measured {
     fn shortest(&self) -> Option<Duration> {
         self.this_epoch.into_iter().chain(self.epoch_before).min()
     }
+}
+
+impl Clocks {
+    /// An acknowledgement has measured this round trip.
+    fn follow(&mut self, now: Time, rtt: Duration) {
+        let Some(age) = self.age.take() else { return };
+        let (then, first) = *self.first.get_or_insert((now, age));
+        // Acknowledgements can wait for a round trip at most. By more than that, the receiver's clock has other ticks.
+        let most = rtt + (now - then) / TICKS;
+        if u128::from((age.wrapping_sub(first) as i32).unsigned_abs()) > most.as_micros() {
+            (self.this_epoch, self.epoch_before, self.this_moment) = (None, None, None);
+            return;
+        }
+        let forward = Some((rtt.as_micros() as u32).wrapping_sub(age));
+        self.this_epoch = shorter_way(self.this_epoch, forward);
+        self.this_moment = shorter_way(self.this_moment, forward);
+    }
+
+    fn forward(&mut self) -> Option<Duration> {
+        let least = shorter_way(self.this_epoch, self.epoch_before)?;
+        let beyond = self.this_moment.take()?.wrapping_sub(least) as i32;
+        Some(Duration::from_micros(beyond.max(0) as u64))
+    }
+}
+
+fn shorter_way(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    match (a, b) {
+        (Some(a), Some(b)) if (a.wrapping_sub(b) as i32) > 0 => Some(b),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Modulo 2³².
+fn micros(now: Time) -> u32 {
+    (now.as_nanos() / 1000) as u32
 }
 
 #[cfg(test)]
@@ -212,6 +272,54 @@ mod tests {
         (0..100).for_each(|step| ack(&mut explicit, 100 * step, 40));
         (100..390).for_each(|step| ack(&mut explicit, 100 * step, 200));
         assert_eq!(explicit.round_trips().map(|rtts| (rtts.recent, rtts.shortest)), Some((ms(200), ms(200))));
+    }
+
+    /// Acknowledgements each 100 ms, whose receiver counts so many ticks in a millisecond; with the waits of both ways.
+    fn acks(explicit: &mut Explicit, ticks: f64, waits: impl IntoIterator<Item = [u64; 2]>) {
+        for (step, [out, back]) in waits.into_iter().enumerate() {
+            let now = 1_000 + 100 * step as u64;
+            let timestamp = ticks * (now - back) as f64;
+            explicit.on_timestamp(Time::ZERO + ms(now), (timestamp as u32).wrapping_sub(50_000));
+            ack(explicit, now, 600 + out + back);
+        }
+    }
+
+    #[test]
+    fn timestamps_tell_the_queue_of_the_way_out_from_that_of_the_way_back() {
+        let told = |out: u64, back: u64| {
+            let mut explicit = explicit();
+            acks(&mut explicit, 1.0, std::iter::repeat_n([0, 0], 50).chain([[out, back]]));
+            explicit.round_trips().map(|rtts| (rtts.recent, rtts.forward, rtts.way_back()))
+        };
+        for (out, back) in [(0, 0), (70, 0), (0, 500), (70, 500)] {
+            assert_eq!(
+                told(out, back),
+                Some((ms(600 + out + back), Some(ms(out)), ms(back))),
+                "{out} and {back}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_clock_that_does_not_count_milliseconds_tells_nothing() {
+        for ticks in [0.002, 0.1, 0.25, 10.0, 1000.0] {
+            let mut explicit = explicit();
+            acks(&mut explicit, ticks, std::iter::repeat_n([0, 0], 80).chain([[70, 0]]));
+            let told = explicit.round_trips().unwrap();
+            assert_eq!(
+                (told.forward, told.way_back()),
+                (None, Duration::ZERO),
+                "{ticks} ticks in a millisecond"
+            );
+        }
+    }
+
+    #[test]
+    fn the_window_has_room_for_what_waits_on_its_way_back() {
+        let mut explicit = explicit();
+        explicit.set_rate(Some(Rate::mbps(8)));
+        acks(&mut explicit, 1.0, std::iter::repeat_n([0, 0], 10).chain([[0, 900]]));
+        assert_eq!(explicit.cwnd(), 1_000 * (1500 + 375 + 20) + 4 * MSS);
     }
 
     #[test]

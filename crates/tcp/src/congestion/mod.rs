@@ -86,6 +86,17 @@ pub struct RoundTrips {
     pub recent: Duration,
     /// The shortest of the last 15 to 30 s.
     pub shortest: Duration,
+    /// By how much the way to the receiver alone is longer in the last moment than the shortest of the last 15 to 30 s, as its
+    /// timestamps tell (RFC 6817 §3.4.1); nothing where there are none, or where they do not count milliseconds.
+    pub forward: Option<Duration>,
+}
+
+impl RoundTrips {
+    /// How long acknowledgements wait on their way back, as far as timestamps tell.
+    pub fn way_back(&self) -> Duration {
+        let beyond = self.recent.saturating_sub(self.shortest);
+        self.forward.map_or(Duration::ZERO, |forward| beyond.saturating_sub(forward))
+    }
 }
 
 /// A congestion control algorithm, one for each connection.
@@ -123,6 +134,12 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same one.
     fn on_feedback(&mut self, feedback: &Feedback) {
         let _ = feedback;
+    }
+
+    /// An acknowledgement carries this timestamp of the receiver, milliseconds of its clock (RFC 7323 §3); before
+    /// [`on_ack`](Self::on_ack) of the same one.
+    fn on_timestamp(&mut self, now: Time, value: u32) {
+        let _ = (now, value);
     }
 
     /// Whoever shares out the path gives it this rate of payload, or takes it back. Who finds a rate by itself takes none.
