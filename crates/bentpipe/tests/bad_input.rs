@@ -64,6 +64,7 @@ fn what_an_agent_of_the_link_cannot_use_is_named_with_what_it_can() {
     for (argument, parts) in [
         ("--snoop=fast", ["\"fast\"", "3BDP"]),
         ("--snoop=0", ["one segment", "1.5kB"]),
+        ("--snoop-pace=fast", ["10Mbit/s", ", or off"]),
         ("--delayed-dup-acks=5", ["the unit is missing", "600ms"]),
         ("--arq=0", ["--arq", "1 to 1000"]),
     ] {

@@ -291,8 +291,14 @@ mod tests {
         before.flows_finished.add(6);
         before.bytes_up.add(100);
         before.buffered.set(77);
-        let left = Stats::sum([&before]).without_the_present();
+        let mut seen = Stats::sum([&before]);
+        seen.snoop = SnoopStats { queue_dropped: 3, queued_bytes: 9, most_queued_bytes: 20, ..seen.snoop };
+        let left = seen.without_the_present();
         assert_eq!((left.flows_total, left.flows_open, left.buffered), (6, 0, 0));
+        let more =
+            SnoopStats { queue_dropped: 1, queued_bytes: 5, most_queued_bytes: 8, ..SnoopStats::default() };
+        let SnoopStats { queue_dropped, queued_bytes, most_queued_bytes, .. } = more.plus(&left.snoop);
+        assert_eq!((queue_dropped, queued_bytes, most_queued_bytes), (4, 5, 20));
         // The four that are left are taken over, one of them ends, and one more comes.
         after.flows_total.add(5);
         after.flows_reset.add(1);

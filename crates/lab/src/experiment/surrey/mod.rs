@@ -104,7 +104,7 @@ mod tests {
     use crate::experiment::{Experiment, Progress};
     use crate::results::{Seeds, World};
 
-    /// The claims that do not agree, with few seeds.
+    /// The claims that do not agree, with few seeds: the last one of figure 2 is refused by a hundred only.
     fn disagreements(experiment: &Experiment, count: u64) -> Vec<String> {
         let seeds = Seeds { first: 1, count };
         let results = experiment.run(World::Sim, seeds, &Progress::default()).unwrap();
