@@ -95,7 +95,7 @@ impl SnoopConfig {
             timer_floor: Duration::from_millis(200),
             hide_sack: true,
             hide_congestion: false,
-            copies: 1,
+            copies: 2,
             pace: None,
         }
     }

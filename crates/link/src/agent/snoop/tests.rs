@@ -69,7 +69,13 @@ impl Timeline {
         Self::with(SnoopConfig::with_cache(ByteCount::new(1_000_000)))
     }
 
+    /// One copy of what is sent again: the timelines are easier to read.
     fn with(config: SnoopConfig) -> Self {
+        Self::with_copies(1, config)
+    }
+
+    fn with_copies(copies: u32, config: SnoopConfig) -> Self {
+        let config = SnoopConfig { copies, ..config };
         Self { snoop: Snoop::new(&config), now: Time::ZERO, isn: 1 }
     }
 
@@ -602,6 +608,24 @@ fn where_congestion_is_to_be_hidden_those_are_repaired_too() {
         resent.extend(line.inbound(line.ack(41, &[(number, number + 1)])).1);
     }
     assert_eq!((resent, line.counters().yielded), (vec![41, 43, 45, 47, 49], 0));
+}
+
+#[test]
+fn a_second_copy_goes_with_a_retransmission_and_the_duplicate_that_it_causes_is_not_told() {
+    let mut line = Timeline::with_copies(2, SnoopConfig::with_cache(ByteCount::new(1_000_000)));
+    line.send(0..10).wait(RTT);
+    line.passes(3);
+    line.passes(3);
+    line.triggers(3, &[3, 3]);
+    assert_eq!(line.counters().retransmitted, 1);
+    (6..10).for_each(|_| line.is_suppressed(3));
+    // Both copies arrive: the first fills the hole, the second is a duplicate and no hole behind it.
+    line.wait(RTT).passes(10);
+    line.is_suppressed(10);
+    // The next duplicate is none of ours.
+    line.send(10..14).wait(RTT);
+    line.passes(10);
+    line.triggers(10, &[10, 10]);
 }
 
 #[test]
