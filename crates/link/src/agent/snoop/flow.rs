@@ -80,8 +80,9 @@ pub(super) struct Tracked<P> {
     losses: LossesByDelay,
     /// The queueing that the last segment met which has arrived.
     delay: DelayClass,
-    /// Duplicates that second copies cause, and no loss.
+    /// Duplicates that second copies cause, and no loss, and until when they can come.
     excused: u32,
+    excused_until: Time,
     /// Retransmissions in their order, with their sequence numbers; some have arrived since.
     resent: VecDeque<(u64, u32)>,
     /// Repair goes on until this is acknowledged.
@@ -114,6 +115,7 @@ impl<P: Packet> Tracked<P> {
             losses: LossesByDelay::default(),
             delay: DelayClass::default(),
             excused: 0,
+            excused_until: Time::ZERO,
             resent: VecDeque::new(),
             recover: None,
             yielding: None,
@@ -190,6 +192,7 @@ impl<P: Packet> Tracked<P> {
             by_sender: false,
             sacked: false,
             delay: DelayClass::default(),
+            waiting: false,
             extra: 0,
         });
         true
@@ -225,8 +228,7 @@ impl<P: Packet> Tracked<P> {
             self.advance(now, ack.ack);
         }
         let is_news = self.note_sack(now, ack.ack, ack.sack);
-        if !advances && !is_news && ack.is_pure && same_window && self.excused > 0 {
-            self.excused -= 1;
+        if !advances && !is_news && ack.is_pure && same_window && self.excuses(now) {
             return Verdict::Suppress;
         }
         let is_duplicate =
@@ -250,7 +252,7 @@ impl<P: Packet> Tracked<P> {
     /// When [`on_timer`](Self::on_timer) has something to do.
     pub(super) fn deadline(&self, config: &SnoopConfig) -> Time {
         let forgotten = self.last_seen + FORGOTTEN_AFTER;
-        match self.is_in_care() {
+        match self.is_in_care() && !self.first_waits() {
             true => forgotten.min(self.timer_since + self.timeout(config)),
             false => forgotten,
         }
@@ -258,7 +260,8 @@ impl<P: Packet> Tracked<P> {
 
     /// Sends the first segment again if the local timer has expired; true if it did.
     pub(super) fn on_timer(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) -> bool {
-        let expired = self.is_in_care() && now >= self.timer_since + self.timeout(config);
+        let expired =
+            self.is_in_care() && !self.first_waits() && now >= self.timer_since + self.timeout(config);
         if expired {
             self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
             self.timer_since = now;
@@ -281,6 +284,19 @@ impl<P: Packet> Tracked<P> {
             self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
         };
         self.segments.first().is_some_and(|kept| is_awaited(kept) && !kept.by_sender && !kept.given_up)
+    }
+
+    /// Whether the first segment is to be sent again and has not left yet: no timer runs for what waits here.
+    fn first_waits(&self) -> bool {
+        self.segments.first().is_some_and(|kept| kept.waiting)
+    }
+
+    /// Whether a duplicate is the second copy's of what has just filled a hole. That one went out directly behind the first; what
+    /// comes later than a round trip is another's, as the answer to a probe.
+    fn excuses(&mut self, now: Time) -> bool {
+        let excuses = self.excused > 0 && now <= self.excused_until;
+        self.excused -= u32::from(excuses);
+        excuses
     }
 
     /// Whether these sequence numbers can be this connection's.
@@ -333,6 +349,7 @@ impl<P: Packet> Tracked<P> {
                 arrived += 1;
             }
         }
+        self.excused_until = now + self.rtt.least().unwrap_or_default();
         // What waited behind a hole has arrived long ago.
         if let Some((true, sent_at)) = newest.filter(|_| in_order) {
             self.delay = self.measure(now - sent_at);
@@ -422,7 +439,8 @@ impl<P: Packet> Tracked<P> {
 }
 
 /// Whether the arrival of a segment tells that what went out before its latest copy has arrived or is lost. Where there
-/// were several copies it may be an earlier one that has arrived (Karn's problem), unless this one had the time to.
+/// were several copies it may be an earlier one that has arrived (Karn's problem), unless this one had the time to; one that
+/// waits has not.
 fn counts<P>(now: Time, kept: &Kept<P>, rtt: &RoundTrip) -> bool {
-    kept.is_original() || rtt.least().is_some_and(|least| now - kept.sent_at >= least)
+    !kept.waiting && (kept.is_original() || rtt.least().is_some_and(|least| now - kept.sent_at >= least))
 }

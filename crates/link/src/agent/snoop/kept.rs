@@ -26,7 +26,9 @@ pub(super) struct Kept<P> {
     pub(super) sacked: bool,
     /// The queueing that it met, if it has arrived.
     pub(super) delay: DelayClass,
-    /// Copies of it that went out beyond those that may be lost: each is a duplicate at the receiver.
+    /// It is to be sent again and waits for its turn: that copy, of which `order` is the number, has not left yet.
+    pub(super) waiting: bool,
+    /// Copies of it that went out beside the latest one: each that arrives is a duplicate at the receiver.
     pub(super) extra: u32,
 }
 

@@ -181,7 +181,7 @@ impl<P: Packet> Snoop<P> {
             alarms: BinaryHeap::new(),
             busy: 0,
             counters: SnoopCounters::default(),
-            pacer: config.pace.map(Pacer::new),
+            pacer: config.pace.map(|pace| Pacer::new(pace, config.copies)),
             repairs: Vec::new(),
         }
     }
@@ -202,10 +202,11 @@ impl<P: Packet> Snoop<P> {
         let Some((_, tracked)) = &self.places[index as usize].occupant else { return };
         let has_room = has_room(tracked);
         let is_new = self.with_flow(index, |tracked, _, _| {
+            let is_new = tracked.on_segment(now, (header.seq, header.end()), packet, has_room);
             if header.flags.is_fin() {
                 tracked.on_fin(header.end());
             }
-            tracked.on_segment(now, (header.seq, header.end()), packet, has_room)
+            is_new
         });
         match is_new {
             true => self.counters.cached += 1,
@@ -236,6 +237,7 @@ impl<P: Packet> Snoop<P> {
         }
         if finished {
             self.remove(index);
+            self.let_pass(Flow::of_acknowledgement(header));
         } else {
             self.schedule(index);
         }
@@ -290,6 +292,13 @@ impl<P: Packet> Snoop<P> {
         }
     }
 
+    /// What waits of a flow that has ended passes at its turn, and is not kept: nobody would acknowledge it.
+    fn let_pass(&mut self, flow: Flow<P::End>) {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.let_pass(flow);
+        }
+    }
+
     fn remove(&mut self, index: u32) {
         if let Some((flow, tracked)) = self.places[index as usize].occupant.take() {
             self.by_ends.remove(&flow);
@@ -324,39 +333,58 @@ impl<P: Packet> Snoop<P> {
         self.schedule(index);
     }
 
-    /// A packet leaves for the link: from here on its segment can be lost.
-    fn leave(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
+    /// A packet leaves for the link: from here on its segment can be lost. It is kept if it is `of_use`.
+    fn leave(&mut self, now: Time, packet: P, of_use: bool, out: &mut Outbox<P>) {
         if let Some(header) = packet.tcp() {
             if header.flags.is_syn() || header.flags.is_rst() {
                 self.forget(&header);
-            } else if header.sequence_length() > 0 {
+            } else if header.sequence_length() > 0 && of_use {
                 self.keep(now, &header, &packet);
             }
         }
         out.to_link.push_back(packet);
     }
 
-    /// What is to be sent again goes out, as many copies as there shall be of it, or waits for its turn.
-    fn send_repairs(&mut self, out: &mut Outbox<P>) {
-        self.counters.retransmitted += self.repairs.len() as u64;
-        for packet in self.repairs.drain(..) {
-            for _ in 0..self.config.copies.max(1) {
-                match &mut self.pacer {
-                    Some(pacer) => pacer.repair(packet.clone()),
-                    None => out.to_link.push_back(packet.clone()),
-                }
+    /// What is to be sent again goes out, or waits for its turn.
+    fn send_repairs(&mut self, now: Time, out: &mut Outbox<P>) {
+        let mut repairs = std::mem::take(&mut self.repairs);
+        for packet in repairs.drain(..) {
+            if let Some(pacer) = &mut self.pacer {
+                pacer.repair(packet);
+            } else if self.is_wanted(now, &packet) {
+                self.leave_again(packet, out);
             }
         }
+        self.repairs = repairs;
+        self.note_queue();
+    }
+
+    /// A repair goes out, as many copies as there shall be of it.
+    fn leave_again(&self, packet: P, out: &mut Outbox<P>) {
+        out.to_link.extend(std::iter::repeat_n(packet, self.config.copies.max(1) as usize));
+    }
+
+    /// Whether a repair whose turn has come is still of use: what it repairs may have arrived while it waited, or its flow have
+    /// ended. If it is, it counts as sent now.
+    fn is_wanted(&mut self, now: Time, packet: &P) -> bool {
+        let Some(header) = packet.tcp() else { return false };
+        let Some(&index) = self.by_ends.get(&Flow::of_data(&header)) else { return false };
+        let is_wanted = self.with_flow(index, |tracked, _, _| tracked.repair_leaves(now, header.seq));
+        self.counters.retransmitted += u64::from(is_wanted);
+        self.schedule(index);
+        is_wanted
     }
 
     /// Lets go whose turn has come.
     fn release(&mut self, now: Time, out: &mut Outbox<P>) {
-        while let Some(turn) = self.pacer.as_mut().and_then(|pacer| pacer.next(now)) {
+        let Some(mut pacer) = self.pacer.take() else { return };
+        while let Some(turn) = pacer.next(now, |packet| self.is_wanted(now, packet)) {
             match turn {
-                Turn::Repair(packet) => out.to_link.push_back(packet),
-                Turn::First(packet) => self.leave(now, packet, out),
+                Turn::Repair(packet) => self.leave_again(packet, out),
+                Turn::First { packet, of_use } => self.leave(now, packet, of_use, out),
             }
         }
+        self.pacer = Some(pacer);
         self.note_queue();
     }
 
@@ -374,7 +402,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
             None => Admission::Go(packet),
         };
         match admission {
-            Admission::Go(packet) => self.leave(now, packet, out),
+            Admission::Go(packet) => self.leave(now, packet, true, out),
             Admission::Queued => self.note_queue(),
             Admission::Dropped => self.counters.queue_dropped += 1,
         }
@@ -384,6 +412,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
         let verdict = match packet.tcp() {
             Some(header) if header.flags.is_syn() || header.flags.is_rst() => {
                 self.forget(&header);
+                self.let_pass(Flow::of_acknowledgement(&header));
                 Verdict::Pass
             }
             Some(header) if header.flags.is_ack() => self.judge(now, &header, &packet),
@@ -394,7 +423,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
             Verdict::HideSack => out.to_host.push_back(packet.without_sack()),
             Verdict::Suppress => {}
         }
-        self.send_repairs(out);
+        self.send_repairs(now, out);
         self.release(now, out);
     }
 
@@ -412,7 +441,7 @@ impl<P: Packet> Agent<P> for Snoop<P> {
                 self.wake(now, index);
             }
         }
-        self.send_repairs(out);
+        self.send_repairs(now, out);
         self.release(now, out);
     }
 

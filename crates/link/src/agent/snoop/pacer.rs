@@ -12,6 +12,10 @@ use crate::FULL_SIZE_PACKET;
 /// A timer that comes late may be made up for by so much, and no more: what follows a pause is not to go out as a burst.
 const LATE: Duration = Duration::from_millis(2);
 
+/// So many places that nobody has keep the memory of a few packets: a flow's wait is often short, and it soon waits again.
+const PLACES_KEPT: usize = 1000;
+const ROOM_KEPT: usize = 4;
+
 /// What is on its way to the link waits here for its turn.
 ///
 /// Repairs go first. The rest goes by turns of flows, a full packet's bytes in each (deficit round robin: Shreedhar and Varghese,
@@ -20,22 +24,31 @@ const LATE: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(super) struct Pacer<P: Packet> {
     pace: Pace,
+    /// How many of each repair go out, one directly behind the other.
+    copies: u32,
     /// When the link is done with all that has gone out.
     free_at: Time,
     repairs: VecDeque<P>,
-    flows: HashMap<Option<Flow<P::End>>, Waiting<P>>,
-    /// Those that have something to send, the one whose turn it is first.
-    turns: VecDeque<Option<Flow<P::End>>>,
+    /// The places of those that have something to send.
+    flows: HashMap<Option<Flow<P::End>>, u32>,
+    /// The same, the one whose turn it is first.
+    turns: VecDeque<u32>,
+    places: Vec<Waiting<P>>,
+    /// Places that nobody has.
+    free: Vec<u32>,
     queued: u64,
 }
 
 /// What waits of one flow.
 #[derive(Debug)]
-struct Waiting<P> {
+struct Waiting<P: Packet> {
+    flow: Option<Flow<P::End>>,
     packets: VecDeque<P>,
     bytes: u64,
     /// Bytes that it may send before others have their turn.
     credit: u64,
+    /// So many of the first are of a connection that has ended since they came.
+    of_no_use: usize,
 }
 
 /// What becomes of a packet that comes from the host's side.
@@ -54,14 +67,24 @@ pub(super) enum Admission<P> {
 pub(super) enum Turn<P> {
     /// Something that is sent again.
     Repair(P),
-    /// Something that has waited.
-    First(P),
+    /// Something that has waited, and whether its connection is still there.
+    First { packet: P, of_use: bool },
 }
 
 impl<P: Packet> Pacer<P> {
-    pub(super) fn new(pace: Pace) -> Self {
-        let (repairs, flows, turns) = Default::default();
-        Self { pace, free_at: Time::ZERO, repairs, flows, turns, queued: 0 }
+    pub(super) fn new(pace: Pace, copies: u32) -> Self {
+        let (repairs, flows, turns, places, free) = Default::default();
+        Self {
+            pace,
+            copies: copies.max(1),
+            free_at: Time::ZERO,
+            repairs,
+            flows,
+            turns,
+            places,
+            free,
+            queued: 0,
+        }
     }
 
     /// A packet comes from the host's side.
@@ -72,13 +95,12 @@ impl<P: Packet> Pacer<P> {
             return Admission::Go(packet);
         }
         let flow = packet.tcp().map(|header| Flow::of_data(&header));
-        if !self.has_room(flow, length) {
+        let place = self.flows.get(&flow).copied();
+        if !self.has_room(place, length) {
             return Admission::Dropped;
         }
-        let waiting = self.flows.entry(flow).or_insert_with(|| {
-            self.turns.push_back(flow);
-            Waiting { packets: VecDeque::new(), bytes: 0, credit: 0 }
-        });
+        let place = place.unwrap_or_else(|| self.take_place(flow));
+        let waiting = &mut self.places[place as usize];
         waiting.bytes += length;
         waiting.packets.push_back(packet);
         self.queued += length;
@@ -91,27 +113,39 @@ impl<P: Packet> Pacer<P> {
         self.repairs.push_back(packet);
     }
 
-    /// The next one whose time has come.
-    pub(super) fn next(&mut self, now: Time) -> Option<Turn<P>> {
+    /// What waits of this flow now is of no use any more to its sender.
+    pub(super) fn let_pass(&mut self, flow: Flow<P::End>) {
+        if let Some(&place) = self.flows.get(&Some(flow)) {
+            let waiting = &mut self.places[place as usize];
+            waiting.of_no_use = waiting.packets.len();
+        }
+    }
+
+    /// The next one whose time has come. A repair that is not wanted any more takes nothing of the link.
+    pub(super) fn next(&mut self, now: Time, mut is_wanted: impl FnMut(&P) -> bool) -> Option<Turn<P>> {
         if self.free_at > now {
             return None;
         }
-        let turn = match self.repairs.pop_front() {
-            Some(packet) => Turn::Repair(packet),
-            None => Turn::First(self.take_turn()?),
-        };
-        let (Turn::Repair(packet) | Turn::First(packet)) = &turn;
+        while let Some(packet) = self.repairs.pop_front() {
+            let length = packet.ip_length() as u64;
+            self.queued -= length;
+            if is_wanted(&packet) {
+                self.spend(now, length.saturating_mul(u64::from(self.copies)));
+                return Some(Turn::Repair(packet));
+            }
+        }
+        let (packet, of_use) = self.take_turn()?;
         let length = packet.ip_length() as u64;
         self.queued -= length;
         self.spend(now, length);
-        Some(turn)
+        Some(Turn::First { packet, of_use })
     }
 
     /// All that waits, in the order in which it would have left.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
         self.queued = 0;
         let repairs = std::mem::take(&mut self.repairs).into_iter();
-        repairs.chain(std::iter::from_fn(|| self.take_turn()))
+        repairs.chain(std::iter::from_fn(|| self.take_turn().map(|(packet, _)| packet)))
     }
 
     /// When [`next`](Self::next) has something.
@@ -128,20 +162,34 @@ impl<P: Packet> Pacer<P> {
         self.repairs.is_empty() && self.turns.is_empty()
     }
 
-    /// Once half of the queue is taken no flow may have more than its share.
-    fn has_room(&self, flow: Option<Flow<P::End>>, length: u64) -> bool {
+    /// Once half of the queue is taken no flow may have more than its share, which is one packet at the least.
+    fn has_room(&self, place: Option<u32>, length: u64) -> bool {
         let (all, queue) = (self.queued + length, self.pace.queue.get());
-        let (mine, flows) = match self.flows.get(&flow) {
-            Some(waiting) => (waiting.bytes + length, self.flows.len()),
-            None => (length, self.flows.len() + 1),
+        let (mine, flows) = match place {
+            Some(place) => (self.places[place as usize].bytes + length, self.turns.len()),
+            None => (length, self.turns.len() + 1),
         };
-        all <= queue && (all <= queue / 2 || mine <= queue / flows as u64)
+        all <= queue && (all <= queue / 2 || mine <= (queue / flows as u64).max(length))
     }
 
-    fn take_turn(&mut self) -> Option<P> {
+    /// A flow begins to wait. It has its first turn's bytes: with less it would wait for two turns of all the others.
+    fn take_place(&mut self, flow: Option<Flow<P::End>>) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Waiting { flow, packets: VecDeque::new(), bytes: 0, credit: 0, of_no_use: 0 });
+            (self.places.len() - 1) as u32
+        });
+        let waiting = &mut self.places[place as usize];
+        (waiting.flow, waiting.credit) = (flow, FULL_SIZE_PACKET.get());
+        self.flows.insert(flow, place);
+        self.turns.push_back(place);
+        place
+    }
+
+    /// What goes out next of what goes out for the first time, and whether its connection is still there.
+    fn take_turn(&mut self) -> Option<(P, bool)> {
         loop {
-            let flow = *self.turns.front()?;
-            let waiting = self.flows.get_mut(&flow)?;
+            let place = *self.turns.front()?;
+            let waiting = &mut self.places[place as usize];
             let length = waiting.packets.front()?.ip_length() as u64;
             if waiting.credit < length {
                 waiting.credit += FULL_SIZE_PACKET.get();
@@ -150,12 +198,16 @@ impl<P: Packet> Pacer<P> {
             }
             waiting.credit -= length;
             waiting.bytes -= length;
-            let packet = waiting.packets.pop_front();
+            let packet = waiting.packets.pop_front()?;
+            let of_use = waiting.of_no_use == 0;
+            waiting.of_no_use = waiting.of_no_use.saturating_sub(1);
             if waiting.packets.is_empty() {
-                self.flows.remove(&flow);
+                waiting.packets.shrink_to(if self.free.len() < PLACES_KEPT { ROOM_KEPT } else { 0 });
+                self.flows.remove(&waiting.flow);
                 self.turns.pop_front();
+                self.free.push(place);
             }
-            return packet;
+            return Some((packet, of_use));
         }
     }
 

@@ -78,7 +78,7 @@ impl<P: Packet> Tracked<P> {
 
     /// Whether the first segment, which the receiver waits for, is lost.
     fn first_is_lost(&self, now: Time) -> bool {
-        let Some(first) = self.segments.first() else { return false };
+        let Some(first) = self.segments.first().filter(|first| !first.waiting) else { return false };
         if first.is_original() {
             return self.duplicates >= 2 || first.order < self.delivered;
         }
@@ -96,18 +96,34 @@ impl<P: Packet> Tracked<P> {
     }
 
     fn resend(&mut self, now: Time, seq: u32, config: &SnoopConfig, send: &mut impl FnMut(P)) {
-        let Some(kept) = self.segments.at_mut(seq).filter(|kept| !kept.by_sender) else { return };
+        let Some(kept) = self.segments.at_mut(seq).filter(|kept| !kept.by_sender && !kept.waiting) else {
+            return;
+        };
         if kept.resent >= config.retransmissions {
             kept.given_up = true;
             return;
         }
         self.sent += 1;
         kept.resent += 1;
-        kept.extra += config.copies.saturating_sub(1);
-        (kept.order, kept.sent_at) = (self.sent, now);
+        // Copies before these are lost, or they would not go out.
+        kept.extra = config.copies.saturating_sub(1);
+        (kept.order, kept.sent_at, kept.waiting) = (self.sent, now, true);
         self.resent.push_back((self.sent, seq));
         self.recover = Some(self.next);
         self.timer_since = now;
         send(kept.packet.clone());
+    }
+
+    /// The turn of the segment that begins at `seq` has come to be sent again; false if that has become needless. Nothing but other
+    /// repairs has left since it was decided, so that its number is still right.
+    pub(in super::super) fn repair_leaves(&mut self, now: Time, seq: u32) -> bool {
+        let Some(kept) = self.segments.at_mut(seq).filter(|kept| kept.waiting) else { return false };
+        kept.waiting = false;
+        if kept.sacked || kept.by_sender {
+            return false;
+        }
+        kept.sent_at = now;
+        self.timer_since = now;
+        true
     }
 }

@@ -195,3 +195,298 @@ proptest! {
         prop_assert_eq!(count + line.counters().queue_dropped, arrivals.len() as u64);
     }
 }
+
+/// Segments of the other client's.
+fn of_other(segment: Segment) -> Segment {
+    match segment.source {
+        SERVER => Segment { destination: OTHER, ..segment },
+        _ => Segment { source: OTHER, ..segment },
+    }
+}
+
+impl Timeline {
+    fn offer_segment(&mut self, segment: Segment) -> Vec<Segment> {
+        let mut out = Outbox::default();
+        self.snoop.outbound(self.now, segment, &mut out);
+        out.to_link.into()
+    }
+
+    /// What goes out until `span` has passed.
+    fn segments_within(&mut self, span: Duration) -> Vec<Segment> {
+        let (mut left, end) = (Vec::new(), self.now + span);
+        while self.snoop.wake_at() <= end {
+            self.now = self.now.max(self.snoop.wake_at());
+            let mut out = Outbox::default();
+            self.snoop.on_timer(self.now, &mut out);
+            left.extend(out.to_link);
+        }
+        self.now = end;
+        left
+    }
+
+    /// Two flows have measured a round trip; then the other one learns that 60 of its segments are lost, so that repairs wait for
+    /// 600 ms. Of the first flow 1 to 5 are on their way.
+    fn behind_repairs(&mut self) {
+        let other = |line: &Self, number| of_other(line.data(number));
+        self.offer([0]);
+        let segment = other(self, 0);
+        self.offer_segment(segment);
+        self.leaves_within(SLOT * 2);
+        self.leaves_within(ROUND_TRIP - SLOT * 2);
+        self.inbound(self.ack(1, &[]));
+        self.inbound(of_other(self.ack(1, &[])));
+        for number in 1..=62 {
+            let segment = other(self, number);
+            self.offer_segment(segment);
+        }
+        self.segments_within(SLOT * 62);
+        self.offer(1..=5);
+        assert_eq!(self.leaves_within(SLOT * 5).len(), 5);
+        for end in [62, 63] {
+            self.inbound(of_other(self.ack(1, &[(61, end)])));
+        }
+        self.segments_within(SLOT);
+        // The first of the sixty has left.
+        assert_eq!(self.counters().queued_bytes, 59 * LENGTH);
+    }
+}
+
+#[test]
+fn no_timer_runs_for_what_waits_to_be_sent_again() {
+    let mut line = paced(1000);
+    line.behind_repairs();
+    let timed_out = line.counters().timed_out;
+    line.passes(1);
+    // 1 is lost; what repairs it waits for longer than the local timer.
+    line.inbound(line.ack(1, &[]));
+    let ours = |left: Vec<Segment>| left.iter().filter(|segment| segment.destination == CLIENT).count();
+    let left = line.segments_within(SLOT * 58);
+    assert_eq!((ours(left), line.counters().timed_out), (0, timed_out));
+    let left = line.segments_within(SLOT * 3);
+    assert_eq!((ours(left), line.counters().timed_out), (1, timed_out));
+    // From then on it does.
+    let left = line.segments_within(ROUND_TRIP * 5);
+    assert!(ours(left) >= 1 && line.counters().timed_out > timed_out);
+}
+
+#[test]
+fn what_has_arrived_while_it_waited_is_not_sent_again() {
+    let mut line = paced(1000);
+    line.behind_repairs();
+    line.passes(6);
+    let before = line.counters().retransmitted;
+    // They were late and not lost: up to 29 by number, and 31 to 40 by a block.
+    line.inbound(of_other(line.ack(30, &[(31, 41), (61, 63)])));
+    let left = line.segments_within(SLOT * 30);
+    let numbers: Vec<u32> = left.iter().map(|segment| line.number(segment.seq)).collect();
+    assert_eq!(numbers, [vec![30], (41..61).collect()].concat());
+    assert_eq!((line.counters().retransmitted - before, line.counters().queued_bytes), (21, 0));
+}
+
+#[test]
+fn what_waits_to_be_sent_again_goes_with_its_flow() {
+    let mut line = paced(1000);
+    line.behind_repairs();
+    line.inbound(of_other(Segment { flags: RST, ..line.ack(1, &[]) }));
+    let left = line.segments_within(SLOT * 10);
+    assert_eq!(left.iter().filter(|segment| segment.destination == OTHER).count(), 0);
+    assert_eq!(line.counters().queued_bytes, 0);
+}
+
+#[test]
+fn an_arrival_says_nothing_of_a_copy_that_waits() {
+    let mut line = paced(1000);
+    line.behind_repairs();
+    let timed_out = line.counters().timed_out;
+    // The acknowledgement of 1 is late, the timer expires, and another copy waits for longer than a round trip.
+    line.segments_within(ROUND_TRIP * 4);
+    assert!(line.counters().timed_out > timed_out && line.counters().queued_bytes >= 10 * LENGTH);
+    let timed_out = line.counters().timed_out;
+    // 2 to 5 went out before that copy, and are not lost.
+    line.segments_within(ROUND_TRIP);
+    line.passes(2);
+    let left = line.segments_within(ROUND_TRIP + SLOT * 5);
+    let ours: Vec<u32> = left
+        .iter()
+        .filter(|segment| segment.destination == CLIENT)
+        .map(|segment| line.number(segment.seq))
+        .collect();
+    assert_eq!((ours, line.counters().timed_out), (vec![], timed_out));
+}
+
+#[test]
+fn what_waits_of_a_connection_that_has_ended_passes_and_is_not_kept() {
+    let fin = |line: &Timeline| Segment { payload: 0, flags: ACK | FIN, ..line.data(1) };
+    let reset = |line: &mut Timeline| drop(line.inbound(Segment { flags: RST, ..line.ack(1, &[]) }));
+    let syn = |line: &mut Timeline| drop(line.inbound(Segment { flags: SYN, ..line.ack(1, &[]) }));
+    let finished = |line: &mut Timeline| {
+        let ack = Segment { ack: line.seq(1).wrapping_add(1), ..line.ack(1, &[]) };
+        line.inbound(ack);
+    };
+    for end in [reset, syn, finished] {
+        let mut line = paced(100);
+        line.offer([0]);
+        let fin = fin(&line);
+        line.offer_segment(fin);
+        line.leaves_within(SLOT * 2);
+        // What the sender sends again without need, while the end is on its way.
+        line.offer([0, 0, 0, 0]);
+        end(&mut line);
+        // A new connection's.
+        line.isn = 0x4000_0000;
+        line.offer([0]);
+        // The first of them left at once.
+        assert_eq!(line.segments_within(SLOT * 3).len(), 3);
+        assert_eq!((line.counters().flows, line.counters().held_bytes), (0, 0));
+        line.segments_within(SLOT * 2);
+        assert_eq!((line.counters().flows, line.counters().held_bytes), (1, LENGTH));
+    }
+}
+
+#[test]
+fn a_flow_that_begins_to_wait_has_its_turn_after_one_of_each_other() {
+    let mut line = paced(1000);
+    for number in 0..20 {
+        for client in 0..9 {
+            let segment = Segment { destination: CLIENT + 10 + client, payload: 1460, ..line.data(number) };
+            line.offer_segment(segment);
+        }
+    }
+    line.segments_within(SLOT * 50);
+    let short = Segment { payload: 100, ..line.data(0) };
+    line.offer_segment(short.clone());
+    let left = line.segments_within(SLOT * 40);
+    let before = left.iter().position(|segment| *segment == short).unwrap();
+    assert!(before <= 10, "after {before} others");
+}
+
+#[test]
+fn packets_longer_than_a_turn_leave_and_take_no_more_than_their_share() {
+    let mut line = paced(1000);
+    for number in 0..40 {
+        let long = Segment { payload: 8960, seq: number * 8960, destination: OTHER, ..line.data(0) };
+        line.offer_segment(long);
+        for part in 0..6 {
+            let short = Segment { payload: 1460, ..line.data(6 * number + part) };
+            line.offer_segment(short);
+        }
+    }
+    let left = line.segments_within(SLOT * 8 * 40);
+    let bytes =
+        |client| left.iter().filter(|s| s.destination == client).map(|s| s.ip_length()).sum::<usize>();
+    let (long, short) = (bytes(OTHER), bytes(CLIENT));
+    assert!(long.abs_diff(short) <= 2 * 9000, "{long}, {short}");
+}
+
+#[test]
+fn many_that_wait_with_little_leave_room_for_a_packet_of_another() {
+    let mut line = paced(100);
+    for client in 0..600 {
+        let little = Segment { payload: 60, destination: 5000 + client, ..line.data(0) };
+        line.offer_segment(little);
+    }
+    assert!(line.counters().queued_bytes > 50 * LENGTH);
+    // A share is 173 bytes.
+    line.offer([0]);
+    assert_eq!(line.counters().queue_dropped, 0);
+    line.offer([1]);
+    assert_eq!(line.counters().queue_dropped, 1);
+}
+
+#[test]
+fn what_waits_nowhere_leaves_by_itself_however_short_the_queue() {
+    for queue in [0, 1] {
+        let mut line = Timeline::with(SnoopConfig {
+            pace: Some(Pace { rate: Rate::from_bps(1).unwrap(), queue: ByteCount::new(queue) }),
+            ..SnoopConfig::with_cache(ByteCount::new(1_000_000))
+        });
+        assert_eq!((line.offer([0, 1]), line.counters().queue_dropped), (vec![0], 1));
+        // At one bit a second it takes hours, and then the next one leaves at once.
+        line.wait(Duration::from_secs(3 * 3600));
+        line.tick();
+        assert_eq!(line.offer([2]), [2]);
+    }
+}
+
+fn twice() -> Timeline {
+    Timeline::with(SnoopConfig { copies: 2, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) })
+}
+
+#[test]
+fn the_duplicate_of_a_second_copy_is_suppressed_and_no_other() {
+    let mut line = twice();
+    line.send(0..10).wait(RTT);
+    line.passes(1);
+    line.passes(1);
+    line.triggers(1, &[1, 1]);
+    // Both are lost, and the next two arrive.
+    line.send(10..20).wait(RTT);
+    for _ in 4..10 {
+        line.is_suppressed(1);
+    }
+    line.triggers(1, &[1, 1]);
+    line.send(20..30).wait(RTT).passes(20);
+    // One is the second copy's. 20 is lost, too.
+    line.is_suppressed(20);
+    line.passes(20);
+    line.triggers(20, &[20, 20]);
+}
+
+#[test]
+fn the_answer_to_a_probe_is_no_second_copys() {
+    let mut line = twice();
+    line.send(0..4).wait(RTT);
+    line.passes(1);
+    line.passes(1);
+    line.triggers(1, &[1, 1]);
+    // The second copy is lost, and then the connection rests.
+    line.wait(RTT).passes(4);
+    line.wait(RTT * 2).passes(4);
+}
+
+proptest! {
+    /// Whatever comes and waits: no panic, each packet of the server's leaves once or is counted, and the sums are right.
+    #[test]
+    fn hostile_segments_that_wait_do_no_harm(
+        events in prop::collection::vec((arbitrary(), any::<bool>()), 1..300),
+        kbps in 1u64..1000,
+        queue in 0u64..20_000,
+        copies in 0u32..4,
+    ) {
+        let pace = Some(Pace { rate: Rate::from_bps(kbps * 1000).unwrap(), queue: ByteCount::new(queue) });
+        let mut snoop = Snoop::new(&SnoopConfig { pace, copies, ..SnoopConfig::with_cache(ByteCount::new(20_000)) });
+        let (mut now, mut offered, mut left) = (Time::ZERO, 0, 0);
+        let mut finish = |snoop: &mut Snoop<Segment>, until: Time, now: &mut Time| {
+            while snoop.wake_at() <= until && snoop.wake_at() < Time::MAX {
+                *now = (*now).max(snoop.wake_at());
+                let mut out = Outbox::default();
+                snoop.on_timer(*now, &mut out);
+                left += out.to_link.len() as u64;
+                assert!(snoop.wake_at() > *now && out.to_host.is_empty());
+            }
+        };
+        for ((segment, gap), outbound) in events {
+            let next = now + Duration::from_nanos(gap / 20);
+            finish(&mut snoop, next, &mut now);
+            now = next;
+            let mut out = Outbox::default();
+            if outbound {
+                offered += 1;
+                snoop.outbound(now, segment, &mut out);
+            } else {
+                snoop.inbound(now, segment, &mut out);
+            }
+            offered -= out.to_link.len() as i64;
+            let counters = snoop.counters;
+            let waiting = snoop.pacer.as_ref().unwrap().queued();
+            prop_assert_eq!(counters.queued_bytes, waiting);
+            // One copy at the most waits of what is kept, or was when it began to wait.
+            prop_assert!(waiting <= queue + 20_000 + counters.most_held_bytes);
+        }
+        finish(&mut snoop, Time::from_nanos(u64::MAX - 1), &mut now);
+        let SnoopCounters { queued_bytes, held_bytes, queue_dropped, retransmitted, .. } = snoop.counters;
+        prop_assert_eq!((queued_bytes, held_bytes, snoop.by_ends.len()), (0, 0, 0));
+        let firsts = offered - left as i64;
+        prop_assert_eq!(firsts, queue_dropped as i64 - (retransmitted * u64::from(copies.max(1))) as i64);
+    }
+}
