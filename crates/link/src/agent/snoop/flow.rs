@@ -184,7 +184,7 @@ impl<P: Packet> Tracked<P> {
         self.segments.insert(Kept {
             seq,
             end,
-            packet: packet.clone(),
+            packet: Some(packet.clone()),
             sent_at: now,
             order: self.sent,
             resent: 0,
@@ -283,7 +283,9 @@ impl<P: Packet> Tracked<P> {
         let is_awaited = |kept: &Kept<P>| {
             self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
         };
-        self.segments.first().is_some_and(|kept| is_awaited(kept) && !kept.by_sender && !kept.given_up)
+        self.segments.first().is_some_and(|kept| {
+            is_awaited(kept) && kept.packet.is_some() && !kept.by_sender && !kept.given_up
+        })
     }
 
     /// Whether the first segment is to be sent again and has not left yet: no timer runs for what waits here.
@@ -339,7 +341,7 @@ impl<P: Packet> Tracked<P> {
         (self.duplicates, self.expected, self.backoff, self.timer_since) = (0, 0, 0, now);
         let mut newest = None;
         while let Some(kept) = self.segments.pop_before(ack) {
-            self.held -= kept.packet.ip_length() as u64;
+            self.held -= kept.held_bytes();
             self.excused += kept.extra;
             if kept.sacked {
                 self.delay = kept.delay;
@@ -408,7 +410,8 @@ impl<P: Packet> Tracked<P> {
             if kept.sacked || is_before(kept.seq, first) || is_before(end, kept.end) {
                 continue;
             }
-            kept.sacked = true;
+            self.held -= kept.held_bytes();
+            (kept.sacked, kept.packet) = (true, None);
             if counts(now, kept, &self.rtt) {
                 delivered = delivered.max(kept.order);
             }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bentpipe_units::Time;
 
+use super::super::Packet;
 use super::super::packet::is_before;
 use super::overflow::DelayClass;
 
@@ -13,7 +14,8 @@ pub(super) struct Kept<P> {
     pub(super) seq: u32,
     /// The sequence number behind its last.
     pub(super) end: u32,
-    pub(super) packet: P,
+    /// None once it has been selectively acknowledged. RFC 2018 §8 lets a receiver take that back; then it is the sender's care.
+    pub(super) packet: Option<P>,
     /// When its latest copy went out, and as which of all the flow's segments.
     pub(super) sent_at: Time,
     pub(super) order: u64,
@@ -36,6 +38,13 @@ impl<P> Kept<P> {
     /// It went out once.
     pub(super) fn is_original(&self) -> bool {
         self.resent == 0 && !self.by_sender
+    }
+}
+
+impl<P: Packet> Kept<P> {
+    /// IP bytes that it takes of the cache.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.packet.as_ref().map_or(0, |packet| packet.ip_length() as u64)
     }
 }
 

@@ -58,7 +58,8 @@ impl LossesByDelay {
     }
 
     /// Whether a loss at this delay is more likely the queue's than the link's: twice as many are lost there as at shorter delays, and
-    /// by three standard deviations (and one and a half losses, where there are few) more than that would be by chance.
+    /// by five standard deviations (and two and a half losses, where there are few) more than that would be by chance: the question is asked
+    /// at every loss, and the link's own must not be left to the sender.
     pub(super) fn is_likely_at(&self, delay: DelayClass) -> bool {
         let (below, at) = self.classes.split_at(usize::from(delay.0));
         let sum = |of: fn(&Class) -> u16| below.iter().map(|class| u32::from(of(class))).sum::<u32>();
@@ -68,7 +69,7 @@ impl LossesByDelay {
         }
         let expected = (f64::from(lost) + 0.5) / f64::from(sent) * f64::from(at[0].sent);
         let found = f64::from(at[0].lost);
-        found >= 2.0 * expected && found >= expected + 3.0 * expected.sqrt() + 1.5
+        found >= 2.0 * expected && found >= expected + 5.0 * expected.sqrt() + 2.5
     }
 
     fn age(&mut self, segments: u32) {
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn losses_that_come_with_a_long_delay_are_the_queues() {
-        let losses = seen(&[(0, 500, 0), (100, 40, 3)]);
+        let losses = seen(&[(0, 500, 0), (100, 40, 4)]);
         assert!(losses.is_likely_at(class(100)));
         assert!(!losses.is_likely_at(class(0)) && !losses.is_likely_at(class(20)));
     }
@@ -133,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn one_or_two_losses_prove_nothing_and_neither_does_a_queue_that_was_never_empty() {
-        assert!(!seen(&[(0, 500, 0), (100, 20, 1)]).is_likely_at(class(100)));
+    fn three_losses_prove_nothing_and_neither_does_a_queue_that_was_never_empty() {
+        assert!(!seen(&[(0, 500, 0), (100, 20, 3)]).is_likely_at(class(100)));
         assert!(!seen(&[(0, 100, 1), (100, 20, 2)]).is_likely_at(class(100)));
         assert!(!seen(&[(0, 9, 0), (100, 20, 10)]).is_likely_at(class(100)));
     }

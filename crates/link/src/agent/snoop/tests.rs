@@ -578,17 +578,17 @@ fn overflow(config: SnoopConfig) -> Timeline {
 #[test]
 fn losses_that_come_with_a_queue_are_left_to_the_sender_and_those_without_are_not() {
     let mut line = overflow(SnoopConfig::with_cache(ByteCount::new(1_000_000)));
-    for number in [42, 44] {
+    for number in [42, 44, 46, 48] {
         line.inbound(line.ack(41, &[(number, number + 1)]));
     }
-    // Two losses may be chance; with the third the sender sees all that the receiver says.
-    for number in [46, 48, 50] {
+    // Four losses may be chance; with the fifth the sender sees all that the receiver says.
+    for number in [50, 52, 54] {
         let ack = line.ack(41, &[(number, number + 1)]);
         assert_eq!(line.inbound(ack.clone()), (vec![ack], vec![]), "{number}");
     }
     assert_eq!(line.counters().yielded, 1);
     // The sender repairs, the queue drains, and the next loss meets none.
-    line.send([41, 43, 45, 47, 49]).wait(RTT);
+    line.send([41, 43, 45, 47, 49, 51, 53]).wait(RTT);
     for number in 60..80 {
         line.send([number]).wait(RTT);
         line.passes(number + 1);
@@ -626,6 +626,22 @@ fn a_second_copy_goes_with_a_retransmission_and_the_duplicate_that_it_causes_is_
     line.send(10..14).wait(RTT);
     line.passes(10);
     line.triggers(10, &[10, 10]);
+}
+
+#[test]
+fn what_is_selectively_acknowledged_is_held_no_more_and_is_the_senders_care_if_it_is_taken_back() {
+    let mut line = Timeline::new();
+    line.send(0..10).wait(RTT);
+    line.inbound(line.ack(0, &[(1, 5)]));
+    assert_eq!(line.counters().held_bytes, 6 * LENGTH);
+    line.inbound(line.ack(0, &[(1, 10)]));
+    assert_eq!(line.counters().held_bytes, LENGTH);
+    // 0 arrives, and the receiver says that it has none of the others (RFC 2018 §8).
+    line.wait(RTT).passes(1);
+    assert_eq!(line.counters().held_bytes, 0);
+    for _ in 0..4 {
+        line.passes(1);
+    }
 }
 
 #[test]

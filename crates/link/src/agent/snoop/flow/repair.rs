@@ -99,6 +99,7 @@ impl<P: Packet> Tracked<P> {
         let Some(kept) = self.segments.at_mut(seq).filter(|kept| !kept.by_sender && !kept.waiting) else {
             return;
         };
+        let Some(packet) = kept.packet.clone() else { return };
         if kept.resent >= config.retransmissions {
             kept.given_up = true;
             return;
@@ -111,7 +112,7 @@ impl<P: Packet> Tracked<P> {
         self.resent.push_back((self.sent, seq));
         self.recover = Some(self.next);
         self.timer_since = now;
-        send(kept.packet.clone());
+        send(packet);
     }
 
     /// The turn of the segment that begins at `seq` has come to be sent again; false if that has become needless. Nothing but other

@@ -409,7 +409,7 @@ fn what_waits_nowhere_leaves_by_itself_however_short_the_queue() {
 }
 
 fn twice() -> Timeline {
-    Timeline::with(SnoopConfig { copies: 2, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) })
+    Timeline::with_copies(2, SnoopConfig::with_cache(ByteCount::new(1_000_000)))
 }
 
 #[test]
