@@ -252,16 +252,12 @@ impl<P: Packet> Tracked<P> {
     /// When [`on_timer`](Self::on_timer) has something to do.
     pub(super) fn deadline(&self, config: &SnoopConfig) -> Time {
         let forgotten = self.last_seen + FORGOTTEN_AFTER;
-        match self.is_in_care() && !self.first_waits() {
-            true => forgotten.min(self.timer_since + self.timeout(config)),
-            false => forgotten,
-        }
+        self.expiry(config).map_or(forgotten, |expiry| forgotten.min(expiry))
     }
 
     /// Sends the first segment again if the local timer has expired; true if it did.
     pub(super) fn on_timer(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) -> bool {
-        let expired =
-            self.is_in_care() && !self.first_waits() && now >= self.timer_since + self.timeout(config);
+        let expired = self.expiry(config).is_some_and(|expiry| now >= expiry);
         if expired {
             self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
             self.timer_since = now;
@@ -288,9 +284,10 @@ impl<P: Packet> Tracked<P> {
         })
     }
 
-    /// Whether the first segment is to be sent again and has not left yet: no timer runs for what waits here.
-    fn first_waits(&self) -> bool {
-        self.segments.first().is_some_and(|kept| kept.waiting)
+    /// When the local timer expires. None runs for what waits here for its turn.
+    fn expiry(&self, config: &SnoopConfig) -> Option<Time> {
+        let waits = self.segments.first().is_some_and(|kept| kept.waiting);
+        (self.is_in_care() && !waits).then(|| self.timer_since + self.timeout(config))
     }
 
     /// Whether a duplicate is the second copy's of what has just filled a hole. That one went out directly behind the first; what

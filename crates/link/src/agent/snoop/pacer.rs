@@ -158,6 +158,11 @@ impl<P: Packet> Pacer<P> {
         self.queued
     }
 
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     fn is_empty(&self) -> bool {
         self.repairs.is_empty() && self.turns.is_empty()
     }

@@ -78,7 +78,7 @@ impl<P: Packet> Tracked<P> {
 
     /// Whether the first segment, which the receiver waits for, is lost.
     fn first_is_lost(&self, now: Time) -> bool {
-        let Some(first) = self.segments.first().filter(|first| !first.waiting) else { return false };
+        let Some(first) = self.segments.first() else { return false };
         if first.is_original() {
             return self.duplicates >= 2 || first.order < self.delivered;
         }

@@ -85,6 +85,45 @@ fn what_is_sent_again_goes_before_what_waits() {
 }
 
 #[test]
+fn what_comes_before_a_late_timer_waits_behind_what_came_earlier() {
+    let mut line = paced(100);
+    line.offer(0..3);
+    line.wait(SLOT * 5);
+    assert_eq!(line.offer([3]), [0; 0]);
+    assert_eq!(line.leaves_within(SLOT * 3).iter().map(|&(_, number)| number).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn each_copy_of_what_is_sent_again_takes_its_time_on_the_link() {
+    let pace = Some(Pace { rate: "832kbit/s".parse().unwrap(), queue: ByteCount::new(100 * LENGTH) });
+    let mut line =
+        Timeline::with(SnoopConfig { pace, copies: 3, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) });
+    line.wait(Duration::from_secs(1));
+    line.offer(0..5);
+    line.leaves_within(ROUND_TRIP);
+    line.passes(1);
+    line.passes(1);
+    assert_eq!(line.inbound(line.ack(1, &[])), (vec![], vec![1, 1, 1]));
+    line.offer([5]);
+    assert_eq!(line.leaves_within(SLOT * 3), [(28, 5)]);
+    assert_eq!(line.counters().retransmitted, 1);
+}
+
+#[test]
+fn flows_that_wait_one_after_the_other_need_one_place() {
+    let mut line = paced(100);
+    for client in 0..1000 {
+        // Without data: nothing is kept, and nothing sent again.
+        let [first, second] =
+            [0, 1].map(|number| Segment { destination: client, payload: 0, ..line.data(number) });
+        line.offer_segment(first);
+        line.offer_segment(second);
+        line.segments_within(SLOT * 2);
+    }
+    assert_eq!(line.snoop.pacer.as_ref().unwrap().places(), 1);
+}
+
+#[test]
 fn flows_take_turns_however_much_one_has_waiting() {
     let mut line = paced(100);
     line.offer(0..20);
@@ -259,8 +298,14 @@ fn no_timer_runs_for_what_waits_to_be_sent_again() {
     line.passes(1);
     // 1 is lost; what repairs it waits for longer than the local timer.
     line.inbound(line.ack(1, &[]));
+    let before = line.counters().queued_bytes;
     let ours = |left: Vec<Segment>| left.iter().filter(|segment| segment.destination == CLIENT).count();
-    let left = line.segments_within(SLOT * 58);
+    let left = line.segments_within(SLOT * 40);
+    assert_eq!((ours(left), line.counters().timed_out), (0, timed_out));
+    // More duplicates than can be are not worth another copy while the first one waits, nor a try.
+    (0..20).for_each(|_| line.is_suppressed(1));
+    assert_eq!(line.counters().queued_bytes, before - 40 * LENGTH);
+    let left = line.segments_within(SLOT * 18);
     assert_eq!((ours(left), line.counters().timed_out), (0, timed_out));
     let left = line.segments_within(SLOT * 3);
     assert_eq!((ours(left), line.counters().timed_out), (1, timed_out));
