@@ -113,12 +113,12 @@ fn each_copy_of_what_is_sent_again_takes_its_time_on_the_link() {
 fn flows_that_wait_one_after_the_other_need_one_place() {
     let mut line = paced(100);
     for client in 0..1000 {
-        // Without data: nothing is kept, and nothing sent again.
-        let [first, second] =
-            [0, 1].map(|number| Segment { destination: client, payload: 0, ..line.data(number) });
+        let [first, second] = [0, 1].map(|number| Segment { destination: client, ..line.data(number) });
         line.offer_segment(first);
         line.offer_segment(second);
         line.segments_within(SLOT * 2);
+        // It ends, so that nothing is sent again.
+        line.inbound(Segment { source: client, flags: RST, ..line.ack(0, &[]) });
     }
     assert_eq!(line.snoop.pacer.as_ref().unwrap().places(), 1);
 }
@@ -171,6 +171,18 @@ fn nobody_has_more_than_a_share_once_half_of_the_queue_is_taken() {
     let other = Segment { destination: OTHER, ..line.data(1) };
     line.snoop.outbound(line.now, other, &mut out);
     assert_eq!(line.counters().queue_dropped, 1);
+}
+
+#[test]
+fn until_half_of_the_queue_is_taken_one_may_have_more_than_a_share() {
+    let mut line = paced(20);
+    for client in [OTHER, OTHER, OTHER + 1] {
+        let segment = Segment { destination: client, ..line.data(0) };
+        line.offer_segment(segment);
+    }
+    // Two wait, of two flows; the third one's share is a third of twenty.
+    line.offer(0..7);
+    assert_eq!((line.counters().queue_dropped, line.counters().queued_bytes), (0, 9 * LENGTH));
 }
 
 #[test]
