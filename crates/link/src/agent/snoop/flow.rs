@@ -131,6 +131,11 @@ impl<P: Packet> Tracked<P> {
         self.held
     }
 
+    /// IP bytes that are kept, and segments that are kept or remembered.
+    pub(super) fn size(&self) -> (u64, u64) {
+        (self.held, self.segments.len() as u64)
+    }
+
     #[cfg(test)]
     pub(super) fn remembered_retransmissions(&self) -> usize {
         self.resent.len()

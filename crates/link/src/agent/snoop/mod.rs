@@ -157,11 +157,16 @@ pub struct Snoop<P: Packet> {
     alarms: BinaryHeap<Reverse<(Time, u32)>>,
     /// Flows of which something is kept.
     busy: u64,
+    /// Segments that are kept or remembered, of all flows.
+    remembered: u64,
     counters: SnoopCounters,
     pacer: Option<Pacer<P>>,
     /// What is to be sent again; empty between calls.
     repairs: Vec<P>,
 }
+
+/// Bytes of memory that a segment takes beside its packet, about: the cache bounds these too.
+const REMEMBERED: u64 = 160;
 
 /// Where a flow is kept, one after the other.
 #[derive(Debug)]
@@ -180,6 +185,7 @@ impl<P: Packet> Snoop<P> {
             free: Vec::new(),
             alarms: BinaryHeap::new(),
             busy: 0,
+            remembered: 0,
             counters: SnoopCounters::default(),
             pacer: config.pace.map(|pace| Pacer::new(pace, config.copies)),
             repairs: Vec::new(),
@@ -197,7 +203,9 @@ impl<P: Packet> Snoop<P> {
         let has_room = |tracked: &Tracked<P>| {
             let (all, mine) = (self.counters.held_bytes + length, tracked.held() + length);
             let cache = self.config.cache.get();
-            all <= cache && (all <= cache / 2 || mine <= cache / self.busy.max(1))
+            // What has been selectively acknowledged holds no packet, but is remembered.
+            let can_remember = (self.remembered + 1) * REMEMBERED <= cache.max(REMEMBERED);
+            can_remember && all <= cache && (all <= cache / 2 || mine <= cache / self.busy.max(1))
         };
         let Some((_, tracked)) = &self.places[index as usize].occupant else { return };
         let has_room = has_room(tracked);
@@ -269,15 +277,17 @@ impl<P: Packet> Snoop<P> {
     ) -> T {
         let (_, tracked) =
             self.places[index as usize].occupant.as_mut().expect("an index leads to a place that is taken");
-        let before = tracked.held();
+        let before = tracked.size();
         let outcome = act(tracked, &self.config, &mut self.repairs);
-        let after = tracked.held();
+        let after = tracked.size();
         self.account(before, after);
         outcome
     }
 
-    fn account(&mut self, before: u64, after: u64) {
+    /// A flow's bytes and segments were so many before, and are so many now.
+    fn account(&mut self, (before, segments_before): (u64, u64), (after, segments_after): (u64, u64)) {
         self.busy = self.busy + u64::from(after > 0) - u64::from(before > 0);
+        self.remembered = self.remembered + segments_after - segments_before;
         let counters = &mut self.counters;
         counters.held_bytes = counters.held_bytes + after - before;
         counters.most_held_bytes = counters.most_held_bytes.max(counters.held_bytes);
@@ -303,7 +313,7 @@ impl<P: Packet> Snoop<P> {
         if let Some((flow, tracked)) = self.places[index as usize].occupant.take() {
             self.by_ends.remove(&flow);
             self.free.push(index);
-            self.account(tracked.held(), 0);
+            self.account(tracked.size(), (0, 0));
         }
     }
 

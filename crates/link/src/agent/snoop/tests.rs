@@ -645,6 +645,19 @@ fn what_is_selectively_acknowledged_is_held_no_more_and_is_the_senders_care_if_i
 }
 
 #[test]
+fn a_receiver_that_keeps_one_hole_open_does_not_make_it_remember_for_ever() {
+    let mut line = Timeline::with(SnoopConfig::with_cache(ByteCount::new(16_000)));
+    for number in 0..2000 {
+        line.outbound(Segment { seq: 1 + number * 10, payload: 10, ..line.data(0) });
+        let ack = Segment { sack: vec![(11, 11 + number * 10)], ..line.ack(0, &[]) };
+        line.inbound(ack);
+    }
+    let remembered = line.only_flow().size().1;
+    assert_eq!((remembered, line.snoop.remembered), (16_000 / REMEMBERED, remembered));
+    assert_eq!(line.counters().held_bytes, 50);
+}
+
+#[test]
 fn another_connection_of_the_same_ends_is_known_by_its_numbers() {
     let mut line = Timeline::new();
     line.send(0..3);

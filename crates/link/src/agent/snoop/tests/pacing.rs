@@ -97,7 +97,7 @@ fn what_comes_before_a_late_timer_waits_behind_what_came_earlier() {
 fn each_copy_of_what_is_sent_again_takes_its_time_on_the_link() {
     let pace = Some(Pace { rate: "832kbit/s".parse().unwrap(), queue: ByteCount::new(100 * LENGTH) });
     let mut line =
-        Timeline::with(SnoopConfig { pace, copies: 3, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) });
+        Timeline::with_copies(3, SnoopConfig { pace, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) });
     line.wait(Duration::from_secs(1));
     line.offer(0..5);
     line.leaves_within(ROUND_TRIP);
