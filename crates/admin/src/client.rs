@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bentpipe_proxy::config::admin_socket;
 use http_body_util::{BodyExt, Full, Limited};
@@ -122,7 +122,7 @@ impl Client {
             Flows::Most(most) => format!("/status?flows={most}"),
             Flows::All => "/status?flows=all".to_owned(),
         };
-        let body = self.ask(Method::GET, &path, None, PATIENCE_FOR_A_LOOK)?;
+        let body = self.look(&path)?;
         String::from_utf8(body.to_vec()).map_err(|error| self.broken(error.to_string()))
     }
 
@@ -150,6 +150,18 @@ impl Client {
     /// [`ClientError`].
     pub fn stop_draining(&self) -> Result<(), ClientError> {
         self.ask(Method::DELETE, "/drain", None, PATIENCE_FOR_AN_ORDER).map(drop)
+    }
+
+    /// Asks once more if the conversation breaks off: at an upgrade the process that was asked may be gone before it answers, and
+    /// its successor has its sockets.
+    fn look(&self, path: &str) -> Result<Bytes, ClientError> {
+        let asked = Instant::now();
+        match self.ask(Method::GET, path, None, PATIENCE_FOR_A_LOOK) {
+            Err(ClientError::BrokenOff { .. }) if asked.elapsed() < PATIENCE_FOR_A_LOOK => {
+                self.ask(Method::GET, path, None, PATIENCE_FOR_A_LOOK)
+            }
+            outcome => outcome,
+        }
     }
 
     fn ask(
@@ -215,5 +227,40 @@ impl Client {
 
     fn broken(&self, reason: String) -> ClientError {
         ClientError::BrokenOff { socket: self.socket.clone(), reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// What somebody is told who asks for a status where the first so many conversations break off.
+    fn asked(broken: usize) -> Result<String, ClientError> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = admin_socket(folder.path());
+        let listener = UnixListener::bind(&socket).unwrap();
+        let daemon = std::thread::spawn(move || {
+            for _ in 0..broken {
+                let _ = listener.accept().unwrap().0.read(&mut [0; 16]);
+            }
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+        });
+        let outcome = Client::new(folder.path()).unwrap().status_text(Flows::All);
+        // Whoever still waits for somebody is let go.
+        let _ = std::os::unix::net::UnixStream::connect(&socket);
+        daemon.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn a_look_that_breaks_off_is_taken_once_more_and_not_for_ever() {
+        assert_eq!(asked(0).unwrap(), "{}");
+        assert_eq!(asked(1).unwrap(), "{}");
+        assert!(matches!(asked(2), Err(ClientError::BrokenOff { .. })));
     }
 }
