@@ -167,7 +167,8 @@ mod tests {
     /// An end with Snoop, and the bells of its sender and its receiver.
     fn end() -> (End, Arc<Bell>, Arc<Bell>) {
         let bells = (Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap()));
-        let snoop = AgentConfig::Snoop(SnoopConfig::with_cache("1MB".parse().unwrap()));
+        let once = SnoopConfig { copies: 1, ..SnoopConfig::with_cache("1MB".parse().unwrap()) };
+        let snoop = AgentConfig::Snoop(once);
         let config = StationConfig { agents: vec![snoop], arq: None };
         (End::new(&config, Clock::start(), &bells.0, &bells.1), bells.0, bells.1)
     }
