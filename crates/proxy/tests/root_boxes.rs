@@ -5,11 +5,10 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use common::exchange::Exchange;
 use common::symmetric::{Symmetric, symmetric};
-use common::{Net, PATIENCE, Running, SERVER, pattern, socket_address};
+use common::{Net, Running, SERVER, pattern, socket_address, wait_until};
 
 /// XCP's options cut out of what a box sends towards the satellite, as some middleboxes do with what they do not know.
 const STRIPPING: &str = "
@@ -42,14 +41,6 @@ fn spoken(net: &Net) -> String {
 
 fn speaks_xcp(net: &Net) -> bool {
     spoken(net).contains("bp_pxcp")
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A download in pieces: the server sends one when it is asked for it, so that it is in the middle between two.

@@ -5,12 +5,12 @@ mod common;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bentpipe_kernel::sockopt;
 use common::{
     CLIENT, Host, Net, PATIENCE, RELAYS, SERVER, configuration, network, pattern, read_all, socket,
-    socket_address,
+    socket_address, wait_until,
 };
 
 const FAITHFUL: &str = "handshake = \"faithful\"";
@@ -40,14 +40,6 @@ fn meddle(host: &Host, table: &str, hook: &str, what: &str) {
     host.rules(&format!(
         "table inet {table} {{ chain c {{ type filter hook {hook} priority -350; {what}; }}; }}"
     ));
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Both ends of a connection say something that the other hears.

@@ -33,6 +33,15 @@ pub const RELAYS: [&str; 2] = ["copy", "splice"];
 /// Long enough for anything that works, on a machine that does other things as well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Looks again and again, until it is so.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Connections that may wait to be accepted by a listener of the server.
 const BACKLOG: i32 = 4096;
 
@@ -441,6 +450,18 @@ impl Running {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+        if signal == Signal::STOP {
+            // One thread takes the signal and stops the others, when it has its turn.
+            wait_until("every thread has stopped", || self.threads_are_stopped());
+        }
+    }
+
+    fn threads_are_stopped(&self) -> bool {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // The name before it, in brackets, may hold anything (proc_pid_stat(5)).
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        })
     }
 
     /// The end of every fault: no flow is left, the daemon holds what it held when it was ready, and once it has stopped
