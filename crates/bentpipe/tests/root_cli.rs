@@ -42,16 +42,18 @@ fn run_in(host: &Namespace, file: &tempfile::NamedTempFile) -> Command {
     command
 }
 
-/// Rules, policy routes and what the machine has registered.
+/// Rules, policy routes and what the machine has registered; not the routes that each interface has for itself, which come when it is up.
 fn traces_of_a_daemon(host: &Namespace) -> String {
     let show = |program: &str, arguments: &[&str]| -> String {
         let output = host.command(program).args(arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
+    let routes = show("ip", &["route", "show", "table", "all"]);
+    let by_itself = |route: &str| ["fe80:", "ff00:"].iter().any(|network| route.contains(network));
     show("nft", &["list", "ruleset"])
         + &show("ip", &["rule"])
         + &show("ip", &["-6", "rule"])
-        + &show("ip", &["route", "show", "table", "all"])
+        + &routes.lines().filter(|route| !by_itself(route)).collect::<Vec<_>>().join("\n")
         + &show("ss", &["-ltn"])
 }
 
