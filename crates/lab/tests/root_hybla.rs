@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bentpipe_kernel::tcp_info::TcpInfo;
 use bentpipe_lab::slow_start::{self, Recording, formula, split_at_threshold};
@@ -15,11 +15,25 @@ fn record(rate: Rate, rtt_ms: u64, per: f64, bytes: u64, interval: Duration) -> 
     slow_start::record(&symmetric(rate, rtt_ms, per), bytes, interval).unwrap()
 }
 
-/// Hoe's estimate is the spacing of ten ACKs: where the machine stands still between them, as virtual ones do, it is another. So a claim
-/// of it has three attempts.
+/// A claim about time has three attempts. It is refuted if all fail and the machine was there in one of them: a virtual one whose
+/// processors are others' for moments stands still between two ACKs, and what Hoe's estimate makes of their spacing is anything.
 fn in_one_of_three(attempt: impl Fn() -> Result<(), String>) {
-    let failed: Vec<String> = std::iter::repeat_with(attempt).take(3).map_while(Result::err).collect();
-    assert!(failed.len() < 3, "{failed:#?}");
+    let (mut failed, mut refuted) = (Vec::new(), false);
+    for _ in 0..3 {
+        let (begun, before) = (Instant::now(), stolen());
+        let Err(error) = attempt() else { return };
+        let stolen = (stolen() - before) / begun.elapsed().as_secs_f64();
+        refuted |= stolen < 0.05;
+        failed.push(format!("{:.0}% stolen: {error}", 100.0 * stolen));
+    }
+    assert!(!refuted, "{failed:#?}");
+    println!("not judged, for the machine has not the time: {failed:#?}");
+}
+
+/// Seconds of all processors that the host gave to others (proc_stat(5)).
+fn stolen() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    text.split_whitespace().nth(8).unwrap().parse::<f64>().unwrap() / 100.0
 }
 
 #[test]
@@ -75,13 +89,18 @@ fn without_losses_the_queue_never_overflows_and_nothing_is_sent_twice() {
     if missing() {
         return;
     }
-    let Recording { samples: trace, scene } =
-        record(Rate::mbps(10), 600, 0.0, 10_000_000, Duration::from_millis(20));
-    let end = trace.last().unwrap().info;
-    assert!(end.retransmissions * 100 < end.data_segments_out, "{end:?}");
-    assert_eq!(scene.link.counters().0.dropped.queue_full, 0);
-    let longest = trace.iter().map(|sample| sample.info.srtt).max().unwrap();
-    assert!(longest < Duration::from_millis(1000), "a queue of {:?}", longest - end.min_rtt);
+    in_one_of_three(|| {
+        let Recording { samples: trace, scene } =
+            record(Rate::mbps(10), 600, 0.0, 10_000_000, Duration::from_millis(20));
+        let end = trace.last().unwrap().info;
+        let dropped = scene.link.counters().0.dropped.queue_full;
+        let longest = trace.iter().map(|sample| sample.info.srtt).max().unwrap();
+        let few = end.retransmissions * 100 < end.data_segments_out;
+        if few && dropped == 0 && longest < Duration::from_millis(1000) {
+            return Ok(());
+        }
+        Err(format!("{dropped} dropped, a queue of {:?}, {end:?}", longest - end.min_rtt))
+    });
 }
 
 #[test]
@@ -89,10 +108,11 @@ fn at_one_percent_of_losses_hybla_fills_more_than_a_third_of_the_link() {
     if missing() {
         return;
     }
-    let Recording { samples: trace, .. } =
-        record(Rate::mbps(10), 600, 0.01, 6_000_000, Duration::from_millis(100));
-    let seconds = trace.last().unwrap().at.as_secs_f64();
-    let goodput = 6e6 * 8.0 / seconds;
-    // Reno has 0.2 Mbit/s here. The bound leaves room for a busy machine; docs/performance.md has the figure.
-    assert!(goodput > 3.3e6, "{goodput} bit/s");
+    in_one_of_three(|| {
+        let Recording { samples: trace, .. } =
+            record(Rate::mbps(10), 600, 0.01, 6_000_000, Duration::from_millis(100));
+        let goodput = 6e6 * 8.0 / trace.last().unwrap().at.as_secs_f64();
+        // Reno has 0.2 Mbit/s here. The bound leaves room for a busy machine; docs/performance.md has the figure.
+        if goodput > 3.3e6 { Ok(()) } else { Err(format!("{goodput} bit/s")) }
+    });
 }
