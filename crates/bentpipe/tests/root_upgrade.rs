@@ -107,10 +107,11 @@ fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process
     succeed(&scene.command(&["upgrade"]));
     std::thread::sleep(Duration::from_secs(4));
     let after = scene.status();
-    // Far above what ten segments in a round trip are, which those have who are told no rate.
+    // Twice what four have who are told no rate: ten segments in a round trip, 0.8 Mbit/s together. A busy machine carries no more than
+    // it has time for.
     let rate = carried(&before, &after);
     println!("{rate:.0} bit/s around the upgrade");
-    assert!(rate > 4e6, "{rate}");
+    assert!(rate > 1.6e6, "{rate}");
     let legs = after["legs"].as_array().unwrap();
     assert_eq!(legs[0]["explicit"]["active"], 4, "{legs:#?}");
     scene.stop();
