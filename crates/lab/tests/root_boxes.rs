@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bentpipe_lab::trial::Trial;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
+use bentpipe_testbed::in_three_attempts;
 use bentpipe_units::Rate;
 use common::missing;
 
@@ -29,10 +30,12 @@ fn two_boxes_with_p_xcp_fill_a_link_that_loses_packets() {
     if missing() {
         return;
     }
-    let measured = boxes("p-xcp", "p-xcp").run().unwrap();
-    println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
-    assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());
-    assert!(measured.queue_drops < 0.01, "{}", measured.queue_drops);
+    in_three_attempts(|| {
+        let measured = boxes("p-xcp", "p-xcp").run().unwrap();
+        println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
+        assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());
+        assert!(measured.queue_drops < 0.01, "{}", measured.queue_drops);
+    });
 }
 
 #[test]
@@ -40,13 +43,16 @@ fn a_router_that_is_further_on_is_obeyed_as_well() {
     if missing() {
         return;
     }
-    // The boxes think that the link carries twice as much; the modem behind the gateway knows better.
-    let router = XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(RATE) };
-    let trial = Trial { configured: Some(Rate::mbps(20)), station: Some(router), ..boxes("p-xcp", "p-xcp") };
-    let measured = trial.run().unwrap();
-    println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
-    assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());
-    assert!(measured.queue_drops < 0.01, "{}", measured.queue_drops);
+    in_three_attempts(|| {
+        // The boxes think that the link carries twice as much; the modem behind the gateway knows better.
+        let router = XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(RATE) };
+        let trial =
+            Trial { configured: Some(Rate::mbps(20)), station: Some(router), ..boxes("p-xcp", "p-xcp") };
+        let measured = trial.run().unwrap();
+        println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
+        assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());
+        assert!(measured.queue_drops < 0.01, "{}", measured.queue_drops);
+    });
 }
 
 #[test]
@@ -54,12 +60,14 @@ fn a_box_whose_other_side_is_silent_has_what_hybla_has() {
     if missing() {
         return;
     }
-    let (alone, hybla) = (boxes("p-xcp", "hybla"), boxes("hybla", "hybla"));
-    let [alone, hybla] = std::thread::scope(|scope| {
-        [alone, hybla]
-            .map(|trial| scope.spawn(move || trial.run().unwrap().of_limit()))
-            .map(|run| run.join().unwrap())
+    in_three_attempts(|| {
+        let (alone, hybla) = (boxes("p-xcp", "hybla"), boxes("hybla", "hybla"));
+        let [alone, hybla] = std::thread::scope(|scope| {
+            [alone, hybla]
+                .map(|trial| scope.spawn(move || trial.run().unwrap().of_limit()))
+                .map(|run| run.join().unwrap())
+        });
+        println!("{alone:.3} of the limit, {hybla:.3} with Hybla at both");
+        assert!(hybla > 0.1 && alone > 0.6 * hybla, "{alone:.3} of the limit, {hybla:.3} with Hybla");
     });
-    println!("{alone:.3} of the limit, {hybla:.3} with Hybla at both");
-    assert!(hybla > 0.1 && alone > 0.6 * hybla, "{alone:.3} of the limit, {hybla:.3} with Hybla");
 }

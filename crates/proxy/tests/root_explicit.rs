@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_testbed::in_three_attempts;
 use bentpipe_units::{ByteCount, Probability, Rate};
 use common::{PATIENCE, SERVER, network_over, pattern, read_all};
 
@@ -80,60 +81,62 @@ impl Drop for Open {
 
 #[test]
 fn weights_hold_in_the_next_process() {
-    let Some(net) = network_over(&link(40, 0.0)) else { return };
-    let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
-    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    let config = format!(
-        "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"40ms\"\n\
+    in_three_attempts(|| {
+        let Some(net) = network_over(&link(40, 0.0)) else { return };
+        let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let config = format!(
+            "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"40ms\"\n\
          [[rules]]\naction = \"split\"\nport = {}\nweight = 4\n",
-        port(&listeners[0])
-    );
-    let mut daemon = net.try_daemon(&config).unwrap();
-    let pairs = Open(listeners.each_ref().map(|listener| net.connection(listener)));
-    let carried = [AtomicU64::new(0), AtomicU64::new(0)];
-    thread::scope(|scope| {
-        // Who fails lets the threads come to their ends, too.
-        let pairs = pairs;
-        for ((client, server), carried) in pairs.0.iter().zip(&carried) {
-            let (mut client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
-            scope.spawn(move || count(server, carried));
-        }
-        let shares = |length| {
-            let now = || carried.each_ref().map(|bytes| bytes.load(Ordering::Relaxed) as f64);
-            let before = now();
-            thread::sleep(length);
-            [0, 1].map(|flow| now()[flow] - before[flow])
-        };
-        // Buffers fill first, and rates settle.
-        let settled = |name: &str| {
-            let start = Instant::now();
-            loop {
-                let [heavy, light] = shares(Duration::from_secs(2));
-                println!("{name}: {heavy} and {light} bytes in 2 s");
-                let together = (heavy + light) / RATE.bytes_in(Duration::from_secs(2)) as f64;
-                // A busy machine holds up the link, too, which then carries less, and neither uses all of its share.
-                if (2.2..5.5).contains(&(heavy / light)) && together > 0.2 {
-                    return;
-                }
-                assert!(start.elapsed() < 2 * PATIENCE, "{name}: {heavy} and {light} bytes in 2 s");
+            port(&listeners[0])
+        );
+        let mut daemon = net.try_daemon(&config).unwrap();
+        let pairs = Open(listeners.each_ref().map(|listener| net.connection(listener)));
+        let carried = [AtomicU64::new(0), AtomicU64::new(0)];
+        thread::scope(|scope| {
+            // Who fails lets the threads come to their ends, too.
+            let pairs = pairs;
+            for ((client, server), carried) in pairs.0.iter().zip(&carried) {
+                let (mut client, server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
+                scope.spawn(move || count(server, carried));
             }
-        };
-        settled("at first");
-        for _ in 0..2 {
-            daemon.succeed(&net, &config).unwrap();
-            settled("after an upgrade");
-        }
-        // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all the same.
-        daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
-        let start = Instant::now();
-        while net.gateway.output("ss -Htin").contains("bp_explicit") {
-            assert!(start.elapsed() < PATIENCE, "{}", net.gateway.output("ss -Htin"));
-        }
-        let start = Instant::now();
-        while shares(Duration::from_secs(1)).contains(&0.0) {
-            assert!(start.elapsed() < PATIENCE, "somebody stands still");
-        }
+            let shares = |length| {
+                let now = || carried.each_ref().map(|bytes| bytes.load(Ordering::Relaxed) as f64);
+                let before = now();
+                thread::sleep(length);
+                [0, 1].map(|flow| now()[flow] - before[flow])
+            };
+            // Buffers fill first, and rates settle.
+            let settled = |name: &str| {
+                let start = Instant::now();
+                loop {
+                    let [heavy, light] = shares(Duration::from_secs(2));
+                    println!("{name}: {heavy} and {light} bytes in 2 s");
+                    let together = (heavy + light) / RATE.bytes_in(Duration::from_secs(2)) as f64;
+                    // A busy machine holds up the link, too, which then carries less, and neither uses all of its share.
+                    if (2.2..5.5).contains(&(heavy / light)) && together > 0.2 {
+                        return;
+                    }
+                    assert!(start.elapsed() < 2 * PATIENCE, "{name}: {heavy} and {light} bytes in 2 s");
+                }
+            };
+            settled("at first");
+            for _ in 0..2 {
+                daemon.succeed(&net, &config).unwrap();
+                settled("after an upgrade");
+            }
+            // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all the same.
+            daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
+            let start = Instant::now();
+            while net.gateway.output("ss -Htin").contains("bp_explicit") {
+                assert!(start.elapsed() < PATIENCE, "{}", net.gateway.output("ss -Htin"));
+            }
+            let start = Instant::now();
+            while shares(Duration::from_secs(1)).contains(&0.0) {
+                assert!(start.elapsed() < PATIENCE, "somebody stands still");
+            }
+        });
     });
 }
 
@@ -161,37 +164,39 @@ fn wait_for_share(what: &str, transfers: &[AtomicU64], least: f64, patience: Dur
 /// Acknowledgements that wait behind downloads are no queue of the uploads, neither before an outage nor after it.
 #[test]
 fn uploads_keep_their_rates_where_the_way_back_is_full() {
-    let direction =
-        DirectionConfig { rate: Some(RATE), delay: Duration::from_millis(300), ..Default::default() };
-    let Some(net) = network_over(&LinkConfig { forward: direction.clone(), reverse: direction }) else {
-        return;
-    };
-    let leg = format!("[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"600ms\"\n");
-    let _daemon = net.try_daemon(&leg).unwrap();
-    let listener = net.listen(SERVER[0]);
-    let uploads = Open([net.connection(&listener), net.connection(&listener)]);
-    let downloads = [(); 2].map(|()| Open([net.connection(&listener), net.connection(&listener)]));
-    let (up, down) = (<[AtomicU64; 2]>::default(), <[AtomicU64; 4]>::default());
-    thread::scope(|scope| {
-        // Who fails lets the threads come to their ends, too.
-        let (uploads, downloads) = (uploads, downloads);
-        let transfer = |mut from: TcpStream, to: TcpStream, bytes| {
-            scope.spawn(move || while from.write_all(&[7; 1 << 16]).is_ok() {});
-            scope.spawn(move || count(to, bytes));
+    in_three_attempts(|| {
+        let direction =
+            DirectionConfig { rate: Some(RATE), delay: Duration::from_millis(300), ..Default::default() };
+        let Some(net) = network_over(&LinkConfig { forward: direction.clone(), reverse: direction }) else {
+            return;
         };
-        for ((client, server), bytes) in uploads.0.iter().zip(&up) {
-            transfer(client.try_clone().unwrap(), server.try_clone().unwrap(), bytes);
-        }
-        let before = wait_for_share("uploads alone", &up, 0.7, PATIENCE);
-        for ((client, server), bytes) in downloads.iter().flat_map(|open| &open.0).zip(&down) {
-            transfer(server.try_clone().unwrap(), client.try_clone().unwrap(), bytes);
-        }
-        wait_for_share("downloads", &down, 0.6, PATIENCE);
-        let link = net.link.as_ref().unwrap();
-        link.set_outage(true);
-        thread::sleep(Duration::from_secs(3));
-        link.set_outage(false);
-        wait_for_share("downloads after the outage", &down, 0.6, 2 * PATIENCE);
-        wait_for_share("uploads after the outage", &up, before / 2.0, PATIENCE);
+        let leg = format!("[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"600ms\"\n");
+        let _daemon = net.try_daemon(&leg).unwrap();
+        let listener = net.listen(SERVER[0]);
+        let uploads = Open([net.connection(&listener), net.connection(&listener)]);
+        let downloads = [(); 2].map(|()| Open([net.connection(&listener), net.connection(&listener)]));
+        let (up, down) = (<[AtomicU64; 2]>::default(), <[AtomicU64; 4]>::default());
+        thread::scope(|scope| {
+            // Who fails lets the threads come to their ends, too.
+            let (uploads, downloads) = (uploads, downloads);
+            let transfer = |mut from: TcpStream, to: TcpStream, bytes| {
+                scope.spawn(move || while from.write_all(&[7; 1 << 16]).is_ok() {});
+                scope.spawn(move || count(to, bytes));
+            };
+            for ((client, server), bytes) in uploads.0.iter().zip(&up) {
+                transfer(client.try_clone().unwrap(), server.try_clone().unwrap(), bytes);
+            }
+            let before = wait_for_share("uploads alone", &up, 0.7, PATIENCE);
+            for ((client, server), bytes) in downloads.iter().flat_map(|open| &open.0).zip(&down) {
+                transfer(server.try_clone().unwrap(), client.try_clone().unwrap(), bytes);
+            }
+            wait_for_share("downloads", &down, 0.6, PATIENCE);
+            let link = net.link.as_ref().unwrap();
+            link.set_outage(true);
+            thread::sleep(Duration::from_secs(3));
+            link.set_outage(false);
+            wait_for_share("downloads after the outage", &down, 0.6, 2 * PATIENCE);
+            wait_for_share("uploads after the outage", &up, before / 2.0, PATIENCE);
+        });
     });
 }

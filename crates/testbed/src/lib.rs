@@ -44,6 +44,7 @@ mod require;
 mod satellite;
 mod signals;
 mod station_carrier;
+mod stolen;
 mod tun;
 
 pub use address::{Subnet, default_route, forwarding, veth};
@@ -55,3 +56,4 @@ pub use namespace::Namespace;
 pub use privilege::{drop_capabilities, enter_user_namespace, is_privileged};
 pub use require::{LINK_NEEDS, Missing, MissingItem, Need, require};
 pub use satellite::{Delivered, SatelliteLink};
+pub use stolen::in_three_attempts;
