@@ -11,7 +11,6 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::Profile;
-use bentpipe_testbed::in_three_attempts;
 use operated::{PATIENCE, Scene};
 
 const LEG: &str = "rate = \"1Gbit/s\"\nrtt = \"50ms\"\n";
@@ -93,32 +92,30 @@ fn the_journal_gets_priorities_and_no_times_from_process_to_process() {
 
 #[test]
 fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process() {
-    in_three_attempts(|| {
-        let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
-        scene.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");
-        scene.start();
-        // They take all that the link carries, and more.
-        let uploads = scene.uploads(4, 100_000, Duration::from_millis(100));
-        let carried = |from: &serde_json::Value, to: &serde_json::Value| {
-            let bytes = |status: &serde_json::Value| status["totals"]["bytes_up"].as_u64().unwrap();
-            (bytes(to) - bytes(from)) as f64 * 8.0
-                / (to["uptime_s"].as_f64().unwrap() - from["uptime_s"].as_f64().unwrap())
-        };
-        std::thread::sleep(Duration::from_secs(4));
-        let before = scene.status();
-        succeed(&scene.command(&["upgrade"]));
-        std::thread::sleep(Duration::from_secs(4));
-        let after = scene.status();
-        // Twice what four have who are told no rate: ten segments in a round trip, 0.8 Mbit/s together. A busy machine carries no more than
-        // it has time for.
-        let rate = carried(&before, &after);
-        println!("{rate:.0} bit/s around the upgrade");
-        assert!(rate > 1.6e6, "{rate}");
-        let legs = after["legs"].as_array().unwrap();
-        assert_eq!(legs[0]["explicit"]["active"], 4, "{legs:#?}");
-        scene.stop();
-        drop(uploads);
-    });
+    let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
+    scene.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");
+    scene.start();
+    // They take all that the link carries, and more.
+    let uploads = scene.uploads(4, 100_000, Duration::from_millis(100));
+    let carried = |from: &serde_json::Value, to: &serde_json::Value| {
+        let bytes = |status: &serde_json::Value| status["totals"]["bytes_up"].as_u64().unwrap();
+        (bytes(to) - bytes(from)) as f64 * 8.0
+            / (to["uptime_s"].as_f64().unwrap() - from["uptime_s"].as_f64().unwrap())
+    };
+    std::thread::sleep(Duration::from_secs(4));
+    let before = scene.status();
+    succeed(&scene.command(&["upgrade"]));
+    std::thread::sleep(Duration::from_secs(4));
+    let after = scene.status();
+    // Twice what four have who are told no rate: ten segments in a round trip, 0.8 Mbit/s together. A busy machine carries no more than
+    // it has time for.
+    let rate = carried(&before, &after);
+    println!("{rate:.0} bit/s around the upgrade");
+    assert!(rate > 1.6e6, "{rate}");
+    let legs = after["legs"].as_array().unwrap();
+    assert_eq!(legs[0]["explicit"]["active"], 4, "{legs:#?}");
+    scene.stop();
+    drop(uploads);
 }
 
 #[test]
