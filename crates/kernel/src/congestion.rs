@@ -22,22 +22,22 @@ pub const EXPLICIT: &str = "explicit";
 
 /// A congestion control that sockets can choose for as long as this value lives.
 #[derive(Debug)]
-pub struct Provided {
+pub struct ResolvedCongestionControl {
     name: String,
     shared: Option<SharedLeg>,
     _hybla: Option<Hybla>,
-    xcp: Option<ProvidedXcp>,
+    xcp: Option<ResolvedXcp>,
 }
 
 /// What has to live for as long as sockets use XCP.
 #[derive(Debug)]
-struct ProvidedXcp {
+struct ResolvedXcp {
     xcp: Xcp,
-    _fallback: Box<Provided>,
+    _fallback: Box<ResolvedCongestionControl>,
     _room: Vec<RoomInAcks>,
 }
 
-impl Provided {
+impl ResolvedCongestionControl {
     /// The name for `TCP_CONGESTION`.
     pub fn name(&self) -> &str {
         &self.name
@@ -75,8 +75,8 @@ impl Provided {
 /// one log line that says so and why: for XCP explicit rates; for these Hybla; for Hybla without eBPF the kernel's own module,
 /// then `bbr`, then the default ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take
 /// XCP have Hybla, or what is there for it.
-pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> Provided {
-    let mut lacks = Lacks::default();
+pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
+    let mut lacks = Fallbacks::default();
     let provided = match wanted {
         EXPLICIT => provide_explicit(leg, &mut lacks),
         HYBLA => provide_hybla(&mut lacks),
@@ -91,9 +91,9 @@ pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> Provided {
 
 /// Why a leg has not all that it asks for.
 #[derive(Debug, Default)]
-struct Lacks(Vec<String>);
+struct Fallbacks(Vec<String>);
 
-impl Lacks {
+impl Fallbacks {
     fn note(&mut self, reason: impl ToString) {
         self.0.push(reason.to_string());
     }
@@ -109,11 +109,11 @@ pub fn default() -> String {
     read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
 }
 
-fn provide_explicit(leg: &str, lacks: &mut Lacks) -> Provided {
+fn provide_explicit(leg: &str, lacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Explicit::acquire().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
-            return Provided { name, shared: Some(shared), _hybla: None, xcp: None };
+            return ResolvedCongestionControl { name, shared: Some(shared), _hybla: None, xcp: None };
         }
         Ok(None) => lacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
         Err(error) => lacks.note(error),
@@ -121,9 +121,14 @@ fn provide_explicit(leg: &str, lacks: &mut Lacks) -> Provided {
     provide_hybla(lacks)
 }
 
-fn provide_hybla(lacks: &mut Lacks) -> Provided {
+fn provide_hybla(lacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Hybla::acquire() {
-        Ok(hybla) => Provided { name: hybla.name().to_owned(), shared: None, _hybla: Some(hybla), xcp: None },
+        Ok(hybla) => ResolvedCongestionControl {
+            name: hybla.name().to_owned(),
+            shared: None,
+            _hybla: Some(hybla),
+            xcp: None,
+        },
         Err(error) => {
             lacks.note(error);
             plain(&without_ebpf(&available()))
@@ -131,8 +136,13 @@ fn provide_hybla(lacks: &mut Lacks) -> Provided {
     }
 }
 
-fn provide_xcp(p_xcp: bool, leg: &str, capacity: Option<Rate>, lacks: &mut Lacks) -> Provided {
-    let mut fallback_lacks = Lacks::default();
+fn provide_xcp(
+    p_xcp: bool,
+    leg: &str,
+    capacity: Option<Rate>,
+    lacks: &mut Fallbacks,
+) -> ResolvedCongestionControl {
+    let mut fallback_lacks = Fallbacks::default();
     let fallback = provide_hybla(&mut fallback_lacks);
     let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
         Ok(xcp) => xcp,
@@ -147,15 +157,15 @@ fn provide_xcp(p_xcp: bool, leg: &str, capacity: Option<Rate>, lacks: &mut Lacks
     }
     lacks.0.extend(fallback_lacks.0);
     let name = xcp.name().to_owned();
-    Provided {
+    ResolvedCongestionControl {
         shared: None,
         name,
         _hybla: None,
-        xcp: Some(ProvidedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
+        xcp: Some(ResolvedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
     }
 }
 
-fn provide_plain(wanted: &str, lacks: &mut Lacks) -> Provided {
+fn provide_plain(wanted: &str, lacks: &mut Fallbacks) -> ResolvedCongestionControl {
     let available = available();
     if is_available(wanted, &available) {
         return plain(wanted);
@@ -186,8 +196,8 @@ fn try_on_a_socket(name: &str) -> bool {
         .is_ok_and(|probe| crate::sockopt::set_congestion(probe, name).is_ok())
 }
 
-fn plain(name: &str) -> Provided {
-    Provided { name: name.to_owned(), shared: None, _hybla: None, xcp: None }
+fn plain(name: &str) -> ResolvedCongestionControl {
+    ResolvedCongestionControl { name: name.to_owned(), shared: None, _hybla: None, xcp: None }
 }
 
 fn read_words(path: &str) -> Vec<String> {

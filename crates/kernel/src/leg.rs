@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use crate::congestion::{self, Provided, provide};
+use crate::congestion::{self, ResolvedCongestionControl, provide};
 use crate::explicit::{self, SharedLeg};
 use crate::feature::Feature;
 use crate::sockopt;
@@ -44,7 +44,7 @@ pub struct LegSettings {
 #[derive(Debug, Clone)]
 pub struct Leg {
     name: String,
-    congestion: Option<Arc<Provided>>,
+    congestion: Option<Arc<ResolvedCongestionControl>>,
     timers: Timers,
     pacing_cap: Option<Rate>,
     fast_open: bool,
@@ -59,7 +59,8 @@ impl Leg {
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
         let provided = |wanted: &str| Arc::new(provide(wanted, name, settings.rate));
         let congestion = settings.congestion.as_deref().map(provided);
-        let keeps_queue_short = congestion.as_deref().is_some_and(Provided::keeps_queue_short);
+        let keeps_queue_short =
+            congestion.as_deref().is_some_and(ResolvedCongestionControl::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
         let intentions =
             Intentions { restart_within: settings.restart_within, survive_outage: settings.survive_outage };
@@ -92,17 +93,17 @@ impl Leg {
 
     /// The congestion control that the leg's sockets get; `None` is the kernel's default.
     pub fn congestion(&self) -> Option<&str> {
-        self.congestion.as_deref().map(Provided::name)
+        self.congestion.as_deref().map(ResolvedCongestionControl::name)
     }
 
     /// The leg as the congestion control knows it whose connections wait to be given their rates, where these are explicit.
     pub fn shared(&self) -> Option<&SharedLeg> {
-        self.congestion.as_deref().and_then(Provided::shared)
+        self.congestion.as_deref().and_then(ResolvedCongestionControl::shared)
     }
 
     /// XCP, where the leg has it.
     pub fn xcp(&self) -> Option<&Xcp> {
-        self.congestion.as_deref().and_then(Provided::xcp)
+        self.congestion.as_deref().and_then(ResolvedCongestionControl::xcp)
     }
 
     /// The kernel's timer values for this leg.

@@ -9,7 +9,7 @@ mod two_boxes;
 use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::LinkConfig;
-use bentpipe_link::agent::StationConfig;
+use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
 
 use crate::Error;
@@ -57,7 +57,7 @@ impl Scene {
     /// The same with stations at the link's ends: the gateway's and the client's.
     pub fn build_with_stations(
         config: &LinkConfig,
-        stations: &[StationConfig; 2],
+        stations: &[LinkEndConfig; 2],
         seed: u64,
     ) -> Result<Self, Error> {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Namespace::new);

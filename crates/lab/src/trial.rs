@@ -1,8 +1,8 @@
 //! Downloads over an emulated link for a fixed time, through the daemon, through two, or end to end, and bundles between two
 //! nodes: what each gets, and what waits in front of the link.
 
-mod bed;
 mod nodes;
+mod topology;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,8 +17,8 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 use crate::Error;
 use crate::download::{self, Request, Server, download};
 use crate::scene::SATELLITE;
-use bed::Bed;
 use nodes::Nodes;
+use topology::TrialTopology;
 
 /// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
@@ -118,7 +118,7 @@ impl Trial {
     /// The link, the daemon or a connection failed.
     pub fn run(&self) -> Result<Measured, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let bed = Bed::build(self)?;
+        let bed = TrialTopology::build(self)?;
         let nodes = self.bundles.map(|_| Nodes::start(&bed, &self.leg(&self.congestion))).transpose()?;
         let mut server = self.server(&bed)?;
         let measured = self.watch(&bed, nodes.as_ref()).map_err(fail);
@@ -134,7 +134,7 @@ impl Trial {
     /// The link, the daemon, a node or a connection failed.
     pub fn file(&self, bytes: ByteCount) -> Result<Duration, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let bed = Bed::build(self)?;
+        let bed = TrialTopology::build(self)?;
         if self.bundles.is_some() {
             return Nodes::start(&bed, &self.leg(&self.congestion))?.file(bytes).map_err(fail);
         }
@@ -146,7 +146,7 @@ impl Trial {
         Ok(got.duration)
     }
 
-    fn server(&self, bed: &Bed) -> Result<Server, Error> {
+    fn server(&self, bed: &TrialTopology) -> Result<Server, Error> {
         // Without downloads it is the nodes' alone, and only a leg can provide it.
         let is_servers = !self.split && !self.flows.is_empty();
         let congestion = is_servers.then_some(self.congestion.as_str());
@@ -179,7 +179,7 @@ impl Trial {
         )
     }
 
-    fn watch(&self, bed: &Bed, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
+    fn watch(&self, bed: &TrialTopology, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
         let streams = self.flows.len() + self.bundles.iter().len();
         let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
@@ -207,7 +207,7 @@ impl Trial {
         })
     }
 
-    fn sample(&self, bed: &Bed, started: Instant, read: &[AtomicU64]) -> Measured {
+    fn sample(&self, bed: &TrialTopology, started: Instant, read: &[AtomicU64]) -> Measured {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
         let (from, before, counted) = (bed.link.now(), now(), bed.link.counters().0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bentpipe_lab::trial::Trial;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_testbed::in_three_attempts;
+use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::Rate;
 use common::missing;
 
@@ -30,7 +30,7 @@ fn two_boxes_with_p_xcp_fill_a_link_that_loses_packets() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let measured = boxes("p-xcp", "p-xcp").run().unwrap();
         println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
         assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());
@@ -43,7 +43,7 @@ fn a_router_that_is_further_on_is_obeyed_as_well() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         // The boxes think that the link carries twice as much; the modem behind the gateway knows better.
         let router = XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(RATE) };
         let trial =
@@ -60,7 +60,7 @@ fn a_box_whose_other_side_is_silent_has_what_hybla_has() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let (alone, hybla) = (boxes("p-xcp", "hybla"), boxes("hybla", "hybla"));
         let [alone, hybla] = std::thread::scope(|scope| {
             [alone, hybla]

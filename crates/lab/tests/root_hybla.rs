@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bentpipe_kernel::tcp_info::TcpInfo;
 use bentpipe_lab::slow_start::{self, Recording, formula, split_at_threshold};
-use bentpipe_testbed::in_three_attempts;
+use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::Rate;
 use common::{missing, symmetric};
 
@@ -20,7 +20,7 @@ fn the_window_follows_the_formula_in_slow_start_until_hoes_threshold() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         for (rate, rtt_ms) in [(100, 25), (100, 100), (10, 300), (10, 600)] {
             let recording = record(Rate::mbps(rate), rtt_ms, 0.0, 1_500_000, Duration::from_micros(200));
             let (slow_start, threshold) = split_at_threshold(&recording.samples);
@@ -47,7 +47,7 @@ fn hoes_threshold_is_the_bandwidth_delay_product() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let Recording { samples: trace, .. } =
             record(Rate::mbps(10), 600, 0.0, 1_500_000, Duration::from_millis(5));
         let threshold = trace.last().unwrap().info.ssthresh;
@@ -61,7 +61,7 @@ fn without_losses_the_queue_never_overflows_and_nothing_is_sent_twice() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let Recording { samples: trace, scene } =
             record(Rate::mbps(10), 600, 0.0, 10_000_000, Duration::from_millis(20));
         let end = trace.last().unwrap().info;
@@ -77,7 +77,7 @@ fn at_one_percent_of_losses_hybla_fills_more_than_a_third_of_the_link() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let Recording { samples: trace, .. } =
             record(Rate::mbps(10), 600, 0.01, 6_000_000, Duration::from_millis(100));
         let seconds = trace.last().unwrap().at.as_secs_f64();

@@ -6,7 +6,7 @@ use bentpipe_lab::download::{Download, Progress, Request, Server, download};
 use bentpipe_lab::scene::Scene;
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::snoop::{SnoopConfig, SnoopCounters};
-use bentpipe_link::agent::{AgentConfig, AgentReport, StationConfig};
+use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig};
 use bentpipe_units::Rate;
 use common::{missing, symmetric};
 
@@ -30,8 +30,8 @@ fn snoop() -> SnoopConfig {
 }
 
 fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Scene {
-    let gateway = StationConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None };
-    Scene::build_with_stations(config, &[gateway, StationConfig::default()], 1).unwrap()
+    let gateway = LinkEndConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None };
+    Scene::build_with_stations(config, &[gateway, LinkEndConfig::default()], 1).unwrap()
 }
 
 fn snoop_counters(scene: &Scene) -> SnoopCounters {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bentpipe_lab::statistics::jain_index;
 use bentpipe_lab::trial::{Flow, Trial};
 use bentpipe_link::OutageTrace;
-use bentpipe_testbed::in_three_attempts;
+use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::Rate;
 use common::missing;
 
@@ -25,7 +25,7 @@ fn losses_do_not_keep_a_download_from_the_link_nor_does_a_queue_stand() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let measured = explicit(0.01, 25).run().unwrap();
         println!("{:.3} of the limit, {:.3} s", measured.of_limit(), measured.median_queue_s());
         assert!(measured.of_limit() > 0.7, "{}", measured.of_limit());
@@ -38,7 +38,7 @@ fn who_comes_later_has_an_equal_share() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let later = Flow { begins: Duration::from_secs(10), reads: None };
         let warmup = Duration::from_secs(15);
         let flows = vec![Flow::default(), Flow::default(), later, later];
@@ -54,7 +54,7 @@ fn a_link_that_carries_half_is_not_overfilled() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let warmup = Duration::from_secs(10);
         let measured = Trial { rate: Rate::mbps(5), warmup, ..explicit(0.01, 30) }.run().unwrap();
         assert!(measured.queue_drops < 0.02, "{}", measured.queue_drops);
@@ -68,7 +68,7 @@ fn a_train_between_tunnels_has_most_of_the_clear_sky() {
     if missing() {
         return;
     }
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let (from, lasts) = (515.0, 120.0);
         let railway = include_str!("../../../data/direttissima.csv");
         let railway = OutageTrace::from_railway_csv(railway, 180.0).unwrap();

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bentpipe_kernel::leg::{Leg, LegSettings};
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 
+use crate::rate_controller::{RateController, RateControllerError, Share};
 use crate::settings::{SatelliteLeg, TerrestrialLeg};
-use crate::sharing::{Share, Sharing, SharingError};
 
 /// What the terrestrial leg is called in the log.
 const TERRESTRIAL: &str = "terrestrial";
@@ -31,7 +31,7 @@ pub struct Legs {
 #[derive(Debug)]
 struct Satellite {
     leg: Leg,
-    sharer: SharerConfig,
+    sharer: RateAllocatorConfig,
 }
 
 impl Legs {
@@ -89,9 +89,9 @@ impl Legs {
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn share(&self) -> Result<Option<Sharing>, SharingError> {
+    pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
         let is_shared = self.satellites().any(|leg| leg.shared().is_some());
-        is_shared.then(|| Sharing::start(self)).transpose()
+        is_shared.then(|| RateController::start(self)).transpose()
     }
 
     /// The legs whose connections wait to be given their rates.

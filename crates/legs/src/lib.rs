@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! [legs.NAME], [terrestrial] ──► Legs ──► Leg::apply, to every socket that faces the leg
-//!                                 └─────► Sharing: rates for those whose congestion control is `explicit`
+//!                                 └─────► RateController: rates for those whose congestion control is `explicit`
 //! ```
 
 mod legs;
 mod network;
+mod rate_controller;
 mod settings;
-mod sharing;
 mod values;
 
 pub use legs::{LegId, Legs};
 pub use network::Network;
+pub use rate_controller::{LinkEstimates, RateController, RateControllerError, Waker};
 pub use settings::{SatelliteLeg, TerrestrialLeg};
-pub use sharing::{Bell, Sharing, SharingError, Standings};
 pub use values::{Congestion, Interface};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_kernel::congestion::{EXPLICIT, HYBLA};
 use bentpipe_kernel::leg::LegSettings;
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
@@ -86,8 +86,8 @@ impl SatelliteLeg {
     }
 
     /// The leg as who shares it out takes it: what is known of it beforehand.
-    pub fn sharer(&self) -> SharerConfig {
-        SharerConfig { capacity: self.rate, rtt: self.rtt.get() }
+    pub fn sharer(&self) -> RateAllocatorConfig {
+        RateAllocatorConfig { capacity: self.rate, rtt: self.rtt.get() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bentpipe_units::Probability;
 
-use crate::random::Dice;
+use crate::random::Bernoulli;
 
 /// A channel with a good and a bad state, stepped once for each packet that is sent (Elliott, "Estimates of
 /// error rates for codes on burst-noise channels", 1963, after Gilbert, "Capacity of a burst-noise channel",
@@ -61,12 +61,12 @@ impl GilbertElliott {
 pub(crate) struct BurstErrors {
     model: GilbertElliott,
     bad: bool,
-    dice: Dice,
+    dice: Bernoulli,
 }
 
 impl BurstErrors {
     pub(crate) fn new(model: GilbertElliott, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = Bernoulli::new(seed);
         let bad = dice.happens(model.stationary_bad());
         Self { model, bad, dice }
     }
@@ -83,12 +83,12 @@ impl BurstErrors {
 #[derive(Debug, Clone)]
 pub(crate) struct PacketErrors {
     per: Probability,
-    dice: Dice,
+    dice: Bernoulli,
 }
 
 impl PacketErrors {
     pub(crate) fn new(per: Probability, seed: u64) -> Self {
-        Self { per, dice: Dice::new(seed) }
+        Self { per, dice: Bernoulli::new(seed) }
     }
 
     /// Whether the next packet is lost. Takes one draw.

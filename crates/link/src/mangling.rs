@@ -5,7 +5,7 @@ use std::time::Duration;
 use bentpipe_units::{Probability, Time};
 use serde::Serialize;
 
-use crate::random::{Dice, derive_seeds};
+use crate::random::{Bernoulli, derive_seeds};
 
 /// How a path mangles the packets that it delivers. The default leaves them alone.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -64,9 +64,9 @@ pub struct MangledCounters {
 #[derive(Debug, Clone)]
 pub struct Mangler {
     mangling: Mangling,
-    reordering: Dice,
-    duplication: Dice,
-    corruption: Dice,
+    reordering: Bernoulli,
+    duplication: Bernoulli,
+    corruption: Bernoulli,
     counters: MangledCounters,
 }
 
@@ -74,7 +74,7 @@ impl Mangler {
     /// The same `mangling` and `seed` do the same to the same packets. Each effect has a generator of its own and takes
     /// equally many draws for each packet, so that one effect's rate does not change which packets another one hits.
     pub fn new(mangling: &Mangling, seed: u64) -> Self {
-        let [reordering, duplication, corruption] = derive_seeds(seed).map(Dice::new);
+        let [reordering, duplication, corruption] = derive_seeds(seed).map(Bernoulli::new);
         Self {
             mangling: *mangling,
             reordering,

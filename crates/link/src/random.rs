@@ -6,9 +6,9 @@ use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
 /// A source of yes-or-no draws (xoshiro256++, Blackman and Vigna 2021).
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(Xoshiro256PlusPlus);
+pub(crate) struct Bernoulli(Xoshiro256PlusPlus);
 
-impl Dice {
+impl Bernoulli {
     pub(crate) fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn certainty_is_certain_at_both_ends() {
-        let mut dice = Dice::new(1);
+        let mut dice = Bernoulli::new(1);
         let one = Probability::new(1.0).unwrap();
         assert!((0..10_000).all(|_| dice.happens(one)));
         assert!((0..10_000).all(|_| !dice.happens(Probability::ZERO)));
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn every_integer_below_the_limit_is_drawn_and_no_other() {
-        let mut dice = Dice::new(1);
+        let mut dice = Bernoulli::new(1);
         let mut seen = [0; 12];
         (0..12_000).for_each(|_| seen[dice.below(12).unwrap()] += 1);
         // 1000 of each are expected; the standard error is 30.
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_sequence_of_a_seed_never_changes() {
-        let mut dice = Dice::new(42);
+        let mut dice = Bernoulli::new(42);
         let half = Probability::new(0.5).unwrap();
         let draws: String = (0..32).map(|_| if dice.happens(half) { '1' } else { '0' }).collect();
         assert_eq!(draws, "01000010100001101101100001100010");

@@ -11,8 +11,8 @@ use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::xcp::Xcp;
-use bentpipe_legs::{Legs, Sharing};
-use bentpipe_link::explicit::Standing;
+use bentpipe_legs::{Legs, RateController};
+use bentpipe_link::explicit::LinkEstimate;
 use socket2::{Domain, Socket, Type};
 
 use crate::budget;
@@ -50,7 +50,7 @@ pub struct Daemon {
     /// Stops before the workers as well: what it gives back must find its listener.
     greeter: Option<Greeter>,
     snooper: Option<Snooper>,
-    sharing: Option<Sharing>,
+    sharing: Option<RateController>,
     routers: Option<Routers>,
     shared: Arc<Shared>,
     sight: Sight,
@@ -232,8 +232,8 @@ impl Daemon {
     }
 
     /// What is known of each leg with explicit rates, and its name.
-    pub fn standings(&self) -> Vec<(String, Standing)> {
-        self.sharing.as_ref().map(Sharing::standings).unwrap_or_default()
+    pub fn standings(&self) -> Vec<(String, LinkEstimate)> {
+        self.sharing.as_ref().map(RateController::standings).unwrap_or_default()
     }
 
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
@@ -249,7 +249,7 @@ impl Daemon {
             greeter: self.greeter.as_ref().map(|greeter| greeter.counters().clone()),
             snooper: self.snooper.as_ref().map(|snooper| Box::new(snooper.view()) as Box<_>),
             routers: self.routers.as_ref().map(|routers| Box::new(routers.view()) as Box<_>),
-            standings: self.sharing.as_ref().map(Sharing::view),
+            standings: self.sharing.as_ref().map(RateController::view),
             legs: LegFacts::of(&self.config, self.legs.terrestrial().name()),
         });
     }
@@ -380,7 +380,7 @@ impl Daemon {
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
         let Helpers { greeter, fates, held, snooper, routers } = helpers;
         if self.explicit.is_some() && self.sharing.is_none() {
-            self.sharing = Some(Sharing::start(&self.legs)?);
+            self.sharing = Some(RateController::start(&self.legs)?);
         }
         if let Some(devices) = greeter {
             let (gate, book) = (self.shared.gate.clone(), self.shared.book.clone());
@@ -514,7 +514,7 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
     }
 }
 
-fn rates_pulse(sharing: &Sharing) -> Box<dyn Pulse> {
+fn rates_pulse(sharing: &RateController) -> Box<dyn Pulse> {
     Box::new(sharing.bell())
 }
 

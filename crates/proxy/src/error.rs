@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bentpipe_kernel::tun::TunError;
-use bentpipe_legs::SharingError;
+use bentpipe_legs::RateControllerError;
 
 use crate::handover::HandoverError;
 
@@ -96,7 +96,7 @@ pub enum Error {
     Handover(#[from] HandoverError),
     /// Explicit rates have nobody who decides them.
     #[error(transparent)]
-    Sharing(#[from] SharingError),
+    RateController(#[from] RateControllerError),
     /// Another system call failed.
     #[error("cannot {action}: {source}")]
     System {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bentpipe_legs::Bell;
+use bentpipe_legs::Waker;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A thread that answers a bell for as long as it lives.
@@ -67,7 +67,7 @@ impl<T: Send> Pulse for Arc<Mailbox<T>> {
     }
 }
 
-impl Pulse for Bell {
+impl Pulse for Waker {
     fn name(&self) -> &str {
         "the controller of rates"
     }

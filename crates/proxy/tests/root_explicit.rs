@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bentpipe_link::{DirectionConfig, LinkConfig};
-use bentpipe_testbed::in_three_attempts;
+use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::{ByteCount, Probability, Rate};
 use common::{PATIENCE, SERVER, network_over, pattern, read_all};
 
@@ -162,7 +162,7 @@ fn wait_for_share(what: &str, transfers: &[AtomicU64], least: f64, patience: Dur
 /// Acknowledgements that wait behind downloads are no queue of the uploads, neither before an outage nor after it.
 #[test]
 fn uploads_keep_their_rates_where_the_way_back_is_full() {
-    in_three_attempts(|| {
+    with_timing_retries(|| {
         let direction =
             DirectionConfig { rate: Some(RATE), delay: Duration::from_millis(300), ..Default::default() };
         let Some(net) = network_over(&LinkConfig { forward: direction.clone(), reverse: direction }) else {

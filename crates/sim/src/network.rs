@@ -9,7 +9,7 @@ use bentpipe_tcp::{CongestionOption, SackBlocks, Segment};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::scenario::{Hop, LinkSpec};
-use crate::station::Post;
+use crate::station::StationNode;
 
 /// A segment on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct Pipe {
     direction: Direction,
     arriving: VecDeque<(Time, Packet)>,
     /// The station in front of it, where the link has stations. Then frames are on their way, and `arriving` is empty.
-    near: Option<Box<Post>>,
+    near: Option<Box<StationNode>>,
 }
 
 impl Pipe {
@@ -82,7 +82,7 @@ impl Pipe {
         let pipes = |(index, link): (usize, &LinkSpec)| {
             let Link { forward, reverse } = Link::new(&link.config, seed(index));
             let pipe = |direction, near| Pipe { direction, arriving: VecDeque::new(), near };
-            let [first, second] = Post::of_link(link);
+            let [first, second] = StationNode::of_link(link);
             [pipe(forward, first), pipe(reverse, second)]
         };
         links.iter().enumerate().flat_map(pipes).collect()
@@ -127,12 +127,12 @@ impl Pipe {
     }
 
     /// The station in front of it.
-    pub(crate) fn station(&self) -> Option<&Post> {
+    pub(crate) fn station(&self) -> Option<&StationNode> {
         self.near.as_deref()
     }
 
     /// The station in front of it.
-    pub(crate) fn station_mut(&mut self) -> Option<&mut Post> {
+    pub(crate) fn station_mut(&mut self) -> Option<&mut StationNode> {
         self.near.as_deref_mut()
     }
 

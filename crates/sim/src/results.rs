@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_link::agent::StationReport;
+use bentpipe_link::agent::LinkEndReport;
 use bentpipe_link::{Counters, OutageTrace};
 use bentpipe_tcp::{End, Endpoint, Statistics};
 use bentpipe_units::Time;
@@ -124,7 +124,7 @@ pub struct StationResult {
     /// The node at which it is.
     pub node: String,
     /// What its agents and its ARQ counted.
-    pub report: StationReport,
+    pub report: LinkEndReport,
     /// The most that it held at any time.
     pub most_held_bytes: u64,
     /// The mean over the run.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bentpipe_link::LinkConfig;
-use bentpipe_link::agent::StationConfig;
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::agent::LinkEndConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_tcp as tcp;
 use bentpipe_units::Time;
 
@@ -38,9 +38,9 @@ pub struct LinkSpec {
     /// What happens to packets on it.
     pub config: LinkConfig,
     /// What sits at its first node and at its second.
-    pub stations: [StationConfig; 2],
+    pub stations: [LinkEndConfig; 2],
     /// Who shares out its directions, the forward and the reverse one, among the senders with explicit rates in front of it.
-    pub shared: [Option<SharerConfig>; 2],
+    pub shared: [Option<RateAllocatorConfig>; 2],
 }
 
 /// One step of a path.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bentpipe_link::agent::{Frame, Station, StationConfig, StationReport};
+use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 use bentpipe_units::Time;
 
 use crate::events::{Alarm, Event, Events};
@@ -12,8 +12,8 @@ use crate::scenario::LinkSpec;
 
 /// The station in front of a pipe, with the frames that the pipe will deliver.
 #[derive(Debug)]
-pub(crate) struct Post {
-    station: Station<Packet>,
+pub(crate) struct StationNode {
+    station: LinkEnd<Packet>,
     /// Nothing is there, but the other end has something: packets pass here as they are, and nobody is told of it.
     pub(crate) is_nothing: bool,
     pub(crate) arriving: VecDeque<(Time, Frame<Packet>)>,
@@ -22,12 +22,12 @@ pub(crate) struct Post {
     pub(crate) held: Occupancy,
 }
 
-impl Post {
+impl StationNode {
     /// The stations of a link, in front of its forward and of its reverse direction; none where nothing is at either end.
-    pub(crate) fn of_link(link: &LinkSpec) -> [Option<Box<Post>>; 2] {
-        let nothing = link.stations.iter().all(StationConfig::is_nothing);
-        let post = |config: &StationConfig| Post {
-            station: Station::new(config),
+    pub(crate) fn of_link(link: &LinkSpec) -> [Option<Box<StationNode>>; 2] {
+        let nothing = link.stations.iter().all(LinkEndConfig::is_nothing);
+        let post = |config: &LinkEndConfig| StationNode {
+            station: LinkEnd::new(config),
             is_nothing: config.is_nothing(),
             arriving: VecDeque::new(),
             alarm: Alarm::default(),
@@ -78,7 +78,7 @@ impl Post {
         self.alarm.set(events, self.station.wake_at().max(now), event);
     }
 
-    pub(crate) fn report(&self) -> StationReport {
+    pub(crate) fn report(&self) -> LinkEndReport {
         self.station.report()
     }
 }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::snoop::SnoopConfig;
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{Direction, DirectionConfig, Fate, LinkConfig};
 use bentpipe_testbed::{Namespace, Result, SatelliteLink, Subnet, veth};
 use bentpipe_units::{ByteCount, Rate, Time};
@@ -56,9 +56,9 @@ fn main() -> Result<()> {
 }
 
 /// A station through which everything passes: an agent without room for any connection.
-fn pass_through() -> StationConfig {
+fn pass_through() -> LinkEndConfig {
     let config = SnoopConfig { flows: 0, ..SnoopConfig::with_cache(ByteCount::new(0)) };
-    StationConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
+    LinkEndConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
 }
 
 struct Outcome {
@@ -84,7 +84,7 @@ impl Outcome {
 /// Sends full-size packets at `rate` over a link that is ten times as fast. On one that is hardly faster, a packet that
 /// this machine sends a millisecond late delays those behind it for as long as the backlog lasts, and one hiccup of the
 /// sender counts many times.
-fn measure(rate: Rate, length: Duration, stations: &[StationConfig; 2]) -> Result<Outcome> {
+fn measure(rate: Rate, length: Duration, stations: &[LinkEndConfig; 2]) -> Result<Outcome> {
     let direction = DirectionConfig {
         rate: Rate::from_bps(rate.bps() * 10),
         delay: Duration::from_millis(300),

@@ -16,7 +16,7 @@ use bentpipe_kernel::sockopt::{congestion, set_congestion};
 use bentpipe_kernel::tcp_info::tcp_info;
 use bentpipe_kernel::xcp::{Xcp, XcpParameters};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::{Namespace, Result, SatelliteLink, Subnet};
 use bentpipe_units::{ByteCount, Probability, Rate};
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
     };
     let variant = if p_xcp { Variant::PXcp } else { Variant::Xcp };
     let router = AgentConfig::Xcp(XcpConfig { variant, ..XcpConfig::with_capacity(rate) });
-    let stations = [StationConfig { agents: vec![router], arq: None }, StationConfig::default()];
+    let stations = [LinkEndConfig { agents: vec![router], arq: None }, LinkEndConfig::default()];
     let (gateway, terminal) = (Namespace::new("gateway")?, Namespace::new("terminal")?);
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
     let link = SatelliteLink::start_with_stations(ends.0, ends.1, &config, &stations, 42, 1500)?;

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use bentpipe_link::agent::StationConfig;
+use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::{LinkConfig, Mangling};
 use rustix::process::{Signal, getegid};
 
@@ -38,7 +38,7 @@ pub struct BehindLink {
     /// The link; `forward` leads to the terminal, in which the command runs.
     pub config: LinkConfig,
     /// What sits at its ends: at the far end, and at the terminal.
-    pub stations: [StationConfig; 2],
+    pub stations: [LinkEndConfig; 2],
     /// How it mangles what it delivers.
     pub mangling: Mangling,
     /// The seed of its random losses, and of the mangling.
@@ -90,7 +90,7 @@ struct Place {
 const SUBNET: Subnet = Subnet::new(0);
 
 impl Place {
-    fn build(config: &LinkConfig, stations: &[StationConfig; 2], seed: u64) -> Result<Self> {
+    fn build(config: &LinkConfig, stations: &[LinkEndConfig; 2], seed: u64) -> Result<Self> {
         let far = Namespace::new("far")?;
         let terminal = Namespace::new("terminal")?;
         let ends = ((&far, "sat0"), (&terminal, "sat0"));

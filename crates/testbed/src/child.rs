@@ -12,7 +12,7 @@ use rustix::process::{
     set_parent_process_death_signal, setpgid,
 };
 
-use crate::guardian::guardian;
+use crate::reaper::guardian;
 use crate::{Error, Result, signals};
 
 /// A running program that never outlives this process, whatever ends this process.

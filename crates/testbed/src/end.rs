@@ -3,11 +3,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bentpipe_link::IpPacket;
-use bentpipe_link::agent::{Frame, Station, StationConfig, StationReport};
+use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 use bentpipe_units::Time;
 
-use crate::bell::Bell;
 use crate::clock::Clock;
+use crate::waker::Waker;
 
 /// A station whose timer is due again as soon as it has been served is left alone for so long: the carriers have real-time
 /// priority and would leave the processor to nobody.
@@ -23,13 +23,13 @@ const REST: Duration = Duration::from_micros(100);
 pub(crate) struct End {
     served: Mutex<Served>,
     clock: Clock,
-    sender: Arc<Bell>,
-    receiver: Arc<Bell>,
+    sender: Arc<Waker>,
+    receiver: Arc<Waker>,
 }
 
 #[derive(Debug)]
 struct Served {
-    station: Station<IpPacket>,
+    station: LinkEnd<IpPacket>,
     /// What the station has given for the link, until the sender takes it.
     to_link: VecDeque<Frame<IpPacket>>,
     /// What the station has given for the host, until the receiver takes it.
@@ -42,13 +42,13 @@ struct Served {
 
 impl End {
     pub(crate) fn new(
-        config: &StationConfig,
+        config: &LinkEndConfig,
         clock: Clock,
-        sender: &Arc<Bell>,
-        receiver: &Arc<Bell>,
+        sender: &Arc<Waker>,
+        receiver: &Arc<Waker>,
     ) -> Self {
         let served = Served {
-            station: Station::new(config),
+            station: LinkEnd::new(config),
             to_link: VecDeque::new(),
             to_host: VecDeque::new(),
             attended_at: Time::MAX,
@@ -92,7 +92,7 @@ impl End {
         packets.append(&mut self.served().to_host);
     }
 
-    pub(crate) fn report(&self) -> StationReport {
+    pub(crate) fn report(&self) -> LinkEndReport {
         self.served().station.report()
     }
 
@@ -165,16 +165,16 @@ mod tests {
     const MSS: u32 = 1000;
 
     /// An end with Snoop, and the bells of its sender and its receiver.
-    fn end() -> (End, Arc<Bell>, Arc<Bell>) {
-        let bells = (Arc::new(Bell::new().unwrap()), Arc::new(Bell::new().unwrap()));
+    fn end() -> (End, Arc<Waker>, Arc<Waker>) {
+        let bells = (Arc::new(Waker::new().unwrap()), Arc::new(Waker::new().unwrap()));
         let once = SnoopConfig { copies: 1, ..SnoopConfig::with_cache("1MB".parse().unwrap()) };
         let snoop = AgentConfig::Snoop(once);
-        let config = StationConfig { agents: vec![snoop], arq: None };
+        let config = LinkEndConfig { agents: vec![snoop], arq: None };
         (End::new(&config, Clock::start(), &bells.0, &bells.1), bells.0, bells.1)
     }
 
     /// Whether it has rung since the last time.
-    fn rang(bell: &Bell) -> bool {
+    fn rang(bell: &Waker) -> bool {
         let mut events = [PollFd::new(bell, PollFlags::IN)];
         let rang = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1;
         bell.silence();

@@ -26,26 +26,26 @@
 
 mod address;
 mod behind_link;
-mod bell;
-mod carrier;
-mod carrier_state;
 mod child;
 mod clock;
 mod end;
 mod error;
-mod guardian;
+mod forwarder;
+mod forwarder_state;
 mod in_flight;
 mod lateness;
 mod line;
+mod link_end_forwarder;
 mod namespace;
 mod outage;
 mod privilege;
+mod reaper;
 mod require;
 mod satellite;
 mod signals;
-mod station_carrier;
-mod stolen;
+mod timing_retry;
 mod tun;
+mod waker;
 
 pub use address::{Subnet, default_route, forwarding, veth};
 pub use behind_link::BehindLink;
@@ -56,4 +56,4 @@ pub use namespace::Namespace;
 pub use privilege::{drop_capabilities, enter_user_namespace, is_privileged};
 pub use require::{LINK_NEEDS, Missing, MissingItem, Need, require};
 pub use satellite::{Delivered, SatelliteLink};
-pub use stolen::in_three_attempts;
+pub use timing_retry::with_timing_retries;

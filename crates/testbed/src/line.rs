@@ -8,12 +8,12 @@ use bentpipe_units::Time;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::bell::{Bell, Stop};
-use crate::carrier_state::CarrierState;
 use crate::clock::{Clock, timespec};
+use crate::forwarder_state::ForwarderState;
 use crate::in_flight::Flying;
 use crate::signals;
 use crate::tun::Tun;
+use crate::waker::{Stop, Waker};
 
 /// One direction of the link as a carrier works on it: the devices at its ends, and what decides over packets.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Line {
     pub(crate) delay: Duration,
     /// The longest packet, bytes.
     pub(crate) mtu: usize,
-    pub(crate) state: Arc<CarrierState>,
+    pub(crate) state: Arc<ForwarderState>,
     pub(crate) stop: Arc<Stop>,
 }
 
@@ -62,7 +62,7 @@ impl Line {
 
     /// Sleeps until a packet is there at the near end, the bell rings, it is `until` or the end is asked for. The bell is silent
     /// then.
-    pub(crate) fn sleep(&self, until: Option<Time>, bell: Option<&Bell>) -> rustix::io::Result<()> {
+    pub(crate) fn sleep(&self, until: Option<Time>, bell: Option<&Waker>) -> rustix::io::Result<()> {
         let timeout = until.map(|until| timespec(until - self.clock.now()));
         let [near, stop] = [self.from.as_fd(), self.stop.as_fd()];
         let mut events = [near, stop, bell.map_or(stop, AsFd::as_fd)]

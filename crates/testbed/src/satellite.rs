@@ -3,19 +3,19 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bentpipe_link::agent::{StationConfig, StationReport};
+use bentpipe_link::agent::{LinkEndConfig, LinkEndReport};
 use bentpipe_link::{Counters, Direction, Link, LinkConfig, MangledCounters, Mangling};
 use bentpipe_units::{ByteCount, Time};
 
-use crate::bell::{Bell, Stop};
-use crate::carrier::Carrier;
-use crate::carrier_state::CarrierState;
 use crate::clock::Clock;
 use crate::end::End;
+use crate::forwarder::Forwarder;
+use crate::forwarder_state::ForwarderState;
 use crate::line::Line;
+use crate::link_end_forwarder::LinkEndForwarder;
 use crate::outage::CommandedOutages;
-use crate::station_carrier::StationCarrier;
 use crate::tun::Tun;
+use crate::waker::{Stop, Waker};
 use crate::{Error, LatenessSummary, Namespace, Result};
 
 /// A running satellite link between two namespaces: a TUN device in each, and a thread for each direction that carries
@@ -26,8 +26,8 @@ use crate::{Error, LatenessSummary, Namespace, Result};
 pub struct SatelliteLink {
     gateway: Arc<Tun>,
     terminal: Arc<Tun>,
-    forward: Arc<CarrierState>,
-    reverse: Arc<CarrierState>,
+    forward: Arc<ForwarderState>,
+    reverse: Arc<ForwarderState>,
     outages: Arc<CommandedOutages>,
     /// None where the ends are bare.
     ends: Option<Ends>,
@@ -83,7 +83,7 @@ impl SatelliteLink {
         (gateway, gateway_if): (&Namespace, &str),
         (terminal, terminal_if): (&Namespace, &str),
         config: &LinkConfig,
-        stations: &[StationConfig; 2],
+        stations: &[LinkEndConfig; 2],
         seed: u64,
         mtu: u32,
     ) -> Result<Self> {
@@ -100,7 +100,7 @@ impl SatelliteLink {
             clock,
             delay,
             mtu: mtu as usize,
-            state: Arc::new(CarrierState::new(direction, Arc::clone(&outages))),
+            state: Arc::new(ForwarderState::new(direction, Arc::clone(&outages))),
             stop: Arc::clone(&stop),
         };
         let down = line(&gateway, &terminal, forward, config.forward.delay);
@@ -122,7 +122,7 @@ impl SatelliteLink {
     }
 
     /// What the stations have done so far, and what they hold: the gateway's and the terminal's. Empty where there are none.
-    pub fn station_reports(&self) -> [StationReport; 2] {
+    pub fn station_reports(&self) -> [LinkEndReport; 2] {
         self.ends.as_ref().map(|ends| ends.each_ref().map(|end| end.report())).unwrap_or_default()
     }
 
@@ -226,22 +226,22 @@ type Work = Box<dyn FnOnce() + Send>;
 fn carriers(
     down: Line,
     up: Line,
-    [gateway, terminal]: &[StationConfig; 2],
+    [gateway, terminal]: &[LinkEndConfig; 2],
 ) -> io::Result<(Option<Ends>, [Work; 2])> {
     if gateway.is_nothing() && terminal.is_nothing() {
-        let work = |line: Line| -> Work { Box::new(|| Carrier::new(line).run()) };
+        let work = |line: Line| -> Work { Box::new(|| Forwarder::new(line).run()) };
         return Ok((None, [work(down), work(up)]));
     }
-    let bells = [Arc::new(Bell::new()?), Arc::new(Bell::new()?)];
+    let bells = [Arc::new(Waker::new()?), Arc::new(Waker::new()?)];
     let [forward, reverse] = &bells;
     let gateway = Arc::new(End::new(gateway, down.clock, forward, reverse));
     let terminal = Arc::new(End::new(terminal, up.clock, reverse, forward));
-    let forward = StationCarrier::new(down, &gateway, &terminal, Arc::clone(forward));
-    let reverse = StationCarrier::new(up, &terminal, &gateway, Arc::clone(reverse));
+    let forward = LinkEndForwarder::new(down, &gateway, &terminal, Arc::clone(forward));
+    let reverse = LinkEndForwarder::new(up, &terminal, &gateway, Arc::clone(reverse));
     Ok((Some([gateway, terminal]), [Box::new(|| forward.run()), Box::new(|| reverse.run())]))
 }
 
-fn delivered(state: &CarrierState) -> Delivered {
+fn delivered(state: &ForwarderState) -> Delivered {
     let (packets, bytes) = state.written();
     Delivered { packets, bytes, lateness: state.lateness().summary() }
 }

@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 use bentpipe_link::agent::arq::{ArqConfig, ArqCounters, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
-use bentpipe_link::agent::{AgentConfig, AgentReport, StationConfig, StationReport};
+use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig, LinkEndReport};
 use bentpipe_link::{DirectionConfig, LinkConfig, Mangling};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use common::{Bed, can_run, delay, symmetric, wait_until};
 use sha2::{Digest, Sha256};
 
 /// A station through which everything passes: an agent without room for any connection.
-fn pass_through() -> StationConfig {
+fn pass_through() -> LinkEndConfig {
     let config = SnoopConfig { flows: 0, ..SnoopConfig::with_cache(ByteCount::new(0)) };
-    StationConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
+    LinkEndConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
 }
 
 /// All agents where they belong.
-fn all_agents(link: &LinkConfig) -> [StationConfig; 2] {
+fn all_agents(link: &LinkConfig) -> [LinkEndConfig; 2] {
     let snoop = AgentConfig::Snoop(SnoopConfig::with_cache("1MB".parse().unwrap()));
     let delayed = DelayedDupAckConfig::with_delay(link.forward.delay + link.reverse.delay);
     let arq = Some(ArqConfig::for_link(link));
     [
-        StationConfig { agents: vec![snoop], arq },
-        StationConfig { agents: vec![AgentConfig::DelayedDupAck(delayed)], arq },
+        LinkEndConfig { agents: vec![snoop], arq },
+        LinkEndConfig { agents: vec![AgentConfig::DelayedDupAck(delayed)], arq },
     ]
 }
 
@@ -163,7 +163,7 @@ fn without_anything_at_the_ends_there_are_no_reports() {
     let socket = bed.terminal_socket(bed.echo());
     socket.send(b"bare").unwrap();
     assert_eq!(socket.recv(&mut [0; 10]).unwrap(), 4);
-    assert_eq!(bed.link.station_reports(), <[StationReport; 2]>::default());
+    assert_eq!(bed.link.station_reports(), <[LinkEndReport; 2]>::default());
     assert_eq!(bed.link.held_bytes(), [0, 0]);
 }
 
@@ -220,7 +220,7 @@ fn a_duplicate_between_stations_is_a_second_frame_and_counts_once() {
 }
 
 fn with_arq(config: &LinkConfig, arq: ArqConfig) -> Bed {
-    let station = StationConfig { agents: Vec::new(), arq: Some(arq) };
+    let station = LinkEndConfig { agents: Vec::new(), arq: Some(arq) };
     Bed::with_stations(config, &[station.clone(), station])
 }
 

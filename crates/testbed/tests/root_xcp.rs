@@ -11,7 +11,7 @@ use bentpipe_kernel::sockopt::{congestion, set_congestion};
 use bentpipe_kernel::tcp_info::tcp_info;
 use bentpipe_kernel::xcp::{RoomInAcks, Xcp, XcpParameters};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::Namespace;
 use bentpipe_units::{Probability, Rate};
@@ -48,8 +48,8 @@ fn lossy(rate: Rate, rtt_ms: u64, per: f64) -> LinkConfig {
 fn bed(config: &LinkConfig) -> Bed {
     let router =
         XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(config.forward.rate.unwrap()) };
-    let router = StationConfig { agents: vec![AgentConfig::Xcp(router)], arq: None };
-    Bed::with_stations(config, &[router, StationConfig::default()])
+    let router = LinkEndConfig { agents: vec![AgentConfig::Xcp(router)], arq: None };
+    Bed::with_stations(config, &[router, LinkEndConfig::default()])
 }
 
 fn p_xcp(capacity: Option<Rate>) -> Xcp {

@@ -13,7 +13,7 @@ use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::privileges::Account;
 use bentpipe_kernel::sockopt;
-use bentpipe_legs::{Legs, Sharing, SharingError};
+use bentpipe_legs::{Legs, RateController, RateControllerError};
 use bentpipe_units::ByteCount;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
@@ -60,7 +60,7 @@ pub enum NodeError {
     Identity(#[from] IdentityError),
     /// Rates cannot be shared out.
     #[error(transparent)]
-    Sharing(#[from] SharingError),
+    RateController(#[from] RateControllerError),
     /// The system refused something.
     #[error("cannot {action}: {source}")]
     System {
@@ -105,7 +105,7 @@ pub struct Running {
     sessions: JoinSet<()>,
     services: JoinSet<()>,
     socket: PathBuf,
-    _sharing: Option<Sharing>,
+    _sharing: Option<RateController>,
 }
 
 /// What every session needs.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_kernel::timers::{Intentions, Timers};
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_sim::scenario::{FlowSpec, Hop, LegSpec, LinkSpec, Scenario, Side, SplitterSpec};
 use bentpipe_sim::{Observer, run};
@@ -73,7 +73,7 @@ fn scenario(settings: &Settings, way: &Way) -> Scenario {
         stations: Default::default(),
         shared,
     };
-    let sharer = SharerConfig { capacity: Some(settings.rate), rtt: settings.rtt };
+    let sharer = RateAllocatorConfig { capacity: Some(settings.rate), rtt: settings.rtt };
     Scenario {
         title: "a download over a satellite".into(),
         duration: PATIENCE,

@@ -39,13 +39,13 @@ pub struct Experiment {
     pub source: &'static str,
     /// With how many seeds it runs unless told otherwise.
     pub seeds: u64,
-    run: Conduct,
+    run: RunFn,
     /// With how many seeds it runs on the kernel unless told otherwise, and how; none of the published figures does so far.
-    on_kernel: Option<(u64, Conduct)>,
+    on_kernel: Option<(u64, RunFn)>,
 }
 
 /// How an experiment is conducted.
-type Conduct = fn(&Lab<'_>) -> Result<Findings, Error>;
+type RunFn = fn(&Lab<'_>) -> Result<Findings, Error>;
 
 /// What an experiment finds; the rest of its [`Results`] is known beforehand.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::LinkConfig;
-use bentpipe_link::agent::StationConfig;
+use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
 
 use super::{MTU, SATELLITE, SATELLITE_SUBNET, TERRESTRIAL, TERRESTRIAL_SUBNET};
@@ -34,7 +34,7 @@ pub struct TwoBoxes {
 impl TwoBoxes {
     /// Builds the hosts, starts the link with stations at its ends, the gateway's and the terminal's, and sets addresses and
     /// routes of both families.
-    pub fn build(config: &LinkConfig, stations: &[StationConfig; 2], seed: u64) -> Result<Self, Error> {
+    pub fn build(config: &LinkConfig, stations: &[LinkEndConfig; 2], seed: u64) -> Result<Self, Error> {
         let [client, terminal, gateway, server] =
             ["client", "terminal", "gateway", "server"].map(Namespace::new);
         let (client, terminal, gateway, server) = (client?, terminal?, gateway?, server?);

@@ -14,7 +14,7 @@ use bentpipe_units::ByteCount;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use super::bed::Bed;
+use super::topology::TrialTopology;
 use crate::Error;
 
 const PORT: u16 = 4556;
@@ -49,7 +49,7 @@ struct Host {
 
 impl Nodes {
     /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as terminals do.
-    pub(super) fn start(bed: &Bed, leg: &str) -> Result<Self, Error> {
+    pub(super) fn start(bed: &TrialTopology, leg: &str) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
         let address = SocketAddr::new(bed.gateway_address, PORT);
         // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two processes.

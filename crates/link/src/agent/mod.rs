@@ -1,6 +1,6 @@
 //! What sits at the ends of a link and helps TCP across it without splitting connections.
 //!
-//! A [`Station`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways, from its host
+//! A [`LinkEnd`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways, from its host
 //! to the link and from the link to its host, and meet its agents in order:
 //!
 //! ```text
@@ -22,10 +22,10 @@
 pub mod arq;
 pub mod delayed_dup_ack;
 mod flow;
+mod link_end;
 mod packet;
 mod rtt;
 pub mod snoop;
-mod station;
 pub mod xcp;
 
 use std::collections::VecDeque;
@@ -35,8 +35,8 @@ use bentpipe_units::Time;
 use serde::Serialize;
 
 pub use flow::Flow;
+pub use link_end::{AgentConfig, Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 pub use packet::{CongestionHeader, Packet, TcpFlags, TcpHeader};
-pub use station::{AgentConfig, Frame, Station, StationConfig, StationReport};
 
 /// Something at one end of a link through which all packets pass.
 ///

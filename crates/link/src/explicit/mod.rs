@@ -10,7 +10,7 @@
 //!   round trip, in flight      over all; the queue     more where none does                does not use is others'
 //! ```
 //!
-//! A [`Sharer`] is told in short intervals what the senders report and answers with a rate for each. It has no clock and no
+//! A [`RateAllocator`] is told in short intervals what the senders report and answers with a rate for each. It has no clock and no
 //! socket: the daemon feeds it from an eBPF congestion control, the simulator from its endpoints.
 //!
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
@@ -53,7 +53,7 @@ const AFTERMATH: u32 = 4;
 
 /// What is known of the link beforehand.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SharerConfig {
+pub struct RateAllocatorConfig {
     /// What the link carries, with the headers of IP and TCP; `None` if it must be found out.
     pub capacity: Option<Rate>,
     /// The round-trip time of the empty link, until it is measured.
@@ -92,10 +92,10 @@ pub struct Report {
     pub hungry: bool,
 }
 
-/// What there is for connections that begin before the next [`tick`](Sharer::tick): one of weight w has `rate`·w/(`weight` + w),
+/// What there is for connections that begin before the next [`tick`](RateAllocator::tick): one of weight w has `rate`·w/(`weight` + w),
 /// the next one finds its weight added.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Newcomers {
+pub struct InitialRate {
     /// Bytes per second.
     pub rate: f64,
     /// The weights of all connections that would have more.
@@ -104,7 +104,7 @@ pub struct Newcomers {
 
 /// What the sharer knows of the link.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct LinkEstimate {
     /// What the link is thought to carry, bytes per second.
     pub capacity: f64,
     /// The round-trip time of the empty link.
@@ -119,8 +119,8 @@ pub struct Standing {
 
 /// Shares out one link.
 #[derive(Debug)]
-pub struct Sharer {
-    config: SharerConfig,
+pub struct RateAllocator {
+    config: RateAllocatorConfig,
     capacity: Capacity,
     round: Round,
     flows: HashMap<u64, Flow>,
@@ -136,8 +136,8 @@ pub struct Sharer {
     grown: Duration,
     /// Since when a queue stands.
     queued_since: Option<Time>,
-    newcomers: Newcomers,
-    standing: Standing,
+    newcomers: InitialRate,
+    standing: LinkEstimate,
     ticks: u64,
     claims: Vec<Claim>,
 }
@@ -165,18 +165,18 @@ struct Flow {
     returning: Option<Duration>,
 }
 
-impl Sharer {
+impl RateAllocator {
     /// A link at rest.
-    pub fn new(config: SharerConfig) -> Self {
+    pub fn new(config: RateAllocatorConfig) -> Self {
         let capacity = Capacity::new(config.capacity, config.rtt);
-        let standing = Standing {
+        let standing = LinkEstimate {
             capacity: capacity.bytes_per_second(),
             rtt: config.rtt,
             queue: Duration::ZERO,
             active: 0,
             outage: false,
         };
-        let newcomers = Newcomers { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
+        let newcomers = InitialRate { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
         Self {
             config,
             capacity,
@@ -222,12 +222,12 @@ impl Sharer {
     }
 
     /// What connections that begin before the next tick may have.
-    pub fn newcomers(&self) -> Newcomers {
+    pub fn newcomers(&self) -> InitialRate {
         self.newcomers
     }
 
     /// What is known of the link now.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> LinkEstimate {
         self.standing
     }
 
@@ -318,7 +318,7 @@ impl Sharer {
     fn observe(&mut self, now: Time, reports: &[Report]) {
         self.measure_queues(now, reports);
         let wanted = self.claims.iter().any(Claim::is_greedy);
-        let Standing { rtt, queue, .. } = self.standing;
+        let LinkEstimate { rtt, queue, .. } = self.standing;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
         let carried = self.queued_since.and_then(|since| self.round.carried_since(since, rtt));
         let observation = Observation { now, rates: self.round.rates(rtt), carried, queue, rtt, wanted };
@@ -371,7 +371,7 @@ impl Sharer {
         let kept = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
         let kept = kept.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
         let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - kept.1;
-        self.newcomers = Newcomers { rate: budget - kept.0, weight };
+        self.newcomers = InitialRate { rate: budget - kept.0, weight };
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
             // Who claims nothing now may have what a newcomer has.
@@ -388,7 +388,7 @@ impl Sharer {
     }
 
     /// What is known beforehand has changed; what has been measured is kept.
-    pub fn reconfigure(&mut self, config: SharerConfig) {
+    pub fn reconfigure(&mut self, config: RateAllocatorConfig) {
         if config.capacity != self.config.capacity {
             self.capacity = Capacity::new(config.capacity, self.standing.rtt);
         }

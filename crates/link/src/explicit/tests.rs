@@ -7,7 +7,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// A link and its senders.
 struct Bed {
     now: Time,
-    sharer: Sharer,
+    sharer: RateAllocator,
     /// Bytes per second.
     carries: f64,
     /// Seconds of queue that it has room for.
@@ -47,10 +47,10 @@ struct Sender {
 impl Bed {
     fn new(configured: Option<u64>, carries: u64, rtt_ms: u64) -> Self {
         let rtt = Duration::from_millis(rtt_ms);
-        let config = SharerConfig { capacity: configured.map(Rate::mbps), rtt };
+        let config = RateAllocatorConfig { capacity: configured.map(Rate::mbps), rtt };
         Self {
             now: Time::ZERO,
-            sharer: Sharer::new(config),
+            sharer: RateAllocator::new(config),
             carries: carries as f64 * 1e6 / 8.0,
             room: 1.0,
             per: 0.0,
@@ -458,7 +458,7 @@ mod arbitrary {
             known: bool,
         ) {
             let capacity = known.then_some(Rate::mbps(10));
-            let mut sharer = Sharer::new(SharerConfig { capacity, rtt: Duration::from_millis(600) });
+            let mut sharer = RateAllocator::new(RateAllocatorConfig { capacity, rtt: Duration::from_millis(600) });
             let mut now = Time::ZERO;
             for (passed, mut reports) in ticks {
                 now += Duration::from_millis(passed);
@@ -478,8 +478,10 @@ mod arbitrary {
 
 #[test]
 fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
-    let mut sharer =
-        Sharer::new(SharerConfig { capacity: Some(Rate::mbps(8)), rtt: Duration::from_millis(600) });
+    let mut sharer = RateAllocator::new(RateAllocatorConfig {
+        capacity: Some(Rate::mbps(8)),
+        rtt: Duration::from_millis(600),
+    });
     let report = |id, hungry| Report {
         id,
         weight: 1,

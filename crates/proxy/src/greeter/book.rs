@@ -75,7 +75,7 @@ pub(crate) enum Claim {
 
 /// How a SYN stands to what is in the book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum LinkEstimate {
     /// There is nothing of its pair.
     New,
     /// There was an answered connection of its pair that its client has given up for this one.
@@ -143,19 +143,19 @@ impl Book {
 
     /// Looks a SYN up. One that waits is the newest of its client from now on; what an earlier connection of the same ends
     /// has left is ended.
-    pub(crate) fn look_up(&self, syn: &Syn, packet: &[u8], now: Instant) -> Standing {
+    pub(crate) fn look_up(&self, syn: &Syn, packet: &[u8], now: Instant) -> LinkEstimate {
         let pair = Pair::of(syn);
         let mut entries = self.entries();
         match entries.get_mut(&pair).map(|entry| entry.held.as_mut()) {
             Some(Some(held)) => {
                 held.note(syn, packet, now);
-                Standing::Waiting
+                LinkEstimate::Waiting
             }
             Some(None) => {
                 self.remove(&mut entries, &pair);
-                Standing::Superseding
+                LinkEstimate::Superseding
             }
-            None => Standing::New,
+            None => LinkEstimate::New,
         }
     }
 

@@ -26,7 +26,7 @@ use crate::slab::Token;
 use crate::stats::Counters;
 
 use super::Settings;
-use super::book::{Book, Outcome, Pair, Standing};
+use super::book::{Book, LinkEstimate, Outcome, Pair};
 use super::devices::Devices;
 use super::memory::{Fate, Memory};
 use super::syn::{Syn, is_between_hosts};
@@ -191,9 +191,9 @@ impl Reception {
             None => {}
         }
         match self.book.look_up(&syn, packet, now) {
-            Standing::Waiting => return,
-            Standing::Superseding => self.counters.held_forgotten.add(1),
-            Standing::New => {}
+            LinkEstimate::Waiting => return,
+            LinkEstimate::Superseding => self.counters.held_forgotten.add(1),
+            LinkEstimate::New => {}
         }
         self.ask_server(&syn, packet, now);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bentpipe_link::explicit::Standing;
+use bentpipe_link::explicit::LinkEstimate;
 
 use super::report::{ExplicitReport, Gain, LegReport};
 use super::sources::{LegFacts, Sources};
@@ -75,7 +75,7 @@ fn of(name: &str, figures: &Figures) -> LegReport {
     }
 }
 
-fn explicit(standing: &Standing) -> ExplicitReport {
+fn explicit(standing: &LinkEstimate) -> ExplicitReport {
     ExplicitReport {
         capacity_bps: standing.capacity * 8.0,
         queue_s: standing.queue.as_secs_f64(),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bentpipe_legs::{Standings, TerrestrialLeg};
+use bentpipe_legs::{LinkEstimates, TerrestrialLeg};
 
 use crate::config::Config;
 use crate::pulse::Mailbox;
@@ -17,7 +17,7 @@ pub(crate) struct Sources {
     pub(crate) greeter: Option<Arc<Counters>>,
     pub(crate) snooper: Option<Box<dyn Fn() -> SnoopStats + Send + Sync>>,
     pub(crate) routers: Option<Box<dyn Fn() -> RouterStats + Send + Sync>>,
-    pub(crate) standings: Option<Standings>,
+    pub(crate) standings: Option<LinkEstimates>,
     /// The satellites in the order of their names, then the terrestrial one.
     pub(crate) legs: Vec<LegFacts>,
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_units::Rate;
 
 use crate::scenario::{FlowSpec, Hop, LegSpec, LinkSpec};
@@ -96,7 +96,7 @@ impl<'a> Budget<'a> {
     }
 }
 
-fn retransmissions(station: &StationConfig) -> f64 {
+fn retransmissions(station: &LinkEndConfig) -> f64 {
     let snoops = station.agents.iter().filter_map(|agent| match agent {
         AgentConfig::Snoop(snoop) => Some(snoop.retransmissions.saturating_mul(snoop.copies)),
         AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,

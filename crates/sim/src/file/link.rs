@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use bentpipe_link::agent::StationConfig;
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::agent::LinkEndConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, LinkConfig};
 use bentpipe_units::{ByteCount, Probability};
 
@@ -46,8 +46,8 @@ pub(crate) struct NamedLink<'a> {
     pub(crate) name: &'a str,
     pub(crate) between: [&'a str; 2],
     pub(crate) config: LinkConfig,
-    pub(crate) stations: [StationConfig; 2],
-    pub(crate) shared: [Option<SharerConfig>; 2],
+    pub(crate) stations: [LinkEndConfig; 2],
+    pub(crate) shared: [Option<RateAllocatorConfig>; 2],
     /// For what is found wrong with it later.
     pub(crate) section: Section<'a>,
 }

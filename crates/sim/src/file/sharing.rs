@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_link::explicit::SharerConfig;
+use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_link::{Encapsulation, LinkConfig};
 use bentpipe_units::Rate;
 
@@ -23,7 +23,7 @@ pub(super) fn read(
     section: &Section<'_>,
     between: [&str; 2],
     link: &LinkConfig,
-) -> Result<[Option<SharerConfig>; 2], Fault> {
+) -> Result<[Option<RateAllocatorConfig>; 2], Fault> {
     let mut shared = [None, None];
     if let Some((at, config)) =
         read_unless_off(section, "explicit", |field| read_sharer(field, between, link))?
@@ -38,7 +38,7 @@ fn read_sharer(
     field: &Field<'_>,
     between: [&str; 2],
     link: &LinkConfig,
-) -> Result<(usize, SharerConfig), Fault> {
+) -> Result<(usize, RateAllocatorConfig), Fault> {
     let section = field.section(&KEYS)?;
     let at = read_end(&section, between)?;
     let outgoing = [&link.forward, &link.reverse][at];
@@ -48,7 +48,7 @@ fn read_sharer(
         let what = "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
         section.fault(format!("{what}: write for example capacity = \"10Mbit/s\", or \"unknown\""))
     })?;
-    Ok((at, SharerConfig { capacity, rtt: round_trip(link).max(SHORTEST_RTT) }))
+    Ok((at, RateAllocatorConfig { capacity, rtt: round_trip(link).max(SHORTEST_RTT) }))
 }
 
 /// Each leg whose sender takes a rate must begin on a direction that is shared out.

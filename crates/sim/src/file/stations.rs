@@ -6,7 +6,7 @@ use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{
     DirectionConfig, Encapsulation, FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
 };
@@ -57,8 +57,8 @@ pub(super) fn read(
     section: &Section<'_>,
     between: [&str; 2],
     link: &LinkConfig,
-) -> Result<[StationConfig; 2], Fault> {
-    let mut stations: [StationConfig; 2] = Default::default();
+) -> Result<[LinkEndConfig; 2], Fault> {
+    let mut stations: [LinkEndConfig; 2] = Default::default();
     if let Some((at, snoop)) = read_unless_off(section, "snoop", |field| read_snoop(field, between, link))? {
         stations[at].agents.push(AgentConfig::Snoop(snoop));
     }

@@ -8,7 +8,7 @@ use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, SynSchedule};
 use bentpipe_units::{ByteCount, Rate, Time};
@@ -155,10 +155,10 @@ fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
     };
     let delay = Duration::from_millis(600);
     let delayed = DelayedDupAckConfig { delay, flows: 8, hide_sack: false };
-    let station = |agent| StationConfig { agents: vec![agent], arq: Some(arq) };
+    let station = |agent| LinkEndConfig { agents: vec![agent], arq: Some(arq) };
     let stations = [AgentConfig::Snoop(snoop), AgentConfig::DelayedDupAck(delayed)].map(station);
     assert_eq!(links[0].stations, stations);
-    assert!(links[1].stations.iter().all(StationConfig::is_nothing));
+    assert!(links[1].stations.iter().all(LinkEndConfig::is_nothing));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_sits_at_a_links_ends_is_set_moved_and_taken_away_from_outside() {
     let [gateway, client] = stations(&["link.sat.snoop=off", "link.sat.delayed_dup_acks=off"]);
     assert!(gateway == client && gateway.arq.is_some());
     let all_off = ["link.sat.snoop=off", "link.sat.delayed_dup_acks=off", "link.sat.arq=off"];
-    assert!(stations(&all_off).iter().all(StationConfig::is_nothing));
+    assert!(stations(&all_off).iter().all(LinkEndConfig::is_nothing));
     let [gateway, client] = agents(&["link.sat.delayed_dup_acks.at=gw"]);
     assert_eq!((gateway.len(), client.len()), (2, 0), "both at one node, Snoop nearer to its hosts");
     let net = with(&["link.net.arq={}"]).unwrap().links[1].clone();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_link::explicit::{Report, Sharer, SharerConfig};
+use bentpipe_link::explicit::{RateAllocator, RateAllocatorConfig, Report};
 use bentpipe_tcp::{Endpoint, Reported};
 use bentpipe_units::{Rate, Time};
 
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Share {
     hop: Hop,
-    sharer: Sharer,
+    sharer: RateAllocator,
     members: Vec<Member>,
     /// As they were at the last tick.
     reports: Vec<Report>,
@@ -44,8 +44,8 @@ pub(super) struct Seat {
 
 impl Share {
     pub(super) fn of_scenario(scenario: &Scenario) -> Vec<Share> {
-        let share = |hop, config: SharerConfig| {
-            let (sharer, members, reports) = (Sharer::new(config), Vec::new(), Vec::new());
+        let share = |hop, config: RateAllocatorConfig| {
+            let (sharer, members, reports) = (RateAllocator::new(config), Vec::new(), Vec::new());
             Share { hop, sharer, members, reports, joined: 0, ticking: false }
         };
         let of_link = |(link, spec): (usize, &LinkSpec)| {

@@ -6,7 +6,7 @@ use bentpipe_link::agent::arq::ArqCounters;
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckCounters;
 use bentpipe_link::agent::snoop::SnoopCounters;
 use bentpipe_link::agent::xcp::XcpCounters;
-use bentpipe_link::agent::{AgentReport, StationReport};
+use bentpipe_link::agent::{AgentReport, LinkEndReport};
 use bentpipe_link::{Cause, Counters, MangledCounters};
 
 /// What one direction has done. What it carries are `unit`.
@@ -29,7 +29,7 @@ pub(super) fn direction(name: &str, unit: &str, counters: &Counters, mangled: &M
 }
 
 /// What the far end's agents have done, and the command's; nothing where there are none.
-pub(super) fn stations([far, near]: &[StationReport; 2]) -> String {
+pub(super) fn stations([far, near]: &[LinkEndReport; 2]) -> String {
     let agents = far.agents.iter().chain(&near.agents).map(agent);
     let arqs = [("ARQ, far end", far.arq), ("ARQ, this end", near.arq)];
     agents.chain(arqs.iter().filter_map(|(name, counters)| Some(arq(name, &(*counters)?)))).collect()
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn an_agent_says_only_what_it_did() {
         let counters = SnoopCounters { cached: 40, retransmitted: 2, suppressed: 5, ..Default::default() };
-        let far = StationReport { agents: vec![AgentReport::Snoop(counters)], arq: None };
+        let far = LinkEndReport { agents: vec![AgentReport::Snoop(counters)], arq: None };
         let idle = AgentReport::DelayedDupAck(DelayedDupAckCounters::default());
-        let near = StationReport { agents: vec![idle], arq: None };
+        let near = LinkEndReport { agents: vec![idle], arq: None };
         assert_eq!(
             stations(&[far, near]),
             "link: snoop            40 segments kept, 2 sent again, 5 duplicate ACKs suppressed\n\
@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(stations(&Default::default()), "");
         let paced =
             SnoopCounters { queue_dropped: 3, most_held_bytes: 70, most_queued_bytes: 60, ..counters };
-        let far = StationReport { agents: vec![AgentReport::Snoop(paced)], arq: None };
-        let text = stations(&[far, StationReport::default()]);
+        let far = LinkEndReport { agents: vec![AgentReport::Snoop(paced)], arq: None };
+        let text = stations(&[far, LinkEndReport::default()]);
         assert!(
             text.ends_with(
                 ", 3 dropped by its full queue, 70 bytes held at most, 60 bytes in its queue at most\n"
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_arqs_of_both_ends_are_told_apart() {
-        let report = |packets| StationReport {
+        let report = |packets| LinkEndReport {
             agents: Vec::new(),
             arq: Some(ArqCounters { packets, ..Default::default() }),
         };

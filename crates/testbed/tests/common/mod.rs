@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use bentpipe_link::agent::StationConfig;
+use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::{LINK_NEEDS, Namespace, Need, SatelliteLink, Subnet, require};
 
@@ -35,7 +35,7 @@ impl Bed {
     }
 
     /// The gateway's station and the terminal's.
-    pub(crate) fn with_stations(config: &LinkConfig, stations: &[StationConfig; 2]) -> Self {
+    pub(crate) fn with_stations(config: &LinkConfig, stations: &[LinkEndConfig; 2]) -> Self {
         let gateway = Namespace::new("gateway").unwrap();
         let terminal = Namespace::new("terminal").unwrap();
         let ends = ((&gateway, "sat0"), (&terminal, "sat0"));

@@ -4,7 +4,7 @@ use anyhow::Context;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
 use bentpipe_units::{ByteCount, Rate, Span};
 use clap::Args;
@@ -51,7 +51,7 @@ enum PaceSetting {
 
 impl Agents {
     /// The far end's station and the command's.
-    pub(super) fn stations(&self, link: &LinkConfig) -> anyhow::Result<[StationConfig; 2]> {
+    pub(super) fn stations(&self, link: &LinkConfig) -> anyhow::Result<[LinkEndConfig; 2]> {
         let cache = self.snoop.map(|cache| cache.size(link)).transpose()?;
         let pace = self.pace(link);
         let snoop =
@@ -64,7 +64,7 @@ impl Agents {
             delivery: if delayed.is_some() { Delivery::Immediate } else { Delivery::InOrder },
             ..ArqConfig::for_link(link)
         });
-        Ok([snoop, delayed].map(|agent| StationConfig { agents: agent.into_iter().collect(), arq }))
+        Ok([snoop, delayed].map(|agent| LinkEndConfig { agents: agent.into_iter().collect(), arq }))
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     fn each_agent_is_where_it_belongs() {
         let geo = Profile::Geo.config();
         let nothing = agents().stations(&geo).unwrap();
-        assert!(nothing.iter().all(StationConfig::is_nothing));
+        assert!(nothing.iter().all(LinkEndConfig::is_nothing));
         let all = Agents {
             snoop: Some(Cache::Bdps(3.0)),
             snoop_pace: None,

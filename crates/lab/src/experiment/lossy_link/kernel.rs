@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
-use bentpipe_link::agent::{AgentConfig, StationConfig};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{ByteCount, Probability, Rate};
@@ -168,16 +168,16 @@ fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
 }
 
 /// What sits at the gateway and at the client.
-fn stations(way: Way, link: &LinkConfig) -> [StationConfig; 2] {
-    let nothing = StationConfig::default;
+fn stations(way: Way, link: &LinkConfig) -> [LinkEndConfig; 2] {
+    let nothing = LinkEndConfig::default;
     match way {
         Way::EndToEnd | Way::Split | Way::Snoop => [nothing(), nothing()],
         Way::DelayedDupAcks => {
             let arq = Some(ArqConfig { delivery: Delivery::Immediate, ..ArqConfig::for_link(link) });
             let delayed = DelayedDupAckConfig::with_delay(RTT.mul_f64(DELAY_RTTS));
             [
-                StationConfig { agents: Vec::new(), arq },
-                StationConfig { agents: vec![AgentConfig::DelayedDupAck(delayed)], arq },
+                LinkEndConfig { agents: Vec::new(), arq },
+                LinkEndConfig { agents: vec![AgentConfig::DelayedDupAck(delayed)], arq },
             ]
         }
     }

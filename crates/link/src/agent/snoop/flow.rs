@@ -11,7 +11,7 @@ use super::super::Packet;
 use super::super::packet::is_before;
 use super::super::rtt::RoundTrip;
 use super::SnoopConfig;
-use super::kept::{Kept, Segments};
+use super::cached_segment::{CachedSegment, Segments};
 use super::overflow::{DelayClass, LossesByDelay};
 use super::sacked::Sacked;
 
@@ -186,7 +186,7 @@ impl<P: Packet> Tracked<P> {
         }
         self.sent += 1;
         self.held += packet.ip_length() as u64;
-        self.segments.insert(Kept {
+        self.segments.insert(CachedSegment {
             seq,
             end,
             packet: Some(packet.clone()),
@@ -281,7 +281,7 @@ impl<P: Packet> Tracked<P> {
         if self.yielding.is_some() {
             return false;
         }
-        let is_awaited = |kept: &Kept<P>| {
+        let is_awaited = |kept: &CachedSegment<P>| {
             self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
         };
         self.segments.first().is_some_and(|kept| {
@@ -436,7 +436,7 @@ impl<P: Packet> Tracked<P> {
         DelayClass::of(round_trip, self.rtt.least().unwrap_or(round_trip))
     }
 
-    fn deliver(&mut self, now: Time, kept: &Kept<P>) {
+    fn deliver(&mut self, now: Time, kept: &CachedSegment<P>) {
         if counts(now, kept, &self.rtt) {
             self.delivered = self.delivered.max(kept.order);
         }
@@ -446,6 +446,6 @@ impl<P: Packet> Tracked<P> {
 /// Whether the arrival of a segment tells that what went out before its latest copy has arrived or is lost. Where there
 /// were several copies it may be an earlier one that has arrived (Karn's problem), unless this one had the time to; one that
 /// waits has not.
-fn counts<P>(now: Time, kept: &Kept<P>, rtt: &RoundTrip) -> bool {
+fn counts<P>(now: Time, kept: &CachedSegment<P>, rtt: &RoundTrip) -> bool {
     !kept.waiting && (kept.is_original() || rtt.least().is_some_and(|least| now - kept.sent_at >= least))
 }

@@ -26,8 +26,8 @@
 //!
 //! SYNs are not kept: a gateway that repeats them would multiply a flood.
 
+mod cached_segment;
 mod flow;
-mod kept;
 mod overflow;
 mod pacer;
 mod sacked;

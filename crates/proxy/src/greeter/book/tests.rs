@@ -133,7 +133,7 @@ fn a_client_that_repeats_its_syn_is_waited_for_and_one_that_does_not_is_not() {
     // As Linux repeats it: five times a second apart, and then at twice the gap.
     for second in [1, 2, 3, 4, 5, 7, 11, 19, 35, 67] {
         assert_eq!(scene.book.sweep(scene.at(second)), Swept::default(), "second {second}");
-        assert_eq!(scene.book.look_up(&syn(7), b"syn", scene.at(second)), Standing::Waiting);
+        assert_eq!(scene.book.look_up(&syn(7), b"syn", scene.at(second)), LinkEstimate::Waiting);
     }
     // The next is due after 64 s.
     assert_eq!(scene.book.sweep(scene.at(67 + 64)), Swept::default());
@@ -160,11 +160,11 @@ fn an_answered_connection_is_kept_for_as_long_as_the_kernel_answers_its_client()
 fn a_new_attempt_from_the_same_port_takes_the_place_of_the_old() {
     let scene = Scene::new();
     scene.enter(&syn(7));
-    assert_eq!(scene.book.look_up(&syn(8), b"new", scene.start), Standing::Waiting);
+    assert_eq!(scene.book.look_up(&syn(8), b"new", scene.start), LinkEstimate::Waiting);
     let outcomes = scene.note_events(scene.start);
     let [Outcome { isn: 8, packet, result: Ok(()), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert_eq!(&**packet, b"new");
-    assert_eq!(scene.book.look_up(&syn(9), b"newer", scene.start), Standing::Superseding);
+    assert_eq!(scene.book.look_up(&syn(9), b"newer", scene.start), LinkEstimate::Superseding);
     assert_eq!((scene.entered(), scene.book.claimable.load(Ordering::Relaxed)), (0, 0));
 }
 

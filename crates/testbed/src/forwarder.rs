@@ -7,9 +7,9 @@ use crate::line::{Line, Sent};
 ///
 /// The walk of a packet: read from the TUN device at the near end, judged by the [`Direction`](bentpipe_link::Direction),
 /// kept until its time, written to the TUN device at the far end. Where stations are at the ends, it is a
-/// [`StationCarrier`](crate::station_carrier::StationCarrier) that does so.
+/// [`LinkEndForwarder`](crate::link_end_forwarder::LinkEndForwarder) that does so.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct Forwarder {
     line: Line,
     in_flight: InFlight<Buffer>,
     /// Buffers that are free; after the first round trip no packet allocates.
@@ -19,7 +19,7 @@ pub(crate) struct Carrier {
 /// As long as the longest packet, whatever the length of the one in it.
 type Buffer = Box<[u8]>;
 
-impl Carrier {
+impl Forwarder {
     pub(crate) fn new(line: Line) -> Self {
         Self { line, in_flight: InFlight::new(), pool: Vec::new() }
     }

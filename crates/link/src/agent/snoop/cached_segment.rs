@@ -10,7 +10,7 @@ use super::overflow::DelayClass;
 
 /// A segment that is kept.
 #[derive(Debug, Clone)]
-pub(super) struct Kept<P> {
+pub(super) struct CachedSegment<P> {
     pub(super) seq: u32,
     /// The sequence number behind its last.
     pub(super) end: u32,
@@ -34,23 +34,23 @@ pub(super) struct Kept<P> {
     pub(super) extra: u32,
 }
 
-impl<P> Kept<P> {
+impl<P> CachedSegment<P> {
     /// It went out once.
     pub(super) fn is_original(&self) -> bool {
         self.resent == 0 && !self.by_sender
     }
 }
 
-impl<P: Packet> Kept<P> {
+impl<P: Packet> CachedSegment<P> {
     /// IP bytes that it takes of the cache.
     pub(super) fn held_bytes(&self) -> u64 {
         self.packet.as_ref().map_or(0, |packet| packet.ip_length() as u64)
     }
 }
 
-/// Kept segments in the order of their sequence numbers, without overlaps.
+/// CachedSegment segments in the order of their sequence numbers, without overlaps.
 #[derive(Debug)]
-pub(super) struct Segments<P>(VecDeque<Kept<P>>);
+pub(super) struct Segments<P>(VecDeque<CachedSegment<P>>);
 
 impl<P> Segments<P> {
     pub(super) fn new() -> Self {
@@ -65,18 +65,18 @@ impl<P> Segments<P> {
         self.0.is_empty()
     }
 
-    pub(super) fn first(&self) -> Option<&Kept<P>> {
+    pub(super) fn first(&self) -> Option<&CachedSegment<P>> {
         self.0.front()
     }
 
     /// Adds a segment that overlaps none.
-    pub(super) fn insert(&mut self, segment: Kept<P>) {
+    pub(super) fn insert(&mut self, segment: CachedSegment<P>) {
         let at = self.place_of(segment.seq);
         self.0.insert(at, segment);
     }
 
     /// Takes out the first segment if it lies wholly before `ack`.
-    pub(super) fn pop_before(&mut self, ack: u32) -> Option<Kept<P>> {
+    pub(super) fn pop_before(&mut self, ack: u32) -> Option<CachedSegment<P>> {
         let done = !is_before(ack, self.0.front()?.end);
         if done { self.0.pop_front() } else { None }
     }
@@ -86,22 +86,26 @@ impl<P> Segments<P> {
         self.0.partition_point(|kept| is_before(kept.seq, seq))
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Kept<P>> {
+    pub(super) fn get(&self, index: usize) -> Option<&CachedSegment<P>> {
         self.0.get(index)
     }
 
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Kept<P>> {
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut CachedSegment<P>> {
         self.0.get_mut(index)
     }
 
     /// The segment that begins at `seq`.
-    pub(super) fn at_mut(&mut self, seq: u32) -> Option<&mut Kept<P>> {
+    pub(super) fn at_mut(&mut self, seq: u32) -> Option<&mut CachedSegment<P>> {
         let place = self.place_of(seq);
         self.0.get_mut(place).filter(|kept| kept.seq == seq)
     }
 
     /// Those that share a sequence number with the range.
-    pub(super) fn overlapping(&mut self, first: u32, end: u32) -> impl Iterator<Item = &mut Kept<P>> {
+    pub(super) fn overlapping(
+        &mut self,
+        first: u32,
+        end: u32,
+    ) -> impl Iterator<Item = &mut CachedSegment<P>> {
         let from = self.0.partition_point(|kept| !is_before(first, kept.end));
         let to = self.0.partition_point(|kept| is_before(kept.seq, end));
         self.0.range_mut(from..to.max(from))

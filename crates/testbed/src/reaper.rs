@@ -16,22 +16,22 @@ use rustix::process::Pid;
 const CAPACITY: usize = 1024;
 
 /// The pipe to the guardian, which starts at the first call.
-pub(crate) fn guardian() -> io::Result<&'static Guardian> {
-    static GUARDIAN: OnceLock<Guardian> = OnceLock::new();
+pub(crate) fn guardian() -> io::Result<&'static Reaper> {
+    static GUARDIAN: OnceLock<Reaper> = OnceLock::new();
     if let Some(guardian) = GUARDIAN.get() {
         return Ok(guardian);
     }
     // Two threads that race here start two guardians; the one whose pipe is dropped reads end of file and ends.
-    let started = Guardian::start()?;
+    let started = Reaper::start()?;
     Ok(GUARDIAN.get_or_init(|| started))
 }
 
 #[derive(Debug)]
-pub(crate) struct Guardian {
+pub(crate) struct Reaper {
     pipe: OwnedFd,
 }
 
-impl Guardian {
+impl Reaper {
     /// Watches over the group that the calling process leads. Async-signal-safe: a child calls it before exec, so
     /// that there is no moment at which a group runs unwatched.
     pub(crate) fn watch_own_group(&self) -> io::Result<()> {

@@ -14,7 +14,7 @@ const MOST: f64 = 0.05;
 ///
 /// # Panics
 /// The claim does not hold.
-pub fn in_three_attempts(claim: impl Fn()) {
+pub fn with_timing_retries(claim: impl Fn()) {
     let mut refuted = None;
     for _ in 0..ATTEMPTS {
         let (begun, before) = (Instant::now(), stolen());
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_claim_that_holds_at_last_holds() {
         let attempts = Cell::new(0);
-        in_three_attempts(|| {
+        with_timing_retries(|| {
             attempts.set(attempts.get() + 1);
             assert!(attempts.get() == 3);
         });
@@ -60,7 +60,7 @@ mod tests {
         let before = stolen();
         let attempts = Cell::new(0);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            in_three_attempts(|| {
+            with_timing_retries(|| {
                 attempts.set(attempts.get() + 1);
                 panic!("never");
             });

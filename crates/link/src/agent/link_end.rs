@@ -13,7 +13,7 @@ use super::{Agent, AgentReport, Outbox, Packet};
 
 /// What sits at one end of a link. The default is nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct StationConfig {
+pub struct LinkEndConfig {
     /// The agents, from the host's side to the link's.
     pub agents: Vec<AgentConfig>,
     /// Retransmission by the link layer; it needs its like at the other end.
@@ -42,7 +42,7 @@ pub enum Frame<P> {
 
 /// What a station has done so far, and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct StationReport {
+pub struct LinkEndReport {
     /// Its agents, from the host's side to the link's.
     pub agents: Vec<AgentReport>,
     /// Its ARQ.
@@ -54,7 +54,7 @@ pub struct StationReport {
 /// It is told what arrives and what time it is, and is asked afterwards what there is to send, each way in order. After
 /// every call ask [`poll_to_link`](Self::poll_to_link) and [`poll_to_host`](Self::poll_to_host) until they are empty.
 #[derive(Debug)]
-pub struct Station<P: Packet> {
+pub struct LinkEnd<P: Packet> {
     agents: Vec<Box<dyn Agent<P> + Send>>,
     arq: Option<Arq<P>>,
     to_link: VecDeque<Frame<P>>,
@@ -63,7 +63,7 @@ pub struct Station<P: Packet> {
     spare: Vec<Outbox<P>>,
 }
 
-impl StationConfig {
+impl LinkEndConfig {
     /// True if packets pass as they are.
     pub fn is_nothing(&self) -> bool {
         self.agents.is_empty() && self.arq.is_none()
@@ -105,9 +105,9 @@ impl<P: Packet> Frame<P> {
     }
 }
 
-impl<P: Packet> Station<P> {
+impl<P: Packet> LinkEnd<P> {
     /// A station at rest.
-    pub fn new(config: &StationConfig) -> Self {
+    pub fn new(config: &LinkEndConfig) -> Self {
         let agent = |config: &AgentConfig| -> Box<dyn Agent<P> + Send> {
             match config {
                 AgentConfig::Snoop(config) => Box::new(Snoop::new(config)),
@@ -191,8 +191,8 @@ impl<P: Packet> Station<P> {
     }
 
     /// What it has done so far, and what it holds.
-    pub fn report(&self) -> StationReport {
-        StationReport {
+    pub fn report(&self) -> LinkEndReport {
+        LinkEndReport {
             agents: self.agents.iter().map(|agent| agent.report()).collect(),
             arq: self.arq.as_ref().map(Arq::counters),
         }

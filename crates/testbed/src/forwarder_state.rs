@@ -12,7 +12,7 @@ use crate::outage::CommandedOutages;
 
 /// What a carrier's thread shares with those who watch it.
 #[derive(Debug)]
-pub(crate) struct CarrierState {
+pub(crate) struct ForwarderState {
     path: Mutex<Path>,
     outages: Arc<CommandedOutages>,
     lateness: Lateness,
@@ -31,7 +31,7 @@ struct Path {
     mangler: Option<Mangler>,
 }
 
-impl CarrierState {
+impl ForwarderState {
     pub(crate) fn new(direction: Direction, outages: Arc<CommandedOutages>) -> Self {
         Self {
             path: Mutex::new(Path { direction, mangler: None }),
@@ -126,7 +126,7 @@ impl CarrierState {
         self.path().mangler = (!mangling.is_nothing()).then(|| Mangler::new(mangling, seed));
     }
 
-    /// What has been mangled since [`CarrierState::mangle`].
+    /// What has been mangled since [`ForwarderState::mangle`].
     pub(crate) fn mangled(&self) -> MangledCounters {
         self.path().mangler.as_ref().map(|mangler| *mangler.counters()).unwrap_or_default()
     }

@@ -1,11 +1,11 @@
 //! The controller of explicit rates: a thread that shares out each leg among its connections.
 //!
 //! ```text
-//! eBPF congestion control ──► flows ──► Sharer of the leg ──► rates ──► eBPF congestion control
+//! eBPF congestion control ──► flows ──► RateAllocator of the leg ──► rates ──► eBPF congestion control
 //! ```
 //!
 //! Both ways are memory that the kernel and this process share. What is shared out, and how, is decided by
-//! [`Sharer`](bentpipe_link::explicit::Sharer), which virtual time runs too.
+//! [`RateAllocator`](bentpipe_link::explicit::RateAllocator), which virtual time runs too.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bentpipe_kernel::explicit::{Flow, SharedLeg};
-use bentpipe_link::explicit::{Report, Sharer, SharerConfig, Standing};
+use bentpipe_link::explicit::{LinkEstimate, RateAllocator, RateAllocatorConfig, Report};
 use bentpipe_units::Time;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -28,27 +28,27 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 
 /// The running controller; it ends when it is dropped. Connections then keep the rates that they have.
 #[derive(Debug)]
-pub struct Sharing {
+pub struct RateController {
     thread: Option<JoinHandle<()>>,
-    bell: Bell,
-    standings: Standings,
+    bell: Waker,
+    standings: LinkEstimates,
 }
 
 /// What is known of each leg, with its name, for others to look at from time to time.
 #[derive(Debug, Clone, Default)]
-pub struct Standings(Arc<Mutex<Vec<(String, Standing)>>>);
+pub struct LinkEstimates(Arc<Mutex<Vec<(String, LinkEstimate)>>>);
 
 /// Why legs are not shared out.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start the controller of explicit rates: {source}; raise the limit of threads (ulimit -u)")]
-pub struct SharingError {
+pub struct RateControllerError {
     /// What the system said.
     source: std::io::Error,
 }
 
 /// By which the controller is asked whether it lives.
 #[derive(Debug, Clone)]
-pub struct Bell {
+pub struct Waker {
     orders: Sender<Order>,
     heard: Arc<AtomicU64>,
 }
@@ -65,7 +65,7 @@ enum Order {
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) leg: SharedLeg,
-    pub(crate) config: SharerConfig,
+    pub(crate) config: RateAllocatorConfig,
 }
 
 /// What the thread works with.
@@ -73,27 +73,27 @@ pub(crate) struct Share {
 struct Controller {
     orders: Receiver<Order>,
     heard: Arc<AtomicU64>,
-    standings: Standings,
+    standings: LinkEstimates,
     legs: Vec<Controlled>,
 }
 
 #[derive(Debug)]
 struct Controlled {
     share: Share,
-    sharer: Sharer,
+    sharer: RateAllocator,
     reports: Vec<Report>,
     slots: HashMap<u64, usize>,
 }
 
-impl Sharing {
+impl RateController {
     /// Starts to share out those of these legs whose connections wait to be given their rates, if there are any: legs that have
     /// such connections may come later.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn start(legs: &Legs) -> Result<Self, SharingError> {
+    pub fn start(legs: &Legs) -> Result<Self, RateControllerError> {
         let (sender, orders) = mpsc::channel();
-        let (heard, standings) = (Arc::<AtomicU64>::default(), Standings::default());
+        let (heard, standings) = (Arc::<AtomicU64>::default(), LinkEstimates::default());
         let mut controller =
             Controller { orders, heard: heard.clone(), standings: standings.clone(), legs: Vec::new() };
         // Before the first connection: one that has no rate yet keeps to ten segments.
@@ -101,8 +101,8 @@ impl Sharing {
         let thread = std::thread::Builder::new()
             .name("bentpipe-rates".into())
             .spawn(move || controller.run())
-            .map_err(|source| SharingError { source })?;
-        Ok(Self { thread: Some(thread), bell: Bell { orders: sender, heard }, standings })
+            .map_err(|source| RateControllerError { source })?;
+        Ok(Self { thread: Some(thread), bell: Waker { orders: sender, heard }, standings })
     }
 
     /// Goes on with these legs. What has been learnt of one that was there before is kept.
@@ -111,29 +111,29 @@ impl Sharing {
     }
 
     /// By which it shows that it lives.
-    pub fn bell(&self) -> Bell {
+    pub fn bell(&self) -> Waker {
         self.bell.clone()
     }
 
     /// What is known of each leg, with its name.
-    pub fn standings(&self) -> Vec<(String, Standing)> {
+    pub fn standings(&self) -> Vec<(String, LinkEstimate)> {
         self.standings.get()
     }
 
     /// The same for somebody who looks on by himself. When the controller has ended, what it knew last stays.
-    pub fn view(&self) -> Standings {
+    pub fn view(&self) -> LinkEstimates {
         self.standings.clone()
     }
 }
 
-impl Standings {
+impl LinkEstimates {
     /// As they were at the last decision.
-    pub fn get(&self) -> Vec<(String, Standing)> {
+    pub fn get(&self) -> Vec<(String, LinkEstimate)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Bell {
+impl Waker {
     /// Asks for a sign of life.
     pub fn ring(&self) {
         self.send(Order::Show);
@@ -150,7 +150,7 @@ impl Bell {
     }
 }
 
-impl Drop for Sharing {
+impl Drop for RateController {
     fn drop(&mut self) {
         self.bell.send(Order::End);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -204,7 +204,7 @@ impl Controller {
 
 impl Controlled {
     fn new(share: Share) -> Self {
-        Self { sharer: Sharer::new(share.config), share, reports: Vec::new(), slots: HashMap::new() }
+        Self { sharer: RateAllocator::new(share.config), share, reports: Vec::new(), slots: HashMap::new() }
     }
 
     fn tick(&mut self, now: Time) {
@@ -258,9 +258,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Sets it off without a leg, for which it needs no rights.
-    fn idle() -> (Legs, Sharing) {
+    fn idle() -> (Legs, RateController) {
         let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
-        let sharing = Sharing::start(&legs).unwrap();
+        let sharing = RateController::start(&legs).unwrap();
         (legs, sharing)
     }
 

@@ -5,10 +5,10 @@ use bentpipe_link::agent::{Frame, Packet};
 use bentpipe_link::{Arrival, Cause, IpPacket};
 use rustix::io::Errno;
 
-use crate::bell::Bell;
 use crate::end::End;
 use crate::in_flight::{Flying, InFlight};
 use crate::line::Line;
+use crate::waker::Waker;
 
 /// Carries frames in one direction of a link between two stations, on a thread of its own.
 ///
@@ -16,14 +16,14 @@ use crate::line::Line;
 /// judged by the [`Direction`](bentpipe_link::Direction), kept until its time, given to the station at the far end; what
 /// that gives for its host is written to the TUN device there.
 #[derive(Debug)]
-pub(crate) struct StationCarrier {
+pub(crate) struct LinkEndForwarder {
     line: Line,
     /// From which it sends.
     near: Arc<End>,
     /// At which it delivers.
     far: Arc<End>,
     /// Rung when there is something to do at one of the two.
-    bell: Arc<Bell>,
+    bell: Arc<Waker>,
     in_flight: InFlight<Frame<IpPacket>>,
     buffer: Box<[u8]>,
     /// Empty between turns, as is the next one; kept for their memory.
@@ -31,8 +31,8 @@ pub(crate) struct StationCarrier {
     to_host: VecDeque<IpPacket>,
 }
 
-impl StationCarrier {
-    pub(crate) fn new(line: Line, near: &Arc<End>, far: &Arc<End>, bell: Arc<Bell>) -> Self {
+impl LinkEndForwarder {
+    pub(crate) fn new(line: Line, near: &Arc<End>, far: &Arc<End>, bell: Arc<Waker>) -> Self {
         Self {
             near: Arc::clone(near),
             far: Arc::clone(far),

@@ -6,16 +6,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Wakes one carrier that sleeps in poll(2), or that will: what was rung before is not forgotten.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct Waker(OwnedFd);
 
 /// Asks all carriers to end, also one that sleeps.
 #[derive(Debug)]
 pub(crate) struct Stop {
     asked: AtomicBool,
-    bell: Bell,
+    bell: Waker,
 }
 
-impl Bell {
+impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
@@ -32,7 +32,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -40,7 +40,7 @@ impl AsFd for Bell {
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { asked: AtomicBool::new(false), bell: Bell::new()? })
+        Ok(Self { asked: AtomicBool::new(false), bell: Waker::new()? })
     }
 
     /// The bell is never silenced, so it wakes every carrier, whenever it looks.

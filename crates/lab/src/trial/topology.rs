@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bentpipe_link::agent::xcp::XcpConfig;
-use bentpipe_link::agent::{AgentConfig, StationConfig};
-use bentpipe_link::explicit::Standing;
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
+use bentpipe_link::explicit::LinkEstimate;
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_testbed::{Namespace, SatelliteLink};
 
@@ -13,7 +13,7 @@ use crate::Error;
 use crate::scene::{Scene, TwoBoxes};
 
 /// What all scenes have in common.
-pub(super) struct Bed {
+pub(super) struct TrialTopology {
     pub link: SatelliteLink,
     pub client: Namespace,
     pub server: Namespace,
@@ -32,10 +32,10 @@ pub(super) struct Box {
     pub daemon: Option<Daemon>,
 }
 
-impl Bed {
+impl TrialTopology {
     /// Builds the trial's scene and starts its daemons.
     pub(super) fn build(trial: &Trial) -> Result<Self, Error> {
-        let stations = [station(trial.station), StationConfig::default()];
+        let stations = [station(trial.station), LinkEndConfig::default()];
         let gateway = trial.proxy(&trial.congestion);
         let Some(terminal) = &trial.terminal else {
             let scene = Scene::build_with_stations(&trial.link(), &stations, trial.seed)?;
@@ -57,7 +57,7 @@ impl Bed {
     }
 
     /// What the gateway's daemon knows of the link, if there is one.
-    pub(super) fn standings(&self) -> Vec<(String, Standing)> {
+    pub(super) fn standings(&self) -> Vec<(String, LinkEstimate)> {
         let daemon = self.boxes.first().and_then(|gateway| gateway.daemon.as_ref());
         daemon.map(Daemon::standings).unwrap_or_default()
     }
@@ -86,6 +86,6 @@ impl Drop for Box {
     }
 }
 
-fn station(router: Option<XcpConfig>) -> StationConfig {
-    StationConfig { agents: router.into_iter().map(AgentConfig::Xcp).collect(), arq: None }
+fn station(router: Option<XcpConfig>) -> LinkEndConfig {
+    LinkEndConfig { agents: router.into_iter().map(AgentConfig::Xcp).collect(), arq: None }
 }
