@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bentpipe_dtn::Eid;
 use bentpipe_dtn::tcpcl::{
-    Host, Incoming, Outgoing, Refusal, Role, SessionSettings, Ticket, Tls, TlsConfig, identity, run,
+    BundleHandle, Host, Incoming, Outgoing, Refusal, Role, SessionSettings, Tls, TlsConfig, identity, run,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -22,11 +22,11 @@ struct Trivial {
     done: Notify,
 }
 
-struct Zeros(Ticket, u64);
+struct Zeros(BundleHandle, u64);
 struct Nothing;
 
 impl Outgoing for Zeros {
-    fn ticket(&self) -> Ticket {
+    fn handle(&self) -> BundleHandle {
         self.0
     }
 
@@ -51,7 +51,7 @@ impl Incoming for Nothing {
     }
 }
 
-impl Host for Trivial {
+impl BundleAgent for Trivial {
     fn admit(&self, _: &Eid, _: Option<&Eid>) -> Result<(), String> {
         Ok(())
     }
@@ -62,26 +62,26 @@ impl Host for Trivial {
 
     fn next(&self, _: &Eid, _: u64) -> Option<Box<dyn Outgoing>> {
         let take = |left: u64| left.checked_sub(1);
-        let ticket = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        Some(Box::new(Zeros(ticket, self.len)))
+        let handle = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        Some(Box::new(Zeros(handle, self.len)))
     }
 
     fn ready(&self, _: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
 
-    fn sent(&self, _: &Eid, _: Ticket) {
+    fn sent(&self, _: &Eid, _: BundleHandle) {
         if self.unacknowledged.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.done.notify_one();
         }
     }
 
-    fn refused(&self, _: &Eid, ticket: Ticket, why: Refusal) {
-        println!("{ticket} was refused: {why:?}");
+    fn refused(&self, _: &Eid, handle: BundleHandle, why: Refusal) {
+        println!("{handle} was refused: {why:?}");
     }
 
-    fn returned(&self, _: &Eid, ticket: Ticket) {
-        println!("{ticket} came back");
+    fn returned(&self, _: &Eid, handle: BundleHandle) {
+        println!("{handle} came back");
     }
 }
 

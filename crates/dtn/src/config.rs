@@ -8,12 +8,14 @@ use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
-use crate::transfer::{InletSettings, OutletSettings};
 use crate::{DtnTime, Eid, EidPattern};
 
 mod date;
 #[cfg(test)]
 mod shipped;
+mod transfer;
+
+pub use transfer::{EgressSettings, IngressSettings};
 
 /// The fewest bytes of payload that a fragment is cut to: below, heads and acknowledgements outweigh them.
 const SMALLEST_FRAGMENT: u64 = 4096;
@@ -44,10 +46,10 @@ pub struct NodeConfig {
     pub contacts: Vec<ContactSettings>,
     /// Where HTTP PUTs and files come in that travel as bundles.
     #[serde(default)]
-    pub inlets: Vec<InletSettings>,
+    pub inlets: Vec<IngressSettings>,
     /// Where they come out.
     #[serde(default)]
-    pub outlets: Vec<OutletSettings>,
+    pub outlets: Vec<EgressSettings>,
 }
 
 /// `[node]`.
@@ -237,12 +239,12 @@ impl NodeConfig {
             [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
         let of_peers = self.peers.iter_mut().map(|peer| peer.certificate.as_mut());
         let of_inlets = self.inlets.iter_mut().map(|inlet| match inlet {
-            InletSettings::Folder { folder, .. } => Some(folder),
-            InletSettings::Http { .. } => None,
+            IngressSettings::Folder { folder, .. } => Some(folder),
+            IngressSettings::Http { .. } => None,
         });
         let of_outlets = self.outlets.iter_mut().flat_map(|outlet| match outlet {
-            OutletSettings::Folder { folder, undelivered, .. } => [Some(folder), undelivered.as_mut()],
-            OutletSettings::Http { undelivered, .. } => [None, undelivered.as_mut()],
+            EgressSettings::Folder { folder, undelivered, .. } => [Some(folder), undelivered.as_mut()],
+            EgressSettings::Http { undelivered, .. } => [None, undelivered.as_mut()],
         });
         let all = own.into_iter().chain(of_peers).chain(of_inlets).chain(of_outlets);
         for path in all.flatten() {
@@ -268,7 +270,7 @@ impl NodeConfig {
             .or_else(|| self.doubtful_peer())
             .or_else(|| self.doubtful_route())
             .or_else(|| self.doubtful_contact())
-            .or_else(|| self.outlets.iter().find_map(OutletSettings::contradiction))
+            .or_else(|| self.outlets.iter().find_map(EgressSettings::contradiction))
     }
 
     fn unknown_leg(&self) -> Option<String> {

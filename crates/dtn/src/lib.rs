@@ -14,6 +14,7 @@
 pub mod app;
 pub mod bundle;
 pub mod config;
+pub mod daemon;
 mod eid;
 pub mod node;
 pub mod route;

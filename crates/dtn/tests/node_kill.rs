@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bentpipe_dtn::app::Client;
 use bentpipe_dtn::config::NodeConfig;
-use bentpipe_dtn::node::Prepared;
+use bentpipe_dtn::daemon::Prepared;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use node_common::*;

@@ -97,8 +97,8 @@ fn blames((end, seen): &(SessionEnd, Seen), why: &str) {
 
 /// What was begun came back.
 #[track_caller]
-fn gave_back((_, seen): &(SessionEnd, Seen), tickets: &[u64]) {
-    assert_eq!(seen.returned, tickets);
+fn gave_back((_, seen): &(SessionEnd, Seen), handles: &[u64]) {
+    assert_eq!(seen.returned, handles);
 }
 
 #[tokio::test(start_paused = true)]

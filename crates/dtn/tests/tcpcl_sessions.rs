@@ -17,14 +17,14 @@ async fn plain_and_tls() -> [(Node, Node); 2] {
 /// Sends these lengths each way, ends in order, and sees all of it there.
 async fn both_ways((one, two): (Node, Node), lengths: &[u64]) {
     let transfers: Vec<(u64, u64)> =
-        lengths.iter().enumerate().map(|(ticket, len)| (ticket as u64, *len)).collect();
+        lengths.iter().enumerate().map(|(handle, len)| (handle as u64, *len)).collect();
     one.host.queue(transfers.clone());
     two.host.queue(transfers.clone());
     for node in [&one, &two] {
         node.host.until(|seen| seen.sent.len() == lengths.len()).await;
     }
     one.stop.send(true).unwrap();
-    let expected: Vec<_> = transfers.iter().map(|(ticket, len)| checksum(*ticket, *len)).collect();
+    let expected: Vec<_> = transfers.iter().map(|(handle, len)| checksum(*handle, *len)).collect();
     for node in [one, two] {
         let (end, seen) = node.ends().await;
         assert!(end.in_order, "{end}");
@@ -135,7 +135,7 @@ async fn the_wrong_node_is_turned_away_on_both_sides() {
 
     let (active, passive) = connection().await;
     let one = Node::start(active, Role::Active, settings(BOTH[0]), TestHost::default());
-    let proud = TestHost { turn_away: true, ..TestHost::default() };
+    let proud = TestHost { reject_peer: true, ..TestHost::default() };
     let two = Node::start(passive, Role::Passive, settings(BOTH[1]), proud);
     let (end, _) = two.ends().await;
     assert!(end.reason.contains("it is not welcome"), "{end}");

@@ -24,9 +24,9 @@ use super::body::PayloadBody;
 use super::metrics;
 
 /// The longest wait for a bundle.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// Bundles in a list.
-const MOST_LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 /// The answer to who has sent a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +157,7 @@ async fn next(
         .id()
         .with_service(&query.service)
         .map_err(|error| Failure(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let wait = query.wait.map_or(Duration::ZERO, Span::get).min(LONGEST_WAIT);
+    let wait = query.wait.map_or(Duration::ZERO, Span::get).min(MAX_WAIT);
     let until = tokio::time::Instant::now() + wait;
     loop {
         let arrival = node.arrival();
@@ -216,7 +216,7 @@ fn no_bundle(key: u64) -> Failure {
 }
 
 async fn list(State(node): State<Node>) -> Response {
-    Json(node.bundles(MOST_LISTED)).into_response()
+    Json(node.bundles(MAX_LISTED)).into_response()
 }
 
 async fn reports(

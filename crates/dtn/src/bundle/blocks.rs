@@ -24,7 +24,7 @@ const DISCARD: u8 = 0x10;
 /// What a bundle came with that is in none of its fields. Empty for a bundle that this node would write exactly as
 /// it came.
 #[derive(Debug, Clone, Eq, PartialEq, Default)]
-pub(super) struct Kept {
+pub(super) struct ReceivedForm {
     /// The primary block's bytes, where they are not what this node would write.
     pub(super) primary: Option<Box<[u8]>>,
     /// The primary block that this node would have written instead. If the fields have changed, the bytes are of no
@@ -63,17 +63,18 @@ impl Bundle {
     /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such blocks
     /// ask for. To be called when a bundle has been received, once.
     pub fn process_unknown_blocks(&mut self) -> Unprocessable {
-        let asked = |flag| self.kept.slots.iter().any(|slot| slot.raw.is_some() && slot.flags & flag != 0);
+        let asked =
+            |flag| self.received.slots.iter().any(|slot| slot.raw.is_some() && slot.flags & flag != 0);
         // Of a bundle that says that it is a report, or nobody's, nothing may be reported (RFC 9171 §4.2.4).
         let may_report = super::report::allowed(self);
         let result = Unprocessable { report: asked(REPORT) && may_report, delete: asked(DELETE_BUNDLE) };
-        self.kept.slots.retain(|slot| slot.raw.is_none() || slot.flags & DISCARD == 0);
+        self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & DISCARD == 0);
         result
     }
 
     /// The extension blocks as they are written: those that came, then those that have been added.
     pub(super) fn slots(&self) -> Vec<Slot> {
-        let mut slots = self.kept.slots.clone();
+        let mut slots = self.received.slots.clone();
         for kind in KNOWN {
             if self.is_written(kind) && !slots.iter().any(|slot| slot.is_field(kind)) {
                 let number = (2..).find(|&number| slots.iter().all(|slot| slot.number != number));
@@ -116,12 +117,12 @@ impl Bundle {
     /// Leaves out what only the first of several fragments has (RFC 9171 §5.8). The fields stay: what limits the
     /// life of a bundle, its hops and its age, has to limit each part of it, whatever the flags say.
     pub(super) fn drop_unreplicated_blocks(&mut self) {
-        self.kept.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);
+        self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);
     }
 
     /// Makes room for our own previous node block, also where the one that came was not understood.
     pub(super) fn drop_unknown_blocks_of(&mut self, kind: u64) {
-        self.kept.slots.retain(|slot| slot.raw.is_none() || slot.kind != kind);
+        self.received.slots.retain(|slot| slot.raw.is_none() || slot.kind != kind);
     }
 }
 

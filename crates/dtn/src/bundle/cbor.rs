@@ -71,7 +71,7 @@ pub(super) fn put_bytes_head(out: &mut Vec<u8>, len: u64) {
 /// [`MAX_DEPTH`] open arrays and the nine bytes of one head.
 #[derive(Debug, Default)]
 pub(super) struct Walker {
-    open: Vec<Open>,
+    open: Vec<OpenArray>,
     partial: [u8; 9],
     have: usize,
     /// Bytes of the current string that are still to come.
@@ -80,14 +80,14 @@ pub(super) struct Walker {
 
 /// An array that has not ended.
 #[derive(Debug)]
-struct Open {
+struct OpenArray {
     left: Option<u64>,
     index: u64,
 }
 
 /// An item has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct ItemStart {
     /// How many arrays it stands in.
     pub(super) depth: usize,
     /// How many items stand before it in the innermost one.
@@ -113,7 +113,7 @@ impl Walker {
 
     /// Takes bytes up to the end of the next head or string, or all: how many, and what has begun with them. Zero
     /// is taken only of none.
-    pub(super) fn step(&mut self, input: &[u8]) -> Result<(usize, Option<Begun>), &'static str> {
+    pub(super) fn step(&mut self, input: &[u8]) -> Result<(usize, Option<ItemStart>), &'static str> {
         if self.string > 0 {
             let taken = usize::try_from(self.string).map_or(input.len(), |left| left.min(input.len()));
             self.string -= taken as u64;
@@ -127,16 +127,16 @@ impl Walker {
             self.have += 1;
             if let Some((item, _)) = item(&self.partial[..self.have])? {
                 self.have = 0;
-                return self.begin(item).map(|begun| (taken, begun));
+                return self.begin(item).map(|started| (taken, started));
             }
         }
         Ok((input.len(), None))
     }
 
-    fn begin(&mut self, item: Item) -> Result<Option<Begun>, &'static str> {
+    fn begin(&mut self, item: Item) -> Result<Option<ItemStart>, &'static str> {
         if item == Item::Break {
             return match self.open.pop() {
-                Some(Open { left: None, .. }) => {
+                Some(OpenArray { left: None, .. }) => {
                     self.ended();
                     Ok(None)
                 }
@@ -144,16 +144,16 @@ impl Walker {
             };
         }
         let index = self.open.last().map_or(0, |array| array.index);
-        let begun = Begun { depth: self.open.len(), index, item };
+        let started = ItemStart { depth: self.open.len(), index, item };
         match item {
             Item::Bytes(len @ 1..) | Item::Text(len @ 1..) => self.string = len,
             Item::Array(left @ (None | Some(1..))) if self.open.len() < MAX_DEPTH => {
-                self.open.push(Open { left, index: 0 });
+                self.open.push(OpenArray { left, index: 0 });
             }
             Item::Array(None | Some(1..)) => return Err("arrays in arrays, deeper than any bundle has them"),
             _ => self.ended(),
         }
-        Ok(Some(begun))
+        Ok(Some(started))
     }
 
     /// An item is complete, and with it arrays that it was the last of.
@@ -257,9 +257,9 @@ mod tests {
         let mut seen = Vec::new();
         let mut at = 0;
         while at < input.len() {
-            let (taken, begun) = walker.step(&input[at..]).unwrap();
+            let (taken, started) = walker.step(&input[at..]).unwrap();
             at += taken;
-            seen.extend(begun.map(|begun| (begun.depth, begun.index, begun.item)));
+            seen.extend(started.map(|started| (started.depth, started.index, started.item)));
         }
         assert_eq!(
             seen,

@@ -155,14 +155,14 @@ impl Decoder {
             }
             let rest = &input[taken..];
             let at = head.item_start();
-            let (step, begun) = head
+            let (step, started) = head
                 .walker
                 .step(&rest[..rest.len().min(room)])
                 .map_err(|what| Malformed { at, problem: Problem::Cbor(what) })?;
             taken += step;
             self.at += step as u64;
             head.raw.extend_from_slice(&rest[..step]);
-            if head.is_complete_after(begun)? {
+            if head.is_complete_after(started)? {
                 let (bundle, tail) = head.bundle()?;
                 self.state = State::payload(bundle.payload_len, tail);
                 return Ok((taken, Piece::Head(Box::new(bundle))));

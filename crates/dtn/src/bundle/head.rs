@@ -6,10 +6,10 @@ use bp7::canonical::{CanonicalBlock, CanonicalData};
 use bp7::flags::BundleControlFlags as Flags;
 use bp7::primary::PrimaryBlock;
 
-use super::blocks::{KNOWN, Kept, PRIORITY_BLOCK, Slot};
-use super::cbor::{Begun, Item, Walker, item};
+use super::blocks::{KNOWN, PRIORITY_BLOCK, ReceivedForm, Slot};
+use super::cbor::{Item, ItemStart, Walker, item};
 use super::decode::{BLOCKS_LIMIT, Malformed, Problem};
-use super::wire::{BREAK, INDEFINITE_ARRAY, Running, Tail};
+use super::wire::{BREAK, BlockCrc, INDEFINITE_ARRAY, Tail};
 use super::{Bundle, CrcType, Fragment, HopCount, Priority, ReportRequests};
 use crate::{DtnTime, Eid};
 
@@ -21,12 +21,12 @@ const PAYLOAD_LIMIT: u64 = i64::MAX as u64;
 pub(super) struct Head {
     pub(super) raw: Vec<u8>,
     pub(super) walker: Walker,
-    blocks: Vec<Raw>,
+    blocks: Vec<RawBlock>,
 }
 
 /// A block as it lies in the head.
 #[derive(Debug)]
-struct Raw {
+struct RawBlock {
     start: usize,
     /// After its last byte; 0 while it has not ended.
     end: usize,
@@ -38,24 +38,24 @@ struct Raw {
 
 impl Head {
     /// Notes what has begun with the last byte, and says whether it was the head of the payload.
-    pub(super) fn is_complete_after(&mut self, begun: Option<Begun>) -> Result<bool, Malformed> {
+    pub(super) fn is_complete_after(&mut self, started: Option<ItemStart>) -> Result<bool, Malformed> {
         let at = self.raw.len();
         let error = |problem| Err(Malformed { at: at as u64 - 1, problem });
-        match begun {
-            Some(Begun { depth: 0, item, .. }) if !matches!(item, Item::Array(None | Some(2..))) => {
+        match started {
+            Some(ItemStart { depth: 0, item, .. }) if !matches!(item, Item::Array(None | Some(2..))) => {
                 return error(Problem::Block("a bundle is an array of two blocks or more"));
             }
-            Some(Begun { depth: 1, item: Item::Array(len), .. }) => {
+            Some(ItemStart { depth: 1, item: Item::Array(len), .. }) => {
                 if self.blocks.len() == BLOCKS_LIMIT {
                     return error(Problem::TooManyBlocks);
                 }
                 // The head of an array of known length may be longer than a byte, but begins where the block before
                 // ended.
                 let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
-                self.blocks.push(Raw { start, end: 0, declared: len, elements: vec![] });
+                self.blocks.push(RawBlock { start, end: 0, declared: len, elements: vec![] });
             }
-            Some(Begun { depth: 1, .. }) => return error(Problem::Block("a block is an array")),
-            Some(Begun { depth: 2, item, index }) => {
+            Some(ItemStart { depth: 1, .. }) => return error(Problem::Block("a block is an array")),
+            Some(ItemStart { depth: 2, item, index }) => {
                 let is_extension = self.blocks.len() > 1;
                 let Some(block) = self.blocks.last_mut() else { return Ok(false) };
                 if block.elements.len() == 11 {
@@ -129,14 +129,14 @@ impl Head {
     }
 
     /// The extension blocks' headers, checked; their contents are marked as to be kept.
-    fn slots(&self, extensions: &[Raw]) -> Result<Vec<Slot>, Malformed> {
+    fn slots(&self, extensions: &[RawBlock]) -> Result<Vec<Slot>, Malformed> {
         let slots = extensions.iter().map(|block| block.slot(&self.raw)).collect::<Result<Vec<_>, _>>()?;
         check_numbers(extensions, &slots)?;
         Ok(slots)
     }
 
     /// The payload block's header, the payload's length, and what closes the bundle.
-    fn payload(&self, block: &Raw) -> Result<(Slot, u64, Tail), Malformed> {
+    fn payload(&self, block: &RawBlock) -> Result<(Slot, u64, Tail), Malformed> {
         let declared = self.declared();
         if declared.is_some_and(|len| len != self.blocks.len() as u64) {
             return Err(block.error("the payload block has to be the last"));
@@ -148,7 +148,7 @@ impl Head {
     }
 
     /// What `bp7` makes of all blocks but the payload, in whose place it gets an empty one.
-    fn parsed(&self, primary: &Raw, extensions: &[Raw]) -> Result<bp7::Bundle, Malformed> {
+    fn parsed(&self, primary: &RawBlock, extensions: &[RawBlock]) -> Result<bp7::Bundle, Malformed> {
         const NO_PAYLOAD: [u8; 6] = [0x85, 1, 1, 0, 0, 0x40];
         let end = extensions.last().unwrap_or(primary).end;
         let blocks = &self.raw[primary.start..end];
@@ -158,7 +158,7 @@ impl Head {
 }
 
 /// Block numbers tell blocks apart, and of a known type there is one (RFC 9171 §4.3.2, §4.4).
-fn check_numbers(blocks: &[Raw], slots: &[Slot]) -> Result<(), Malformed> {
+fn check_numbers(blocks: &[RawBlock], slots: &[Slot]) -> Result<(), Malformed> {
     for (index, (block, slot)) in blocks.iter().zip(slots).enumerate() {
         let before = &slots[..index];
         if slot.number < 2 {
@@ -174,7 +174,7 @@ fn check_numbers(blocks: &[Raw], slots: &[Slot]) -> Result<(), Malformed> {
     Ok(())
 }
 
-impl Raw {
+impl RawBlock {
     fn bytes<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[self.start..self.end]
     }
@@ -267,7 +267,7 @@ impl Raw {
             _ => return Err(self.error("a CRC is a byte string of two or four bytes")),
         };
         let after = at + usize::try_from(crc.len()).unwrap_or_default();
-        let mut running = Running::new(crc);
+        let mut running = BlockCrc::new(crc);
         running.update(&head[self.start..at]);
         running.update(&[0; 4][..after - at]);
         running.update(&head[after..self.end]);
@@ -302,7 +302,7 @@ fn bundle_of(block: &PrimaryBlock, payload_len: u64) -> Result<Bundle, String> {
         delivery: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELIVERY),
         deletion: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELETION),
     };
-    bundle.kept.flags = block.bundle_control_flags & !known_flags();
+    bundle.received.flags = block.bundle_control_flags & !known_flags();
     if flags.contains(Flags::BUNDLE_IS_FRAGMENT) {
         let (offset, total) = (block.fragmentation_offset, block.total_data_length);
         let end = offset.checked_add(payload_len);
@@ -348,13 +348,13 @@ impl Bundle {
 
     /// Keeps what came, unless it is what this node would write by itself.
     fn keep(&mut self, primary: &[u8], payload_flags: u8, slots: Vec<Slot>, head: &[u8]) {
-        let flags = self.kept.flags;
+        let flags = self.received.flags;
         let rewritten = self.own_primary();
         if flags == 0 && payload_flags == 0 && *rewritten == *primary && self.head() == head {
             return;
         }
         let is_own = *rewritten == *primary;
-        self.kept = Kept {
+        self.received = ReceivedForm {
             primary: (!is_own).then(|| primary.into()),
             rewritten: if is_own { Box::default() } else { rewritten.into() },
             flags,

@@ -44,7 +44,7 @@ pub use forward::HopLimitExceeded;
 pub use id::{BundleId, BundleIdError};
 pub use wire::Tail;
 
-use blocks::Kept;
+use blocks::ReceivedForm;
 
 /// A part of a payload, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,7 +136,7 @@ pub struct Bundle {
     /// The check over the payload block.
     pub payload_crc: CrcType,
     /// What else it came with, and how.
-    kept: Kept,
+    received: ReceivedForm,
 }
 
 impl Bundle {
@@ -158,7 +158,7 @@ impl Bundle {
             previous_node: None,
             payload_len: 0,
             payload_crc: CrcType::Crc32,
-            kept: Kept::default(),
+            received: ReceivedForm::default(),
         }
     }
 }

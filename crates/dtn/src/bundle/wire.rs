@@ -26,7 +26,7 @@ static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_IBM_SDLC)
 /// has to see the payload pass.
 #[derive(Clone)]
 pub struct Tail {
-    crc: Running,
+    crc: BlockCrc,
     /// The payload block's array ends with a break too.
     pub(super) block_break: bool,
     /// The bundle's array ends with a break.
@@ -35,7 +35,7 @@ pub struct Tail {
 
 /// A CRC of what has passed.
 #[derive(Clone)]
-pub(super) enum Running {
+pub(super) enum BlockCrc {
     None,
     Crc16(Digest<'static, u16, Table<16>>),
     Crc32(u32),
@@ -57,7 +57,7 @@ impl Bundle {
     pub fn tail(&self) -> Tail {
         let mut head = Vec::new();
         self.put_payload_head(&mut head);
-        let mut crc = Running::new(self.payload_crc);
+        let mut crc = BlockCrc::new(self.payload_crc);
         crc.update(&head);
         Tail { crc, block_break: false, bundle_break: true }
     }
@@ -87,9 +87,9 @@ impl Bundle {
 
     fn put_primary(&self, out: &mut Vec<u8>) {
         let own = self.own_primary();
-        match &self.kept.primary {
+        match &self.received.primary {
             // The primary block does not change on the way (RFC 9171 §4.3.1).
-            Some(raw) if *own == *self.kept.rewritten => out.extend_from_slice(raw),
+            Some(raw) if *own == *self.received.rewritten => out.extend_from_slice(raw),
             _ => out.extend(own),
         }
     }
@@ -106,7 +106,7 @@ impl Bundle {
             (self.reports.delivery, Flags::BUNDLE_STATUS_REQUEST_DELIVERY),
             (self.reports.deletion, Flags::BUNDLE_STATUS_REQUEST_DELETION),
         ];
-        known.iter().filter(|(set, _)| *set).fold(self.kept.flags, |flags, (_, flag)| flags | flag.bits())
+        known.iter().filter(|(set, _)| *set).fold(self.received.flags, |flags, (_, flag)| flags | flag.bits())
     }
 
     /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a second
@@ -114,7 +114,7 @@ impl Bundle {
     fn put_payload_head(&self, out: &mut Vec<u8>) {
         out.push(if self.payload_crc == CrcType::None { 0x85 } else { 0x86 });
         out.extend([1, 1]);
-        match self.kept.payload_flags {
+        match self.received.payload_flags {
             flags @ 0..24 => out.push(flags),
             flags => out.extend([0x18, flags]),
         }
@@ -126,7 +126,7 @@ impl Bundle {
 impl Tail {
     /// A tail whose block begins with these bytes.
     pub(super) fn after(head: &[u8], crc: CrcType, block_break: bool, bundle_break: bool) -> Self {
-        let mut crc = Running::new(crc);
+        let mut crc = BlockCrc::new(crc);
         crc.update(head);
         Self { crc, block_break, bundle_break }
     }
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Tail {
     }
 }
 
-impl Running {
+impl BlockCrc {
     pub(super) fn new(crc: CrcType) -> Self {
         match crc {
             CrcType::None => Self::None,

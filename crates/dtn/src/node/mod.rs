@@ -14,25 +14,25 @@ use crate::route::{Contact, Routes};
 use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
 use crate::{DtnTime, Eid};
 
-mod agenda;
 mod counters;
-mod host;
-mod keeper;
+mod error;
+mod forwarding_queue;
+mod janitor;
 mod outgoing;
-mod peers;
-mod reception;
+pub(crate) mod peers;
+mod receiver;
 mod reports;
-mod running;
+pub(crate) mod session;
 mod status;
 
-use agenda::Agenda;
 use counters::Counters;
 pub use counters::Counts;
+pub use error::NodeError;
+use forwarding_queue::ForwardingQueue;
 use peers::Peer;
-pub use reception::{Reception, Refused};
-use reports::ReportBook;
+pub use receiver::{Receiver, Refused};
+use reports::ReportLog;
 pub use reports::ReportedEvent;
-pub use running::{NodeError, Prepared, Running};
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 
 /// How many nodes a bundle may pass where its application does not say: routes that lead in a circle end there, not with its lifetime.
@@ -48,22 +48,22 @@ struct Inner {
     lifetime: Duration,
     makes_reports: bool,
     store: Store,
-    agenda: Mutex<Agenda>,
+    queue: Mutex<ForwardingQueue>,
     peers: BTreeMap<Eid, Peer>,
     /// Rings when something has come for an application.
     arrivals: Notify,
     /// Rings when the keeper has something to do before its time.
-    keeper: Notify,
+    janitor: Notify,
     /// Bundles that are just being committed, so that two sessions do not commit the same one.
-    arriving: Mutex<HashSet<BundleId>>,
+    committing: Mutex<HashSet<BundleId>>,
     /// What is acknowledged by others and still in the index.
-    done: Mutex<Vec<Key>>,
+    pending_removals: Mutex<Vec<Key>>,
     /// Held while a bundle is put together: two sessions that bring its last fragments must not both do it.
     reassembly: Mutex<()>,
     /// There may be fragments that could not be put together though they are complete.
-    unfinished: AtomicBool,
+    reassembly_pending: AtomicBool,
     last_created: Mutex<(DtnTime, u64)>,
-    reports: Mutex<ReportBook>,
+    reports: Mutex<ReportLog>,
     counters: Counters,
     started: DtnTime,
 }
@@ -91,13 +91,13 @@ impl Node {
     /// A node over a store, with what the store held.
     pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Self {
         let now = clock();
-        let mut agenda = Agenda::new(routes(config));
+        let mut queue = ForwardingQueue::new(routes(config));
         // Reports that had been read when the last process ended.
         let (read, waiting): (Vec<_>, Vec<_>) = records
             .into_iter()
             .partition(|record| record.bundle.is_admin && record.purpose == Purpose::Deliver);
         for record in waiting {
-            agenda.insert(record, now);
+            queue.insert(record, now);
         }
         let peer = |peer: &PeerSettings| (peer.id.clone(), Peer::new(peer.clone()));
         let node = Self(Arc::new(Inner {
@@ -105,14 +105,14 @@ impl Node {
             lifetime: config.node.lifetime.get(),
             makes_reports: config.node.status_reports,
             store,
-            agenda: Mutex::new(agenda),
+            queue: Mutex::new(queue),
             peers: config.peers.iter().map(peer).collect(),
             arrivals: Notify::new(),
-            keeper: Notify::new(),
-            arriving: Mutex::default(),
-            done: Mutex::new(read.iter().map(|record| record.key).collect()),
+            janitor: Notify::new(),
+            committing: Mutex::default(),
+            pending_removals: Mutex::new(read.iter().map(|record| record.key).collect()),
             reassembly: Mutex::default(),
-            unfinished: AtomicBool::new(false),
+            reassembly_pending: AtomicBool::new(false),
             last_created: Mutex::new((now, 0)),
             reports: Mutex::default(),
             counters: Counters::default(),
@@ -132,8 +132,23 @@ impl Node {
         &self.0.store
     }
 
-    fn agenda(&self) -> MutexGuard<'_, Agenda> {
-        self.0.agenda.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The peers.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.0.peers.values()
+    }
+
+    /// A peer by its name.
+    pub(crate) fn peer(&self, id: &Eid) -> Option<&Peer> {
+        self.0.peers.get(id)
+    }
+
+    /// Whether the contact plan allows a session with this peer now.
+    pub(crate) fn has_contact(&self, peer: &Eid) -> bool {
+        self.queue().is_open(peer, clock())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, ForwardingQueue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_mine(&self, eid: &Eid) -> bool {
@@ -182,8 +197,8 @@ impl Node {
 
     /// Takes responsibility for a bundle: when this returns, it is in the store. Blocks on the disk.
     fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
-        let claim = match Claim::of(self, &bundle.id) {
-            Ok(claim) => claim,
+        let guard = match CommitGuard::of(self, &bundle.id) {
+            Ok(guard) => guard,
             Err(refused) => {
                 self.0.store.give_up(payload);
                 return Err(refused);
@@ -206,12 +221,12 @@ impl Node {
         }
         self.0.store.commit(changes)?;
         if purpose == Purpose::Deliver && bundle.is_admin {
-            self.take_report(&bundle, &record.payload);
-            self.is_done(key);
+            self.receive_report(&bundle, &record.payload);
+            self.remove_later(key);
             return Ok(());
         }
         self.insert(record, now);
-        drop(claim);
+        drop(guard);
         let outcome = match purpose {
             Purpose::Reassemble => self.reassemble(&bundle.id),
             Purpose::Deliver => self.drop_parts(&bundle.id),
@@ -220,27 +235,27 @@ impl Node {
         // The bundle is here all the same: who sent it must not think that it is not.
         if let Err(error) = outcome {
             tracing::error!("cannot put {} together, trying again: {error}", bundle.id.whole());
-            self.0.unfinished.store(true, Ordering::Relaxed);
+            self.0.reassembly_pending.store(true, Ordering::Relaxed);
         }
         self.report(&bundle, ReportStatus::Received, ReasonCode::NoInformation);
         Ok(())
     }
 
     /// A bundle in the store has done its service: it leaves the index with others, soon.
-    fn is_done(&self, key: Key) {
-        self.0.done.lock().unwrap_or_else(PoisonError::into_inner).push(key);
-        self.0.keeper.notify_one();
+    fn remove_later(&self, key: Key) {
+        self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        self.0.janitor.notify_one();
     }
 
     /// Enters what is in the store, and tells who waits for it.
     fn insert(&self, record: Record, now: DtnTime) {
         let purpose = record.purpose;
-        let peer = self.agenda().insert(record, now);
+        let peer = self.queue().insert(record, now);
         self.wake(peer.iter());
         if purpose == Purpose::Deliver {
             self.0.arrivals.notify_waiters();
         }
-        self.0.keeper.notify_one();
+        self.0.janitor.notify_one();
     }
 
     fn wake<'a>(&self, peers: impl IntoIterator<Item = &'a Eid>) {
@@ -252,14 +267,14 @@ impl Node {
     /// After a start, or where it failed: fragments that are complete.
     fn finish_reassembly(&self) {
         let ids: HashSet<BundleId> = {
-            let agenda = self.agenda();
-            let parts = agenda.iter().filter(|(record, _)| record.purpose == Purpose::Reassemble);
+            let queue = self.queue();
+            let parts = queue.iter().filter(|(record, _)| record.purpose == Purpose::Reassemble);
             parts.map(|(record, _)| record.bundle.id.whole()).collect()
         };
         for id in ids {
             if let Err(error) = self.reassemble(&id) {
                 tracing::error!("cannot put {id} together, trying again: {error}");
-                self.0.unfinished.store(true, Ordering::Relaxed);
+                self.0.reassembly_pending.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -271,11 +286,11 @@ impl Node {
             return self.drop_parts(id);
         }
         let (record, parts) = {
-            let agenda = self.agenda();
-            let parts = agenda.parts_of(id);
+            let queue = self.queue();
+            let parts = queue.parts_of(id);
             let fragments: Vec<Fragment> = parts.iter().map(|(_, fragment)| *fragment).collect();
             let Some(plan) = fragment::complete(&fragments) else { return Ok(()) };
-            let Some(record) = whole(&agenda, &parts, &plan, self.0.store.next_key()) else { return Ok(()) };
+            let Some(record) = whole(&queue, &parts, &plan, self.0.store.next_key()) else { return Ok(()) };
             (record, parts)
         };
         let mut changes: Vec<Change> = parts.iter().map(|(key, _)| Change::Remove(*key)).collect();
@@ -283,11 +298,11 @@ impl Node {
         changes.extend([Change::Put(record.clone()), seen]);
         self.0.store.commit(changes)?;
         for (key, _) in parts {
-            self.agenda().remove(key);
+            self.queue().remove(key);
         }
         if record.bundle.is_admin {
-            self.take_report(&record.bundle, &record.payload);
-            self.is_done(record.key);
+            self.receive_report(&record.bundle, &record.payload);
+            self.remove_later(record.key);
             return Ok(());
         }
         self.insert(record, clock());
@@ -296,19 +311,19 @@ impl Node {
 
     /// Lets fragments go of a bundle that has been put together, or has come as a whole.
     fn drop_parts(&self, id: &BundleId) -> Result<(), Refused> {
-        let parts = self.agenda().parts_of(id);
+        let parts = self.queue().parts_of(id);
         if !parts.is_empty() {
             self.0.store.commit(parts.iter().map(|(key, _)| Change::Remove(*key)).collect())?;
         }
         for (key, _) in parts {
-            self.agenda().remove(key);
+            self.queue().remove(key);
         }
         Ok(())
     }
 
     /// The most urgent bundle for an endpoint of this node; whoever gets it acknowledges or releases it.
     pub fn next_delivery(&self, endpoint: &Eid) -> Option<Record> {
-        self.agenda().next_delivery(endpoint)
+        self.queue().next_delivery(endpoint)
     }
 
     /// Ends when something comes for an application, any, from the moment that it is made.
@@ -321,11 +336,11 @@ impl Node {
     /// # Errors
     /// The store cannot write it down.
     pub fn acknowledge(&self, key: Key) -> Result<bool, StoreError> {
-        let Some(bundle) = self.agenda().for_application(key).map(|record| record.bundle.clone()) else {
+        let Some(bundle) = self.queue().for_application(key).map(|record| record.bundle.clone()) else {
             return Ok(false);
         };
         self.0.store.commit(vec![Change::Remove(key)])?;
-        if self.agenda().remove(key).is_none() {
+        if self.queue().remove(key).is_none() {
             return Ok(false);
         }
         self.0.counters.delivered.fetch_add(1, Ordering::Relaxed);
@@ -336,18 +351,18 @@ impl Node {
 
     /// Which of the applications that were given a bundle has it now, for [`end_lease`](Self::end_lease).
     pub(crate) fn lease(&self, key: Key) -> u64 {
-        self.agenda().lease(key)
+        self.queue().lease(key)
     }
 
     /// That application has not acknowledged a bundle in time; nothing happens if another has it by now.
     pub(crate) fn end_lease(&self, key: Key, lease: u64) {
-        self.agenda().end_lease(key, lease);
+        self.queue().end_lease(key, lease);
         self.0.arrivals.notify_waiters();
     }
 
     /// An application does not acknowledge a bundle after all.
     pub fn release(&self, key: Key) {
-        self.agenda().release(key);
+        self.queue().release(key);
         self.0.arrivals.notify_waiters();
     }
 
@@ -358,8 +373,8 @@ impl Node {
     pub(crate) fn give_up(&self, keys: &[Key], why: ReasonCode) -> Result<usize, StoreError> {
         self.0.store.commit(keys.iter().map(|key| Change::Remove(*key)).collect())?;
         let gone: Vec<Record> = {
-            let mut agenda = self.agenda();
-            keys.iter().filter_map(|key| agenda.remove(*key)).collect()
+            let mut queue = self.queue();
+            keys.iter().filter_map(|key| queue.remove(*key)).collect()
         };
         for record in &gone {
             let bundle = &record.bundle;
@@ -376,8 +391,8 @@ impl Node {
     /// The store cannot write it down.
     pub fn delete(&self, key: Key) -> Result<bool, StoreError> {
         let may = {
-            let agenda = self.agenda();
-            agenda.get(key).is_some() && !agenda.is_in_hand(key)
+            let queue = self.queue();
+            queue.get(key).is_some() && !queue.is_in_flight(key)
         };
         if !may {
             return Ok(false);
@@ -418,7 +433,7 @@ impl Node {
         self.accept(bundle, writer.finish()?, None)
     }
 
-    fn take_report(&self, bundle: &Bundle, payload: &Payload) {
+    fn receive_report(&self, bundle: &Bundle, payload: &Payload) {
         match reports::read(&self.0.store, payload) {
             Ok(reports) => reports.iter().for_each(|report| self.note(report)),
             Err(error) => {
@@ -440,35 +455,35 @@ impl Node {
 }
 
 /// A bundle that is being committed; meanwhile nobody else commits it.
-struct Claim<'a> {
+struct CommitGuard<'a> {
     node: &'a Node,
     id: BundleId,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> CommitGuard<'a> {
     fn of(node: &'a Node, id: &BundleId) -> Result<Self, Refused> {
-        let mut arriving = node.0.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        if node.knows(id) || !arriving.insert(id.clone()) {
+        let mut committing = node.0.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        if node.knows(id) || !committing.insert(id.clone()) {
             return Err(Refused::Known);
         }
         Ok(Self { node, id: id.clone() })
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for CommitGuard<'_> {
     fn drop(&mut self) {
-        self.node.0.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.node.0.committing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
 }
 
 /// The bundle that the fragments are of: its payload is a row of parts of theirs.
 fn whole(
-    agenda: &Agenda,
+    queue: &ForwardingQueue,
     parts: &[(Key, Fragment)],
     plan: &[(usize, std::ops::Range<u64>)],
     key: Key,
 ) -> Option<Record> {
-    let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| agenda.get(*key)).collect();
+    let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| queue.get(*key)).collect();
     let records = records?;
     // Others with offset 0 may be of another payload.
     let begins = |record: &&&Record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0);

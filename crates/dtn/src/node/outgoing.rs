@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bundle::{Bundle, Tail};
 use crate::store::{Key, PayloadReader};
-use crate::tcpcl::{Outgoing, Ticket};
+use crate::tcpcl::{BundleHandle, Outgoing};
 
 use super::{Node, clock};
 
@@ -39,7 +39,7 @@ impl Sending {
 }
 
 impl Outgoing for Sending {
-    fn ticket(&self) -> Ticket {
+    fn handle(&self) -> BundleHandle {
         self.key.0
     }
 
@@ -54,7 +54,7 @@ impl Outgoing for Sending {
                 "bundle {} cannot be read, trying again in {UNREADABLE_FOR:?}: {error}",
                 self.key.0
             );
-            self.node.agenda().postpone(self.key, clock().after(UNREADABLE_FOR));
+            self.node.queue().postpone(self.key, clock().after(UNREADABLE_FOR));
         })
     }
 }

@@ -10,13 +10,13 @@ use crate::bundle::report::{RECORD_LIMIT, Report};
 use crate::store::{Payload, Store};
 
 /// Bundles of which reports are remembered; the oldest are forgotten.
-const MOST_BUNDLES: usize = 10_000;
+const MAX_BUNDLES: usize = 10_000;
 /// Reports that are remembered of one bundle.
-const MOST_OF_ONE: usize = 64;
+const MAX_OF_ONE: usize = 64;
 
 /// Reports by the bundle that they are about.
 #[derive(Debug, Default)]
-pub(crate) struct ReportBook {
+pub(crate) struct ReportLog {
     of: HashMap<BundleId, Vec<ReportedEvent>>,
     order: VecDeque<BundleId>,
 }
@@ -34,11 +34,11 @@ pub struct ReportedEvent {
     pub time_ms: Option<u64>,
 }
 
-impl ReportBook {
+impl ReportLog {
     pub(crate) fn note(&mut self, report: &Report) {
         let id = report.subject.whole();
         if !self.of.contains_key(&id) {
-            if self.order.len() == MOST_BUNDLES
+            if self.order.len() == MAX_BUNDLES
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.of.remove(&oldest);
@@ -46,7 +46,7 @@ impl ReportBook {
             self.order.push_back(id.clone());
         }
         let events = self.of.entry(id).or_default();
-        if events.len() < MOST_OF_ONE {
+        if events.len() < MAX_OF_ONE {
             events.push(ReportedEvent {
                 subject: report.subject.to_string(),
                 status: report.status.to_string(),

@@ -62,8 +62,9 @@ pub struct PeerStatus {
     pub open: bool,
     /// Bundles that wait to go to it.
     pub queued: usize,
-    /// What ended the last session, or keeps one from beginning.
-    pub trouble: Option<String>,
+    /// The error that ended the last session or prevents a new one.
+    #[serde(rename = "trouble")]
+    pub last_error: Option<String>,
 }
 
 /// A bundle in the store.
@@ -90,16 +91,16 @@ impl Node {
     pub fn status(&self) -> NodeStatus {
         let now = clock();
         let usage = self.store().usage();
-        let agenda = self.agenda();
-        let waiting = agenda.waiting();
+        let queue = self.queue();
+        let waiting = queue.waiting();
         let peer = |peer: &super::Peer| PeerStatus {
             peer: peer.settings.id.to_string(),
-            sessions: peer.sessions(),
+            sessions: peer.session_count(),
             address: peer.address().map(|address| address.to_string()),
-            encrypted: peer.must_prove(),
-            open: agenda.is_open(&peer.settings.id, now),
-            queued: agenda.queued_for(&peer.settings.id),
-            trouble: peer.trouble(),
+            encrypted: peer.requires_tls(),
+            open: queue.is_open(&peer.settings.id, now),
+            queued: queue.queued_for(&peer.settings.id),
+            last_error: peer.last_error(),
         };
         NodeStatus {
             node: self.0.me.to_string(),
@@ -124,7 +125,7 @@ impl Node {
     /// The first bundles of the store, in the order of arrival.
     pub fn bundles(&self, most: usize) -> Vec<BundleStatus> {
         let now = clock();
-        let agenda = self.agenda();
+        let queue = self.queue();
         let status = |(record, state): (&crate::store::Record, &'static str)| BundleStatus {
             key: record.key.0,
             id: record.bundle.id.to_string(),
@@ -134,6 +135,6 @@ impl Node {
             expires_in_s: record.expires.since(now).as_secs_f64(),
             state,
         };
-        agenda.iter().take(most).map(status).collect()
+        queue.iter().take(most).map(status).collect()
     }
 }

@@ -6,16 +6,16 @@ use std::thread::JoinHandle;
 
 use super::handle::Core;
 use super::index::Tables;
-use super::ledger::FIRST_ROW;
+use super::state::FIRST_ROW;
 use super::{Change, Payload, StoreError, lock};
 
 /// Jobs in a transaction at the most.
-const GROUP: usize = 1024;
+const MAX_BATCH: usize = 1024;
 
 /// The thread, as others see it. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Committer {
-    inbox: Option<Sender<Job>>,
+    sender: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -25,7 +25,7 @@ enum Job {
 }
 
 /// The changes of one caller.
-struct Order {
+struct Request {
     changes: Vec<Change>,
     reply: SyncSender<Result<(), StoreError>>,
     /// What has become of it so far.
@@ -34,32 +34,32 @@ struct Order {
 
 impl Committer {
     pub(crate) fn start(core: Arc<Core>) -> Result<Self, StoreError> {
-        let (inbox, jobs) = channel();
+        let (sender, jobs) = channel();
         let folder = core.files.folder().to_owned();
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || run(&core, &jobs))
             .map_err(|error| StoreError::io("start the thread of", &folder, error))?;
-        Ok(Self { inbox: Some(inbox), thread: Some(thread) })
+        Ok(Self { sender: Some(sender), thread: Some(thread) })
     }
 
     /// Waits until the changes are on the disk; `None` if the thread has ended.
     pub(crate) fn commit(&self, changes: Vec<Change>) -> Option<Result<(), StoreError>> {
         let (reply, result) = sync_channel(1);
-        self.inbox.as_ref()?.send(Job::Commit { changes, reply }).ok()?;
+        self.sender.as_ref()?.send(Job::Commit { changes, reply }).ok()?;
         result.recv().ok()
     }
 
     pub(crate) fn give_up(&self, payload: Payload) {
-        if let Some(inbox) = &self.inbox {
-            let _ = inbox.send(Job::GiveUp(payload));
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(Job::GiveUp(payload));
         }
     }
 }
 
 impl Drop for Committer {
     fn drop(&mut self) {
-        self.inbox = None;
+        self.sender = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -68,61 +68,63 @@ impl Drop for Committer {
 
 fn run(core: &Core, jobs: &Receiver<Job>) {
     while let Ok(first) = jobs.recv() {
-        let mut orders = Vec::new();
-        for job in std::iter::once(first).chain(jobs.try_iter().take(GROUP - 1)) {
+        let mut requests = Vec::new();
+        for job in std::iter::once(first).chain(jobs.try_iter().take(MAX_BATCH - 1)) {
             match job {
-                Job::Commit { changes, reply } => orders.push(Order { changes, reply, result: Ok(()) }),
+                Job::Commit { changes, reply } => requests.push(Request { changes, reply, result: Ok(()) }),
                 Job::GiveUp(payload) => {
-                    let doomed = lock(&core.ledger).give_up(&payload);
-                    core.files.delete(&doomed);
+                    let unreferenced = lock(&core.state).give_up(&payload);
+                    core.files.delete(&unreferenced);
                 }
             }
         }
-        let doomed = settle(core, &mut orders);
-        for order in orders {
-            let _ = order.reply.send(order.result);
+        let unreferenced = commit_batch(core, &mut requests);
+        for request in requests {
+            let _ = request.reply.send(request.result);
         }
-        core.files.delete(&doomed);
+        core.files.delete(&unreferenced);
     }
 }
 
 /// Carries out what was ordered. Returns the files that are to be deleted.
-fn settle(core: &Core, orders: &mut [Order]) -> Vec<u64> {
-    if orders.is_empty() {
+fn commit_batch(core: &Core, requests: &mut [Request]) -> Vec<u64> {
+    if requests.is_empty() {
         return Vec::new();
     }
-    for order in orders.iter_mut() {
-        order.result = pin(core, &order.changes);
+    for request in requests.iter_mut() {
+        request.result = pin(core, &request.changes);
     }
-    let pinned: Vec<Payload> = orders
+    let pinned: Vec<Payload> = requests
         .iter()
-        .filter(|order| order.result.is_ok())
-        .flat_map(|order| payloads(&order.changes))
+        .filter(|request| request.result.is_ok())
+        .flat_map(|request| payloads(&request.changes))
         .collect();
-    let mut doomed = Vec::new();
-    if let Err(error) = transact(core, orders, &mut doomed) {
+    let mut unreferenced = Vec::new();
+    if let Err(error) = transact(core, requests, &mut unreferenced) {
         // Where there is no room for new bundles there may be room for the changes that make room.
-        let makes_room = |order: &Order| payloads(&order.changes).next().is_none();
-        let again = error.is_full() && !orders.iter().all(makes_room);
-        for order in orders.iter_mut().filter(|order| order.result.is_ok() && !(again && makes_room(order))) {
-            order.result = Err(error.clone());
+        let makes_room = |request: &Request| payloads(&request.changes).next().is_none();
+        let again = error.is_full() && !requests.iter().all(makes_room);
+        for request in
+            requests.iter_mut().filter(|request| request.result.is_ok() && !(again && makes_room(request)))
+        {
+            request.result = Err(error.clone());
         }
-        if again && let Err(error) = transact(core, orders, &mut doomed) {
-            for order in orders.iter_mut().filter(|order| order.result.is_ok()) {
-                order.result = Err(error.clone());
+        if again && let Err(error) = transact(core, requests, &mut unreferenced) {
+            for request in requests.iter_mut().filter(|request| request.result.is_ok()) {
+                request.result = Err(error.clone());
             }
         }
     }
-    let mut ledger = lock(&core.ledger);
+    let mut state = lock(&core.state);
     for payload in &pinned {
-        doomed.extend(ledger.unpin(payload));
+        unreferenced.extend(state.unpin(payload));
     }
-    for order in orders.iter().filter(|order| order.result.is_err()) {
-        for payload in payloads(&order.changes) {
-            doomed.extend(ledger.give_up(&payload));
+    for request in requests.iter().filter(|request| request.result.is_err()) {
+        for payload in payloads(&request.changes) {
+            unreferenced.extend(state.give_up(&payload));
         }
     }
-    doomed
+    unreferenced
 }
 
 fn payloads(changes: &[Change]) -> impl Iterator<Item = Payload> {
@@ -134,13 +136,14 @@ fn payloads(changes: &[Change]) -> impl Iterator<Item = Payload> {
 
 /// Keeps the files of new records until they are settled. All of them, or none.
 fn pin(core: &Core, changes: &[Change]) -> Result<(), StoreError> {
-    let mut ledger = lock(&core.ledger);
+    let mut state = lock(&core.state);
     let mut pinned: Vec<&Payload> = Vec::new();
     for change in changes {
         let Change::Put(record) = change else { continue };
-        if let Err(missing) = ledger.pin(&record.payload) {
-            let doomed: Vec<u64> = pinned.into_iter().flat_map(|payload| ledger.unpin(payload)).collect();
-            core.files.delete(&doomed);
+        if let Err(missing) = state.pin(&record.payload) {
+            let unreferenced: Vec<u64> =
+                pinned.into_iter().flat_map(|payload| state.unpin(payload)).collect();
+            core.files.delete(&unreferenced);
             return Err(StoreError::NoSuchBytes {
                 bundle: record.bundle.id.to_string(),
                 file: missing.file,
@@ -153,12 +156,14 @@ fn pin(core: &Core, changes: &[Change]) -> Result<(), StoreError> {
 }
 
 /// One transaction for all orders that have not failed; those that the store has no room for fail alone.
-fn transact(core: &Core, orders: &mut [Order], doomed: &mut Vec<u64>) -> Result<(), StoreError> {
+fn transact(core: &Core, requests: &mut [Request], unreferenced: &mut Vec<u64>) -> Result<(), StoreError> {
     let (new_files, dead_rows) = {
-        let mut ledger = lock(&core.ledger);
-        let new =
-            orders.iter().filter(|order| order.result.is_ok()).flat_map(|order| payloads(&order.changes));
-        (new.into_iter().any(|payload| ledger.has_fresh_files(&payload)), ledger.take_dead_rows())
+        let mut state = lock(&core.state);
+        let new = requests
+            .iter()
+            .filter(|request| request.result.is_ok())
+            .flat_map(|request| payloads(&request.changes));
+        (new.into_iter().any(|payload| state.has_fresh_files(&payload)), state.take_dead_rows())
     };
     let outcome = (|| {
         if new_files {
@@ -168,11 +173,11 @@ fn transact(core: &Core, orders: &mut [Order], doomed: &mut Vec<u64>) -> Result<
             for row in &dead_rows {
                 tables.remove_row(*row)?;
             }
-            let mut room = Room::default();
-            for order in orders.iter_mut().filter(|order| order.result.is_ok()) {
-                match room.for_these(core, tables, &order.changes)? {
-                    Ok(()) => write(core, tables, &order.changes)?,
-                    Err(full) => order.result = Err(full),
+            let mut room = BundleCount::default();
+            for request in requests.iter_mut().filter(|request| request.result.is_ok()) {
+                match room.for_these(core, tables, &request.changes)? {
+                    Ok(()) => write(core, tables, &request.changes)?,
+                    Err(full) => request.result = Err(full),
                 }
             }
             Ok(())
@@ -180,11 +185,11 @@ fn transact(core: &Core, orders: &mut [Order], doomed: &mut Vec<u64>) -> Result<
     })();
     match outcome {
         Ok(((), effects)) => {
-            doomed.extend(lock(&core.ledger).follow(&effects));
+            unreferenced.extend(lock(&core.state).follow(&effects));
             Ok(())
         }
         Err(error) => {
-            lock(&core.ledger).give_back_dead_rows(dead_rows);
+            lock(&core.state).return_dead_rows(dead_rows);
             Err(error)
         }
     }
@@ -194,7 +199,7 @@ fn write(core: &Core, tables: &mut Tables<'_>, changes: &[Change]) -> Result<(),
     for change in changes {
         if let Change::Put(record) = change {
             for extent in record.payload.0.iter().filter(|extent| extent.file >= FIRST_ROW) {
-                let bytes = lock(&core.ledger).memory(extent.file);
+                let bytes = lock(&core.state).memory(extent.file);
                 if let Some(bytes) = bytes {
                     tables.put_row(extent.file, &bytes)?;
                 }
@@ -207,12 +212,12 @@ fn write(core: &Core, tables: &mut Tables<'_>, changes: &[Change]) -> Result<(),
 
 /// How many bundles a transaction has added and removed so far.
 #[derive(Default)]
-struct Room {
+struct BundleCount {
     added: usize,
     gone: usize,
 }
 
-impl Room {
+impl BundleCount {
     fn for_these(
         &mut self,
         core: &Core,
@@ -228,7 +233,7 @@ impl Room {
             }
         }
         // An order that only lets go needs no room, however full the store is.
-        let allowed = if added == self.added { Ok(()) } else { lock(&core.ledger).allows(added, gone) };
+        let allowed = if added == self.added { Ok(()) } else { lock(&core.state).allows(added, gone) };
         if let Err((wanted, limit)) = allowed {
             return Ok(Err(StoreError::Full { folder: core.files.folder().to_owned(), wanted, limit }));
         }
@@ -248,8 +253,8 @@ mod tests {
     use crate::bundle::Bundle;
     use crate::store::{Extent, Key, Purpose, Record, Store, StoreConfig};
 
-    fn order(changes: Vec<Change>) -> Order {
-        Order { changes, reply: sync_channel(1).0, result: Ok(()) }
+    fn request(changes: Vec<Change>) -> Request {
+        Request { changes, reply: sync_channel(1).0, result: Ok(()) }
     }
 
     fn put(key: u64, payload: Payload) -> Change {
@@ -285,20 +290,20 @@ mod tests {
         let (fine, lost) = (payload(), payload());
         let nowhere = Payload(vec![Extent { file: 77, offset: 0, len: 1 }]);
         let empty = Payload::default;
-        let mut orders = [
-            order(vec![put(1, fine.clone())]),
-            order(vec![put(2, lost.clone()), put(3, nowhere)]),
-            order(vec![put(4, empty()), put(5, empty()), put(6, empty())]),
-            order(vec![put(7, empty())]),
-            order(vec![Change::Remove(Key(4)), put(8, empty())]),
-            order(vec![Change::Remove(Key(5))]),
+        let mut requests = [
+            request(vec![put(1, fine.clone())]),
+            request(vec![put(2, lost.clone()), put(3, nowhere)]),
+            request(vec![put(4, empty()), put(5, empty()), put(6, empty())]),
+            request(vec![put(7, empty())]),
+            request(vec![Change::Remove(Key(4)), put(8, empty())]),
+            request(vec![Change::Remove(Key(5))]),
         ];
         let before = store.core.index.serial();
-        let doomed = settle(&store.core, &mut orders);
+        let unreferenced = commit_batch(&store.core, &mut requests);
         assert_eq!(store.core.index.serial(), before + 1, "one transaction");
-        let fine_or_not = orders.map(|order| order.result.map_err(|error| error.is_full()));
+        let fine_or_not = requests.map(|request| request.result.map_err(|error| error.is_full()));
         assert_eq!(fine_or_not, [Ok(()), Err(false), Ok(()), Err(true), Ok(()), Ok(())]);
-        assert_eq!(doomed, [lost.0[0].file]);
+        assert_eq!(unreferenced, [lost.0[0].file]);
         assert_eq!((store.usage().bundles, store.usage().files), (3, 1));
     }
 }

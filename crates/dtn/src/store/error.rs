@@ -101,7 +101,7 @@ pub enum Limit {
         /// Free for the store's user.
         free: ByteCount,
         /// To be kept free, or promised to payloads that are being written.
-        spoken_for: ByteCount,
+        reserved: ByteCount,
     },
 }
 
@@ -167,9 +167,9 @@ impl fmt::Display for Limit {
                 write!(f, "{taken} of the quota of {quota} are taken; raise quota")
             }
             Self::Bundles { max } => write!(f, "it may hold {max}; raise max_bundles"),
-            Self::FileSystem { free, spoken_for } => write!(
+            Self::FileSystem { free, reserved } => write!(
                 f,
-                "the file system has {free} left, of which {spoken_for} are spoken for; make room, or lower keep_free"
+                "the file system has {free} left, of which {reserved} are spoken for; make room, or lower keep_free"
             ),
         }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::StoreError;
-use super::ledger::FIRST_ROW;
+use super::state::FIRST_ROW;
 
 #[derive(Debug)]
 pub(crate) struct Files {

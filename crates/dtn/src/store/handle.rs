@@ -10,7 +10,7 @@ use crate::bundle::BundleId;
 use super::committer::Committer;
 use super::files::Files;
 use super::index::{Contents, Index};
-use super::ledger::{Bounds, Effect, FIRST_ROW, Ledger};
+use super::state::{Bounds, Effect, FIRST_ROW, StoreState};
 use super::writer::{MAX_ROW, PayloadWriter};
 use super::{
     Change, Extent, Key, Limit, Payload, PayloadReader, Record, SEEN_PER_BUNDLE, StoreConfig, StoreError,
@@ -43,7 +43,7 @@ pub struct Recovery {
 pub(crate) struct Core {
     pub(crate) files: Files,
     pub(crate) index: Index,
-    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) state: Mutex<StoreState>,
     /// The longest payload that becomes a row of the index, bytes.
     pub(crate) max_row: usize,
     next_key: AtomicU64,
@@ -94,7 +94,7 @@ impl Store {
 
     /// Whether a bundle is here, or has been and is remembered ([`Change::Seen`]).
     pub fn knows(&self, id: &BundleId) -> bool {
-        lock(&self.core.ledger).knows(&record::name(id))
+        lock(&self.core.state).knows(&record::name(id))
     }
 
     /// Reads a payload; for a part of it, read its [`slice`](Payload::slice).
@@ -104,7 +104,7 @@ impl Store {
 
     /// What it holds.
     pub fn usage(&self) -> Usage {
-        lock(&self.core.ledger).usage()
+        lock(&self.core.state).usage()
     }
 
     /// What was amiss when it was opened.
@@ -124,10 +124,10 @@ impl Store {
             bundles: config.max_bundles,
             keep_free: config.keep_free.get(),
         };
-        let mut found = Found::look(&files, index.contents()?)?;
+        let mut found = Scan::run(&files, index.contents()?)?;
         found.clear(&files, &index)?;
         let core = Arc::new(Core {
-            ledger: Mutex::new(found.ledger(bounds)),
+            state: Mutex::new(found.state(bounds)),
             files,
             index,
             max_row,
@@ -161,7 +161,7 @@ impl std::fmt::Debug for Core {
 }
 
 /// What a start finds.
-struct Found {
+struct Scan {
     contents: Contents,
     /// Payloads that records need, with their lengths.
     kept: Vec<(u64, u64)>,
@@ -173,8 +173,8 @@ struct Found {
     next_row: u64,
 }
 
-impl Found {
-    fn look(files: &Files, mut contents: Contents) -> Result<Self, StoreError> {
+impl Scan {
+    fn run(files: &Files, mut contents: Contents) -> Result<Self, StoreError> {
         let mut there = files.list()?;
         let next_file = there.keys().max().map_or(0, |number| number + 1);
         there.extend(contents.rows.iter().copied());
@@ -228,10 +228,10 @@ impl Found {
         Ok(())
     }
 
-    fn ledger(&mut self, bounds: Bounds) -> Ledger {
-        let mut ledger = Ledger::new(bounds);
+    fn state(&mut self, bounds: Bounds) -> StoreState {
+        let mut state = StoreState::new(bounds);
         for (file, len) in &self.kept {
-            ledger.found(*file, *len);
+            state.found(*file, *len);
         }
         let seen = std::mem::take(&mut self.contents.seen).into_iter();
         let seen = seen.map(|(until, name)| Effect::Seen { name, until });
@@ -240,7 +240,7 @@ impl Found {
             payload: record.payload.clone(),
         });
         // Nothing is removed here, so there is nothing to delete.
-        let _ = ledger.follow(&seen.chain(records).collect::<Vec<_>>());
-        ledger
+        let _ = state.follow(&seen.chain(records).collect::<Vec<_>>());
+        state
     }
 }

@@ -13,8 +13,8 @@ use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
 };
 
-use super::ledger::Effect;
 use super::record::{self, BadRow};
+use super::state::Effect;
 use super::{Change, Key, Record, StoreError, lock};
 
 const RECORDS: TableDefinition<u64, &[u8]> = TableDefinition::new("records");
@@ -38,18 +38,18 @@ pub(crate) struct Index {
     /// `None` after an error, until it could be opened again.
     database: RwLock<Option<Database>>,
     /// A transaction that failed and may count nevertheless.
-    doubt: Mutex<Option<Doubt>>,
+    uncertain: Mutex<Option<UncertainCommit>>,
 }
 
 #[derive(Debug)]
-struct Doubt {
+struct UncertainCommit {
     serial: u64,
-    undo: Vec<Undo>,
+    undo: Vec<UndoStep>,
 }
 
 /// How it was before a step.
 #[derive(Debug)]
-enum Undo {
+enum UndoStep {
     Record(u64, Option<Vec<u8>>),
     Seen(u64, Vec<u8>, bool),
 }
@@ -74,7 +74,7 @@ pub(crate) struct Tables<'t> {
     seen: Table<'t, (u64, &'static [u8]), ()>,
     meta: Table<'t, &'static str, u64>,
     max_seen: u64,
-    undo: Vec<Undo>,
+    undo: Vec<UndoStep>,
     effects: Vec<Effect>,
 }
 
@@ -85,8 +85,8 @@ impl Index {
     }
 
     fn open_by(opener: Opener, path: PathBuf, max_seen: u64) -> Result<Self, StoreError> {
-        let index = Self { path, opener, max_seen, database: RwLock::new(None), doubt: Mutex::new(None) };
-        index.revive()?;
+        let index = Self { path, opener, max_seen, database: RwLock::new(None), uncertain: Mutex::new(None) };
+        index.reopen()?;
         Ok(index)
     }
 
@@ -95,11 +95,11 @@ impl Index {
         &self,
         work: impl FnOnce(&mut Tables<'_>) -> Result<T, redb::Error>,
     ) -> Result<(T, Vec<Effect>), StoreError> {
-        self.revive()?;
+        self.reopen()?;
         self.attempt(work).map_err(|error| {
             // Closed, so that nobody works with what redb has in memory. If it cannot be opened now, then the next time.
             *write(&self.database) = None;
-            if let Err(error) = self.revive() {
+            if let Err(error) = self.reopen() {
                 tracing::error!("{error}");
             }
             StoreError::index("write", &self.path, error)
@@ -108,7 +108,7 @@ impl Index {
 
     /// A small payload.
     pub(crate) fn row(&self, number: u64) -> Result<Option<Vec<u8>>, StoreError> {
-        self.revive()?;
+        self.reopen()?;
         self.reading(|database| {
             let row = database.begin_read()?.open_table(ROWS)?.get(number)?;
             Ok(row.map(|row| row.value().to_vec()))
@@ -160,8 +160,8 @@ impl Index {
     }
 
     /// Opens the database again if an error has closed it, and takes back what failed and counts nevertheless.
-    fn revive(&self) -> Result<(), StoreError> {
-        if self.database.read().is_ok_and(|database| database.is_some()) && lock(&self.doubt).is_none() {
+    fn reopen(&self) -> Result<(), StoreError> {
+        if self.database.read().is_ok_and(|database| database.is_some()) && lock(&self.uncertain).is_none() {
             return Ok(());
         }
         let mut database = write(&self.database);
@@ -171,11 +171,11 @@ impl Index {
                 (self.opener)(&self.path).map_err(|error| StoreError::index("open", &self.path, error))?,
             ),
         };
-        let mut doubt = lock(&self.doubt);
-        if let Some(doubt) = doubt.as_ref() {
-            take_back(database, doubt).map_err(|error| StoreError::index("repair", &self.path, error))?;
+        let mut uncertain = lock(&self.uncertain);
+        if let Some(uncertain) = uncertain.as_ref() {
+            roll_back(database, uncertain).map_err(|error| StoreError::index("repair", &self.path, error))?;
         }
-        *doubt = None;
+        *uncertain = None;
         Ok(())
     }
 
@@ -195,10 +195,12 @@ impl Index {
             undo: Vec::new(),
             effects: Vec::new(),
         };
-        let serial = tables.count_up()?;
+        let serial = tables.next_serial()?;
         let result = work(&mut tables)?;
         let (undo, effects) = tables.close();
-        transaction.commit().inspect_err(|_| *lock(&self.doubt) = Some(Doubt { serial, undo }))?;
+        transaction
+            .commit()
+            .inspect_err(|_| *lock(&self.uncertain) = Some(UncertainCommit { serial, undo }))?;
         Ok((result, effects))
     }
 }
@@ -214,7 +216,7 @@ impl Tables<'_> {
                 let row = self.records.get(key.0)?.map(|row| row.value().to_vec());
                 let Some(row) = row else { return Ok(()) };
                 self.records.insert(key.0, record::with_purpose(&row, *purpose).as_slice())?;
-                self.undo.push(Undo::Record(key.0, Some(row)));
+                self.undo.push(UndoStep::Record(key.0, Some(row)));
                 Ok(())
             }
         }
@@ -259,12 +261,12 @@ impl Tables<'_> {
         if let Some(Ok(outline)) = old.as_deref().map(record::outline) {
             self.effects.push(Effect::Gone { name: outline.name, payload: outline.payload });
         }
-        self.undo.push(Undo::Record(key.0, old));
+        self.undo.push(UndoStep::Record(key.0, old));
     }
 
     fn remember(&mut self, name: Vec<u8>, until: u64) -> Result<(), redb::Error> {
         let was_there = self.seen.insert((until, name.as_slice()), ())?.is_some();
-        self.undo.push(Undo::Seen(until, name.clone(), was_there));
+        self.undo.push(UndoStep::Seen(until, name.clone(), was_there));
         self.effects.push(Effect::Seen { name, until });
         while self.seen.len()? > self.max_seen {
             self.forget_first()?;
@@ -285,17 +287,17 @@ impl Tables<'_> {
             (until, name.to_vec())
         });
         if let Some((until, name)) = first {
-            self.undo.push(Undo::Seen(until, name.clone(), true));
+            self.undo.push(UndoStep::Seen(until, name.clone(), true));
             self.effects.push(Effect::Forgotten { name, until });
         }
         Ok(())
     }
 
-    fn close(self) -> (Vec<Undo>, Vec<Effect>) {
+    fn close(self) -> (Vec<UndoStep>, Vec<Effect>) {
         (self.undo, self.effects)
     }
 
-    fn count_up(&mut self) -> Result<u64, redb::Error> {
+    fn next_serial(&mut self) -> Result<u64, redb::Error> {
         let serial = self.meta.get(SERIAL)?.map_or(0, |serial| serial.value()) + 1;
         self.meta.insert(SERIAL, serial)?;
         Ok(serial)
@@ -303,22 +305,22 @@ impl Tables<'_> {
 }
 
 /// Undoes a transaction if it counts.
-fn take_back(database: &Database, doubt: &Doubt) -> Result<(), redb::Error> {
+fn roll_back(database: &Database, uncertain: &UncertainCommit) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut meta = transaction.open_table(META)?;
-        if meta.get(SERIAL)?.map(|serial| serial.value()) != Some(doubt.serial) {
+        if meta.get(SERIAL)?.map(|serial| serial.value()) != Some(uncertain.serial) {
             return Ok(());
         }
-        meta.insert(SERIAL, doubt.serial + 1)?;
+        meta.insert(SERIAL, uncertain.serial + 1)?;
         let mut records = transaction.open_table(RECORDS)?;
         let mut seen = transaction.open_table(SEEN)?;
-        for step in doubt.undo.iter().rev() {
+        for step in uncertain.undo.iter().rev() {
             match step {
-                Undo::Record(key, Some(row)) => drop(records.insert(key, row.as_slice())?),
-                Undo::Record(key, None) => drop(records.remove(key)?),
-                Undo::Seen(until, name, true) => drop(seen.insert((*until, name.as_slice()), ())?),
-                Undo::Seen(until, name, false) => drop(seen.remove((*until, name.as_slice()))?),
+                UndoStep::Record(key, Some(row)) => drop(records.insert(key, row.as_slice())?),
+                UndoStep::Record(key, None) => drop(records.remove(key)?),
+                UndoStep::Seen(until, name, true) => drop(seen.insert((*until, name.as_slice()), ())?),
+                UndoStep::Seen(until, name, false) => drop(seen.remove((*until, name.as_slice()))?),
             }
         }
     }
@@ -356,7 +358,7 @@ mod tests {
     #[derive(Debug)]
     struct Flaky(FileBackend, Arc<Faults>);
 
-    fn strikes(countdown: &AtomicI64) -> Result<(), io::Error> {
+    fn fail_when_due(countdown: &AtomicI64) -> Result<(), io::Error> {
         match countdown.fetch_sub(1, Ordering::Relaxed) {
             1 => Err(io::Error::from_raw_os_error(libc::EIO)),
             _ => Ok(()),
@@ -378,12 +380,12 @@ mod tests {
 
         fn sync_data(&self) -> Result<(), io::Error> {
             self.0.sync_data()?;
-            strikes(&self.1.syncs)
+            fail_when_due(&self.1.syncs)
         }
 
         fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
             self.0.write(offset, data)?;
-            strikes(&self.1.writes)
+            fail_when_due(&self.1.writes)
         }
     }
 
@@ -391,7 +393,7 @@ mod tests {
         let faults = Arc::new(Faults::default());
         let shared = faults.clone();
         let opener = move |path: &Path| {
-            strikes(&shared.opens)?;
+            fail_when_due(&shared.opens)?;
             let mut options = std::fs::OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
             Database::builder().create_with_backend(Flaky(FileBackend::new(file)?, shared.clone()))

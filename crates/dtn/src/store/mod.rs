@@ -22,9 +22,9 @@ mod error;
 mod files;
 mod handle;
 mod index;
-mod ledger;
 mod reader;
 mod record;
+mod state;
 mod writer;
 
 pub use error::{Limit, StoreError, Wanted};

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::handle::Core;
-use super::ledger::FIRST_ROW;
+use super::state::FIRST_ROW;
 use super::{Extent, Payload, StoreError, lock};
 
 /// Reads a payload, from its beginning or from anywhere. One file is open at a time. What it reads stays in the store until it is
@@ -31,7 +31,7 @@ enum Source {
 
 impl PayloadReader {
     pub(crate) fn new(core: Arc<Core>, payload: &Payload) -> Self {
-        let missing = lock(&core.ledger).pin(payload).err();
+        let missing = lock(&core.state).pin(payload).err();
         let payload = if missing.is_none() { payload.clone() } else { Payload::default() };
         let mut end = 0;
         let ends = payload.0.iter().map(|extent| {
@@ -100,7 +100,7 @@ fn open(core: &Core, number: u64) -> Result<Source, StoreError> {
     if number < FIRST_ROW {
         return core.files.read(number).map(Source::File);
     }
-    let memory = lock(&core.ledger).memory(number);
+    let memory = lock(&core.state).memory(number);
     if let Some(bytes) = memory {
         return Ok(Source::Row(bytes));
     }
@@ -133,7 +133,7 @@ impl Read for PayloadReader {
 
 impl Drop for PayloadReader {
     fn drop(&mut self) {
-        let doomed = lock(&self.core.ledger).unpin(&self.payload);
-        self.core.files.delete(&doomed);
+        let unreferenced = lock(&self.core.state).unpin(&self.payload);
+        self.core.files.delete(&unreferenced);
     }
 }

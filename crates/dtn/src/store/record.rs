@@ -8,7 +8,7 @@ use crate::{DtnTime, Eid};
 use super::{Extent, Key, Payload, Purpose, Record};
 
 /// The first byte of a row: rows of another form are not read.
-const FORM: u8 = 1;
+const ROW_VERSION: u8 = 1;
 
 /// Where a row says what is to become of the bundle.
 const PURPOSE_AT: usize = 1;
@@ -40,7 +40,7 @@ pub(crate) fn name(id: &BundleId) -> Vec<u8> {
 }
 
 pub(crate) fn encode(record: &Record) -> Vec<u8> {
-    let mut out = vec![FORM, purpose_code(record.purpose)];
+    let mut out = vec![ROW_VERSION, purpose_code(record.purpose)];
     put_bytes(&mut out, &name(&record.bundle.id));
     put_number(&mut out, record.payload.0.len() as u64);
     for extent in &record.payload.0 {
@@ -57,7 +57,7 @@ pub(crate) fn encode(record: &Record) -> Vec<u8> {
 }
 
 pub(crate) fn decode(key: Key, row: &[u8]) -> Result<Record, BadRow> {
-    let mut rest = Input(row);
+    let mut rest = RowReader(row);
     let purpose = rest.purpose()?;
     let Outline { payload, .. } = rest.outline()?;
     let (received, expires) = (rest.number()?, rest.number()?);
@@ -79,7 +79,7 @@ pub(crate) fn decode(key: Key, row: &[u8]) -> Result<Record, BadRow> {
 
 /// A row's beginning.
 pub(crate) fn outline(row: &[u8]) -> Result<Outline, BadRow> {
-    let mut rest = Input(row);
+    let mut rest = RowReader(row);
     rest.purpose()?;
     rest.outline()
 }
@@ -115,9 +115,9 @@ fn bad(reason: impl ToString) -> BadRow {
 }
 
 /// What is left of a row.
-struct Input<'a>(&'a [u8]);
+struct RowReader<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> RowReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], BadRow> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or_else(|| bad("it is too short"))?;
         self.0 = rest;
@@ -136,10 +136,10 @@ impl<'a> Input<'a> {
 
     fn purpose(&mut self) -> Result<Purpose, BadRow> {
         match self.take(2)? {
-            [FORM, 0] => Ok(Purpose::Forward),
-            [FORM, 1] => Ok(Purpose::Deliver),
-            [FORM, 2] => Ok(Purpose::Reassemble),
-            [FORM, other] => Err(BadRow(format!("purpose {other} is unknown"))),
+            [ROW_VERSION, 0] => Ok(Purpose::Forward),
+            [ROW_VERSION, 1] => Ok(Purpose::Deliver),
+            [ROW_VERSION, 2] => Ok(Purpose::Reassemble),
+            [ROW_VERSION, other] => Err(BadRow(format!("purpose {other} is unknown"))),
             _ => Err(bad("it is of another version of this program")),
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         #[test]
         fn no_row_makes_it_panic(mut row in proptest::collection::vec(any::<u8>(), 0..200), valid in any::<bool>()) {
             if valid && row.len() > 1 {
-                row[..2].copy_from_slice(&[FORM, 1]);
+                row[..2].copy_from_slice(&[ROW_VERSION, 1]);
             }
             let _ = decode(Key(0), &row);
             let whole = encode(&record());

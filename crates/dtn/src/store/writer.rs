@@ -42,7 +42,7 @@ impl PayloadWriter {
     pub(crate) fn begin(core: Arc<Core>, announced: Option<u64>) -> Result<Self, StoreError> {
         let reserved = announced.unwrap_or(0);
         let free = core.files.free()?;
-        lock(&core.ledger).open_writer(reserved, free).map_err(|limit| core.full(limit))?;
+        lock(&core.state).open_writer(reserved, free).map_err(|limit| core.full(limit))?;
         Ok(Self {
             core,
             buffer: Vec::new(),
@@ -87,16 +87,16 @@ impl PayloadWriter {
         }
         let number = self.close_file()?;
         let len = self.len();
-        let mut ledger = lock(&self.core.ledger);
-        ledger.close_writer(self.reserved, self.written);
+        let mut state = lock(&self.core.state);
+        state.close_writer(self.reserved, self.written);
         self.closed = true;
         if len == 0 {
             return Ok(Payload::default());
         }
         let memory = self.file.is_none().then(|| self.buffer.as_slice().into());
-        ledger.finished(number, len, memory);
+        state.finished(number, len, memory);
         self.file = None;
-        drop(ledger);
+        drop(state);
         Ok(Payload(vec![Extent { file: number, offset: 0, len }]))
     }
 
@@ -137,7 +137,7 @@ impl PayloadWriter {
         file.write_all(bytes)
             .map_err(|error| StoreError::io("write", &self.core.files.path(number), error))?;
         self.written += bytes.len() as u64;
-        lock(&self.core.ledger).wrote(bytes.len() as u64);
+        lock(&self.core.state).wrote(bytes.len() as u64);
         if self.written - self.started >= WRITEBACK {
             let (from, len) = (self.started, self.written - self.started);
             start_writeback(self.file()?.1, from, len);
@@ -162,13 +162,13 @@ impl PayloadWriter {
             return Ok(());
         }
         let free = self.core.files.free()?;
-        let mut ledger = lock(&self.core.ledger);
+        let mut state = lock(&self.core.state);
         // The last steps are smaller, so that a payload fits that fits exactly.
         let (missing, step) = (len - self.reserved, (len - self.reserved).max(STEP));
-        let granted = match ledger.reserve(step, free) {
+        let granted = match state.reserve(step, free) {
             Ok(()) => step,
             Err(_) => {
-                ledger.reserve(missing, free).map(|()| missing).map_err(|limit| self.core.full(limit))?
+                state.reserve(missing, free).map(|()| missing).map_err(|limit| self.core.full(limit))?
             }
         };
         self.reserved += granted;
@@ -187,7 +187,7 @@ impl PayloadWriter {
         }
         if !self.closed {
             self.closed = true;
-            lock(&self.core.ledger).close_writer(self.reserved, self.written);
+            lock(&self.core.state).close_writer(self.reserved, self.written);
         }
     }
 }

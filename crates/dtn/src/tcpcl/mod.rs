@@ -1,6 +1,6 @@
 //! TCPCLv4: how bundles move between two nodes over TCP (RFC 9174).
 //!
-//! This module knows nothing of bundles: what it transfers is bytes, and whom it serves is a [`Host`].
+//! This module knows nothing of bundles: what it transfers is bytes, and whom it serves is a [`BundleAgent`].
 
 mod driver;
 pub mod identity;
@@ -37,12 +37,12 @@ pub enum Refusal {
 }
 
 /// A number that tells transfers of a node apart; it is the host's.
-pub type Ticket = u64;
+pub type BundleHandle = u64;
 
 /// Something to send: read from beginning to end, once.
 pub trait Outgoing: Send {
     /// What the host is told of its fate by.
-    fn ticket(&self) -> Ticket;
+    fn handle(&self) -> BundleHandle;
     /// Bytes in all.
     fn len(&self) -> u64;
     /// Whether there are none.
@@ -68,7 +68,7 @@ pub trait Incoming: Send {
 }
 
 /// What sessions need of their node.
-pub trait Host: Send + Sync + 'static {
+pub trait BundleAgent: Send + Sync + 'static {
     /// Whether the other end may be who it says, given what its certificate proves. An `Err` is the reason for the log; the session ends.
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String>;
     /// A transfer begins; its length, where the other end announced it.
@@ -81,13 +81,13 @@ pub trait Host: Send + Sync + 'static {
     /// Waits until [`next`](Self::next) may have something, or might have had something since it was last asked.
     fn ready(&self, peer: &Eid) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     /// Waits until the host has a newer session with the same peer. This one then has to prove that its other end is still there, or ends.
-    fn outdated(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    fn superseded(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
     /// The other end has acknowledged all of it.
-    fn sent(&self, peer: &Eid, ticket: Ticket);
+    fn sent(&self, peer: &Eid, handle: BundleHandle);
     /// The other end does not want it.
-    fn refused(&self, peer: &Eid, ticket: Ticket, why: Refusal);
+    fn refused(&self, peer: &Eid, handle: BundleHandle, why: Refusal);
     /// The session ended before its fate was known.
-    fn returned(&self, peer: &Eid, ticket: Ticket);
+    fn returned(&self, peer: &Eid, handle: BundleHandle);
 }

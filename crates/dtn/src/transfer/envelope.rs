@@ -5,13 +5,13 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 
 /// The most bytes before the body.
-pub(crate) const LONGEST_HEAD: usize = 64 * 1024;
+pub(crate) const MAX_HEAD: usize = 64 * 1024;
 /// The most header fields.
-const MOST_FIELDS: usize = 128;
+const MAX_FIELDS: usize = 128;
 /// Where the server was that the request was meant for.
 const SERVER: &str = "bundle-server";
 /// Fields that speak of one connection only (RFC 9110 §7.6.1), or of how the body was framed on it.
-const OF_A_CONNECTION: [&str; 10] = [
+const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "content-length",
     "expect",
@@ -37,7 +37,7 @@ pub(crate) struct Envelope {
 
 /// Why a payload is no transfer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoTransfer {
+pub(crate) enum EnvelopeError {
     /// It cannot be read.
     #[error("cannot read the payload: {0}")]
     Read(#[from] io::Error),
@@ -54,8 +54,9 @@ impl Envelope {
             head.extend(format!("{SERVER}: {server}\r\n").bytes());
         }
         let options = self.connection_options();
-        let travels = |name: &str| travels(name) && !options.iter().any(|o| o.eq_ignore_ascii_case(name));
-        for (name, value) in self.fields.iter().filter(|(name, _)| travels(name)) {
+        let is_end_to_end =
+            |name: &str| is_end_to_end(name) && !options.iter().any(|o| o.eq_ignore_ascii_case(name));
+        for (name, value) in self.fields.iter().filter(|(name, _)| is_end_to_end(name)) {
             head.extend(name.bytes());
             head.extend(b": ");
             head.extend(value);
@@ -73,45 +74,45 @@ impl Envelope {
     }
 
     /// Reads the head of a payload; the reader is left at the first byte of the body. Returns the head's length, too.
-    pub(crate) fn read(payload: &mut impl Read) -> Result<(Self, usize), NoTransfer> {
+    pub(crate) fn read(payload: &mut impl Read) -> Result<(Self, usize), EnvelopeError> {
         let mut head = Vec::with_capacity(512);
         let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
-            if head.len() == LONGEST_HEAD {
-                return Err(NoTransfer::NotAPut(format!("its head has more than {LONGEST_HEAD} bytes")));
+            if head.len() == MAX_HEAD {
+                return Err(EnvelopeError::NotAPut(format!("its head has more than {MAX_HEAD} bytes")));
             }
             if payload.read(&mut byte)? == 0 {
-                return Err(NoTransfer::NotAPut("its head does not end".into()));
+                return Err(EnvelopeError::NotAPut("its head does not end".into()));
             }
             head.push(byte[0]);
         }
         Ok((Self::decode(&head)?, head.len()))
     }
 
-    fn decode(head: &[u8]) -> Result<Self, NoTransfer> {
-        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    fn decode(head: &[u8]) -> Result<Self, EnvelopeError> {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
-        let parsed = request.parse(head).map_err(|error| NoTransfer::NotAPut(error.to_string()))?;
+        let parsed = request.parse(head).map_err(|error| EnvelopeError::NotAPut(error.to_string()))?;
         // Lenient parsers see an end where this one has not looked for it: the body would begin elsewhere.
         if parsed.is_complete() && parsed != httparse::Status::Complete(head.len()) {
-            return Err(NoTransfer::NotAPut("its lines do not end with CR and LF".into()));
+            return Err(EnvelopeError::NotAPut("its lines do not end with CR and LF".into()));
         }
         let (Some(method), Some(target)) = (request.method, request.path) else {
-            return Err(NoTransfer::NotAPut("its first line is not complete".into()));
+            return Err(EnvelopeError::NotAPut("its first line is not complete".into()));
         };
         if method != "PUT" {
-            return Err(NoTransfer::NotAPut(format!("its method is {method}")));
+            return Err(EnvelopeError::NotAPut(format!("its method is {method}")));
         }
         // Any other form asks the server to pass it on to a third (RFC 9112 §3.2.2).
         if !target.starts_with('/') {
-            return Err(NoTransfer::NotAPut(format!("its target {target:?} is no path")));
+            return Err(EnvelopeError::NotAPut(format!("its target {target:?} is no path")));
         }
         let server =
             request.headers.iter().find(|field| field.name.eq_ignore_ascii_case(SERVER)).map(|field| {
                 let text = std::str::from_utf8(field.value).unwrap_or_default();
-                text.parse().map_err(|_| NoTransfer::NotAPut(format!("{text:?} is no server's address")))
+                text.parse().map_err(|_| EnvelopeError::NotAPut(format!("{text:?} is no server's address")))
             });
-        let others = request.headers.iter().filter(|field| travels(field.name));
+        let others = request.headers.iter().filter(|field| is_end_to_end(field.name));
         Ok(Self {
             target: target.to_owned(),
             server: server.transpose()?,
@@ -121,9 +122,9 @@ impl Envelope {
 }
 
 /// A client's own word about the server is not taken.
-fn travels(name: &str) -> bool {
+fn is_end_to_end(name: &str) -> bool {
     !name.eq_ignore_ascii_case(SERVER)
-        && !OF_A_CONNECTION.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
+        && !HOP_BY_HOP.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
 }
 
 #[cfg(test)]

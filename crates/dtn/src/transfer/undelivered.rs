@@ -10,7 +10,7 @@ use crate::store::Record;
 use super::file;
 
 /// The longest part of a source's name in a file's name.
-const LONGEST_SOURCE: usize = 100;
+const MAX_SOURCE: usize = 100;
 
 /// The folder, made when it is needed. Files are named after their bundles; what is in them is the payload as it came, the head of the PUT
 /// and its body.
@@ -57,6 +57,6 @@ fn size(folder: &Path) -> std::io::Result<u64> {
 fn name(record: &Record) -> String {
     let id = &record.bundle.id;
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
-    let source: String = id.source.to_string().chars().take(LONGEST_SOURCE).map(plain).collect();
+    let source: String = id.source.to_string().chars().take(MAX_SOURCE).map(plain).collect();
     format!("{source}-{}-{}.http", id.created.millis(), id.sequence)
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use bentpipe_dtn::app::{Client, ClientError, Sent};
 use bentpipe_dtn::config::NodeConfig;
-use bentpipe_dtn::node::{Node, NodeStatus, Prepared, ReportedEvent, Running};
+use bentpipe_dtn::daemon::{Prepared, Running};
+use bentpipe_dtn::node::{Node, NodeStatus, ReportedEvent};
 use http_body_util::Full;
 use hyper::body::Bytes;
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bentpipe_dtn::Eid;
 use bentpipe_dtn::tcpcl::{
-    Host, Incoming, Outgoing, Refusal, Role, SessionEnd, SessionSettings, Ticket, Tls, TlsConfig, identity,
+    BundleAgent, BundleHandle, Incoming, Outgoing, Refusal, Role, SessionEnd, SessionSettings, Tls,
+    TlsConfig, identity,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -21,9 +22,9 @@ pub const LONG: Duration = Duration::from_secs(60);
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     pub admitted: Vec<(Eid, Option<Eid>)>,
-    pub sent: Vec<Ticket>,
-    pub refused: Vec<(Ticket, Refusal)>,
-    pub returned: Vec<Ticket>,
+    pub sent: Vec<BundleHandle>,
+    pub refused: Vec<(BundleHandle, Refusal)>,
+    pub returned: Vec<BundleHandle>,
     /// Length and checksum of what was received.
     pub received: Vec<(u64, u64)>,
     pub announced: Vec<Option<u64>>,
@@ -34,32 +35,32 @@ pub struct Seen {
 #[derive(Default)]
 pub struct TestHost {
     pub seen: Arc<Mutex<Seen>>,
-    pub queue: Mutex<VecDeque<(Ticket, u64)>>,
+    pub queue: Mutex<VecDeque<(BundleHandle, u64)>>,
     pub changed: Arc<Notify>,
     pub news: Arc<Notify>,
     /// Refuse what comes after so many bytes.
     pub refuse_after: Option<u64>,
-    pub turn_away: bool,
+    pub reject_peer: bool,
     /// What it sends cannot be read after so many bytes.
     pub unreadable_after: Option<u64>,
 }
 
 /// Byte `at` of the transfer with this ticket.
-fn byte(ticket: Ticket, at: u64) -> u8 {
-    (ticket.wrapping_mul(31) ^ (at >> 3)) as u8
+fn byte(handle: BundleHandle, at: u64) -> u8 {
+    (handle.wrapping_mul(31) ^ (at >> 3)) as u8
 }
 
 fn add(sum: u64, at: u64, bytes: &[u8]) -> u64 {
     bytes.iter().zip(at..).fold(sum, |sum, (byte, at)| sum.wrapping_add(u64::from(*byte) * (at % 251 + 1)))
 }
 
-pub fn checksum(ticket: Ticket, len: u64) -> (u64, u64) {
-    let bytes: Vec<u8> = (0..len).map(|at| byte(ticket, at)).collect();
+pub fn checksum(handle: BundleHandle, len: u64) -> (u64, u64) {
+    let bytes: Vec<u8> = (0..len).map(|at| byte(handle, at)).collect();
     (len, add(0, 0, &bytes))
 }
 
 impl TestHost {
-    pub fn queue(&self, transfers: impl IntoIterator<Item = (Ticket, u64)>) {
+    pub fn queue(&self, transfers: impl IntoIterator<Item = (BundleHandle, u64)>) {
         self.queue.lock().unwrap().extend(transfers);
         self.changed.notify_one();
     }
@@ -85,10 +86,10 @@ impl TestHost {
     }
 }
 
-impl Host for TestHost {
+impl BundleAgent for TestHost {
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String> {
         self.note(|seen| seen.admitted.push((peer.clone(), proven.cloned())));
-        if self.turn_away { Err("it is not welcome".into()) } else { Ok(()) }
+        if self.reject_peer { Err("it is not welcome".into()) } else { Ok(()) }
     }
 
     fn receive(&self, _: &Eid, announced: Option<u64>) -> Result<Box<dyn Incoming>, Refusal> {
@@ -104,38 +105,38 @@ impl Host for TestHost {
     }
 
     fn next(&self, _: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
-        let (ticket, len) = self.queue.lock().unwrap().pop_front()?;
+        let (handle, len) = self.queue.lock().unwrap().pop_front()?;
         assert!(len <= limit);
-        Some(Box::new(TestOutgoing { ticket, len, at: 0, unreadable_after: self.unreadable_after }))
+        Some(Box::new(TestOutgoing { handle, len, at: 0, unreadable_after: self.unreadable_after }))
     }
 
     fn ready(&self, _: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.changed.notified())
     }
 
-    fn sent(&self, _: &Eid, ticket: Ticket) {
-        self.note(|seen| seen.sent.push(ticket));
+    fn sent(&self, _: &Eid, handle: BundleHandle) {
+        self.note(|seen| seen.sent.push(handle));
     }
 
-    fn refused(&self, _: &Eid, ticket: Ticket, why: Refusal) {
-        self.note(|seen| seen.refused.push((ticket, why)));
+    fn refused(&self, _: &Eid, handle: BundleHandle, why: Refusal) {
+        self.note(|seen| seen.refused.push((handle, why)));
     }
 
-    fn returned(&self, _: &Eid, ticket: Ticket) {
-        self.note(|seen| seen.returned.push(ticket));
+    fn returned(&self, _: &Eid, handle: BundleHandle) {
+        self.note(|seen| seen.returned.push(handle));
     }
 }
 
 struct TestOutgoing {
-    ticket: Ticket,
+    handle: BundleHandle,
     len: u64,
     at: u64,
     unreadable_after: Option<u64>,
 }
 
 impl Outgoing for TestOutgoing {
-    fn ticket(&self) -> Ticket {
-        self.ticket
+    fn handle(&self) -> BundleHandle {
+        self.handle
     }
 
     fn len(&self) -> u64 {
@@ -149,7 +150,7 @@ impl Outgoing for TestOutgoing {
         // Never all at once: readers may give less than there is.
         let len = buffer.len().min(10_000).min((self.len - self.at) as usize);
         for (place, at) in buffer[..len].iter_mut().zip(self.at..) {
-            *place = byte(self.ticket, at);
+            *place = byte(self.handle, at);
         }
         self.at += len as u64;
         Ok(len)

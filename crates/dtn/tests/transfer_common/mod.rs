@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bentpipe_dtn::config::NodeConfig;
-use bentpipe_dtn::node::{Node, Prepared, Running};
+use bentpipe_dtn::daemon::{Prepared, Running};
+use bentpipe_dtn::node::Node;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;

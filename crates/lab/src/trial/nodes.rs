@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_dtn::app::{Client, Delivery, Reading};
 use bentpipe_dtn::config::NodeConfig;
-use bentpipe_dtn::node::{Prepared, Running};
+use bentpipe_dtn::daemon::{Prepared, Running};
 use bentpipe_testbed::Namespace;
 use bentpipe_units::ByteCount;
 use tempfile::TempDir;

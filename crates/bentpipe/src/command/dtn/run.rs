@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bentpipe_dtn::config::NodeConfig;
-use bentpipe_dtn::node::Prepared;
+use bentpipe_dtn::daemon::Prepared;
 use bentpipe_kernel::limits::raise_descriptor_limit;
 use bentpipe_kernel::notify::Notifier;
 use bentpipe_kernel::privileges::{self, drop_to};

@@ -8,7 +8,7 @@
 //! a ticket for each transfer that it does not acknowledge, at most [`MAX_UNACKNOWLEDGED`](super::session::MAX_UNACKNOWLEDGED).
 //! Before the session is established it can take the reader's buffer, and 30 s.
 
-mod opening;
+mod handshake;
 mod reader;
 mod writer;
 
@@ -27,19 +27,19 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Host;
+use super::BundleAgent;
 use super::session::Session;
 use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
 use super::tls::explain;
-use opening::open;
+use handshake::open;
 use reader::read;
-use writer::{last_words, write};
+use writer::{flush_and_close, write};
 
 /// How long the last words may take to get out, and the other end to close after them.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the other end of an outdated session has to prove that it is there: the time of some retransmissions.
-const TRIAL: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -53,7 +53,7 @@ pub async fn run(
     stream: TcpStream,
     role: Role,
     settings: SessionSettings,
-    host: Arc<dyn Host>,
+    agent: Arc<dyn BundleAgent>,
     mut shutdown: watch::Receiver<bool>,
 ) -> SessionEnd {
     let address = stream.peer_addr().ok();
@@ -70,7 +70,7 @@ pub async fn run(
         session: Mutex::new(session),
         wake: Notify::new(),
         established: Notify::new(),
-        host,
+        agent,
         epoch,
         place,
     });
@@ -79,7 +79,7 @@ pub async fn run(
     if let Some((reader, writer)) = open(&shared, stream, role, &tls, address, &mut shutdown).await {
         tokio::select! {
             () = exchange(&shared, reader, writer, shutdown) => {}
-            text = outlived(&shared, socket) => shared.lock().give_up(EndedBy::Network, text),
+            text = until_superseded(&shared, socket) => shared.lock().give_up(EndedBy::Network, text),
         }
     }
     drop(guard);
@@ -100,7 +100,7 @@ struct Shared {
     wake: Notify,
     /// Rings once, when the host has admitted the peer.
     established: Notify,
-    host: Arc<dyn Host>,
+    agent: Arc<dyn BundleAgent>,
     epoch: Instant,
     place: String,
 }
@@ -116,7 +116,7 @@ impl Drop for Guard {
             (session.peer().cloned(), left)
         };
         if let Some(peer) = peer {
-            blocking(|| left.into_iter().for_each(|ticket| self.0.host.returned(&peer, ticket)));
+            blocking(|| left.into_iter().for_each(|handle| self.0.agent.returned(&peer, handle)));
         }
     }
 }
@@ -156,22 +156,22 @@ impl Shared {
 /// Ends, with the reason, when the host has a newer session with the same peer and nothing comes from the other end of this one, not even
 /// TCP's acknowledgement of a keepalive: its host has vanished, and come back without knowing of it. What this session has not got rid of
 /// would else wait for its timers, which are as long as the outages that the leg survives.
-async fn outlived(shared: &Shared, socket: io::Result<OwnedFd>) -> String {
+async fn until_superseded(shared: &Shared, socket: io::Result<OwnedFd>) -> String {
     let Ok(socket) = socket else { return std::future::pending().await };
     shared.established.notified().await;
-    shared.host.outdated().await;
+    shared.agent.superseded().await;
     let heard = || tcp_info(&socket).ok().map(|info| info.segments_in);
     let before = heard();
-    shared.lock().provoke(shared.now());
+    shared.lock().probe(shared.now());
     shared.wake.notify_one();
-    tokio::time::sleep(TRIAL).await;
+    tokio::time::sleep(PROBE_TIMEOUT).await;
     if before.is_none() || heard() != before {
         return std::future::pending().await;
     }
     format!(
         "the peer at {} has a newer session, and nothing came in this one for {} s",
         shared.place,
-        TRIAL.as_secs()
+        PROBE_TIMEOUT.as_secs()
     )
 }
 
@@ -194,9 +194,9 @@ async fn exchange(
     tasks.spawn(read(shared.clone(), reader));
     let written = write(shared, &mut writer, &mut shutdown).await;
     if written {
-        last_words(shared, &mut writer).await;
+        flush_and_close(shared, &mut writer).await;
         // Until the other end closes, or it takes too long; what is still read is thrown away.
-        let _ = tokio::time::timeout(LAST_WORDS, tasks.join_next()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, tasks.join_next()).await;
     }
     tasks.shutdown().await;
 }
@@ -212,7 +212,7 @@ async fn until_over(shared: &Shared) {
 }
 
 /// Waits until this node wants the session to end.
-async fn asked(shutdown: &mut watch::Receiver<bool>, already: bool) {
+async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>, already: bool) {
     if already {
         std::future::pending::<()>().await;
     }

@@ -36,7 +36,7 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
     let mut buffer = vec![0; READ_BUFFER + MAX_HEAD].into_boxed_slice();
     let mut filled = 0;
     let _guard = Failed(&shared);
-    let mut receiver = Receiver { shared: &shared, peer: None, incoming: None };
+    let mut input = InputHandler { shared: &shared, peer: None, incoming: None };
     while !shared.is_over() {
         match read_some(&mut reader, &mut buffer[filled..]).await {
             Ok(0) => shared.lock().receive_eof(),
@@ -44,14 +44,14 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
             Err(error) => shared.failed("reading", &error),
             Ok(len) => {
                 filled += len;
-                let used = blocking(|| receiver.take(&buffer[..filled]));
+                let used = blocking(|| input.take(&buffer[..filled]));
                 buffer.copy_within(used..filled, 0);
                 filled -= used;
             }
         }
         shared.wake.notify_one();
     }
-    drop(receiver);
+    drop(input);
     let mut left = MAX_AFTER_END;
     while let Ok(len @ 1..) = read_some(&mut reader, &mut buffer).await
         && len < left
@@ -83,13 +83,13 @@ async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> 
 }
 
 /// Hands what comes to the host.
-struct Receiver<'a> {
+struct InputHandler<'a> {
     shared: &'a Shared,
     peer: Option<Eid>,
     incoming: Option<Box<dyn Incoming>>,
 }
 
-impl Receiver<'_> {
+impl InputHandler<'_> {
     /// Takes what is complete of `input`; the number of bytes.
     fn take(&mut self, input: &[u8]) -> usize {
         let shared = self.shared;
@@ -112,10 +112,10 @@ impl Receiver<'_> {
     }
 
     fn on_event(&mut self, event: Event<'_>) {
-        let (shared, host) = (self.shared, &self.shared.host);
+        let (shared, agent) = (self.shared, &self.shared.agent);
         match (event, self.peer.clone()) {
             (Event::Introduced(peer), _) => self.introduce(peer),
-            (Event::Begin { announced }, Some(peer)) => match host.receive(&peer, announced) {
+            (Event::Begin { announced }, Some(peer)) => match agent.receive(&peer, announced) {
                 Ok(incoming) => self.incoming = Some(incoming),
                 Err(why) => self.refuse(why),
             },
@@ -129,8 +129,8 @@ impl Receiver<'_> {
                 shared.wake.notify_one();
             }
             (Event::Abandoned, _) => self.incoming = None,
-            (Event::Sent(ticket), Some(peer)) => host.sent(&peer, ticket),
-            (Event::Refused(ticket, why), Some(peer)) => host.refused(&peer, ticket, why),
+            (Event::Sent(handle), Some(peer)) => agent.sent(&peer, handle),
+            (Event::Refused(handle, why), Some(peer)) => agent.refused(&peer, handle, why),
             // Before the introduction there are no transfers, and TLS begins before this task.
             (Event::StartTls | Event::Begin { .. } | Event::Sent(_) | Event::Refused(..), _) => {}
         }
@@ -139,13 +139,13 @@ impl Receiver<'_> {
     fn introduce(&mut self, peer: Eid) {
         let shared = self.shared;
         let proven = shared.lock().proven().cloned();
-        match shared.host.admit(&peer, proven.as_ref()) {
+        match shared.agent.admit(&peer, proven.as_ref()) {
             Ok(()) => {
                 shared.lock().admit(shared.now());
                 shared.established.notify_one();
                 self.peer = Some(peer);
             }
-            Err(why) => shared.lock().turn_away(&why),
+            Err(why) => shared.lock().reject_peer(&why),
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
-use super::{LAST_WORDS, Shared, Writer, asked, blocking, until_over};
+use super::{CLOSE_TIMEOUT, Shared, Writer, blocking, shutdown_requested, until_over};
 use crate::Eid;
 use crate::tcpcl::settings::EndedBy;
 use crate::tcpcl::{Outgoing, Refusal};
@@ -14,7 +14,7 @@ use crate::tcpcl::{Outgoing, Refusal};
 const BATCH: usize = 16 << 10;
 
 /// Writes what is left to say, if that is possible soon.
-pub(super) async fn last_words(shared: &Shared, writer: &mut Writer) {
+pub(super) async fn flush_and_close(shared: &Shared, writer: &mut Writer) {
     let mut out = Vec::new();
     shared.lock().take_control(&mut out, shared.now());
     let say = async {
@@ -22,7 +22,7 @@ pub(super) async fn last_words(shared: &Shared, writer: &mut Writer) {
         writer.flush().await?;
         writer.shutdown().await
     };
-    let _ = tokio::time::timeout(LAST_WORDS, say).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, say).await;
 }
 
 /// Writes until the session is over. Says whether the last write was whole, so that another can follow.
@@ -33,8 +33,8 @@ pub(super) async fn write(
 ) -> bool {
     let mut buffer = Vec::new();
     let mut sending: Option<Box<dyn Outgoing>> = None;
-    let mut asked_to_end = *shutdown.borrow_and_update();
-    if asked_to_end {
+    let mut terminating = *shutdown.borrow_and_update();
+    if terminating {
         shared.lock().terminate(shared.now());
     }
     while !shared.is_over() {
@@ -50,8 +50,8 @@ pub(super) async fn write(
             }
         }
         if buffer.is_empty() {
-            wait(shared, shutdown, &mut asked_to_end).await;
-        } else if !put(shared, writer, &buffer, shutdown, &mut asked_to_end).await {
+            wait(shared, shutdown, &mut terminating).await;
+        } else if !put(shared, writer, &buffer, shutdown, &mut terminating).await {
             return false;
         }
     }
@@ -63,7 +63,7 @@ fn fill(shared: &Shared, buffer: &mut Vec<u8>, sending: &mut Option<Box<dyn Outg
     let (limit, peer) = {
         let mut session = shared.lock();
         session.take_control(buffer, shared.now());
-        if sending.as_ref().map(|outgoing| outgoing.ticket()) != session.sending() {
+        if sending.as_ref().map(|outgoing| outgoing.handle()) != session.sending() {
             // It was refused.
             *sending = None;
         }
@@ -88,11 +88,11 @@ fn fill(shared: &Shared, buffer: &mut Vec<u8>, sending: &mut Option<Box<dyn Outg
 }
 
 fn begin(shared: &Shared, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
-    let outgoing = blocking(|| shared.host.next(peer, limit))?;
-    let (ticket, len) = (outgoing.ticket(), outgoing.len());
+    let outgoing = blocking(|| shared.agent.next(peer, limit))?;
+    let (handle, len) = (outgoing.handle(), outgoing.len());
     if len > limit {
         tracing::error!(place = %shared.place, len, limit, "a bundle is longer than what was asked for");
-        blocking(|| shared.host.refused(peer, ticket, Refusal::NoResources));
+        blocking(|| shared.agent.refused(peer, handle, Refusal::NoResources));
         return None;
     }
     // Between the question and here the session may have ended, or the other end may want no more.
@@ -100,12 +100,12 @@ fn begin(shared: &Shared, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
         let mut session = shared.lock();
         let open = session.may_begin().is_some();
         if open {
-            session.begin(ticket, len);
+            session.begin(handle, len);
         }
         open
     };
     if !begun {
-        blocking(|| shared.host.returned(peer, ticket));
+        blocking(|| shared.agent.returned(peer, handle));
     }
     begun.then_some(outgoing)
 }
@@ -124,14 +124,14 @@ fn append(outgoing: &mut dyn Outgoing, buffer: &mut Vec<u8>, len: usize) -> io::
 }
 
 /// Waits until there may be something to write.
-async fn wait(shared: &Shared, shutdown: &mut watch::Receiver<bool>, asked_to_end: &mut bool) {
+async fn wait(shared: &Shared, shutdown: &mut watch::Receiver<bool>, terminating: &mut bool) {
     let peer = {
         let session = shared.lock();
         session.may_begin().and_then(|_| session.peer().cloned())
     };
     let ready = async {
         match &peer {
-            Some(peer) => shared.host.ready(peer).await,
+            Some(peer) => shared.agent.ready(peer).await,
             None => std::future::pending().await,
         }
     };
@@ -139,7 +139,7 @@ async fn wait(shared: &Shared, shutdown: &mut watch::Receiver<bool>, asked_to_en
         () = shared.wake.notified() => {}
         () = ready => {}
         () = shared.tick() => {}
-        () = asked(shutdown, *asked_to_end) => end_in_order(shared, asked_to_end),
+        () = shutdown_requested(shutdown, *terminating) => end_in_order(shared, terminating),
     }
 }
 
@@ -149,7 +149,7 @@ async fn put(
     writer: &mut Writer,
     buffer: &[u8],
     shutdown: &mut watch::Receiver<bool>,
-    asked_to_end: &mut bool,
+    terminating: &mut bool,
 ) -> bool {
     let whole = async {
         writer.write_all(buffer).await?;
@@ -162,23 +162,23 @@ async fn put(
             written = &mut whole => {
                 if let Err(error) = &written {
                     // The reader may know better why the other end has closed: it may have said so.
-                    let _ = tokio::time::timeout(LAST_WORDS / 4, until_over(shared)).await;
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT / 4, until_over(shared)).await;
                     shared.failed("writing", error);
                 }
                 return written.is_ok();
             }
             () = shared.tick() => {}
             () = shared.wake.notified() => {}
-            () = asked(shutdown, *asked_to_end) => end_in_order(shared, asked_to_end),
+            () = shutdown_requested(shutdown, *terminating) => end_in_order(shared, terminating),
         }
         if shared.is_over() {
             // A last chance, so that the reason for the end can follow what is half written.
-            return matches!(tokio::time::timeout(LAST_WORDS, &mut whole).await, Ok(Ok(())));
+            return matches!(tokio::time::timeout(CLOSE_TIMEOUT, &mut whole).await, Ok(Ok(())));
         }
     }
 }
 
-fn end_in_order(shared: &Shared, asked_to_end: &mut bool) {
-    *asked_to_end = true;
+fn end_in_order(shared: &Shared, terminating: &mut bool) {
+    *terminating = true;
     shared.lock().terminate(shared.now());
 }

@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// The host does not take the peer.
-    pub fn turn_away(&mut self, why: &str) {
+    pub fn reject_peer(&mut self, why: &str) {
         let text = format!("the peer at {} was turned away: {why}", self.place);
         self.terminate_with(TermReason::ContactFailure, text);
     }
@@ -132,7 +132,7 @@ impl Session {
         };
         let known = self.settings.peers.get(&peer).copied().unwrap_or_default();
         self.lenient |= known.lenient;
-        if let Some(text) = self.who_is_wrong(&peer) {
+        if let Some(text) = self.identity_error(&peer) {
             return fault(self, text);
         }
         if let Some(item) = init.critical_extension.filter(|_| !self.lenient) {
@@ -148,7 +148,7 @@ impl Session {
         Some(Event::Introduced(peer))
     }
 
-    fn who_is_wrong(&self, peer: &Eid) -> Option<String> {
+    fn identity_error(&self, peer: &Eid) -> Option<String> {
         let place = &self.place;
         if *peer == self.settings.node {
             return Some(format!("the node at {place} is this one, {peer}; check addresses and names"));

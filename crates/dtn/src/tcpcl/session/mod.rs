@@ -15,7 +15,7 @@ use bentpipe_units::Time;
 
 use super::message::{self, Message, RejectReason, SegmentHead, TermReason};
 use super::settings::{EndedBy, Role, SessionEnd, SessionSettings};
-use super::{Refusal, Ticket};
+use super::{BundleHandle, Refusal};
 use crate::Eid;
 use inbound::{Inbound, Step};
 use outbound::{Answer, Outbound};
@@ -34,7 +34,7 @@ pub const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum Event<'a> {
     /// Write what there is to write, do the TLS handshake, and call [`Session::tls_done`].
     StartTls,
-    /// The other end has said its name: ask the host, and call [`Session::admit`] or [`Session::turn_away`].
+    /// The other end has said its name: ask the host, and call [`Session::admit`] or [`Session::reject_peer`].
     Introduced(Eid),
     /// A transfer begins: ask the host, and call [`Session::refuse`] if it does not want it.
     Begin {
@@ -48,9 +48,9 @@ pub enum Event<'a> {
     /// The transfer that has begun is given up: drop it.
     Abandoned,
     /// The other end has all of a transfer.
-    Sent(Ticket),
+    Sent(BundleHandle),
     /// The other end does not want a transfer.
-    Refused(Ticket, Refusal),
+    Refused(BundleHandle, Refusal),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -378,17 +378,17 @@ impl Session {
 
     fn on_refuse(&mut self, id: u64, why: Refusal, now: Time) -> Option<Event<'static>> {
         let answer = self.outbound.on_refuse(id);
-        self.on_answer(answer, message::kind::XFER_REFUSE, now).map(|ticket| Event::Refused(ticket, why))
+        self.on_answer(answer, message::kind::XFER_REFUSE, now).map(|handle| Event::Refused(handle, why))
     }
 
-    fn on_answer(&mut self, answer: Result<Answer, String>, header: u8, now: Time) -> Option<Ticket> {
+    fn on_answer(&mut self, answer: Result<Answer, String>, header: u8, now: Time) -> Option<BundleHandle> {
         match answer {
             Ok(Answer::Late) => self.count_idle(now, "answers to what was answered"),
             Ok(Answer::Progress) => self.last_progress = now,
-            Ok(Answer::Fate(ticket)) => {
+            Ok(Answer::Fate(handle)) => {
                 self.last_progress = now;
                 self.close_if_done();
-                return Some(ticket);
+                return Some(handle);
             }
             Err(what) => self.reject(header, &what),
         }
@@ -418,8 +418,8 @@ impl Session {
     }
 
     /// Begins a transfer, after [`may_begin`](Self::may_begin) has allowed it.
-    pub fn begin(&mut self, ticket: Ticket, len: u64) {
-        self.outbound.begin(ticket, len);
+    pub fn begin(&mut self, handle: BundleHandle, len: u64) {
+        self.outbound.begin(handle, len);
     }
 
     /// The next segment of the transfer that has begun, if there is one: its head is appended to `out`, and its data has to follow.
@@ -431,12 +431,12 @@ impl Session {
     }
 
     /// The ticket of the transfer that is being sent; `None` when all of it was given out, or the other end refused it.
-    pub fn sending(&self) -> Option<Ticket> {
+    pub fn sending(&self) -> Option<BundleHandle> {
         self.outbound.sending()
     }
 
     /// The transfers whose fate is not known; the session is over and forgets them.
-    pub fn abandon(&mut self) -> Vec<Ticket> {
+    pub fn abandon(&mut self) -> Vec<BundleHandle> {
         self.give_up(EndedBy::Us, format!("the session with {} was dropped", self.place));
         self.outbound.abandon()
     }

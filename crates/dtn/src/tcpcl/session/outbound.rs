@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tcpcl::Ticket;
+use crate::tcpcl::BundleHandle;
 use crate::tcpcl::message::{SegmentHead, TransferExtensions};
 
 /// Transfers whose fate is not known; no other begins before one is. They take some 100 bytes each.
@@ -23,14 +23,14 @@ pub(super) enum Answer {
     /// Some of a transfer has arrived.
     Progress,
     /// The fate of this one is known.
-    Fate(Ticket),
+    Fate(BundleHandle),
     /// It was known before. dtn7-rs acknowledges what it then refuses.
     Late,
 }
 
 #[derive(Debug)]
 struct Transfer {
-    ticket: Ticket,
+    handle: BundleHandle,
     len: u64,
     sent: u64,
     acked: u64,
@@ -74,16 +74,16 @@ impl Outbound {
         room.then_some(self.transfer_mru)
     }
 
-    pub(super) fn begin(&mut self, ticket: Ticket, len: u64) {
+    pub(super) fn begin(&mut self, handle: BundleHandle, len: u64) {
         // RFC 9174 §5.2.1: from zero, by one. 64 bits last longer than any session.
         let id = self.next_id;
         self.next_id += 1;
         self.current = Some(id);
-        self.transfers.insert(id, Transfer { ticket, len, sent: 0, acked: 0, segments: 0 });
+        self.transfers.insert(id, Transfer { handle, len, sent: 0, acked: 0, segments: 0 });
     }
 
-    pub(super) fn sending(&self) -> Option<Ticket> {
-        self.current.and_then(|id| self.transfers.get(&id)).map(|transfer| transfer.ticket)
+    pub(super) fn sending(&self) -> Option<BundleHandle> {
+        self.current.and_then(|id| self.transfers.get(&id)).map(|transfer| transfer.handle)
     }
 
     pub(super) fn segment(&mut self) -> Option<(SegmentHead, NextSegment)> {
@@ -124,20 +124,20 @@ impl Outbound {
         if len < transfer.len {
             return Ok(Answer::Progress);
         }
-        let ticket = transfer.ticket;
+        let handle = transfer.handle;
         self.transfers.remove(&id);
-        Ok(Answer::Fate(ticket))
+        Ok(Answer::Fate(handle))
     }
 
     /// An XFER_REFUSE.
     pub(super) fn on_refuse(&mut self, id: u64) -> Result<Answer, String> {
         let Some(transfer) = self.transfer(id, "refused")? else { return Ok(Answer::Late) };
-        let ticket = transfer.ticket;
+        let handle = transfer.handle;
         self.transfers.remove(&id);
         if self.current == Some(id) {
             self.current = None;
         }
-        Ok(Answer::Fate(ticket))
+        Ok(Answer::Fate(handle))
     }
 
     /// A transfer whose fate is not known; `None` if it is.
@@ -148,8 +148,8 @@ impl Outbound {
         Ok(self.transfers.get_mut(&id))
     }
 
-    pub(super) fn abandon(&mut self) -> Vec<Ticket> {
+    pub(super) fn abandon(&mut self) -> Vec<BundleHandle> {
         self.current = None;
-        std::mem::take(&mut self.transfers).into_values().map(|transfer| transfer.ticket).collect()
+        std::mem::take(&mut self.transfers).into_values().map(|transfer| transfer.handle).collect()
     }
 }

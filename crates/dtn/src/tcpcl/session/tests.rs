@@ -204,7 +204,7 @@ fn the_host_may_turn_a_peer_away() {
     let mut line = Timeline::new(settings());
     line.session.receive_contact(CONTACT, at(0));
     line.gets(&[init("dtn://them/")]);
-    line.session.turn_away("it is not configured");
+    line.session.reject_peer("it is not configured");
     line.is_over("it is not configured");
     assert_eq!(line.written(), [term(false, TermReason::ContactFailure)]);
 }
@@ -375,9 +375,9 @@ fn extensions_that_are_not_understood_are_refused_but_for_the_lenient() {
 
 /// Begins transfers of these lengths and sends all of their segments.
 fn send(line: &mut Timeline, lengths: &[u64]) {
-    for (ticket, len) in lengths.iter().enumerate() {
+    for (handle, len) in lengths.iter().enumerate() {
         line.session.may_begin().unwrap();
-        line.session.begin(ticket as u64, *len);
+        line.session.begin(handle as u64, *len);
         while line.session.segment(&mut Vec::new(), at(0)).is_some() {}
     }
 }

@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Says something that the other end's TCP has to acknowledge.
-    pub fn provoke(&mut self, now: Time) {
+    pub fn probe(&mut self, now: Time) {
         if self.phase == Phase::Established {
             self.last_sent = now;
             self.push(&Message::Keepalive);

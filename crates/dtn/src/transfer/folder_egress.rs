@@ -9,41 +9,41 @@ use tokio::task::block_in_place;
 
 use crate::node::NodeError;
 
+use super::egress::{Egress, Failure, Transfer};
 use super::envelope::Envelope;
-use super::outlet::{Failure, Outlet, Transfer};
-use super::{file, folder_inlet};
+use super::{file, folder_ingress};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct FolderOutlet {
+pub(super) struct FolderEgress {
     folder: PathBuf,
 }
 
 /// Whether files can be put into the folder; what a killed process left there goes.
 pub(super) fn check(folder: &Path) -> Result<(), NodeError> {
-    folder_inlet::check(folder)?;
+    folder_ingress::check(folder)?;
     file::remove_partials(folder)
         .map_err(NodeError::system(format!("remove incomplete files from {}", folder.display())))
 }
 
-impl FolderOutlet {
+impl FolderEgress {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
     fn write(&self, mut transfer: Transfer) -> Result<(), Failure> {
-        let name = file_name(&transfer.envelope.target).map_err(Failure::ForGood)?;
+        let name = file_name(&transfer.envelope.target).map_err(Failure::Permanent)?;
         let path = self.folder.join(&name);
         let partial = self.folder.join(file::partial(transfer.key));
         make_folders(&self.folder, &name)
             .and_then(|()| file::put(&mut transfer.body, &partial, &path))
-            .map_err(|error| judge(&path, &error))
+            .map_err(|error| classify(&path, &error))
     }
 }
 
-impl Outlet for FolderOutlet {
+impl Egress for FolderEgress {
     fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
-        let name = file_name(&envelope.target).map_err(Failure::ForGood)?;
+        let name = file_name(&envelope.target).map_err(Failure::Permanent)?;
         Ok(name.to_string_lossy().into_owned())
     }
 
@@ -71,11 +71,11 @@ fn make_folders(folder: &Path, name: &Path) -> io::Result<()> {
 }
 
 /// Room may come, and what is in the way may go; a name does not become another.
-fn judge(path: &Path, error: &io::Error) -> Failure {
+fn classify(path: &Path, error: &io::Error) -> Failure {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
-        io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => Failure::ForGood(text),
-        _ => Failure::ForNow(text),
+        io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => Failure::Permanent(text),
+        _ => Failure::Temporary(text),
     }
 }
 

@@ -15,31 +15,31 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::app::Reading;
 
+use super::egress::{Egress, Failure, Transfer};
 use super::envelope::Envelope;
 use super::network;
-use super::outlet::{Failure, Outlet, Transfer};
 
 /// How long a server may take to be connected.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// How long a server may take nothing, and say nothing after the last byte.
 const STALLED_AFTER: Duration = Duration::from_secs(600);
 /// Bytes of an answer's body that are read.
-const LONGEST_ANSWER: usize = 64 * 1024;
+const MAX_ANSWER: usize = 64 * 1024;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct HttpOutlet {
+pub(super) struct HttpEgress {
     server: Option<SocketAddr>,
     to: Vec<Network>,
 }
 
 /// A payload that tells that it goes on, and blocks on a disk without blocking others' tasks.
-struct Watched<R> {
+struct ProgressReader<R> {
     payload: R,
     bytes: Arc<AtomicU64>,
 }
 
-impl HttpOutlet {
+impl HttpEgress {
     /// An outlet to one server, or to those of some networks that transfers name.
     pub(super) fn new(server: Option<SocketAddr>, to: Vec<Network>) -> Self {
         Self { server, to }
@@ -49,17 +49,17 @@ impl HttpOutlet {
         match (self.server, envelope.server) {
             (Some(server), _) => Ok(server),
             (None, Some(server)) if network::allows(&self.to, server.ip()) => Ok(server),
-            (None, Some(server)) => Err(Failure::ForGood(format!(
+            (None, Some(server)) => Err(Failure::Permanent(format!(
                 "{server} is in none of the networks that this outlet's key to says"
             ))),
-            (None, None) => Err(Failure::ForGood(
+            (None, None) => Err(Failure::Permanent(
                 "it names no server; say server = \"ADDRESS:PORT\" in the outlet for what comes from a folder".into(),
             )),
         }
     }
 }
 
-impl Outlet for HttpOutlet {
+impl Egress for HttpEgress {
     fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
         let server = self.server(envelope)?;
         let host = envelope.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
@@ -70,12 +70,12 @@ impl Outlet for HttpOutlet {
     async fn deliver(&self, transfer: Transfer) -> Result<(), Failure> {
         let server = self.server(&transfer.envelope)?;
         let bytes = Arc::new(AtomicU64::new(0));
-        let watched = Watched { payload: transfer.body, bytes: bytes.clone() };
-        let request = request(server, &transfer.envelope, Reading::new(watched, Some(transfer.len), |_| {}))?;
+        let reader = ProgressReader { payload: transfer.body, bytes: bytes.clone() };
+        let request = request(server, &transfer.envelope, Reading::new(reader, Some(transfer.len), |_| {}))?;
         tokio::select! {
-            status = put(server, request) => verdict(server, status.map_err(Failure::ForNow)?),
+            status = put(server, request) => classify(server, status.map_err(Failure::Temporary)?),
             () = stall(&bytes) => {
-                Err(Failure::ForNow(format!("{server} has neither taken nor said anything for {STALLED_AFTER:?}")))
+                Err(Failure::Temporary(format!("{server} has neither taken nor said anything for {STALLED_AFTER:?}")))
             }
         }
     }
@@ -93,7 +93,7 @@ async fn stall(bytes: &AtomicU64) {
     }
 }
 
-impl<R: Read> Read for Watched<R> {
+impl<R: Read> Read for ProgressReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = block_in_place(|| self.payload.read(into))?;
         self.bytes.fetch_add(len as u64, Ordering::Relaxed);
@@ -109,7 +109,7 @@ fn request<B>(server: SocketAddr, envelope: &Envelope, body: B) -> Result<Reques
     if !envelope.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         request = request.header("host", server.to_string());
     }
-    request.body(body).map_err(|error| Failure::ForGood(format!("it makes no request: {error}")))
+    request.body(body).map_err(|error| Failure::Permanent(format!("it makes no request: {error}")))
 }
 
 async fn put<B>(server: SocketAddr, request: Request<B>) -> Result<StatusCode, String>
@@ -130,7 +130,7 @@ where
     let (mut body, mut read) = (response.into_body(), 0);
     while let Some(Ok(frame)) = body.frame().await {
         read += frame.data_ref().map_or(0, hyper::body::Bytes::len);
-        if read > LONGEST_ANSWER {
+        if read > MAX_ANSWER {
             break;
         }
     }
@@ -139,17 +139,17 @@ where
 }
 
 /// What an answer means (RFC 9110 §15).
-fn verdict(server: SocketAddr, status: StatusCode) -> Result<(), Failure> {
+fn classify(server: SocketAddr, status: StatusCode) -> Result<(), Failure> {
     let text = format!("{server} answered {status}");
     match status {
         _ if status.is_success() => Ok(()),
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-            Err(Failure::ForNow(text))
+            Err(Failure::Temporary(text))
         }
         // Another server may know the method, this one will not learn it.
-        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Err(Failure::ForGood(text)),
-        _ if status.is_server_error() => Err(Failure::ForNow(text)),
-        _ => Err(Failure::ForGood(text)),
+        StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Err(Failure::Permanent(text)),
+        _ if status.is_server_error() => Err(Failure::Temporary(text)),
+        _ => Err(Failure::Permanent(text)),
     }
 }
 
@@ -160,16 +160,16 @@ mod tests {
     #[test]
     fn only_answers_that_may_change_are_worth_another_try() {
         let server = "192.0.2.1:80".parse().unwrap();
-        let verdict = |code| verdict(server, StatusCode::from_u16(code).unwrap());
-        assert!(verdict(201).is_ok() && verdict(204).is_ok());
+        let classify = |code| classify(server, StatusCode::from_u16(code).unwrap());
+        assert!(classify(201).is_ok() && classify(204).is_ok());
         assert!(
-            matches!(verdict(503), Err(Failure::ForNow(_)))
-                && matches!(verdict(429), Err(Failure::ForNow(_)))
+            matches!(classify(503), Err(Failure::Temporary(_)))
+                && matches!(classify(429), Err(Failure::Temporary(_)))
         );
         assert!(
-            matches!(verdict(404), Err(Failure::ForGood(_)))
-                && matches!(verdict(501), Err(Failure::ForGood(_)))
-                && matches!(verdict(301), Err(Failure::ForGood(_)))
+            matches!(classify(404), Err(Failure::Permanent(_)))
+                && matches!(classify(501), Err(Failure::Permanent(_)))
+                && matches!(classify(301), Err(Failure::Permanent(_)))
         );
     }
 }

@@ -10,12 +10,12 @@ use super::BACKLOG;
 
 /// Open or closed; either way the port is bound and stays transparent, so that no privilege is needed to open it.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(super) enum PausableListener {
     Open(TcpListener),
     Closed(StdListener),
 }
 
-impl Door {
+impl PausableListener {
     /// An open one.
     pub(super) fn new(listener: StdListener) -> io::Result<Self> {
         TcpListener::from_std(listener).map(Self::Open)

@@ -13,24 +13,24 @@ use crate::{DtnTime, Eid};
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 /// The order in a queue: what is urgent first, then what came first.
-type Place = (Reverse<Priority>, Key);
+type Position = (Reverse<Priority>, Key);
 
 /// All bundles of the store, by what they wait for.
 #[derive(Debug)]
-pub(crate) struct Agenda {
+pub(crate) struct ForwardingQueue {
     routes: Routes,
     entries: BTreeMap<Key, Entry>,
     /// What can go to a peer now.
-    queues: BTreeMap<Eid, BTreeSet<Place>>,
+    queues: BTreeMap<Eid, BTreeSet<Position>>,
     /// What waits for an application.
-    deliveries: BTreeMap<Eid, BTreeSet<Place>>,
+    deliveries: BTreeMap<Eid, BTreeSet<Position>>,
     /// What waits for a contact or a route, by when to look again.
     parked: BTreeSet<(DtnTime, Key)>,
     expiries: BTreeSet<(DtnTime, Key)>,
     /// Fragments for this node, by the bundle that they are of.
     parts: HashMap<BundleId, BTreeSet<Key>>,
     /// Bytes of all blocks but payloads: what the bundles take of memory.
-    heads: u64,
+    head_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ enum Status {
 
 /// How many bundles wait for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct QueueCounts {
     pub(crate) queued: usize,
     pub(crate) parked: usize,
     pub(crate) sending: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Waiting {
     pub(crate) parts: usize,
 }
 
-impl Agenda {
+impl ForwardingQueue {
     pub(crate) fn new(routes: Routes) -> Self {
         Self {
             routes,
@@ -77,7 +77,7 @@ impl Agenda {
             parked: BTreeSet::new(),
             expiries: BTreeSet::new(),
             parts: HashMap::new(),
-            heads: 0,
+            head_bytes: 0,
         }
     }
 
@@ -87,13 +87,13 @@ impl Agenda {
         self.expiries.insert((record.expires, key));
         let whole = record.bundle.id.whole();
         let destination = record.bundle.destination.clone();
-        let place = (Reverse(record.bundle.priority), key);
+        let position = (Reverse(record.bundle.priority), key);
         let status = match purpose {
             Purpose::Forward => Status::Parked(now),
             Purpose::Deliver => Status::Deliverable,
             Purpose::Reassemble => Status::Part,
         };
-        self.heads += head_len(&record.bundle);
+        self.head_bytes += head_len(&record.bundle);
         self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), leases: 0 });
         match purpose {
             Purpose::Forward => {
@@ -101,7 +101,7 @@ impl Agenda {
                 return self.route(key, now);
             }
             Purpose::Deliver => {
-                self.deliveries.entry(destination).or_default().insert(place);
+                self.deliveries.entry(destination).or_default().insert(position);
             }
             Purpose::Reassemble => {
                 self.parts.entry(whole).or_default().insert(key);
@@ -129,26 +129,26 @@ impl Agenda {
     /// Moves a bundle from one queue to another.
     fn set(&mut self, key: Key, status: Status) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
-        let place = (Reverse(entry.record.bundle.priority), key);
+        let position = (Reverse(entry.record.bundle.priority), key);
         let before = std::mem::replace(&mut entry.status, status.clone());
         let destination = entry.record.bundle.destination.clone();
         match before {
-            Status::Queued(peer) => take(&mut self.queues, &peer, &place),
+            Status::Queued(peer) => take(&mut self.queues, &peer, &position),
             Status::Parked(until) => {
                 self.parked.remove(&(until, key));
             }
-            Status::Deliverable => take(&mut self.deliveries, &destination, &place),
+            Status::Deliverable => take(&mut self.deliveries, &destination, &position),
             Status::Sending | Status::Delivering | Status::Part => {}
         }
         match status {
             Status::Queued(peer) => {
-                self.queues.entry(peer).or_default().insert(place);
+                self.queues.entry(peer).or_default().insert(position);
             }
             Status::Parked(until) => {
                 self.parked.insert((until, key));
             }
             Status::Deliverable => {
-                self.deliveries.entry(destination).or_default().insert(place);
+                self.deliveries.entry(destination).or_default().insert(position);
             }
             Status::Sending | Status::Delivering | Status::Part => {}
         }
@@ -162,7 +162,7 @@ impl Agenda {
     }
 
     /// A bundle that was under way is to be sent again. Returns the peer if that can be now.
-    pub(crate) fn put_back(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
+    pub(crate) fn requeue(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
         if self.entries.get(&key)?.status != Status::Sending {
             return None;
         }
@@ -176,7 +176,7 @@ impl Agenda {
     }
 
     /// A peer does not want it: it goes another way, if there is one.
-    pub(crate) fn avoid(&mut self, key: Key, peer: &Eid, now: DtnTime) -> Option<Eid> {
+    pub(crate) fn reroute_around(&mut self, key: Key, peer: &Eid, now: DtnTime) -> Option<Eid> {
         self.entries.get_mut(&key)?.refused_by.push(peer.clone());
         self.set(key, Status::Parked(now));
         let elsewhere = self.route(key, now);
@@ -195,7 +195,7 @@ impl Agenda {
         self.set(key, Status::Sending);
         let record = self.entries.remove(&key)?.record;
         self.expiries.remove(&(record.expires, key));
-        self.heads -= head_len(&record.bundle);
+        self.head_bytes -= head_len(&record.bundle);
         let whole = record.bundle.id.whole();
         if let Some(parts) = self.parts.get_mut(&whole) {
             parts.remove(&key);
@@ -258,7 +258,7 @@ impl Agenda {
     }
 
     /// Whether a bundle is with a session or an application, which may still acknowledge it.
-    pub(crate) fn is_in_hand(&self, key: Key) -> bool {
+    pub(crate) fn is_in_flight(&self, key: Key) -> bool {
         let in_hand = |entry: &Entry| matches!(entry.status, Status::Sending | Status::Delivering);
         self.entries.get(&key).is_some_and(in_hand)
     }
@@ -266,7 +266,7 @@ impl Agenda {
     /// What is of no more use, and in nobody's hand.
     pub(crate) fn expired(&self, now: DtnTime) -> Vec<Key> {
         let over = self.expiries.iter().take_while(|(at, _)| *at <= now);
-        over.map(|(_, key)| *key).filter(|key| !self.is_in_hand(*key)).collect()
+        over.map(|(_, key)| *key).filter(|key| !self.is_in_flight(*key)).collect()
     }
 
     /// The bundles whose ways are to be looked at again: all that wait for one after a contact has begun or ended, else those
@@ -290,8 +290,8 @@ impl Agenda {
     }
 
     /// Bytes of all blocks but payloads.
-    pub(crate) fn heads(&self) -> u64 {
-        self.heads
+    pub(crate) fn head_bytes(&self) -> u64 {
+        self.head_bytes
     }
 
     /// When a contact of this node begins or ends next.
@@ -318,8 +318,8 @@ impl Agenda {
     }
 
     /// Bundles that wait, by what for.
-    pub(crate) fn waiting(&self) -> Waiting {
-        let mut waiting = Waiting { parked: self.parked.len(), ..Waiting::default() };
+    pub(crate) fn waiting(&self) -> QueueCounts {
+        let mut waiting = QueueCounts { parked: self.parked.len(), ..QueueCounts::default() };
         waiting.queued = self.queues.values().map(BTreeSet::len).sum();
         waiting.deliverable = self.deliveries.values().map(BTreeSet::len).sum();
         waiting.parts = self.parts.values().map(BTreeSet::len).sum();
@@ -346,9 +346,9 @@ fn head_len(bundle: &Bundle) -> u64 {
     bundle.encoded_len().saturating_sub(bundle.payload_len)
 }
 
-fn take(queues: &mut BTreeMap<Eid, BTreeSet<Place>>, whose: &Eid, place: &Place) {
+fn take(queues: &mut BTreeMap<Eid, BTreeSet<Position>>, whose: &Eid, position: &Position) {
     if let Some(queue) = queues.get_mut(whose) {
-        queue.remove(place);
+        queue.remove(position);
         if queue.is_empty() {
             queues.remove(whose);
         }

@@ -21,14 +21,14 @@ const FORGET_EVERY: Duration = Duration::from_secs(600);
 
 impl Node {
     /// Keeps house until it is cancelled.
-    pub(crate) async fn keep_house(self) {
+    pub(crate) async fn run_janitor(self) {
         let mut looked = clock();
         let mut forgot = clock();
         loop {
-            let change = self.agenda().next_change(looked);
+            let change = self.queue().next_change(looked);
             // A contact may be shorter than a round.
             let round = change.map_or(ROUND, |change| change.since(clock()).min(ROUND));
-            let _ = tokio::time::timeout(round, self.0.keeper.notified()).await;
+            let _ = tokio::time::timeout(round, self.0.janitor.notified()).await;
             let now = clock();
             let changed = change.is_some_and(|change| change <= now);
             if !changed {
@@ -52,9 +52,9 @@ impl Node {
 
     /// Looks for ways for what waits for one; for all that waits if contacts have changed.
     fn look_for_ways(&self, now: DtnTime, changed: bool) {
-        let due = self.agenda().due(now, changed);
+        let due = self.queue().due(now, changed);
         for keys in due.chunks(AT_ONCE) {
-            let peers = self.agenda().reroute(keys, now);
+            let peers = self.queue().reroute(keys, now);
             self.wake(&peers);
         }
     }
@@ -62,7 +62,8 @@ impl Node {
     /// Writes down what has gone and what is over. Blocks on the disk.
     pub(crate) fn tidy(&self, forget: bool) {
         let now = clock();
-        let done = std::mem::take(&mut *self.0.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let done =
+            std::mem::take(&mut *self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner));
         let mut changes: Vec<Change> = done.iter().map(|key| Change::Remove(*key)).collect();
         if forget {
             changes.push(Change::Forget(now));
@@ -71,12 +72,12 @@ impl Node {
             && let Err(error) = self.store().commit(changes)
         {
             tracing::error!("cannot take {} bundles out of the index, trying again: {error}", done.len());
-            self.0.done.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
+            self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
         }
-        if self.0.unfinished.swap(false, Ordering::Relaxed) {
+        if self.0.reassembly_pending.swap(false, Ordering::Relaxed) {
             self.finish_reassembly();
         }
-        let expired = self.agenda().expired(now);
+        let expired = self.queue().expired(now);
         if !expired.is_empty()
             && let Err(error) = self.give_up(&expired, ReasonCode::LifetimeExpired)
         {

@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How deep folders may lie in each other.
 const DEEPEST: usize = 16;
 /// Files of which it is known when they changed last; the rest has to wait.
-const MOST_FILES: usize = 10_000;
+const MAX_FILES: usize = 10_000;
 /// Bytes that are read at once.
 const PART: usize = 256 * 1024;
 /// How long a file that could not be sent is left alone.
@@ -31,11 +31,11 @@ const SENT: &str = ".bentpipe-sent";
 
 /// A folder that is watched.
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct Ingress {
     folder: PathBuf,
     settle: Duration,
     options: SendOptions,
-    seen: HashMap<PathBuf, Seen>,
+    seen: HashMap<PathBuf, FileState>,
 }
 
 /// A version of a file.
@@ -49,15 +49,15 @@ struct Version {
 
 /// A file as it was last.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct FileState {
     version: Version,
     since: Instant,
-    next: Next,
+    next: Action,
 }
 
 /// What is to be done with it when it has settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum Action {
     Send,
     SendAfter(Instant),
     /// It has been sent and cannot be removed: nothing.
@@ -71,7 +71,7 @@ pub(super) fn check(folder: &Path) -> Result<(), NodeError> {
     made.map_err(NodeError::system(format!("use the folder {}", folder.display())))
 }
 
-impl Inlet {
+impl Ingress {
     pub(super) fn new(folder: PathBuf, settle: Duration, options: SendOptions) -> Self {
         Self { folder, settle, options, seen: HashMap::new() }
     }
@@ -99,11 +99,11 @@ impl Inlet {
         let mut settled = Vec::new();
         for (path, version) in found {
             let seen = before.remove(&path).filter(|seen| seen.version == version);
-            let seen = seen.unwrap_or(Seen { version, since: now, next: Next::Send });
+            let seen = seen.unwrap_or(FileState { version, since: now, next: Action::Send });
             let is_next = match seen.next {
-                Next::Send => true,
-                Next::SendAfter(time) => time <= now,
-                Next::Leave => false,
+                Action::Send => true,
+                Action::SendAfter(time) => time <= now,
+                Action::Leave => false,
             };
             if is_next && now.duration_since(seen.since) >= self.settle {
                 settled.push(path.clone());
@@ -131,47 +131,47 @@ impl Inlet {
                          or the node starts anew",
                         path.display()
                     );
-                    Next::Leave
+                    Action::Leave
                 }
             },
             Err(error) => {
                 tracing::warn!("cannot send {}, trying again in {AFTER_FAILURE:?}: {error}", path.display());
-                Next::SendAfter(Instant::now() + AFTER_FAILURE)
+                Action::SendAfter(Instant::now() + AFTER_FAILURE)
             }
         };
-        self.seen.insert(path.to_owned(), Seen { next, ..seen });
+        self.seen.insert(path.to_owned(), FileState { next, ..seen });
         match sent {
-            Err(Trouble::Node(_)) => Err(()),
+            Err(SendError::Node(_)) => Err(()),
             _ => Ok(()),
         }
     }
 
     /// Makes a bundle of a file, and returns its name.
-    async fn send(&self, node: &Node, path: &Path, version: Version) -> Result<String, Trouble> {
+    async fn send(&self, node: &Node, path: &Path, version: Version) -> Result<String, SendError> {
         let name = path.strip_prefix(&self.folder).unwrap_or(path);
         let head = Envelope { target: target(name), server: None, fields: Vec::new() }.encode();
         let bundle = node.bundle(&self.options)?;
         let id = bundle.id.to_string();
         let mut file = block_in_place(|| open(path))?;
         if Version::of(&file.metadata()?) != version {
-            return Err(Trouble::Changed);
+            return Err(SendError::Changed);
         }
         let announced = version.len.saturating_add(head.len() as u64);
-        let mut reception = block_in_place(|| node.begin(bundle, Some(announced)))?;
-        reception.write(&head)?;
+        let mut receiver = block_in_place(|| node.begin(bundle, Some(announced)))?;
+        receiver.write(&head)?;
         let mut part = vec![0; PART];
         // Part by part, so that the node can end in between.
         loop {
             match block_in_place(|| file.read(&mut part))? {
                 0 => break,
-                bytes => block_in_place(|| reception.write(&part[..bytes]))?,
+                bytes => block_in_place(|| receiver.write(&part[..bytes]))?,
             }
             tokio::task::yield_now().await;
         }
         if Version::of(&file.metadata()?) != version {
-            return Err(Trouble::Changed);
+            return Err(SendError::Changed);
         }
-        block_in_place(|| reception.finish())?;
+        block_in_place(|| receiver.finish())?;
         Ok(id)
     }
 }
@@ -189,7 +189,7 @@ impl Version {
 
 /// Why a file was not sent.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum SendError {
     #[error(transparent)]
     File(#[from] io::Error),
     #[error(transparent)]
@@ -227,7 +227,7 @@ fn remove(path: &Path, version: Version) -> io::Result<()> {
 fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Version)>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MOST_FILES {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_FILES {
             continue;
         }
         // What a link leads to may be none of this folder's.
@@ -307,9 +307,9 @@ mod tests {
             reports: crate::bundle::ReportRequests::default(),
         };
         let settle = Duration::from_secs(2);
-        let mut inlet = Inlet::new(folder.path().to_owned(), settle, options);
+        let mut ingress = Ingress::new(folder.path().to_owned(), settle, options);
         let start = Instant::now();
-        let mut settled = |second: u64| inlet.settled(start + Duration::from_secs(second)).len();
+        let mut settled = |second: u64| ingress.settled(start + Duration::from_secs(second)).len();
         fs::write(&path, "1").unwrap();
         assert_eq!((settled(0), settled(1)), (0, 0));
         fs::write(&path, "12").unwrap();

@@ -8,33 +8,33 @@ use tokio::sync::Notify;
 use crate::{DtnTime, Eid};
 
 /// Places of which it is known what came out last.
-const MOST_PLACES: usize = 10_000;
+const MAX_PLACES: usize = 10_000;
 
 /// When a bundle was made, by its source's clock.
 type Age = (DtnTime, u64);
 
 /// What came out last, by source and place: clocks of different sources are not compared. It is forgotten when the node ends.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<HashMap<(Eid, String), Arc<Turn>>>);
+pub(super) struct DeliveryOrder(Mutex<HashMap<(Eid, String), Arc<OrderSlot>>>);
 
 /// A place. Who delivers there holds `newest`.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct OrderSlot {
     /// The latest that came out.
     pub(super) newest: tokio::sync::Mutex<Option<Age>>,
     /// Rings when one has.
     pub(super) delivered: Notify,
 }
 
-impl Turns {
+impl DeliveryOrder {
     /// The turn at a place.
-    pub(super) fn at(&self, source: &Eid, place: &str) -> Arc<Turn> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if turns.len() >= MOST_PLACES {
+    pub(super) fn at(&self, source: &Eid, place: &str) -> Arc<OrderSlot> {
+        let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if order.len() >= MAX_PLACES {
             // Where somebody waits or delivers it is still needed.
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            order.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        turns.entry((source.clone(), place.to_owned())).or_default().clone()
+        order.entry((source.clone(), place.to_owned())).or_default().clone()
     }
 }
 
@@ -44,12 +44,12 @@ mod tests {
 
     #[test]
     fn places_are_forgotten_only_where_nobody_waits() {
-        let (turns, source) = (Turns::default(), "dtn://a/".parse().unwrap());
-        let held = turns.at(&source, "held");
-        for place in 0..2 * MOST_PLACES {
-            turns.at(&source, &place.to_string());
+        let (order, source) = (DeliveryOrder::default(), "dtn://a/".parse().unwrap());
+        let held = order.at(&source, "held");
+        for place in 0..2 * MAX_PLACES {
+            order.at(&source, &place.to_string());
         }
-        assert!(turns.0.lock().unwrap().len() <= MOST_PLACES);
-        assert!(Arc::ptr_eq(&held, &turns.at(&source, "held")));
+        assert!(order.0.lock().unwrap().len() <= MAX_PLACES);
+        assert!(Arc::ptr_eq(&held, &order.at(&source, "held")));
     }
 }

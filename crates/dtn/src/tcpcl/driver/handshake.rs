@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::{LAST_WORDS, Reader, Shared, Writer, asked, until_over};
+use super::{CLOSE_TIMEOUT, Reader, Shared, Writer, shutdown_requested, until_over};
 use crate::tcpcl::message::CONTACT_LEN;
 use crate::tcpcl::session::Event;
 use crate::tcpcl::settings::{EndedBy, Role};
@@ -26,7 +26,7 @@ pub(super) async fn open(
     let opened = tokio::select! {
         opened = contact(shared, stream, role, tls, address) => opened,
         () = until_over(shared) => None,
-        () = asked(shutdown, false) => {
+        () = shutdown_requested(shutdown, false) => {
             shared.lock().terminate(shared.now());
             None
         }
@@ -71,7 +71,7 @@ async fn contact(
         return None;
     }
     if shared.is_over() {
-        let _ = tokio::time::timeout(LAST_WORDS, stream.shutdown()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
         return None;
     }
     let (Some(Event::StartTls), Tls::Offer(config) | Tls::Require(config)) = (event, tls) else {

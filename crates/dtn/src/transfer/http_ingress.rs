@@ -17,13 +17,13 @@ use tokio::task::{JoinSet, block_in_place};
 
 use crate::node::{Node, Refused, SendOptions};
 
-use super::door::Door;
-use super::envelope::{Envelope, LONGEST_HEAD};
+use super::envelope::{Envelope, MAX_HEAD};
+use super::pausable_listener::PausableListener;
 
 /// Connections at a time of one address; beyond them the listener closes, so that new ones which a rule hands over pass.
-const MOST_CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 /// With so many it opens again.
-const ROOM_AGAIN: usize = MOST_CONNECTIONS / 4 * 3;
+const ROOM_AGAIN: usize = MAX_CONNECTIONS / 4 * 3;
 /// How long a client may take for a request's head.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may send nothing of a body.
@@ -37,58 +37,61 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// An address where PUTs are taken.
 #[derive(Debug)]
-pub(super) struct Inlet {
-    door: Door,
-    desk: Desk,
+pub(super) struct Ingress {
+    listener: PausableListener,
+    context: ConnectionContext,
 }
 
 /// What each connection needs.
 #[derive(Debug, Clone)]
-struct Desk {
+struct ConnectionContext {
     node: Node,
     options: SendOptions,
     /// The listener's own.
     address: SocketAddr,
 }
 
-impl Inlet {
+impl Ingress {
     pub(super) fn new(node: Node, listener: StdListener, options: SendOptions) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        Ok(Self { door: Door::new(listener)?, desk: Desk { node, options, address } })
+        Ok(Self {
+            listener: PausableListener::new(listener)?,
+            context: ConnectionContext { node, options, address },
+        })
     }
 
     /// Takes PUTs for ever.
     pub(super) async fn listen(self) {
-        let Self { mut door, desk } = self;
+        let Self { mut listener, context } = self;
         let mut connections = JoinSet::new();
         loop {
             let count = connections.len();
-            let turned = match door.is_open() {
-                true if count >= MOST_CONNECTIONS => {
-                    tracing::warn!("{count} HTTP connections at {}: new ones are not taken", desk.address);
-                    door.close().map(|(closed, last)| {
+            let turned = match listener.is_open() {
+                true if count >= MAX_CONNECTIONS => {
+                    tracing::warn!("{count} HTTP connections at {}: new ones are not taken", context.address);
+                    listener.close().map(|(closed, last)| {
                         for (stream, client) in last {
-                            connections.spawn(desk.clone().serve(stream, client));
+                            connections.spawn(context.clone().serve(stream, client));
                         }
                         closed
                     })
                 }
                 false if count <= ROOM_AGAIN => {
-                    tracing::info!("HTTP connections at {} are taken again", desk.address);
-                    door.open()
+                    tracing::info!("HTTP connections at {} are taken again", context.address);
+                    listener.open()
                 }
-                _ => Ok(door),
+                _ => Ok(listener),
             };
-            door = match turned {
-                Ok(door) => door,
+            listener = match turned {
+                Ok(listener) => listener,
                 Err(error) => {
-                    return tracing::error!("no more HTTP connections at {}: {error}", desk.address);
+                    return tracing::error!("no more HTTP connections at {}: {error}", context.address);
                 }
             };
             tokio::select! {
-                accepted = door.accept() => match accepted {
+                accepted = listener.accept() => match accepted {
                     Ok((stream, client)) => {
-                        connections.spawn(desk.clone().serve(stream, client));
+                        connections.spawn(context.clone().serve(stream, client));
                     }
                     Err(error) => {
                         tracing::warn!("cannot accept an HTTP connection: {error}");
@@ -101,7 +104,7 @@ impl Inlet {
     }
 }
 
-impl Desk {
+impl ConnectionContext {
     async fn serve(self, stream: TcpStream, client: SocketAddr) {
         let Ok(local) = stream.local_addr() else { return };
         let server = self.server(local);
@@ -109,7 +112,7 @@ impl Desk {
         let served = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
-            .max_buf_size(LONGEST_HEAD * 4)
+            .max_buf_size(MAX_HEAD * 4)
             .serve_connection(TokioIo::new(stream), service_fn(answer))
             .await;
         if let Err(error) = served {
@@ -155,7 +158,7 @@ impl Desk {
         parts: &Parts,
         body: &mut Incoming,
     ) -> Result<String, (StatusCode, String)> {
-        if let Some(refusal) = cannot_travel(parts) {
+        if let Some(refusal) = unsupported(parts) {
             return Err(refusal);
         }
         let field = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -163,25 +166,25 @@ impl Desk {
         };
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let head = Envelope { target, server, fields: parts.headers.iter().map(field).collect() }.encode();
-        if head.len() > LONGEST_HEAD {
-            let text = format!("the request's head has more than {LONGEST_HEAD} bytes");
+        if head.len() > MAX_HEAD {
+            let text = format!("the request's head has more than {MAX_HEAD} bytes");
             return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
         }
         let bundle = self.node.bundle(&self.options).map_err(refused)?;
         let id = bundle.id.to_string();
         let announced = body.size_hint().exact().map(|len| len.saturating_add(head.len() as u64));
-        let mut reception = block_in_place(|| self.node.begin(bundle, announced)).map_err(refused)?;
-        block_in_place(|| reception.write(&head)).map_err(refused)?;
+        let mut receiver = block_in_place(|| self.node.begin(bundle, announced)).map_err(refused)?;
+        block_in_place(|| receiver.write(&head)).map_err(refused)?;
         while let Some(part) = part(body).await? {
-            block_in_place(|| reception.write(&part)).map_err(refused)?;
+            block_in_place(|| receiver.write(&part)).map_err(refused)?;
         }
-        block_in_place(|| reception.finish()).map_err(refused)?;
+        block_in_place(|| receiver.finish()).map_err(refused)?;
         Ok(id)
     }
 }
 
 /// What is no whole PUT.
-fn cannot_travel(parts: &Parts) -> Option<(StatusCode, String)> {
+fn unsupported(parts: &Parts) -> Option<(StatusCode, String)> {
     if parts.method != Method::PUT {
         let text = format!(
             "{} cannot travel as a bundle: the way to this server is store and forward, and only PUT can be answered \

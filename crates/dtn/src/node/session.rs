@@ -12,11 +12,11 @@ use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, fragment};
 use crate::store::{Change, Key, Purpose, Record, StoreError};
-use crate::tcpcl::{Host, Incoming, Outgoing, Refusal, Ticket};
+use crate::tcpcl::{BundleAgent, BundleHandle, Incoming, Outgoing, Refusal};
 
 use super::outgoing::Sending;
-use super::peers::Line;
-use super::reception::FromPeer;
+use super::peers::SessionHandle;
+use super::receiver::PeerReceiver;
 use super::{Node, clock};
 
 /// A peer without room is asked again after this time.
@@ -27,18 +27,18 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Fragments are not made shorter, bytes of payload: the smallest is mostly head, and a peer that takes less takes no bundles.
 const SHORTEST_FRAGMENT: u64 = 256;
 /// Pieces of one cut; what is still too long is cut again when it is its turn. Each takes memory as a bundle does.
-const MOST_PIECES: u64 = 4096;
+const MAX_PIECES: u64 = 4096;
 
 /// A session with one peer, as it sees the node.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct PeerSession {
     node: Node,
     address: SocketAddr,
     /// Who is there, and the session's place among those with it.
-    peer: OnceLock<(Eid, Arc<Line>)>,
+    peer: OnceLock<(Eid, Arc<SessionHandle>)>,
 }
 
-impl Visit {
+impl PeerSession {
     pub(crate) fn new(node: Node, address: SocketAddr) -> Self {
         Self { node, address, peer: OnceLock::new() }
     }
@@ -49,17 +49,17 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for PeerSession {
     fn drop(&mut self) {
-        if let Some((id, line)) = self.peer.get()
+        if let Some((id, handle)) = self.peer.get()
             && let Some(peer) = self.node.0.peers.get(id)
         {
-            peer.session_ended(line);
+            peer.session_ended(handle);
         }
     }
 }
 
-impl Host for Visit {
+impl BundleAgent for PeerSession {
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String> {
         let known = self.node.0.peers.get(peer).ok_or_else(|| {
             format!("{peer} is not in this node's configuration; add [[peers]] with id = \"{peer}\" if it shall be")
@@ -68,15 +68,15 @@ impl Host for Visit {
             Some(proven) if proven != peer => {
                 Err(format!("it says that it is {peer}, but its certificate is that of {proven}"))
             }
-            None if known.must_prove() => {
+            None if known.requires_tls() => {
                 Err(format!("{peer} has no encryption, which this node's configuration requires of it"))
             }
             _ => {
-                let line = known
-                    .session_began(self.address)
-                    .ok_or_else(|| format!("there are {} sessions with {peer} already", known.sessions()))?;
+                let handle = known.session_began(self.address).ok_or_else(|| {
+                    format!("there are {} sessions with {peer} already", known.session_count())
+                })?;
                 // A session introduces its peer once.
-                if self.peer.set((peer.clone(), line)).is_ok() {
+                if self.peer.set((peer.clone(), handle)).is_ok() {
                     self.node.0.counters.sessions.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(())
@@ -95,21 +95,21 @@ impl Host for Visit {
             );
             return Err(Refusal::NoResources);
         }
-        Ok(Box::new(FromPeer::new(self.node.clone(), peer.clone())))
+        Ok(Box::new(PeerReceiver::new(self.node.clone(), peer.clone())))
     }
 
     fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
         loop {
-            let (_, line) = self.peer.get()?;
-            if !self.node.0.peers.get(peer)?.sends_by(line) {
+            let (_, handle) = self.peer.get()?;
+            if !self.node.0.peers.get(peer)?.sends_by(handle) {
                 return None;
             }
             let record = {
-                let mut agenda = self.node.agenda();
-                if !agenda.is_open(peer, clock()) {
+                let mut queue = self.node.queue();
+                if !queue.is_open(peer, clock()) {
                     return None;
                 }
-                agenda.next_for(peer)?
+                queue.next_for(peer)?
             };
             let key = record.key;
             match self.node.prepare(peer, record, limit) {
@@ -117,7 +117,7 @@ impl Host for Visit {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!("cannot send a bundle to {peer}: {error}");
-                    self.node.agenda().postpone(key, clock().after(ROOM_AFTER));
+                    self.node.queue().postpone(key, clock().after(ROOM_AFTER));
                 }
             }
         }
@@ -125,23 +125,23 @@ impl Host for Visit {
 
     fn ready(&self, _peer: &Eid) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         match self.peer.get() {
-            Some((_, line)) => Box::pin(line.ready.notified()),
+            Some((_, handle)) => Box::pin(handle.ready.notified()),
             None => Box::pin(std::future::pending()),
         }
     }
 
-    fn outdated(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        let Some((_, line)) = self.peer.get() else { return Box::pin(std::future::pending()) };
-        let mut outdated = line.outdated.subscribe();
+    fn superseded(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        let Some((_, handle)) = self.peer.get() else { return Box::pin(std::future::pending()) };
+        let mut superseded = handle.superseded.subscribe();
         Box::pin(async move {
             // Its sender lives as long as this session.
-            let _ = outdated.wait_for(|outdated| *outdated).await;
+            let _ = superseded.wait_for(|superseded| *superseded).await;
         })
     }
 
-    fn sent(&self, peer: &Eid, ticket: Ticket) {
-        let Some(record) = self.node.agenda().remove(Key(ticket)) else { return };
-        self.node.is_done(record.key);
+    fn sent(&self, peer: &Eid, handle: BundleHandle) {
+        let Some(record) = self.node.queue().remove(Key(handle)) else { return };
+        self.node.remove_later(record.key);
         let counters = &self.node.0.counters;
         counters.sent.fetch_add(1, Ordering::Relaxed);
         counters.sent_bytes.fetch_add(record.bundle.payload_len, Ordering::Relaxed);
@@ -149,29 +149,29 @@ impl Host for Visit {
         self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NoInformation);
     }
 
-    fn refused(&self, peer: &Eid, ticket: Ticket, why: Refusal) {
-        let (key, now) = (Key(ticket), clock());
+    fn refused(&self, peer: &Eid, handle: BundleHandle, why: Refusal) {
+        let (key, now) = (Key(handle), clock());
         match why {
-            Refusal::Completed => return self.sent(peer, ticket),
-            Refusal::SessionTerminating => return self.returned(peer, ticket),
+            Refusal::Completed => return self.sent(peer, handle),
+            Refusal::SessionTerminating => return self.returned(peer, handle),
             // Not at once: who says nothing else would get the same for ever, as fast as the link is.
-            Refusal::Retransmit => self.node.agenda().postpone(key, now.after(AGAIN_AFTER)),
+            Refusal::Retransmit => self.node.queue().postpone(key, now.after(AGAIN_AFTER)),
             Refusal::NoResources => {
                 tracing::info!("{peer} has no room for a bundle; it is tried again in {ROOM_AFTER:?}");
-                self.node.agenda().postpone(key, now.after(ROOM_AFTER));
+                self.node.queue().postpone(key, now.after(ROOM_AFTER));
             }
             Refusal::NotAcceptable | Refusal::ExtensionFailure | Refusal::Other(_) => {
-                tracing::warn!("{peer} does not take bundle {ticket}: {why:?}");
-                let elsewhere = self.node.agenda().avoid(key, peer, now);
+                tracing::warn!("{peer} does not take bundle {handle}: {why:?}");
+                let elsewhere = self.node.queue().reroute_around(key, peer, now);
                 self.node.wake(elsewhere.iter());
             }
         }
-        self.node.0.keeper.notify_one();
+        self.node.0.janitor.notify_one();
     }
 
-    fn returned(&self, _peer: &Eid, ticket: Ticket) {
+    fn returned(&self, _peer: &Eid, handle: BundleHandle) {
         self.node.0.counters.broken_off.fetch_add(1, Ordering::Relaxed);
-        let again = self.node.agenda().put_back(Key(ticket), clock());
+        let again = self.node.queue().requeue(Key(handle), clock());
         self.node.wake(again.iter());
     }
 }
@@ -204,7 +204,7 @@ impl Node {
         // A fragment's head is a little longer than that of the whole: two more numbers of at most nine bytes.
         let of_transfer = limit.saturating_sub(blocks + 32);
         let of_contact =
-            self.agenda().fits(bundle, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
+            self.queue().fits(bundle, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
         let chosen = self.0.peers.get(peer).and_then(|peer| peer.settings.fragment_above);
         of_transfer.min(of_contact).min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
     }
@@ -233,7 +233,7 @@ impl Node {
                 record.bundle.id,
                 record.bundle.payload_len
             );
-            let elsewhere = self.agenda().avoid(record.key, peer, now);
+            let elsewhere = self.queue().reroute_around(record.key, peer, now);
             self.wake(elsewhere.iter());
             return Ok(());
         };
@@ -241,9 +241,9 @@ impl Node {
         changes.push(Change::Remove(record.key));
         self.store().commit(changes)?;
         let peers: Vec<Eid> = {
-            let mut agenda = self.agenda();
-            agenda.remove(record.key);
-            pieces.into_iter().filter_map(|piece| agenda.insert(piece, now)).collect()
+            let mut queue = self.queue();
+            queue.remove(record.key);
+            pieces.into_iter().filter_map(|piece| queue.insert(piece, now)).collect()
         };
         // Other contacts may be better for a part than this one was for the whole.
         self.wake(peers.iter().filter(|other| *other != peer));
@@ -252,5 +252,5 @@ impl Node {
 }
 
 fn pieces(len: u64, most: u64) -> Vec<Range<u64>> {
-    fragment::pieces(len, most.max(len.div_ceil(MOST_PIECES))).collect()
+    fragment::pieces(len, most.max(len.div_ceil(MAX_PIECES))).collect()
 }

@@ -12,11 +12,11 @@ use super::{Node, clock};
 
 /// Bytes of all blocks but payloads of the bundles in the store, which are in memory: those of 100,000 bundles are 20 MB, but a peer may
 /// send bundles that have 64 KiB each.
-const MOST_HEADS: u64 = 256 << 20;
+const MAX_HEADS: u64 = 256 << 20;
 
 /// A bundle of an application on its way into the store: what is dropped before [`finish`](Self::finish) was never there.
 #[derive(Debug)]
-pub struct Reception {
+pub struct Receiver {
     node: Node,
     bundle: Bundle,
     writer: PayloadWriter,
@@ -35,7 +35,7 @@ pub enum Refused {
     #[error("{0}")]
     Unusable(String),
     /// The blocks of all bundles in the store, which are in memory, are too many bytes.
-    #[error("the blocks of all bundles here would be {0} bytes and may be {MOST_HEADS}")]
+    #[error("the blocks of all bundles here would be {0} bytes and may be {MAX_HEADS}")]
     NoMemory(u64),
     /// The store does not take it.
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub enum Refused {
 }
 
 /// A bundle of another node on its way into the store.
-pub(crate) struct FromPeer {
+pub(crate) struct PeerReceiver {
     node: Node,
     peer: Eid,
     decoder: Decoder,
@@ -57,13 +57,13 @@ impl Node {
     ///
     /// # Errors
     /// The store has no room.
-    pub fn begin(&self, bundle: Bundle, announced: Option<u64>) -> Result<Reception, Refused> {
+    pub fn begin(&self, bundle: Bundle, announced: Option<u64>) -> Result<Receiver, Refused> {
         let writer = self.store().begin(announced)?;
-        Ok(Reception { node: self.clone(), bundle, writer })
+        Ok(Receiver { node: self.clone(), bundle, writer })
     }
 }
 
-impl Reception {
+impl Receiver {
     /// Takes the next bytes of payload. Blocks on the disk.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Reception {
     }
 }
 
-impl FromPeer {
+impl PeerReceiver {
     pub(crate) fn new(node: Node, peer: Eid) -> Self {
         Self { node, peer, decoder: Decoder::new(), bundle: None, writer: None, is_complete: false }
     }
@@ -116,9 +116,10 @@ impl FromPeer {
         if self.node.knows(&bundle.id) {
             return Err(Refused::Known);
         }
-        let heads = bundle.encoded_len().saturating_sub(bundle.payload_len) + self.node.agenda().heads();
-        if heads > MOST_HEADS {
-            return Err(Refused::NoMemory(heads));
+        let head_bytes =
+            bundle.encoded_len().saturating_sub(bundle.payload_len) + self.node.queue().head_bytes();
+        if head_bytes > MAX_HEADS {
+            return Err(Refused::NoMemory(head_bytes));
         }
         let now = clock();
         if bundle.expires(now) <= now {
@@ -172,7 +173,7 @@ impl FromPeer {
     }
 }
 
-impl Incoming for FromPeer {
+impl Incoming for PeerReceiver {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         self.take(bytes).map_err(|why| Self::refusal(&self.node, &self.peer, &why))
     }

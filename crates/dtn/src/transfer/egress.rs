@@ -11,26 +11,26 @@ use crate::node::{Node, clock};
 use crate::store::{PayloadReader, Record};
 use crate::{Eid, EidPattern};
 
-use super::envelope::{Envelope, NoTransfer};
-use super::turns::{Turn, Turns};
+use super::delivery_order::{DeliveryOrder, OrderSlot};
+use super::envelope::{Envelope, EnvelopeError};
 use super::undelivered::Undelivered;
 
 /// Transfers that one outlet tries at a time.
-const AT_A_TIME: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 /// Transfers that one outlet has in hand: those that it tries, and those that wait for another try. More stay in the store.
-const MOST_IN_HAND: usize = 4096;
+const MAX_PENDING: usize = 4096;
 /// The first wait after a failure; it doubles.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a transfer did not come out.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// It may work later.
-    ForNow(String),
+    Temporary(String),
     /// It never will.
-    ForGood(String),
+    Permanent(String),
 }
 
 /// A transfer whose head has been read.
@@ -46,7 +46,7 @@ pub(super) struct Transfer {
 }
 
 /// What takes transfers.
-pub(super) trait Outlet: Send + Sync + 'static {
+pub(super) trait Egress: Send + Sync + 'static {
     /// Where a transfer goes, so that of two to the same place the later one remains.
     fn place(&self, envelope: &Envelope) -> Result<String, Failure>;
 
@@ -55,36 +55,37 @@ pub(super) trait Outlet: Send + Sync + 'static {
 }
 
 /// What becomes of a transfer that is over.
-enum End {
+enum Outcome {
     Delivered,
     /// A later one to the same place has come out before it.
     Superseded,
 }
 
 /// What all deliveries of an outlet share.
-struct Office<O> {
+struct DeliveryContext<O> {
     node: Node,
     from: EidPattern,
     undelivered: Undelivered,
     attempts: Semaphore,
-    turns: Turns,
-    outlet: O,
+    order: DeliveryOrder,
+    egress: O,
 }
 
 /// Delivers what comes for an endpoint, for ever.
-pub(super) async fn serve<O: Outlet>(
+pub(super) async fn serve<O: Egress>(
     node: Node,
     endpoint: Eid,
     from: EidPattern,
     undelivered: Undelivered,
-    outlet: O,
+    egress: O,
 ) {
-    let (attempts, turns) = (Semaphore::new(AT_A_TIME), Turns::default());
-    let office = Arc::new(Office { node: node.clone(), from, undelivered, attempts, turns, outlet });
-    let hands = Arc::new(Semaphore::new(MOST_IN_HAND));
+    let (attempts, order) = (Semaphore::new(MAX_ATTEMPTS), DeliveryOrder::default());
+    let context =
+        Arc::new(DeliveryContext { node: node.clone(), from, undelivered, attempts, order, egress });
+    let pending = Arc::new(Semaphore::new(MAX_PENDING));
     let mut deliveries = JoinSet::new();
     loop {
-        let Ok(hand) = hands.clone().acquire_owned().await else { return };
+        let Ok(permit) = pending.clone().acquire_owned().await else { return };
         let record = loop {
             let arrival = node.arrival();
             if let Some(record) = node.next_delivery(&endpoint) {
@@ -93,17 +94,17 @@ pub(super) async fn serve<O: Outlet>(
             arrival.await;
         };
         while deliveries.try_join_next().is_some() {}
-        let office = office.clone();
+        let context = context.clone();
         deliveries.spawn(async move {
-            office.see_through(&record).await;
-            drop(hand);
+            context.run(&record).await;
+            drop(permit);
         });
     }
 }
 
-impl<O: Outlet> Office<O> {
+impl<O: Egress> DeliveryContext<O> {
     /// Tries until there is an end to it.
-    async fn see_through(&self, record: &Record) {
+    async fn run(&self, record: &Record) {
         let id = &record.bundle.id;
         if !self.from.matches(&id.source) {
             let why = format!("this outlet takes nothing from {}; its key from says from whom", id.source);
@@ -111,75 +112,75 @@ impl<O: Outlet> Office<O> {
         }
         // Held, the payload can be read even when the bundle's time is over.
         let _held = self.node.store().read(&record.payload);
-        let (mut wait, mut turn, mut said) = (FIRST_WAIT, None, String::new());
+        let (mut wait, mut slot, mut said) = (FIRST_WAIT, None, String::new());
         loop {
-            let trouble = match self.attempt(record, &mut turn).await {
+            let error = match self.attempt(record, &mut slot).await {
                 Ok(end) => return self.acknowledge(record, &end).await,
-                Err(Failure::ForGood(why)) => match self.put_aside(record, &why) {
+                Err(Failure::Permanent(why)) => match self.keep_undelivered(record, &why) {
                     Ok(()) => return self.give_up(record, &why, ReasonCode::DestinationUnavailable),
                     Err(error) => format!("{why}; it stays in the store: {error}"),
                 },
-                Err(Failure::ForNow(why)) => why,
+                Err(Failure::Temporary(why)) => why,
             };
             let left = record.expires.since(clock());
             if left.is_zero() {
-                return self.expire(record, &trouble);
+                return self.expire(record, &error);
             }
             // Once is enough: an outage of a server may be long.
-            if trouble != said {
-                tracing::warn!("{id} does not come out yet, trying again and again: {trouble}");
-                said = trouble;
+            if error != said {
+                tracing::warn!("{id} does not come out yet, trying again and again: {error}");
+                said = error;
             }
-            pause(wait.min(left), turn.as_deref()).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            pause(wait.min(left), slot.as_deref()).await;
+            wait = (wait * 2).min(MAX_WAIT);
         }
     }
 
     /// Writes down that it is over, however long the disk takes: until then it is in the store, and comes out twice if the node ends.
-    async fn acknowledge(&self, record: &Record, end: &End) {
+    async fn acknowledge(&self, record: &Record, end: &Outcome) {
         let mut wait = FIRST_WAIT;
         while let Err(error) = block_in_place(|| self.node.acknowledge(record.key)) {
             let id = &record.bundle.id;
             tracing::error!("{id} has come out, but the store cannot write that down, trying again: {error}");
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            wait = (wait * 2).min(MAX_WAIT);
         }
-        log_end(record, end);
+        log_outcome(record, end);
     }
 
-    async fn attempt(&self, record: &Record, turn: &mut Option<Arc<Turn>>) -> Result<End, Failure> {
+    async fn attempt(&self, record: &Record, slot: &mut Option<Arc<OrderSlot>>) -> Result<Outcome, Failure> {
         let Ok(_attempt) = self.attempts.acquire().await else {
-            return Err(Failure::ForNow("the node ends".into()));
+            return Err(Failure::Temporary("the node ends".into()));
         };
         let mut body = self.node.store().read(&record.payload);
         let (envelope, head) = block_in_place(|| Envelope::read(&mut body)).map_err(|error| match error {
-            NoTransfer::Read(_) => Failure::ForNow(error.to_string()),
-            NoTransfer::NotAPut(_) => Failure::ForGood(error.to_string()),
+            EnvelopeError::Read(_) => Failure::Temporary(error.to_string()),
+            EnvelopeError::NotAPut(_) => Failure::Permanent(error.to_string()),
         })?;
         let id = &record.bundle.id;
-        let turn = turn.insert(self.turns.at(&id.source, &self.outlet.place(&envelope)?));
-        let mut newest = turn.newest.lock().await;
+        let slot = slot.insert(self.order.at(&id.source, &self.egress.place(&envelope)?));
+        let mut newest = slot.newest.lock().await;
         let age = (id.created, id.sequence);
         if newest.is_some_and(|newest| newest > age) {
-            return Ok(End::Superseded);
+            return Ok(Outcome::Superseded);
         }
         let len = record.bundle.payload_len.saturating_sub(head as u64);
-        self.outlet.deliver(Transfer { key: record.key.0, envelope, body, len }).await?;
+        self.egress.deliver(Transfer { key: record.key.0, envelope, body, len }).await?;
         *newest = Some(age);
-        turn.delivered.notify_waiters();
-        Ok(End::Delivered)
+        slot.delivered.notify_waiters();
+        Ok(Outcome::Delivered)
     }
 
-    fn put_aside(&self, record: &Record, why: &str) -> Result<(), String> {
+    fn keep_undelivered(&self, record: &Record, why: &str) -> Result<(), String> {
         let mut payload = self.node.store().read(&record.payload);
         let path = block_in_place(|| self.undelivered.keep(record, &mut payload))?;
         tracing::error!("{} cannot come out: {why}; it is kept as {}", record.bundle.id, path.display());
         Ok(())
     }
 
-    fn expire(&self, record: &Record, trouble: &str) {
-        let why = format!("its time is over, and {trouble}");
-        if let Err(error) = self.put_aside(record, &why) {
+    fn expire(&self, record: &Record, error: &str) {
+        let why = format!("its time is over, and {error}");
+        if let Err(error) = self.keep_undelivered(record, &why) {
             tracing::error!("{} is lost: {why}; {error}", record.bundle.id);
         }
         self.give_up(record, &why, ReasonCode::LifetimeExpired);
@@ -194,20 +195,20 @@ impl<O: Outlet> Office<O> {
 }
 
 /// Waits, but no longer than until another transfer has come out at the same place.
-async fn pause(wait: Duration, turn: Option<&Turn>) {
+async fn pause(wait: Duration, slot: Option<&OrderSlot>) {
     let other = async {
-        match turn {
-            Some(turn) => turn.delivered.notified().await,
+        match slot {
+            Some(slot) => slot.delivered.notified().await,
             None => std::future::pending().await,
         }
     };
     let _ = tokio::time::timeout(wait, other).await;
 }
 
-fn log_end(record: &Record, end: &End) {
+fn log_outcome(record: &Record, end: &Outcome) {
     let id = &record.bundle.id;
     match end {
-        End::Delivered => tracing::info!("{id} has come out"),
-        End::Superseded => tracing::info!("{id} is not needed any more: a later one has come out there"),
+        Outcome::Delivered => tracing::info!("{id} has come out"),
+        Outcome::Superseded => tracing::info!("{id} is not needed any more: a later one has come out there"),
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Bounds {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct StoreState {
     bounds: Bounds,
     files: HashMap<u64, Entry>,
     /// Those of `files` that are rows of the index.
@@ -67,7 +67,7 @@ struct Entry {
     memory: Option<Arc<[u8]>>,
 }
 
-impl Ledger {
+impl StoreState {
     pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -124,10 +124,9 @@ impl Ledger {
             let limit = Limit::Quota { quota: ByteCount::new(quota), taken: ByteCount::new(taken) };
             return Err((Wanted::Bytes(bytes), limit));
         }
-        let spoken_for = keep_free.saturating_add(self.reserved - self.written);
-        if spoken_for.saturating_add(bytes) > free {
-            let limit =
-                Limit::FileSystem { free: ByteCount::new(free), spoken_for: ByteCount::new(spoken_for) };
+        let reserved = keep_free.saturating_add(self.reserved - self.written);
+        if reserved.saturating_add(bytes) > free {
+            let limit = Limit::FileSystem { free: ByteCount::new(free), reserved: ByteCount::new(reserved) };
             return Err((Wanted::Bytes(bytes), limit));
         }
         self.reserved += bytes;
@@ -213,7 +212,7 @@ impl Ledger {
         std::mem::take(&mut self.dead_rows)
     }
 
-    pub(crate) fn give_back_dead_rows(&mut self, rows: Vec<u64>) {
+    pub(crate) fn return_dead_rows(&mut self, rows: Vec<u64>) {
         self.dead_rows.extend(rows);
     }
 
@@ -233,7 +232,7 @@ impl Ledger {
                         }
                     }
                 }
-                Effect::Gone { name, payload } => self.let_go(name, payload),
+                Effect::Gone { name, payload } => self.unreference(name, payload),
                 Effect::Seen { name, until } => {
                     let end = self.seen.entry(self.hasher.hash_one(name.as_slice())).or_default();
                     *end = (*end).max(*until);
@@ -253,7 +252,7 @@ impl Ledger {
         gone.flat_map(|payload| self.sweep(payload)).collect()
     }
 
-    fn let_go(&mut self, name: &[u8], payload: &Payload) {
+    fn unreference(&mut self, name: &[u8], payload: &Payload) {
         self.bundles -= 1;
         let hash = self.hasher.hash_one(name);
         if let Some(count) = self.names.get_mut(&hash) {
@@ -284,7 +283,7 @@ impl Ledger {
 
     /// Drops those of a payload's files that nobody needs, and returns those that are files.
     fn sweep(&mut self, payload: &Payload) -> Vec<u64> {
-        let mut doomed = Vec::new();
+        let mut unreferenced = Vec::new();
         for extent in &payload.0 {
             let Some(entry) = self.files.get(&extent.file) else { continue };
             if entry.refs > 0 || entry.pins > 0 || entry.fresh {
@@ -293,12 +292,12 @@ impl Ledger {
             self.bytes -= entry.len;
             self.files.remove(&extent.file);
             if extent.file < FIRST_ROW {
-                doomed.push(extent.file);
+                unreferenced.push(extent.file);
             } else {
                 self.rows -= 1;
                 self.dead_rows.push(extent.file);
             }
         }
-        doomed
+        unreferenced
     }
 }

@@ -1,0 +1,114 @@
+//! `[[inlets]]` and `[[outlets]]`: where HTTP PUTs and files enter and leave the network of bundle nodes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bentpipe_legs::Network;
+use bentpipe_units::Span;
+use serde::{Deserialize, Deserializer};
+
+use crate::{Eid, EidPattern};
+
+/// `[[inlets]]`: where transfers come in.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum IngressSettings {
+    /// HTTP PUTs.
+    Http {
+        /// The address where they are taken, or a list of addresses. With a loopback address it takes connections that a rule of the
+        /// proxy hands over (`action = "bundle"`), too: it is transparent.
+        #[serde(deserialize_with = "one_or_more")]
+        address: Vec<SocketAddr>,
+        /// Who gets them.
+        to: Eid,
+        /// How long they are of use; by default what the node says.
+        lifetime: Option<Span>,
+    },
+    /// Files of a folder, which leave it when the node has them.
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Who gets them.
+        to: Eid,
+        /// How long they are of use; by default what the node says.
+        lifetime: Option<Span>,
+        /// A file that has not changed for this long is complete.
+        #[serde(default = "default_settle")]
+        settle: Span,
+    },
+}
+
+/// `[[outlets]]`: where transfers come out.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum EgressSettings {
+    /// HTTP PUTs, to the server that the PUT was meant for, or to one that is said here.
+    Http {
+        /// The service that they come for.
+        service: String,
+        /// Whose; others' are given up.
+        from: EidPattern,
+        /// The server that gets all of them.
+        server: Option<SocketAddr>,
+        /// Without `server`: the networks of servers that they may go to. `0.0.0.0/0` and `::/0` do not comprise addresses of this host
+        /// alone or of the local wire; they have to be said.
+        #[serde(default)]
+        to: Vec<Network>,
+        /// Where those are kept that the server refuses for good; by default the folder `undelivered` in the node's store.
+        undelivered: Option<PathBuf>,
+    },
+    /// Files of a folder.
+    Folder {
+        /// The service that they come for.
+        service: String,
+        /// Whose; others' are given up.
+        from: EidPattern,
+        /// The folder.
+        folder: PathBuf,
+        /// Where those are kept that can be no file there; by default the folder `undelivered` in the node's store.
+        undelivered: Option<PathBuf>,
+    },
+}
+
+impl EgressSettings {
+    /// Why it cannot be as it is written, if so.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let Self::Http { service, server, to, .. } = self else { return None };
+        match (server, to.is_empty()) {
+            (None, true) => Some(format!(
+                "the HTTP outlet of service \"{service}\" does not say where PUTs may go: write server = \"ADDRESS:PORT\", or \
+                 to = [\"10.2.0.0/16\"], the networks of servers that they may name themselves"
+            )),
+            (Some(_), false) => Some(format!(
+                "the HTTP outlet of service \"{service}\" has server and to: with server all PUTs go there, so leave to out"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// An address, or a list of them that is not empty.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        One(String),
+        More(Vec<String>),
+    }
+    let wanted = "write address = \"127.0.0.1:7690\", or address = [\"127.0.0.1:7690\", \"[::1]:7690\"]";
+    let written = match Written::deserialize(deserializer) {
+        Ok(Written::One(text)) => vec![text],
+        Ok(Written::More(list)) if !list.is_empty() => list,
+        _ => return Err(serde::de::Error::custom(format!("no address: {wanted}"))),
+    };
+    let parse = |text: &String| {
+        text.parse()
+            .map_err(|_| serde::de::Error::custom(format!("{text:?} is no address with a port; {wanted}")))
+    };
+    written.iter().map(parse).collect()
+}
+
+fn default_settle() -> Span {
+    Span(Duration::from_secs(2))
+}

@@ -1,0 +1,193 @@
+//! A node as a process: it prepares sockets while it has privileges, then starts all tasks, and stops them again.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bentpipe_kernel::privileges::Account;
+use bentpipe_legs::{Legs, RateController};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::app;
+use crate::config::{IngressSettings, Listen, NodeConfig};
+use crate::node::{Node, NodeError};
+use crate::store::{Store, StoreConfig};
+use crate::tcpcl::TlsConfig;
+use crate::tcpcl::identity::{self, Identity, IdentityError};
+use crate::transfer;
+
+mod sessions;
+mod sockets;
+
+use sessions::{SessionContext, find_leg};
+
+/// How long a stopping node waits for its sessions to finish their transfers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A node for which everything is done that needs privileges.
+#[derive(Debug)]
+pub struct Prepared {
+    config: NodeConfig,
+    legs: Arc<Legs>,
+    listeners: Vec<(StdListener, Option<String>)>,
+    /// Of the HTTP inlets, in the order of the configuration.
+    http_listeners: Vec<StdListener>,
+    applications: StdUnixListener,
+    tls: Option<Arc<TlsConfig>>,
+}
+
+/// A running node. Dropping it ends it at once, as if it were killed; [`stop`](Self::stop) lets sessions finish.
+#[derive(Debug)]
+pub struct Running {
+    node: Node,
+    addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
+    stop: watch::Sender<bool>,
+    sessions: JoinSet<()>,
+    services: JoinSet<()>,
+    socket: PathBuf,
+    _rate_controller: Option<RateController>,
+}
+
+impl Prepared {
+    /// Prepares the legs, reads the keys, binds the ports, and makes the folders, which belong to `account` if one
+    /// is given.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn new(config: NodeConfig, account: Option<&Account>) -> Result<Self, NodeError> {
+        let legs = Arc::new(Legs::prepare(&config.legs, &config.terrestrial));
+        let tls = load_tls(&config)?;
+        sockets::make_folder(&config.node.store, account)?;
+        if let Some(folder) = config.node.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            sockets::make_folder(folder, account)?;
+        }
+        let bind = |Listen { address, leg }: &Listen| {
+            let listener = sockets::bind(*address, find_leg(&legs, leg.as_deref()))
+                .map_err(NodeError::system(format!("listen at {address}")))?;
+            Ok((listener, leg.clone()))
+        };
+        let listeners = config.listen.iter().map(bind).collect::<Result<_, NodeError>>()?;
+        let http_addresses = config.inlets.iter().flat_map(|ingress| match ingress {
+            IngressSettings::Http { address, .. } => address.as_slice(),
+            IngressSettings::Folder { .. } => &[],
+        });
+        let bind = |address: &SocketAddr| {
+            sockets::bind_transparent(*address)
+                .map_err(NodeError::system(format!("listen for HTTP PUTs at {address}")))
+        };
+        let http_listeners = http_addresses.map(bind).collect::<Result<_, NodeError>>()?;
+        let applications = sockets::bind_unix(&config.node.socket, account)?;
+        Ok(Self { config, legs, listeners, http_listeners, applications, tls })
+    }
+
+    /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime with
+    /// several threads.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub async fn start(self) -> Result<Running, NodeError> {
+        let Self { config, legs, listeners, http_listeners, applications, tls } = self;
+        let rate_controller = legs.share()?;
+        let (store, records) = Store::open(StoreConfig {
+            folder: config.node.store.clone(),
+            quota: config.node.quota,
+            max_bundles: config.node.max_bundles,
+            keep_free: config.node.keep_free,
+        })?;
+        if !records.is_empty() {
+            tracing::info!("{} bundles in the store", records.len());
+        }
+        let node = Node::new(&config, store, records);
+        for peer in node.peers() {
+            peer.set_requires_tls(peer.settings.is_encrypted(config.node.certificate.is_some()));
+        }
+        let (stop, stopped) = watch::channel(false);
+        let context = SessionContext { node: node.clone(), legs, tls, stop: stopped };
+        let mut services = JoinSet::new();
+        let mut sessions = JoinSet::new();
+        let mut addresses = Vec::new();
+        for (listener, leg) in listeners {
+            let listener = TcpListener::from_std(listener).map_err(NodeError::system("listen".into()))?;
+            let address = listener.local_addr().map_err(NodeError::system("listen".into()))?;
+            tracing::info!("listening at {address}");
+            addresses.push(address);
+            sessions.spawn(context.clone().listen(listener, leg));
+        }
+        let applications = UnixListener::from_std(applications)
+            .map_err(NodeError::system("listen for applications".into()))?;
+        services.spawn(serve_applications(node.clone(), applications));
+        let http_addresses = http_listeners.iter().map(StdListener::local_addr).collect::<Result<_, _>>();
+        let http_addresses = http_addresses.map_err(NodeError::system("listen for HTTP PUTs".into()))?;
+        transfer::start(&node, &config, http_listeners, &mut services).await?;
+        services.spawn(node.clone().run_janitor());
+        for peer in node.peers() {
+            sessions.spawn(context.clone().connect(peer.settings.id.clone()));
+        }
+        Ok(Running {
+            node,
+            addresses,
+            http_addresses,
+            stop,
+            sessions,
+            services,
+            socket: config.node.socket,
+            _rate_controller: rate_controller,
+        })
+    }
+}
+
+impl Running {
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The addresses of its TCPCL listeners, in the order of the configuration.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The addresses where it accepts HTTP PUTs, in the order of the configuration.
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        &self.http_addresses
+    }
+
+    /// Gives sessions a moment to finish their transfers, and stops the node.
+    pub async fn stop(mut self) {
+        let _ = self.stop.send(true);
+        let all = async { while self.sessions.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, all).await;
+        self.sessions.shutdown().await;
+        self.services.shutdown().await;
+        let node = self.node.clone();
+        let _ = tokio::task::spawn_blocking(move || node.tidy(false)).await;
+        // A socket without a listener would mislead clients.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Serves applications until the task is cancelled.
+async fn serve_applications(node: Node, listener: UnixListener) {
+    if let Err(error) = axum::serve(listener, app::router(node)).await {
+        tracing::error!("the interface for applications has stopped: {error}");
+    }
+}
+
+fn load_tls(config: &NodeConfig) -> Result<Option<Arc<TlsConfig>>, IdentityError> {
+    let (Some(certificate), Some(key)) = (&config.node.certificate, &config.node.key) else {
+        return Ok(None);
+    };
+    let identity = Identity::load(certificate, key)?;
+    let mut pinned = Vec::new();
+    for peer in &config.peers {
+        if let Some(certificate) = &peer.certificate {
+            pinned.push((peer.id.clone(), identity::load_certificate(certificate)?));
+        }
+    }
+    Ok(Some(Arc::new(TlsConfig::new(identity, pinned)?)))
+}

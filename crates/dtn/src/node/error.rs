@@ -1,0 +1,53 @@
+//! Why a node cannot start.
+
+use std::io;
+use std::path::PathBuf;
+
+use bentpipe_legs::RateControllerError;
+
+use crate::config::ConfigError;
+use crate::store::StoreError;
+use crate::tcpcl::identity::IdentityError;
+
+/// Why a node could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration contradicts itself.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Certificates or keys cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The rate controller cannot start.
+    #[error(transparent)]
+    RateController(#[from] RateControllerError),
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was attempted.
+        action: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// This node cannot have the service of an outlet.
+    #[error("an outlet: {reason}")]
+    Outlet {
+        /// Why.
+        reason: String,
+    },
+    /// Another node listens at the socket.
+    #[error("another node answers at {socket}; give each node its own node.socket")]
+    SocketTaken {
+        /// The socket.
+        socket: PathBuf,
+    },
+}
+
+impl NodeError {
+    pub(crate) fn system(action: String) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::System { action, source }
+    }
+}
