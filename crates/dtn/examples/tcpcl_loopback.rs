@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use bentpipe_dtn::Eid;
 use bentpipe_dtn::tcpcl::{
-    BundleHandle, Host, Incoming, Outgoing, Refusal, Role, SessionSettings, Tls, TlsConfig, identity, run,
+    BundleAgent, BundleHandle, Incoming, Outgoing, Refusal, Role, SessionSettings, Tls, TlsConfig, identity,
+    run,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
