@@ -1,7 +1,7 @@
 //! What an event costs: full SACK TCP over one link, with flights from 1 MB to 60 MB, clean and lossy, and the dumbbell
 //! of six flows.
 
-#[path = "../tests/world/scene.rs"]
+#[path = "../tests/integration/world/scene.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod scene;
 

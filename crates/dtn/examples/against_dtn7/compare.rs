@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bentpipe_dtn::app::{Client, Reading};
 
 use crate::interop::payload;
-use crate::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
-use crate::web::{Web, WebSocket};
+use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
+use super::web::{Web, WebSocket};
 
 /// Applications that send, and as many that receive, at a time.
 const AT_ONCE: usize = 4;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
-use crate::web::WebSocket;
+use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
+use super::web::WebSocket;
 
 /// The payloads, bytes.
 pub(crate) const SIZES: [usize; 4] = [1, 64 << 10, 1_000_000, 10_000_000];

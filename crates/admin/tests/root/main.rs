@@ -1,0 +1,3 @@
+//! Tests that need root: network namespaces, eBPF, interception.
+
+mod owner;

@@ -1,0 +1,152 @@
+//! `bentpipe lab` as users meet it: the list, the document and files of an experiment, and what it refuses before it runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::common::{
+    assert_failure_on_a_full_disk, assert_misuse, assert_numbers, assert_success_without_reader,
+    assert_texts, bentpipe, command, document, refusal, success,
+};
+use serde_json::Value;
+
+/// An experiment that takes no time, and one that depends on the seed.
+const QUICK: &str = "radius07-reach";
+const RANDOM: &str = "pepsal-fairness";
+
+#[test]
+fn the_list_has_the_published_experiments() {
+    let document = document(&["lab", "list", "--json"]);
+    let experiments = document["experiments"].as_array().unwrap();
+    let text = success(&bentpipe(&["lab", "list"]));
+    for experiment in experiments {
+        assert_texts(experiment, &["name", "title", "source"]);
+        assert_numbers(experiment, &["seeds"]);
+        assert!(text.contains(experiment["name"].as_str().unwrap()), "{text}");
+    }
+    for name in ["psats09-fig4", "psats09-fig5", "pepsal-both", QUICK, RANDOM] {
+        assert!(experiments.iter().any(|experiment| experiment["name"] == name), "{name}");
+    }
+}
+
+fn assert_is_an_experiment(document: &Value) {
+    assert_texts(document, &["name", "world", "source"]);
+    assert_eq!((&document["world"], &document["seeds"]), (&"sim".into(), &2.into()));
+    let verdicts = document["verdicts"].as_array().unwrap();
+    assert!(!verdicts.is_empty());
+    for verdict in verdicts {
+        assert_texts(verdict, &["claim", "observed"]);
+        assert!(verdict["agrees"].is_boolean(), "{verdict}");
+    }
+    for (kind, beginning) in [("figures", "<svg"), ("tables", "")] {
+        let files = document[kind].as_array().unwrap();
+        assert!(!files.is_empty(), "{kind}");
+        for path in files {
+            let text = fs::read_to_string(path.as_str().unwrap()).unwrap();
+            assert!(text.starts_with(beginning) && text.lines().count() > 2, "{path}");
+        }
+    }
+}
+
+#[test]
+fn one_experiment_is_the_promised_document_and_several_are_a_list_of_them() {
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("deep/er");
+    let out = out.to_str().unwrap();
+    let run = |names: &[&str]| {
+        document(&[&["lab", "run", "--json", "--on", "sim", "--seeds", "2", "--out", out], names].concat())
+    };
+    assert_is_an_experiment(&run(&[QUICK]));
+    let several = run(&[QUICK, RANDOM, QUICK]);
+    let several = several["experiments"].as_array().unwrap();
+    several.iter().for_each(assert_is_an_experiment);
+    let names: Vec<_> = several.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
+    assert_eq!(names, [QUICK, RANDOM], "each once, in the order of the arguments");
+}
+
+/// What an experiment prints and writes, with this many threads.
+fn outcome(threads: &str) -> (String, BTreeMap<String, Vec<u8>>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(&["lab", "run", RANDOM, "--seeds", "2", "--seed", "5", "--out", "out"]);
+    let output = command.current_dir(&folder).env("RAYON_NUM_THREADS", threads).output().unwrap();
+    (success(&output), files_of(&folder.path().join("out")))
+}
+
+fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
+}
+
+#[test]
+fn the_same_command_prints_and_writes_the_same_bytes_on_any_number_of_threads() {
+    let first = outcome("1");
+    let names: Vec<&str> = first.1.keys().map(String::as_str).collect();
+    assert_eq!(names, ["pepsal-fairness.csv", "pepsal-fairness.md", "pepsal-fairness.svg"]);
+    assert_eq!(outcome("1"), first);
+    assert_eq!(outcome("3"), first);
+}
+
+#[test]
+fn an_unknown_experiment_is_answered_with_all_before_any_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    for names in [&["psats09-fig6"][..], &[QUICK, "psats09-fig6"], &["all", "psats09-fig6"], &[""], &["../x"]]
+    {
+        let output = bentpipe(&[&["lab", "run", "--out", out.to_str().unwrap()], names].concat());
+        refusal(&output, &[names[names.len() - 1], "psats09-fig4", "radius07-step"]);
+        assert!(!out.exists(), "{names:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_takes_no_files_is_refused_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("taken");
+    fs::write(&taken, "a file").unwrap();
+    for out in ["/dev/null/out", "/proc/out", taken.to_str().unwrap()] {
+        refusal(
+            &bentpipe(&["lab", "run", "all", "--out", out]),
+            &["cannot write to the folder", out, "--out"],
+        );
+    }
+    assert_eq!(fs::read_to_string(taken).unwrap(), "a file");
+}
+
+#[test]
+fn seeds_beyond_the_last_one_are_refused() {
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().to_str().unwrap();
+    let output =
+        bentpipe(&["lab", "run", QUICK, "--seed", "18446744073709551615", "--seeds", "2", "--out", out]);
+    refusal(&output, &["18446744073709551615", "--seed 18446744073709551613"]);
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_misuse() {
+    assert_misuse(&["lab", "run"], &["NAME"]);
+    assert_misuse(&["lab", "run", QUICK, "--seeds", "0"], &["--seeds", "1..=10000"]);
+    assert_misuse(&["lab", "run", QUICK, "--seeds", "-3"], &["--seeds", "-3"]);
+    assert_misuse(&["lab", "run", QUICK, "--on", "moon"], &["--on", "sim"]);
+    assert_misuse(&["lab", "list", QUICK], &[QUICK]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_but_a_full_disk_is() {
+    let out = tempfile::tempdir().unwrap();
+    let run = ["lab", "run", QUICK, "--seeds", "1", "--out", out.path().to_str().unwrap()];
+    assert_success_without_reader(&["lab", "list"]);
+    assert_success_without_reader(&run);
+    assert_failure_on_a_full_disk(&["lab", "list"]);
+    assert_failure_on_a_full_disk(&run);
+}
+
+#[test]
+fn the_kernel_is_for_experiments_that_have_a_form_for_it() {
+    let document = document(&["lab", "list", "--json"]);
+    let worlds = |name: &str| {
+        let found = document["experiments"].as_array().unwrap().iter().find(|found| found["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}"))["worlds"].clone()
+    };
+    assert_eq!(worlds(QUICK), serde_json::json!(["sim"]));
+    assert_eq!(worlds("lossy-link"), serde_json::json!(["sim", "kernel"]));
+}

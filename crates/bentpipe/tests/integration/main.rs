@@ -1,0 +1,15 @@
+//! The program as its users run it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod daemon_commands;
+mod demo_cli;
+mod doctor_cli;
+mod dtn_commands;
+mod interop_dtn7;
+mod lab_cli;
+mod manual_cli;
+mod radius_cli;
+mod sim_cli;

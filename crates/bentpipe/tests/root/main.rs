@@ -1,0 +1,11 @@
+//! Tests that need root: network namespaces, eBPF, interception.
+
+#[path = "../operated/mod.rs"]
+mod operated;
+
+mod bundle_transfer;
+mod cli;
+mod doctor_fix;
+mod dtn;
+mod live_page;
+mod upgrade;

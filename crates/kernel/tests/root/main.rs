@@ -1,0 +1,13 @@
+//! Tests that need root: network namespaces, eBPF, interception.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod explicit;
+mod hybla;
+mod nftables;
+mod route;
+mod router;
+mod router_device;
+mod tun;
+mod xcp;

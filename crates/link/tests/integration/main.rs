@@ -1,0 +1,7 @@
+//! The link model and the agents at its ends.
+
+mod arq;
+mod delayed_dup_ack;
+mod fates;
+mod ip_packet;
+mod statistics;

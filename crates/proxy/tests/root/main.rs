@@ -1,0 +1,34 @@
+//! Tests that need root: network namespaces, eBPF, interception.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod boxes;
+mod bundle;
+mod endings;
+mod explicit;
+mod fail_open;
+mod faithful;
+mod fast_open;
+mod floods;
+mod handover;
+mod hostile;
+mod interruptions;
+mod lifecycle;
+mod limits;
+mod local_user;
+mod many;
+mod neighbours;
+mod pacing_cap;
+mod policy;
+mod policy_model;
+mod relay;
+mod reload;
+mod router;
+mod sight;
+mod snoop;
+mod snoop_pace;
+mod symmetric;
+mod transparency;
+mod weights;
+mod without;

@@ -1,0 +1,176 @@
+//! Others on the gateway: what they remove, what they listen on, and what their firewall drops.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use crate::common::{Net, PATIENCE, Running, SERVER, network};
+use bentpipe_kernel::sockopt;
+use socket2::{Domain, Socket, Type};
+
+/// Longer than a SYN takes to be repeated once.
+const ATTEMPT: Duration = Duration::from_secs(4);
+
+/// One connection of the client's that comes through to the server, and says something.
+fn expect_through(net: &Net, listener: &TcpListener) {
+    let to = listener.local_addr().unwrap();
+    let mut client = net.client.enter(|| TcpStream::connect_timeout(&to, ATTEMPT)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"through").unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server.read_exact(&mut [0; 7]).unwrap();
+}
+
+/// Waits until a connection is split.
+fn expect_split(net: &Net, listener: &TcpListener, daemon: &mut Running) {
+    let (start, before) = (Instant::now(), daemon.counter("flows_total"));
+    while daemon.counter("flows_total") == before {
+        assert!(start.elapsed() < PATIENCE, "connections are split again");
+        // One that begins before the routes are there again may be lost.
+        let _ = net.client.enter(|| TcpStream::connect_timeout(&listener.local_addr().unwrap(), ATTEMPT));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn routes_that_somebody_has_removed_are_set_up_again() {
+    let Some(net) = network() else { return };
+    for (address, family) in SERVER.into_iter().zip(["-4", "-6"]) {
+        for handshake in ["early", "faithful"] {
+            let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
+            let listener = net.listen(address);
+            let (mut client, mut server) = net.connection(&listener);
+            net.gateway.run(&format!("ip {family} rule del pref 7600"));
+            expect_split(&net, &listener, &mut daemon);
+            net.gateway.run(&format!("ip {family} route flush table 25200"));
+            expect_split(&net, &listener, &mut daemon);
+            client.write_all(b"still there").unwrap();
+            server.read_exact(&mut [0; 11]).unwrap();
+            daemon.stop();
+        }
+    }
+    net.expect_untouched();
+}
+
+#[test]
+fn where_other_rules_lead_intercepted_packets_away_connections_pass() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.daemon("");
+    net.gateway.run("ip route add default via 10.77.2.2 table 100");
+    net.gateway.run("ip route add 10.77.1.0/24 dev ground0 table 100");
+    net.gateway.run("ip rule add pref 100 lookup 100");
+    let start = Instant::now();
+    let listener = net.listen(SERVER[0]);
+    while start.elapsed() < PATIENCE {
+        let to = listener.local_addr().unwrap();
+        if net.client.enter(|| TcpStream::connect_timeout(&to, ATTEMPT)).is_ok() {
+            break;
+        }
+    }
+    let before = daemon.counter("flows_total");
+    expect_through(&net, &net.listen(SERVER[0]));
+    assert_eq!(daemon.counter("flows_total"), before, "it passes");
+    net.gateway.run("ip rule del pref 100");
+    expect_split(&net, &listener, &mut daemon);
+    daemon.stop();
+}
+
+#[test]
+fn another_transparent_listener_takes_nothing_of_a_connection_that_passes() {
+    let Some(net) = network() else { return };
+    let daemon = net
+        .try_daemon(&format!("{}[[rules]]\naction = \"pass\"\n", crate::common::configuration("")))
+        .unwrap();
+    let listener = net.listen(SERVER[0]);
+    let port = listener.local_addr().unwrap().port();
+    let _other = net.gateway.enter(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let address = std::net::SocketAddr::from(([0, 0, 0, 0], port));
+        sockopt::set_transparent(&socket, &address).unwrap();
+        socket.bind(&address.into()).unwrap();
+        socket.listen(16).unwrap();
+        socket
+    });
+    expect_through(&net, &listener);
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_that_somebody_destroys_costs_no_processor_time_and_no_connection() {
+    let Some(net) = network() else { return };
+    let daemon = net.daemon("workers = 1");
+    let listener = net.listen(SERVER[0]);
+    expect_through(&net, &listener);
+    net.gateway.run("ss -K state listening src 127.0.0.1");
+    if net.gateway.output("ss -Htln src 127.0.0.1").lines().count() > 0 {
+        return println!("skipped: needs a kernel with CONFIG_INET_DIAG_DESTROY");
+    }
+    expect_through(&net, &listener);
+    daemon.expect_idle(Duration::from_secs(2));
+    daemon.stop();
+}
+
+#[test]
+fn what_nft_says_against_long_rules_is_told() {
+    let Some(net) = network() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for program in ["nft", "ip"] {
+        let path = folder.path().join(program);
+        // It does not read what does not fit the pipe.
+        std::fs::write(&path, "#!/bin/sh\n[ \"$1\" = -f ] && { echo no memory >&2; exit 1; }\n[ \"$2\" != rule ] || [ \"$3\" != del ]\n")
+            .unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let rule = "[[rules]]\naction = \"pass\"\nserver = \"192.0.2.0/24\"\n";
+    let text = crate::common::configuration("") + &rule.repeat(3000);
+    let error = net.try_daemon_with_path(&text, Some(folder.path())).err().unwrap();
+    assert!(error.contains("no memory"), "{error}");
+}
+
+/// A firewall as a gateway has it: everything that is not mentioned is dropped.
+fn firewall(input: &str, forward: &str) -> String {
+    let chain = |name: &str, rules: &str| {
+        format!(
+            "chain {name} {{\n type filter hook {name} priority filter; policy drop; \
+             ct state established,related accept; {rules}\n}}\n"
+        )
+    };
+    format!("table inet firewall {{\n{}{}}}\n", chain("input", input), chain("forward", forward))
+}
+
+#[test]
+fn through_a_firewall_that_drops_the_mark_opens_the_way_in_and_forward_rules_do_not_count() {
+    let Some(net) = network() else { return };
+    for address in SERVER {
+        net.gateway.rules(&firewall(
+            "meta mark 0x6270 accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+            "",
+        ));
+        let mut daemon = net.daemon("");
+        let listener = net.listen(address);
+        expect_through(&net, &listener);
+        assert_eq!(daemon.counter("flows_total"), 1);
+        daemon.stop();
+        net.gateway.run("nft delete table inet firewall");
+    }
+}
+
+#[test]
+fn no_descriptor_is_left_to_programs_that_are_started() {
+    let Some(net) = network() else { return };
+    let daemon = net.daemon("handshake = \"faithful\"\nrelay = \"splice\"");
+    let listener = net.listen(SERVER[0]);
+    let _pair = net.connection(&listener);
+    for entry in std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap() {
+        let entry = entry.unwrap();
+        let number: u32 = entry.file_name().to_str().unwrap().parse().unwrap();
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim().to_owned();
+        let target = std::fs::read_link(format!("/proc/{}/fd/{number}", daemon.pid())).unwrap();
+        let closed = u32::from_str_radix(&flags, 8).unwrap() & 0o2_000_000 != 0;
+        // The daemon may have inherited some itself, as this process has.
+        let inherited = std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|own| own == target);
+        assert!(closed || number <= 2 || inherited, "{number} {target:?} {flags}");
+    }
+}

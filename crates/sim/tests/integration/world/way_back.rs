@@ -1,0 +1,96 @@
+//! Uploads of explicit rates beside downloads that fill the way back of their acknowledgements.
+
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::time::Duration;
+
+use bentpipe_link::OutageTrace;
+use bentpipe_link::explicit::RateAllocatorConfig;
+use bentpipe_sim::scenario::{Hop, Scenario};
+use bentpipe_sim::{Observer, run};
+use bentpipe_tcp::Config;
+use bentpipe_tcp::congestion::Algorithm;
+use bentpipe_units::{Rate, Time};
+
+use crate::world::scene::{chain, direction, flow, ms, symmetric};
+
+const UPLOADS: Range<usize> = 0..2;
+const DOWNLOADS: Range<usize> = 2..6;
+/// The second in which the downloads begin, and that in which there is an outage if there is one.
+const DOWNLOADS_BEGIN: usize = 10;
+const OUTAGE: usize = 30;
+const END: usize = 90;
+
+/// What the applications have received, by flow and second.
+#[derive(Default)]
+struct Received([Vec<u64>; 6]);
+
+impl Observer for Received {
+    fn wants_samples(&self) -> bool {
+        true
+    }
+
+    fn received(&mut self, _now: Time, flow: usize, bytes: u64) {
+        self.0[flow].push(bytes);
+    }
+}
+
+impl Received {
+    /// What these flows had together between two seconds, Mbit/s of payload.
+    fn mbps(&self, flows: Range<usize>, from: usize, to: usize) -> f64 {
+        let bytes: u64 = flows.map(|flow| self.0[flow][to] - self.0[flow][from]).sum();
+        bytes as f64 * 8e-6 / (to - from) as f64
+    }
+}
+
+/// 10 Mbit/s each way with a queue of one bandwidth-delay product, the way out shared out; an outage of so many seconds.
+fn scene(downloads: Algorithm, outage: u32, timestamps: bool) -> Scenario {
+    let mut way = direction(10, ms(300), 0.0);
+    way.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{OUTAGE},{outage}\n")).unwrap();
+    let mut scenario = chain(vec![symmetric(way)]);
+    scenario.links[0].shared[0] = Some(RateAllocatorConfig { capacity: Some(Rate::mbps(10)), rtt: ms(600) });
+    scenario.duration = Duration::from_secs(END as u64 + 1);
+    scenario.sample_interval = Duration::from_secs(1);
+    let congestion = Algorithm::Explicit { weight: NonZeroU32::MIN };
+    for _ in UPLOADS {
+        let config = Config { congestion, timestamps, lost_retransmissions: true, ..Config::linux() };
+        scenario.flows.push(flow(&scenario, None, config));
+    }
+    for _ in DOWNLOADS {
+        let config = Config { congestion: downloads, ..Config::linux() };
+        let mut download = flow(&scenario, None, config);
+        download.legs[0].path = vec![Hop { link: 0, forward: false }];
+        download.start += Duration::from_secs(DOWNLOADS_BEGIN as u64);
+        scenario.flows.push(download);
+    }
+    scenario
+}
+
+fn received(downloads: &str, outage: u32, timestamps: bool) -> Received {
+    let mut received = Received::default();
+    run(&scene(downloads.parse().unwrap(), outage, timestamps), 1, &mut received);
+    received
+}
+
+/// The downloads' own acknowledgements take a part of the uploads' way.
+#[test]
+fn a_full_way_back_is_no_queue_of_the_uploads() {
+    for downloads in ["cubic", "hybla"] {
+        for outage in [0, 3, 8] {
+            let received = received(downloads, outage, true);
+            let before = received.mbps(UPLOADS, DOWNLOADS_BEGIN + 5, OUTAGE);
+            let after = received.mbps(UPLOADS, OUTAGE + outage as usize + 5, END);
+            assert!(before > 8.5 && after > 8.5, "{downloads}, {outage} s: {before} and {after}");
+            let down = received.mbps(DOWNLOADS, OUTAGE + outage as usize + 10, END);
+            assert!(down > 9.0, "{downloads}, {outage} s: {down}");
+        }
+    }
+}
+
+/// Where receivers have no timestamps it is taken for one, until it has stood for some round trips.
+#[test]
+fn without_timestamps_a_steady_way_back_is_found_out_to_be_none() {
+    let received = received("hybla", 0, false);
+    let uploads = received.mbps(UPLOADS, 50, END);
+    assert!(uploads > 8.0, "{uploads}");
+}
