@@ -1,232 +1,142 @@
-//! The other side of the Unix socket: what commands, and tests, ask a daemon.
+//! The client of the daemon's Unix socket, for commands and tests.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+pub use bentpipe_http::ClientError;
+use bentpipe_http::{Client as HttpClient, Server};
 use bentpipe_proxy::config::admin_socket;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::TokioIo;
-use serde_json::{Value, json};
-use tokio::net::UnixStream;
+use http_body_util::Full;
+use hyper::Method;
+use hyper::body::Bytes;
+use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::Status;
 
-/// A look is answered within this time: the server itself gives up after ten seconds.
-const PATIENCE_FOR_A_LOOK: Duration = Duration::from_secs(15);
-/// An order likewise, after thirty.
-const PATIENCE_FOR_AN_ORDER: Duration = Duration::from_secs(35);
-/// An answer, bytes: a hundred thousand flows.
-const MOST_ANSWER: usize = 128 << 20;
+/// Timeout of a status request: the server itself gives up after ten seconds.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of a command: the server gives up after thirty.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// Who speaks with a daemon over its Unix socket. Its methods block; call them outside of asynchronous code.
+/// The daemon, in error messages.
+pub const DAEMON: Server = Server {
+    name: "the daemon",
+    hint: "start one with `bentpipe run`, or say where it is with --folder (its admin.folder)",
+};
+
+/// A client of a daemon's Unix socket. Its methods block; call them outside of asynchronous code.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    http: HttpClient,
     runtime: Runtime,
 }
 
-/// How many flows a status is to have.
+/// How many flows a status has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flows {
-    /// The fastest, so many.
+    /// The fastest, at most this many.
     Most(usize),
     /// All of them.
     All,
 }
 
-/// Why a request came to nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// Nobody is there.
-    #[error(
-        "no daemon answers at {socket}: {source}; start one with `bentpipe run`, or say where it is with --folder \
-         (its admin.folder)"
-    )]
-    NotRunning {
-        /// The socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The daemon is not for everybody.
-    #[error(
-        "no right to speak with the daemon at {socket}: run this as root, or join the socket's group: \
-         usermod -aG $(stat -c %G {socket}) USER"
-    )]
-    NoRight {
-        /// The socket.
-        socket: PathBuf,
-    },
-    /// The daemon said no.
-    #[error("the daemon refused: {reason}")]
-    Refused {
-        /// The status of HTTP.
-        status: u16,
-        /// What it said.
-        reason: String,
-    },
-    /// The conversation broke off.
-    #[error(
-        "the conversation with the daemon at {socket} broke off: {reason}; if it goes on, look into the daemon's log"
-    )]
-    BrokenOff {
-        /// The socket.
-        socket: PathBuf,
-        /// How.
-        reason: String,
-    },
-    /// There is no way to wait for an answer.
-    #[error("cannot wait for answers: {source}; look for a limit of descriptors (ulimit -n)")]
-    Start {
-        /// What the system said.
-        source: io::Error,
-    },
-}
-
 impl Client {
-    /// Who will speak with the daemon of this folder. Nothing is asked yet.
+    /// A client of the daemon of this folder. It does not connect yet.
     ///
     /// # Errors
     /// [`ClientError::Start`].
     pub fn new(folder: &Path) -> Result<Self, ClientError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| ClientError::Start { source })?;
-        Ok(Self { socket: admin_socket(folder), runtime })
+        Ok(Self { http: HttpClient::new(DAEMON, admin_socket(folder)), runtime })
     }
 
     /// The socket.
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.http.socket()
     }
 
-    /// What the daemon is doing.
+    /// The daemon's status.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn status(&self, flows: Flows) -> Result<Status, ClientError> {
         serde_json::from_str(&self.status_text(flows)?)
-            .map_err(|error| self.broken(format!("its status is unfit: {error}")))
+            .map_err(|error| self.http.disconnected(format!("cannot read its status: {error}")))
     }
 
-    /// The same as it came: the JSON document of a daemon that may be newer than this program.
+    /// The status as the daemon sent it: the JSON document of a daemon that may be newer than this program.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn status_text(&self, flows: Flows) -> Result<String, ClientError> {
-        let path = match flows {
-            Flows::Most(most) => format!("/status?flows={most}"),
-            Flows::All => "/status?flows=all".to_owned(),
+        let flows = match flows {
+            Flows::Most(most) => most.to_string(),
+            Flows::All => "all".to_owned(),
         };
-        let body = self.look(&path)?;
-        String::from_utf8(body.to_vec()).map_err(|error| self.broken(error.to_string()))
+        let request =
+            || self.request(Method::GET, "/status", &[("flows", flows.clone())], "", STATUS_TIMEOUT);
+        let started = Instant::now();
+        // During an upgrade the old process may exit before it replies. Its successor has the same socket.
+        let body = match request() {
+            Err(ClientError::Disconnected { .. }) if started.elapsed() < STATUS_TIMEOUT => request()?,
+            outcome => outcome?,
+        };
+        String::from_utf8(body.to_vec()).map_err(|error| self.http.disconnected(error))
     }
 
-    /// Tells the daemon to read its configuration again, and waits till it has.
+    /// Tells the daemon to reload its configuration, and waits until it has.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Refused`] with the reason where the configuration stays as it was.
+    /// [`ClientError`]; [`ClientError::Refused`] with the reason if the configuration stays as it was.
     pub fn reload(&self) -> Result<(), ClientError> {
-        self.ask(Method::POST, "/reload", None, PATIENCE_FOR_AN_ORDER).map(drop)
+        self.command(Method::POST, "/reload", "")
     }
 
-    /// Tells the daemon to take no new connection, and to end when the last has gone or, where there is one, after
-    /// the deadline.
+    /// Tells the daemon to accept no new connections, and to end after the last one or at the deadline.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn drain(&self, deadline: Option<Duration>) -> Result<(), ClientError> {
         let body = json!({ "deadline_s": deadline.map(|deadline| deadline.as_secs_f64()) });
-        self.ask(Method::POST, "/drain", Some(&body), PATIENCE_FOR_AN_ORDER).map(drop)
+        self.command(Method::POST, "/drain", &body.to_string())
     }
 
-    /// Tells the daemon to take connections again.
+    /// Tells the daemon to accept connections again.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn stop_draining(&self) -> Result<(), ClientError> {
-        self.ask(Method::DELETE, "/drain", None, PATIENCE_FOR_AN_ORDER).map(drop)
+        self.command(Method::DELETE, "/drain", "")
     }
 
-    /// Asks once more if the conversation breaks off: at an upgrade the process that was asked may be gone before it answers, and
-    /// its successor has its sockets.
-    fn look(&self, path: &str) -> Result<Bytes, ClientError> {
-        let asked = Instant::now();
-        match self.ask(Method::GET, path, None, PATIENCE_FOR_A_LOOK) {
-            Err(ClientError::BrokenOff { .. }) if asked.elapsed() < PATIENCE_FOR_A_LOOK => {
-                self.ask(Method::GET, path, None, PATIENCE_FOR_A_LOOK)
-            }
-            outcome => outcome,
-        }
+    fn command(&self, method: Method, path: &str, body: &str) -> Result<(), ClientError> {
+        self.request(method, path, &[], body, COMMAND_TIMEOUT).map(drop)
     }
 
-    fn ask(
+    fn request(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
-        patience: Duration,
+        query: &[(&str, String)],
+        body: &str,
+        limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "localhost")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| self.broken(error.to_string()))?;
-        let answer = async { timeout(patience, self.exchange(request)).await };
-        match self.runtime.block_on(answer) {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.broken(format!("no answer within {} s", patience.as_secs()))),
-        }
-    }
-
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Bytes, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| self.broken(error.to_string()))?;
-        let conversation = async {
-            let response =
-                sender.send_request(request).await.map_err(|error| self.broken(error.to_string()))?;
-            self.read(response).await
+        let body = Full::new(Bytes::from(body.to_owned()));
+        let exchange = async {
+            let response = self.http.send(method, path, query, body).await?;
+            self.http.read(response).await
         };
-        tokio::pin!(connection, conversation);
-        tokio::select! {
-            outcome = conversation.as_mut() => outcome,
-            // How it ended is seen in the answer.
-            _ = connection => conversation.await,
-        }
-    }
-
-    async fn read(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_ANSWER).collect().await;
-        let body = body.map_err(|error| self.broken(error.to_string()))?.to_bytes();
-        if status == StatusCode::OK {
-            return Ok(body);
-        }
-        let document: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let reason =
-            document["error"].as_str().map_or_else(|| format!("it answered {status}"), str::to_owned);
-        Err(ClientError::Refused { status: status.as_u16(), reason })
-    }
-
-    fn unreachable(&self, source: io::Error) -> ClientError {
-        let socket = self.socket.clone();
-        match source.kind() {
-            io::ErrorKind::PermissionDenied => ClientError::NoRight { socket },
-            _ => ClientError::NotRunning { socket, source },
-        }
-    }
-
-    fn broken(&self, reason: String) -> ClientError {
-        ClientError::BrokenOff { socket: self.socket.clone(), reason }
+        self.runtime.block_on(async {
+            let outcome = timeout(limit, exchange).await;
+            // Lets the connection's task notice that it is over.
+            tokio::task::yield_now().await;
+            outcome.unwrap_or_else(|_| {
+                Err(self.http.disconnected(format!("no reply within {} s", limit.as_secs())))
+            })
+        })
     }
 }
 
@@ -261,6 +171,6 @@ mod tests {
     fn a_look_that_breaks_off_is_taken_once_more_and_not_for_ever() {
         assert_eq!(asked(0).unwrap(), "{}");
         assert_eq!(asked(1).unwrap(), "{}");
-        assert!(matches!(asked(2), Err(ClientError::BrokenOff { .. })));
+        assert!(matches!(asked(2), Err(ClientError::Disconnected { .. })));
     }
 }

@@ -46,7 +46,7 @@ pub enum Step {
 
 /// What is looked at each second.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+pub struct Observation<'a> {
     /// The legs; those beyond [`LEGS`] are left out.
     pub legs: &'a [LegReport],
     /// What splitting gains.
@@ -95,7 +95,7 @@ struct LegSample {
 impl History {
     /// Takes what is to be seen at `now`, seconds since 1970. A second look within the same second adds nothing but
     /// to the outages.
-    pub fn record(&mut self, now: u64, look: &Look<'_>) {
+    pub fn record(&mut self, now: u64, look: &Observation<'_>) {
         self.forget_the_future(now);
         let legs = &look.legs[..look.legs.len().min(LEGS)];
         self.outages.note(now, legs.iter().map(|leg| (leg.name.as_str(), leg.outage_s)));
@@ -145,7 +145,7 @@ impl History {
         Self { seconds: saved.seconds.samples(SECONDS), minutes: saved.minutes.samples(MINUTES), outages }
     }
 
-    fn sample(&self, now: u64, legs: &[LegReport], look: &Look<'_>) -> Sample {
+    fn sample(&self, now: u64, legs: &[LegReport], look: &Observation<'_>) -> Sample {
         let before = self.seconds.back().map_or(&[] as &[_], |last| &last.legs);
         Sample {
             at: now,

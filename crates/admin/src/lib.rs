@@ -6,23 +6,22 @@
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```
 
+mod auth;
 mod client;
-mod guard;
+mod command;
 pub mod history;
 mod metrics;
-mod order;
-mod paced;
 pub mod page;
-mod reply;
 mod routes;
 mod server;
 mod sockets;
 mod status;
 mod token;
 mod view;
+mod write_timeout;
 
-pub use client::{Client, ClientError, Flows};
-pub use order::{Answer, Order, Orders};
+pub use client::{Client, ClientError, DAEMON, Flows};
+pub use command::{Answer, Command, Commands};
 pub use server::{Admin, serve};
 pub use sockets::{AdminError, Sockets};
 pub use status::Status;

@@ -17,33 +17,33 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::order::{Answer, Order, Orders};
-use crate::reply::Failure;
+use crate::command::{Answer, Command, Commands};
 use crate::view::{Identity, View};
 use crate::{Status, metrics, view};
+use bentpipe_http::Failure;
 
 /// Flows in the status where the caller does not say how many.
 const FLOWS: usize = 100;
 /// A look takes less than a second; others may wait for theirs before it.
-const PATIENCE_FOR_A_LOOK: Duration = Duration::from_secs(10);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// An order is carried out within this time.
-const PATIENCE_FOR_AN_ORDER: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Orders that are waited for at a time.
-const MOST_ORDERS: usize = 4;
+const MAX_COMMANDS: usize = 4;
 /// An order's body, bytes; and how long it may take to come.
-const MOST_BODY: usize = 4096;
-const PATIENCE_FOR_A_BODY: Duration = Duration::from_secs(5);
+const MAX_BODY: usize = 4096;
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest deadline, s: thirty years.
-const LONGEST_DEADLINE_S: f64 = 1e9;
+const MAX_DEADLINE_S: f64 = 1e9;
 
 /// What the requests work with.
-pub(crate) struct Desk {
+pub(crate) struct AppState {
     view: Arc<dyn View>,
     identity: Identity,
-    orders: Orders,
+    commands: Commands,
     /// One look at a time: however many ask, the workers answer one after the other.
-    looking: Mutex<()>,
-    ordering: Semaphore,
+    observing: Mutex<()>,
+    commanding: Semaphore,
 }
 
 /// Who sent a request over the Unix socket.
@@ -65,10 +65,10 @@ struct DrainBody {
     deadline_s: Option<f64>,
 }
 
-impl Desk {
-    pub(crate) fn new(view: Arc<dyn View>, identity: Identity, orders: Orders) -> Self {
-        let (looking, ordering) = (Mutex::new(()), Semaphore::new(MOST_ORDERS));
-        Self { view, identity, orders, looking, ordering }
+impl AppState {
+    pub(crate) fn new(view: Arc<dyn View>, identity: Identity, commands: Commands) -> Self {
+        let (observing, commanding) = (Mutex::new(()), Semaphore::new(MAX_COMMANDS));
+        Self { view, identity, commands, observing, commanding }
     }
 
     /// Looks at the daemon and makes something of it, on a thread that may block.
@@ -78,11 +78,11 @@ impl Desk {
         make: impl FnOnce(Status) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let look = async {
-            let _turn = self.looking.lock().await;
+            let _turn = self.observing.lock().await;
             let (view, identity) = (Arc::clone(&self.view), self.identity.clone());
             spawn_blocking(move || make(view::status(&*view, &identity, most))).await
         };
-        match timeout(PATIENCE_FOR_A_LOOK, look).await {
+        match timeout(STATUS_TIMEOUT, look).await {
             Ok(Ok(made)) => Ok(made),
             Ok(Err(error)) => {
                 tracing::error!("cannot look at the daemon: {error}");
@@ -98,13 +98,13 @@ impl Desk {
     }
 
     /// Passes an order on to the daemon's main thread and waits for what becomes of it.
-    async fn order(
+    async fn command(
         &self,
         peer: Peer,
         what: &str,
-        make: impl FnOnce(Answer) -> Order,
+        make: impl FnOnce(Answer) -> Command,
     ) -> Result<Json<Value>, Failure> {
-        let Ok(_permit) = self.ordering.try_acquire() else {
+        let Ok(_permit) = self.commanding.try_acquire() else {
             return Err(Failure::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "other orders are being carried out; try again later",
@@ -116,8 +116,8 @@ impl Desk {
         let ending = || {
             Failure::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending and takes no orders any more")
         };
-        self.orders.send(make(answer)).map_err(|_| ending())?;
-        let outcome = spawn_blocking(move || outcome.recv_timeout(PATIENCE_FOR_AN_ORDER)).await;
+        self.commands.send(make(answer)).map_err(|_| ending())?;
+        let outcome = spawn_blocking(move || outcome.recv_timeout(COMMAND_TIMEOUT)).await;
         match outcome {
             Ok(Ok(Ok(()))) => Ok(Json(json!({ "done": what }))),
             Ok(Ok(Err(reason))) => Err(Failure::new(StatusCode::CONFLICT, reason)),
@@ -131,7 +131,7 @@ impl Desk {
 }
 
 /// What anybody may do who gets here: look.
-pub(crate) fn looking(desk: Arc<Desk>) -> Router {
+pub(crate) fn read_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/status", get(status))
         .route("/metrics", get(show_metrics))
@@ -139,47 +139,47 @@ pub(crate) fn looking(desk: Arc<Desk>) -> Router {
         .route("/health/ready", get(ready))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(desk)
+        .with_state(state)
 }
 
 /// What those may do whom the Unix socket lets in.
-pub(crate) fn ordering(desk: Arc<Desk>) -> Router {
+pub(crate) fn command_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/reload", post(reload))
         .route("/drain", post(drain).delete(stop_draining))
         .method_not_allowed_fallback(wrong_method)
-        .with_state(desk)
+        .with_state(state)
 }
 
 async fn status(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<AppState>>,
     query: Result<Query<StatusQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let unfit = || Failure::new(StatusCode::BAD_REQUEST, "the only parameter is flows=N or flows=all");
-    let Query(query) = query.map_err(|_| unfit())?;
+    let invalid = || Failure::new(StatusCode::BAD_REQUEST, "the only parameter is flows=N or flows=all");
+    let Query(query) = query.map_err(|_| invalid())?;
     let most = match query.flows.as_deref() {
         None => FLOWS,
         Some("all") => usize::MAX,
-        Some(number) => number.parse().map_err(|_| unfit())?,
+        Some(number) => number.parse().map_err(|_| invalid())?,
     };
     // Thousands of flows take a while to be written, in which others are answered.
-    desk.look(most, |status| Json(status).into_response()).await
+    state.look(most, |status| Json(status).into_response()).await
 }
 
-async fn show_metrics(State(desk): State<Arc<Desk>>) -> Result<impl IntoResponse, Failure> {
-    let text = desk.look(0, |status| metrics::text(&status, &metrics::Process::now())).await?;
+async fn show_metrics(State(state): State<Arc<AppState>>) -> Result<impl IntoResponse, Failure> {
+    let text = state.look(0, |status| metrics::text(&status, &metrics::Process::now())).await?;
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-async fn ready(State(desk): State<Arc<Desk>>) -> (StatusCode, String) {
-    match view::readiness(&*desk.view) {
+async fn ready(State(state): State<Arc<AppState>>) -> (StatusCode, String) {
+    match view::readiness(&*state.view) {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 
 async fn reload(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<AppState>>,
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Json<Value>, Failure> {
@@ -189,37 +189,35 @@ async fn reload(
             "reload takes no body: the daemon reads its own configuration",
         ));
     }
-    desk.order(peer, "reload", Order::Reload).await
+    state.command(peer, "reload", Command::Reload).await
 }
 
 async fn drain(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<AppState>>,
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Json<Value>, Failure> {
     let bytes = read(body).await?;
-    let unfit = |why: String| {
+    let invalid = |why: String| {
         Failure::new(
             StatusCode::BAD_REQUEST,
             format!("{why}; the body is {{\"deadline_s\": SECONDS}}, or null for no deadline"),
         )
     };
-    let document: DrainBody = serde_json::from_slice(&bytes).map_err(|error| unfit(error.to_string()))?;
+    let document: DrainBody = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
     let deadline = match document.deadline_s {
         None => None,
-        Some(seconds) if (0.0..=LONGEST_DEADLINE_S).contains(&seconds) => {
-            Some(Duration::from_secs_f64(seconds))
-        }
-        Some(seconds) => return Err(unfit(format!("{seconds} s is no deadline"))),
+        Some(seconds) if (0.0..=MAX_DEADLINE_S).contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
+        Some(seconds) => return Err(invalid(format!("{seconds} s is no deadline"))),
     };
-    desk.order(peer, "drain", |answer| Order::Drain(deadline, answer)).await
+    state.command(peer, "drain", |answer| Command::Drain(deadline, answer)).await
 }
 
 async fn stop_draining(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<AppState>>,
     Extension(peer): Extension<Peer>,
 ) -> Result<Json<Value>, Failure> {
-    desk.order(peer, "stop draining", Order::StopDraining).await
+    state.command(peer, "stop draining", Command::StopDraining).await
 }
 
 async fn unknown() -> Failure {
@@ -232,11 +230,11 @@ async fn wrong_method() -> Failure {
 
 /// A body that is neither long nor slow.
 async fn read(body: Body) -> Result<Bytes, Failure> {
-    match timeout(PATIENCE_FOR_A_BODY, axum::body::to_bytes(body, MOST_BODY)).await {
+    match timeout(BODY_TIMEOUT, axum::body::to_bytes(body, MAX_BODY)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => Err(Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is broken, or longer than {MOST_BODY} bytes"),
+            format!("the body is broken, or longer than {MAX_BODY} bytes"),
         )),
         Err(_) => Err(Failure::new(StatusCode::REQUEST_TIMEOUT, "the body did not come within 5 s")),
     }

@@ -17,29 +17,29 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::guard::{self, Guard};
+use crate::auth::{self, Auth};
+use crate::command::Commands;
 use crate::history::{self, Recorder};
-use crate::order::Orders;
-use crate::paced::Paced;
 use crate::page;
-use crate::routes::{self, Desk, Peer};
+use crate::routes::{self, AppState, Peer};
 use crate::sockets::{AdminError, Sockets};
 use crate::view::{Identity, View};
+use crate::write_timeout::WriteTimeout;
 
 /// Connections at a time, by each of the two ways; more wait to be accepted.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// A request's head comes within this time, and a connection without a request ends after it.
-const PATIENCE_FOR_A_HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request's head, bytes; hyper wants 8 KiB or more.
-const MOST_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 16 * 1024;
 /// Fields in a request's head.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 /// Answers that are being written when the server is stopped have this time.
-const GRACE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// After an error of accept(2), as when descriptors have run out.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Threads that wait for the daemon: one look at a time, a few orders.
-const MOST_WAITING: usize = 8;
+const MAX_BLOCKING: usize = 8;
 
 /// A running server. Dropping it stops it: what is being answered gets a second.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct Admin {
 }
 
 /// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who it
-/// is; `recorder` writes down what there is to be seen once a second, and orders go to `orders`.
+/// is; `recorder` writes down what there is to be seen once a second, and orders go to `commands`.
 ///
 /// # Errors
 /// [`AdminError::Start`].
@@ -58,22 +58,22 @@ pub fn serve(
     view: impl View,
     identity: Identity,
     recorder: Recorder,
-    orders: Orders,
+    commands: Commands,
 ) -> Result<Admin, AdminError> {
     let failed = |source| AdminError::Start { action: "status and orders", source };
     let runtime = Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(MOST_WAITING)
+        .max_blocking_threads(MAX_BLOCKING)
         .build()
         .map_err(failed)?;
     let view: Arc<dyn View> = Arc::new(view);
-    let desk = Arc::new(Desk::new(view.clone(), identity, orders));
-    let doors = Doors::open(&runtime, sockets, &desk, &recorder).map_err(failed)?;
+    let state = Arc::new(AppState::new(view.clone(), identity, commands));
+    let listeners = Listeners::open(&runtime, sockets, &state, &recorder).map_err(failed)?;
     let (stop, stopped) = watch::channel(false);
     let thread = thread::Builder::new().name("admin".into()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
-                () = doors.answer(stopped) => {}
+                () = listeners.answer(stopped) => {}
                 () = recorder.run(view) => {}
             }
         });
@@ -93,24 +93,29 @@ impl Drop for Admin {
 }
 
 /// The two ways in, each with what it leads to.
-struct Doors {
+struct Listeners {
     unix: Option<(UnixListener, Router)>,
     tcp: Option<(TcpListener, Router)>,
 }
 
-impl Doors {
-    fn open(runtime: &Runtime, sockets: &Sockets, desk: &Arc<Desk>, recorder: &Recorder) -> io::Result<Self> {
+impl Listeners {
+    fn open(
+        runtime: &Runtime,
+        sockets: &Sockets,
+        state: &Arc<AppState>,
+        recorder: &Recorder,
+    ) -> io::Result<Self> {
         let _inside = runtime.enter();
         let unix = sockets.unix().map(unix_listener).transpose()?.map(|listener| {
-            let router = looking(desk, recorder).merge(routes::ordering(Arc::clone(desk)));
-            (listener, router.layer(axum::middleware::from_fn(guard::harden)))
+            let router = read_routes(state, recorder).merge(routes::command_routes(Arc::clone(state)));
+            (listener, router.layer(axum::middleware::from_fn(auth::add_security_headers)))
         });
         let tcp = match sockets.tcp() {
             Some((socket, address)) => {
-                let guard = Arc::new(Guard::new(address, sockets.token().cloned()));
-                let router = looking(desk, recorder)
-                    .layer(axum::middleware::from_fn_with_state(guard, guard::watch))
-                    .layer(axum::middleware::from_fn(guard::harden));
+                let auth = Arc::new(Auth::new(address, sockets.token().cloned()));
+                let router = read_routes(state, recorder)
+                    .layer(axum::middleware::from_fn_with_state(auth, auth::require))
+                    .layer(axum::middleware::from_fn(auth::add_security_headers));
                 Some((tcp_listener(socket)?, router))
             }
             None => None,
@@ -139,13 +144,13 @@ impl Doors {
         };
         let mut stopped = stopped.clone();
         // The listeners may both be missing.
-        tokio::join!(unix, tcp, told_to_stop(&mut stopped));
+        tokio::join!(unix, tcp, stop_requested(&mut stopped));
     }
 }
 
 /// All that can be seen.
-fn looking(desk: &Arc<Desk>, recorder: &Recorder) -> Router {
-    routes::looking(Arc::clone(desk)).merge(page::routes()).merge(history::routes(recorder.clone()))
+fn read_routes(state: &Arc<AppState>, recorder: &Recorder) -> Router {
+    routes::read_routes(Arc::clone(state)).merge(page::routes()).merge(history::routes(recorder.clone()))
 }
 
 /// Accepts until it is stopped, and gives those that are being answered then a little time.
@@ -157,7 +162,7 @@ async fn accept<A, F, S>(
     F: Future<Output = io::Result<A>>,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {
@@ -167,43 +172,44 @@ async fn accept<A, F, S>(
         tokio::select! {
             // Those that have ended are forgotten.
             Some(_) = connections.join_next() => {}
-            () = told_to_stop(&mut stopped) => break,
+            () = stop_requested(&mut stopped) => break,
             (permit, outcome) = accepted => match outcome {
                 Ok(accepted) => {
                     let (stream, router) = prepare(accepted);
                     let stopped = stopped.clone();
                     connections.spawn(async move {
-                        converse(stream, router, stopped).await;
+                        serve_connection(stream, router, stopped).await;
                         drop(permit);
                     });
                 }
                 Err(error) => {
                     tracing::debug!("cannot accept a caller: {error}");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
-    let _ = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ =
+        tokio::time::timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
 }
 
 /// One connection, from its first request to its last answer.
-async fn converse(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE_FOR_A_HEAD)
-        .max_buf_size(MOST_HEAD)
-        .max_headers(MOST_FIELDS);
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_FIELDS);
     let connection =
-        http.serve_connection(TokioIo::new(Paced::new(stream)), TowerToHyperService::new(router));
+        http.serve_connection(TokioIo::new(WriteTimeout::new(stream)), TowerToHyperService::new(router));
     tokio::pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
-        () = told_to_stop(&mut stopped) => {
+        () = stop_requested(&mut stopped) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -214,7 +220,7 @@ async fn converse(
 }
 
 /// Also when nobody can say it any more.
-async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|&stop| stop).await;
 }
 

@@ -3,21 +3,19 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use bentpipe_http::unix::{self, BindError, Owner, Type};
 use bentpipe_kernel::privileges::Account;
 use bentpipe_proxy::config::{AdminSettings, Listen};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, Socket};
 
 use crate::token::{Token, TokenError};
 
-/// Who may pass into the folder.
+/// Mode of the folder.
 const FOLDER_MODE: u32 = 0o755;
-/// Who may connect: the daemon's account and its group.
-const SOCKET_MODE: Mode = Mode::from_raw_mode(0o660);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
@@ -28,8 +26,8 @@ pub struct Sockets {
     folder: PathBuf,
     listen: Listen,
     token: Option<Token>,
-    unix: Option<Door>,
-    handover: Option<Door>,
+    unix: Option<UnixSocket>,
+    handover: Option<UnixSocket>,
     tcp: Option<(OwnedFd, SocketAddr)>,
 }
 
@@ -70,7 +68,7 @@ pub enum AdminError {
 
 /// A Unix socket and its file.
 #[derive(Debug)]
-struct Door {
+struct UnixSocket {
     socket: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file, by which it is known again.
@@ -104,16 +102,17 @@ impl Sockets {
         let is_coming = |name: &Option<String>| name.as_ref().is_some_and(|name| coming.contains(name));
         // Only root can give files away.
         let owner = owner.filter(|_| rustix::process::geteuid().is_root());
-        if let Err(error) = make_folder(&settings.folder, owner) {
+        let owner = owner.map(|account| (account.uid(), account.gid()));
+        if let Err(error) = unix::make_folder(&settings.folder, FOLDER_MODE, owner) {
             tracing::warn!("cannot make the folder {}: {error}", settings.folder.display());
         }
         if !is_coming(&Some(sockets.unix_name())) {
             sockets.unix =
-                open_door(&settings.socket(), Type::STREAM, owner, "no command reaches this daemon")?;
+                listen_unix(&settings.socket(), Type::STREAM, owner, "no command reaches this daemon")?;
         }
         if !is_coming(&Some(sockets.handover_name())) {
             let lost = "no successor can take over from this daemon";
-            sockets.handover = open_door(&settings.handover_socket(), Type::SEQPACKET, owner, lost)?;
+            sockets.handover = listen_unix(&settings.handover_socket(), Type::SEQPACKET, owner, lost)?;
         }
         if let Listen::At(address) = settings.listen
             && !is_coming(&sockets.tcp_name())
@@ -126,23 +125,23 @@ impl Sockets {
     /// Takes a socket over. One that these settings do not have is closed, and so is its file removed.
     pub fn add(&mut self, name: &str, socket: OwnedFd) {
         if name == self.unix_name() {
-            self.unix = Some(Door::taken_over(socket, name));
+            self.unix = Some(UnixSocket::inherited(socket, name));
         } else if name == self.handover_name() {
-            self.handover = Some(Door::taken_over(socket, name));
+            self.handover = Some(UnixSocket::inherited(socket, name));
         } else if self.tcp_name().as_deref() == Some(name) {
             let address = local_address(&socket);
             self.tcp = address.map(|address| (socket, address));
         } else {
             tracing::info!("{name} is not in the configuration any more: closed");
-            Door::taken_over(socket, name).remove();
+            UnixSocket::inherited(socket, name).remove();
         }
     }
 
     /// What there is to hand on, each with the name under which [`Sockets::add`] knows it: `unix:PATH`,
     /// `handover:PATH`, `tcp:ADDRESS`, as configured.
     pub fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
-        let unix = self.unix.iter().map(|door| (self.unix_name(), door.socket.as_fd()));
-        let handover = self.handover.iter().map(|door| (self.handover_name(), door.socket.as_fd()));
+        let unix = self.unix.iter().map(|unix| (self.unix_name(), unix.socket.as_fd()));
+        let handover = self.handover.iter().map(|unix| (self.handover_name(), unix.socket.as_fd()));
         let tcp = self.tcp.iter().filter_map(|(socket, _)| Some((self.tcp_name()?, socket.as_fd())));
         unix.chain(handover).chain(tcp).collect()
     }
@@ -159,8 +158,8 @@ impl Sockets {
 
     /// Closes them all and removes the files, as far as it may: at an orderly end, not after a handover.
     pub fn close(self) {
-        for door in self.unix.into_iter().chain(self.handover) {
-            door.remove();
+        for unix in self.unix.into_iter().chain(self.handover) {
+            unix.remove();
         }
     }
 
@@ -195,8 +194,8 @@ impl Sockets {
     }
 }
 
-impl Door {
-    fn taken_over(socket: OwnedFd, name: &str) -> Self {
+impl UnixSocket {
+    fn inherited(socket: OwnedFd, name: &str) -> Self {
         let path = PathBuf::from(name.split_once(':').map_or(name, |(_, path)| path));
         let file = socket_file(&path);
         Self { socket, path, file }
@@ -217,94 +216,25 @@ fn socket_file(path: &Path) -> Option<(u64, u64)> {
     data.file_type().is_socket().then(|| (data.dev(), data.ino()))
 }
 
-/// A folder that was there already stays whose it is: it may be one that others use.
-fn make_folder(folder: &Path, owner: Option<&Account>) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
-    // Whatever the umask left of it.
-    fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(FOLDER_MODE))?;
-    match owner {
-        Some(owner) => std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())),
-        None => Ok(()),
-    }
-}
-
-fn open_door(
+/// Listens at a Unix socket. If that is impossible, logs why and what the daemon then lacks.
+fn listen_unix(
     path: &Path,
     kind: Type,
-    owner: Option<&Account>,
-    what_is_lost: &str,
-) -> Result<Option<Door>, AdminError> {
-    make_way(path, kind)?;
-    match bind(path, kind, owner) {
-        Ok(socket) => {
-            let file = socket_file(path);
-            Ok(Some(Door { socket, path: path.to_owned(), file }))
+    owner: Option<Owner>,
+    consequence: &str,
+) -> Result<Option<UnixSocket>, AdminError> {
+    match unix::listen(path, kind, owner) {
+        Ok(socket) => Ok(Some(UnixSocket { socket, path: path.to_owned(), file: socket_file(path) })),
+        Err(BindError::NotASocket) => Err(AdminError::NotASocket { path: path.to_owned() }),
+        Err(BindError::Occupied) => {
+            let folder = path.parent().unwrap_or(path).to_owned();
+            Err(AdminError::Occupied { folder, socket: path.to_owned() })
         }
-        Err(error) => {
-            tracing::warn!("cannot listen at {}: {error}; {what_is_lost}", path.display());
+        Err(BindError::Io(error)) => {
+            tracing::warn!("cannot listen at {}: {error}; {consequence}", path.display());
             Ok(None)
         }
     }
-}
-
-/// Removes the socket of a daemon that is dead. A living one, and whatever else is there, stays.
-fn make_way(path: &Path, kind: Type) -> Result<(), AdminError> {
-    let Ok(data) = fs::symlink_metadata(path) else {
-        return Ok(());
-    };
-    if !data.file_type().is_socket() {
-        return Err(AdminError::NotASocket { path: path.to_owned() });
-    }
-    if is_anybody_there(path, kind) {
-        let folder = path.parent().unwrap_or(path).to_owned();
-        return Err(AdminError::Occupied { folder, socket: path.to_owned() });
-    }
-    // If it cannot be removed, bind(2) says so.
-    let _ = fs::remove_file(path);
-    Ok(())
-}
-
-/// Only a refusal says that nobody listens (unix(7)); one whose queue is full is alive.
-fn is_anybody_there(path: &Path, kind: Type) -> bool {
-    let attempt = || {
-        let socket = Socket::new(Domain::UNIX, kind, None)?;
-        socket.set_nonblocking(true)?;
-        socket.connect(&SockAddr::unix(path)?)
-    };
-    match attempt() {
-        Ok(()) => true,
-        Err(error) => !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
-    }
-}
-
-/// Nobody can connect before listen(2), and by then the file has its owner and its mode.
-fn bind(path: &Path, kind: Type, owner: Option<&Account>) -> io::Result<OwnedFd> {
-    let socket = Socket::new(Domain::UNIX, kind, None)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    restrict(path, owner)?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Gives the file to its owner and its group. The folder may be the account's already, which might put a link in the
-/// file's place while root is at work: so the file is held, found to be a socket, and changed through the descriptor.
-fn restrict(path: &Path, owner: Option<&Account>) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
-    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::Socket {
-        return Err(io::Error::other("the socket has been replaced by something else"));
-    }
-    // fchmod(2) does not take such a descriptor, but chmod(2) its name (open(2), O_PATH).
-    rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), SOCKET_MODE)?;
-    if let Some(owner) = owner {
-        let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-        rustix::fs::chownat(&file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
-    }
-    Ok(())
 }
 
 fn listen_at(address: SocketAddr) -> Option<(OwnedFd, SocketAddr)> {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 /// Outages that are remembered, of all legs together.
-pub(super) const MOST: usize = 1000;
+pub(super) const MAX_OUTAGES: usize = 1000;
 
 /// What a look can be wrong by, s: looks are a second apart, and reports are up to a second old.
 const SLACK_S: f64 = 2.0;
@@ -21,7 +21,7 @@ pub struct Outage {
     pub ended: Option<f64>,
 }
 
-/// The last [`MOST`] of them, in the order in which they were noticed.
+/// The last [`MAX_OUTAGES`] of them, in the order in which they were noticed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outages(VecDeque<Outage>);
 
@@ -53,7 +53,7 @@ impl Outages {
     }
 
     pub(super) fn restore(&mut self, saved: &[Outage]) {
-        self.0 = saved[saved.len().saturating_sub(MOST)..].iter().cloned().collect();
+        self.0 = saved[saved.len().saturating_sub(MAX_OUTAGES)..].iter().cloned().collect();
     }
 
     fn silent_since(&mut self, leg: &str, began: f64) {
@@ -66,7 +66,7 @@ impl Outages {
             // Something was heard between two looks.
             last.ended.get_or_insert(began);
         }
-        while self.0.len() >= MOST {
+        while self.0.len() >= MAX_OUTAGES {
             self.0.pop_front();
         }
         self.0.push_back(Outage { leg: leg.to_owned(), began, ended: None });

@@ -5,16 +5,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use bentpipe_http::Failure;
 use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::view::View;
 
-use super::{History, Look, SavedHistory, Step};
+use super::{History, HistoryAnswer, Observation, SavedHistory, Step};
 
 /// A history that several threads share. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +36,7 @@ impl Recorder {
     }
 
     /// Writes down what is to be seen now.
-    pub fn record(&self, look: &Look<'_>) {
+    pub fn record(&self, look: &Observation<'_>) {
         self.history().record(unix_s(), look);
     }
 
@@ -49,7 +48,7 @@ impl Recorder {
         loop {
             ticks.tick().await;
             let (legs, gain, flows) = (view.legs(), view.gain(), view.stats().flows_open);
-            self.record(&Look { legs: &legs, gain: &gain, flows });
+            self.record(&Observation { legs: &legs, gain: &gain, flows });
         }
     }
 
@@ -75,23 +74,18 @@ fn one() -> u64 {
 async fn history(
     State(recorder): State<Recorder>,
     query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return refusal(&error.body_text()),
-    };
+) -> Result<Json<HistoryAnswer>, Failure> {
+    let Query(query) = query?;
     let step = match query.step {
         1 => Step::Second,
         60 => Step::Minute,
-        other => return refusal(&format!("step={other}: there are samples of 1 and of 60 seconds")),
+        other => {
+            let text = format!("step={other}: the history has samples of 1 and of 60 seconds");
+            return Err(Failure::bad_request(text));
+        }
     };
-    // The lock is held for as long as copying takes, not for writing JSON.
-    let answer = recorder.history().since(unix_s(), query.since, step);
-    Json(answer).into_response()
-}
-
-fn refusal(error: &str) -> Response {
-    (StatusCode::BAD_REQUEST, Json(serde_json::json!({ "error": error }))).into_response()
+    // Copying holds the lock, writing JSON does not.
+    Ok(Json(recorder.history().since(unix_s(), query.since, step)))
 }
 
 /// The host's clock, seconds since 1970.

@@ -12,7 +12,7 @@ fn leg(name: &str, sent_bps: f64, outage_s: Option<f64>) -> LegReport {
 
 fn record(history: &mut History, now: u64, legs: &[LegReport]) {
     let gain = Gain { ratio: Some(12.0), ..Gain::default() };
-    history.record(now, &Look { legs, gain: &gain, flows: 7 });
+    history.record(now, &Observation { legs, gain: &gain, flows: 7 });
 }
 
 /// A history of `seconds` in which the leg sent as many bit/s as the second's number.

@@ -8,7 +8,7 @@ use axum::extract::{Query, State};
 use axum::routing::get;
 use axum::{Json, Router};
 use bentpipe_admin::Status;
-use bentpipe_admin::history::{self, History, Look, Recorder};
+use bentpipe_admin::history::{self, History, Observation, Recorder};
 use bentpipe_admin::page;
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::sight::{EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
@@ -88,7 +88,7 @@ async fn status(State(status): State<Arc<Mutex<Status>>>, Query(query): Query<St
 async fn record(status: Arc<Mutex<Status>>, recorder: Recorder) {
     loop {
         let now = status.lock().unwrap().clone();
-        recorder.record(&Look { legs: &now.legs, gain: &now.gain, flows: now.totals.flows_open });
+        recorder.record(&Observation { legs: &now.legs, gain: &now.gain, flows: now.totals.flows_open });
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
@@ -219,7 +219,7 @@ pub(crate) fn past(seconds: u64) -> History {
             legs[1] = terrestrial(0.0, 0.0);
         }
         let gain = Gain { ratio: Some(12.0), ..Gain::default() };
-        history.record(at, &Look { legs: &legs, gain: &gain, flows: 100 });
+        history.record(at, &Observation { legs: &legs, gain: &gain, flows: 100 });
     }
     history
 }

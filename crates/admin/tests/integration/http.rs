@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::served::{Served, hear, speak};
-use bentpipe_admin::{ClientError, Flows, Order, Status};
+use bentpipe_admin::{ClientError, Command, Flows, Status};
 use bentpipe_proxy::sight::Drain;
 
 const TOKEN: &str = "dG9rZW4+dG9rZW4/dG9rZW4=";
@@ -206,9 +206,9 @@ fn an_order_is_answered_when_it_has_been_carried_out() {
         let mut heard = Vec::new();
         for _ in 0..4 {
             let (what, answer) = match served.orders.recv_timeout(Duration::from_secs(20)).unwrap() {
-                Order::Reload(answer) => ("reload".to_owned(), answer),
-                Order::Drain(deadline, answer) => (format!("drain {deadline:?}"), answer),
-                Order::StopDraining(answer) => ("stop".to_owned(), answer),
+                Command::Reload(answer) => ("reload".to_owned(), answer),
+                Command::Drain(deadline, answer) => (format!("drain {deadline:?}"), answer),
+                Command::StopDraining(answer) => ("stop".to_owned(), answer),
             };
             assert!(!calls.is_finished(), "nobody has answered yet");
             heard.push(what);
@@ -224,13 +224,13 @@ fn an_order_that_is_refused_says_why() {
     let client = served.client();
     thread::scope(|scope| {
         let call = scope.spawn(|| client.reload());
-        let Order::Reload(answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
+        let Command::Reload(answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
             panic!()
         };
         answer.send(Err("key legs.satellite.rate: write 10Mbit/s".into())).unwrap();
         let outcome = call.join().unwrap();
         assert!(
-            matches!(&outcome, Err(ClientError::Refused { status: 409, reason }) if reason.contains("write 10Mbit/s")),
+            matches!(&outcome, Err(ClientError::Refused { status: 409, reason, .. }) if reason.contains("write 10Mbit/s")),
             "{outcome:?}"
         );
         // One who throws the order away, or is not there any more, is a daemon that ends.
@@ -243,7 +243,7 @@ fn an_order_that_is_refused_says_why() {
     drop(orders);
     let outcome = client.drain(None);
     assert!(
-        matches!(&outcome, Err(ClientError::Refused { status: 503, reason }) if reason.contains("ending")),
+        matches!(&outcome, Err(ClientError::Refused { status: 503, reason, .. }) if reason.contains("ending")),
         "{outcome:?}"
     );
 }
@@ -347,7 +347,7 @@ fn a_stopped_server_has_given_its_last_answers() {
     let client = served.client();
     thread::scope(|scope| {
         let call = scope.spawn(|| client.drain(None));
-        let Order::Drain(_, answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
+        let Command::Drain(_, answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
             panic!()
         };
         answer.send(Ok(())).unwrap();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bentpipe_admin::history::Recorder;
-use bentpipe_admin::{Admin, Client, Identity, Order, Sockets, View, serve};
+use bentpipe_admin::{Admin, Client, Command, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
 use bentpipe_proxy::sight::{Drain, EndReport, FlowPhase, FlowReport, Gain, LegReport};
@@ -36,7 +36,7 @@ pub(crate) struct Scene {
 /// A server in a folder of its own.
 pub(crate) struct Served {
     pub(crate) figures: Figures,
-    pub(crate) orders: Receiver<Order>,
+    pub(crate) orders: Receiver<Command>,
     pub(crate) sockets: Sockets,
     pub(crate) admin: Option<Admin>,
     pub(crate) folder: TempDir,

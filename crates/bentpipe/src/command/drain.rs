@@ -107,7 +107,7 @@ fn stage(answer: Result<Status, ClientError>, pid: u32) -> Result<Stage, ClientE
         Ok(status) => Ok(Stage::Draining(status.totals.flows_open)),
         Err(ClientError::NotRunning { .. }) => Ok(Stage::Ended),
         // It ends while it is asked: the next look will tell.
-        Err(ClientError::BrokenOff { .. }) => Ok(Stage::Draining(0)),
+        Err(ClientError::Disconnected { .. }) => Ok(Stage::Draining(0)),
         Err(error) => Err(error),
     }
 }
@@ -135,11 +135,16 @@ mod tests {
         assert_eq!(of(true, 7), Stage::Draining(3));
         assert_eq!(of(false, 7), Stage::Cancelled);
         assert_eq!(of(true, 8), Stage::Replaced);
+        use bentpipe_admin::DAEMON;
         let socket = || "/x".into();
-        let gone = ClientError::NotRunning { socket: socket(), source: std::io::ErrorKind::NotFound.into() };
+        let gone = ClientError::NotRunning {
+            server: DAEMON,
+            socket: socket(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
         assert_eq!(stage(Err(gone), 7).unwrap(), Stage::Ended);
-        let broken = ClientError::BrokenOff { socket: socket(), reason: String::new() };
+        let broken = ClientError::Disconnected { server: DAEMON, socket: socket(), reason: String::new() };
         assert_eq!(stage(Err(broken), 7).unwrap(), Stage::Draining(0));
-        assert!(stage(Err(ClientError::NoRight { socket: socket() }), 7).is_err());
+        assert!(stage(Err(ClientError::NotPermitted { server: DAEMON, socket: socket() }), 7).is_err());
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::common::{assert_misuse, bentpipe, command, refusal, success};
 use bentpipe_admin::history::Recorder;
-use bentpipe_admin::{Admin, Identity, Order, Sockets, View, serve};
+use bentpipe_admin::{Admin, Command as AdminCommand, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
 use bentpipe_proxy::sight::{Drain, FlowReport, Gain, LegReport};
@@ -36,7 +36,7 @@ struct Figures {
 
 struct Daemon {
     figures: Figures,
-    orders: Receiver<Order>,
+    orders: Receiver<AdminCommand>,
     sockets: Sockets,
     admin: Admin,
     folder: TempDir,
@@ -60,7 +60,7 @@ impl Daemon {
         self.folder.path().to_str().unwrap()
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> AdminCommand {
         self.orders.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -96,7 +96,7 @@ fn where_no_daemon_is_all_of_them_say_so() {
     {
         refusal(
             &bentpipe(&[arguments, &["--folder", path]].concat()),
-            &["no daemon answers at", "admin.sock", "bentpipe run"],
+            &["cannot reach the daemon at", "admin.sock", "bentpipe run"],
         );
     }
 }
@@ -125,11 +125,11 @@ fn reload_says_what_the_daemon_says() {
     let folder = daemon.folder();
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
-        let Order::Reload(answer) = daemon.order() else { panic!() };
+        let AdminCommand::Reload(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("new configuration"));
         let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
-        let Order::Reload(answer) = daemon.order() else { panic!() };
+        let AdminCommand::Reload(answer) = daemon.order() else { panic!() };
         answer.send(Err("bentpipe.toml: key legs.a.rate: no unit".into())).unwrap();
         refusal(&call.join().unwrap(), &["refused", "key legs.a.rate: no unit"]);
     });
@@ -141,7 +141,7 @@ fn drain_waits_for_the_end() {
     let folder = daemon.folder().to_owned();
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["drain", "--deadline", "5m", "--folder", &folder]));
-        let Order::Drain(deadline, answer) = daemon.order() else { panic!() };
+        let AdminCommand::Drain(deadline, answer) = daemon.order() else { panic!() };
         assert_eq!(deadline, Some(Duration::from_secs(300)));
         *daemon.figures.draining.lock().unwrap() = Some(Drain { left_s: Some(300.0) });
         answer.send(Ok(())).unwrap();
@@ -161,17 +161,17 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
     let folder = daemon.folder();
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["drain", "--no-deadline", "--no-wait", "--folder", folder]));
-        let Order::Drain(None, answer) = daemon.order() else { panic!() };
+        let AdminCommand::Drain(None, answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("drain --cancel"));
         // The daemon's draining was never begun, which is how it looks when somebody has taken it back.
         let call = scope.spawn(|| bentpipe(&["drain", "--folder", folder]));
-        let Order::Drain(Some(deadline), answer) = daemon.order() else { panic!() };
+        let AdminCommand::Drain(Some(deadline), answer) = daemon.order() else { panic!() };
         assert_eq!(deadline, Duration::from_secs(600));
         answer.send(Ok(())).unwrap();
         refusal(&call.join().unwrap(), &["told to take connections again"]);
         let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", folder]));
-        let Order::StopDraining(answer) = daemon.order() else { panic!() };
+        let AdminCommand::StopDraining(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("takes connections again"));
     });

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bentpipe_dtn::app::{Client, Reading};
+use bentpipe_dtn::app::{Client, ReadBody};
 
 use crate::interop::payload;
 use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
@@ -124,7 +124,7 @@ async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -
     let send = || async {
         while next.fetch_add(1, Ordering::Relaxed) < load.count {
             let query = [("destination", "dtn://b/in".to_owned())];
-            let body = Reading::new(Cursor::new(content.to_vec()), Some(content.len() as u64), |_| ());
+            let body = ReadBody::new(Cursor::new(content.to_vec()), Some(content.len() as u64), |_| ());
             from.send(&query, body).await.map_err(|error| error.to_string())?;
         }
         Ok(())

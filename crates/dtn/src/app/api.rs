@@ -5,14 +5,15 @@ use std::time::Duration;
 use axum::Json;
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use bentpipe_http::Failure;
 use bentpipe_units::Span;
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tokio::task::block_in_place;
 
 use crate::Eid;
@@ -65,9 +66,6 @@ struct ReportsQuery {
     id: String,
 }
 
-/// What went wrong, as an answer.
-struct Failure(StatusCode, String);
-
 /// All requests.
 pub fn router(node: Node) -> Router {
     Router::new()
@@ -85,11 +83,11 @@ pub fn router(node: Node) -> Router {
 /// The body becomes a bundle. The answer comes when the store has it.
 async fn send(
     State(node): State<Node>,
-    query: Result<Query<SendQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<SendQuery>, QueryRejection>,
     headers: axum::http::HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Sent>), Failure> {
-    let Query(query) = query.map_err(bad_request)?;
+    let Query(query) = query?;
     let options = SendOptions {
         destination: query.destination,
         service: query.service,
@@ -117,7 +115,7 @@ async fn take(
     let mut payload_bytes = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            Failure(StatusCode::BAD_REQUEST, format!("the payload ended before it was complete: {error}"))
+            Failure::bad_request(format!("the payload ended before it was complete: {error}"))
         })?;
         if let Some(part) = frame.data_ref() {
             payload_bytes += part.len() as u64;
@@ -140,7 +138,7 @@ fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
                 let text = format!(
                     "report={word} is no event; events are reception, forwarding, delivery and deletion, with commas between"
                 );
-                return Err(Failure(StatusCode::BAD_REQUEST, text));
+                return Err(Failure::bad_request(text));
             }
         }
     }
@@ -150,13 +148,11 @@ fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
 /// The most urgent bundle for a service, waiting for one if that is asked.
 async fn next(
     State(node): State<Node>,
-    query: Result<Query<NextQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<NextQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let Query(query) = query.map_err(bad_request)?;
-    let endpoint = node
-        .id()
-        .with_service(&query.service)
-        .map_err(|error| Failure(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let Query(query) = query?;
+    let endpoint =
+        node.id().with_service(&query.service).map_err(|error| Failure::bad_request(error.to_string()))?;
     let wait = query.wait.map_or(Duration::ZERO, Span::get).min(MAX_WAIT);
     let until = tokio::time::Instant::now() + wait;
     loop {
@@ -212,7 +208,7 @@ async fn remove(State(node): State<Node>, Path(key): Path<u64>) -> Result<Status
 
 fn no_bundle(key: u64) -> Failure {
     let text = format!("there is no bundle {key}, or another has it in hand; GET /bundles lists them");
-    Failure(StatusCode::NOT_FOUND, text)
+    Failure::new(StatusCode::NOT_FOUND, text)
 }
 
 async fn list(State(node): State<Node>) -> Response {
@@ -221,10 +217,10 @@ async fn list(State(node): State<Node>) -> Response {
 
 async fn reports(
     State(node): State<Node>,
-    query: Result<Query<ReportsQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<ReportsQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let Query(query) = query.map_err(bad_request)?;
-    let id = query.id.parse().map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("{error}")))?;
+    let Query(query) = query?;
+    let id = query.id.parse().map_err(|error| Failure::bad_request(format!("{error}")))?;
     Ok(Json(node.reports_of(&id)).into_response())
 }
 
@@ -236,15 +232,11 @@ async fn show_metrics(State(node): State<Node>) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::text(&node.status())).into_response()
 }
 
-fn bad_request(rejection: axum::extract::rejection::QueryRejection) -> Failure {
-    Failure(StatusCode::BAD_REQUEST, rejection.body_text())
-}
-
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Store(error) => error.into(),
-            other => Self(StatusCode::BAD_REQUEST, other.to_string()),
+            other => Self::bad_request(other.to_string()),
         }
     }
 }
@@ -256,12 +248,6 @@ impl From<StoreError> for Failure {
         } else {
             StatusCode::INTERNAL_SERVER_ERROR
         };
-        Self(code, error.to_string())
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
+        Self::new(code, error.to_string())
     }
 }

@@ -6,4 +6,4 @@ mod client;
 mod metrics;
 
 pub use api::{Sent, router};
-pub use client::{Client, ClientError, Delivery, Reading};
+pub use client::{Client, ClientError, Delivery, ReadBody};

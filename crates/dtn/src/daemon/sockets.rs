@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use bentpipe_http::unix::{self, BindError};
 use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::privileges::Account;
@@ -60,36 +60,22 @@ pub(super) fn bind_transparent(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// The socket for applications. It belongs to the account if one is given.
 pub(super) fn bind_unix(path: &Path, account: Option<&Account>) -> Result<UnixListener, NodeError> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            // A killed process leaves its socket behind.
-            if UnixStream::connect(path).is_ok() {
-                return Err(NodeError::SocketTaken { socket: path.to_owned() });
-            }
-            std::fs::remove_file(path).and_then(|()| UnixListener::bind(path))
+    match unix::listen(path, unix::Type::STREAM, account.map(owner)) {
+        Ok(socket) => Ok(socket.into()),
+        Err(BindError::Occupied) => Err(NodeError::SocketTaken { socket: path.to_owned() }),
+        Err(other) => {
+            let action = format!("listen for applications at {}", path.display());
+            Err(NodeError::System { action, source: io::Error::other(other) })
         }
-        other => other,
-    };
-    let prepared = listener.and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-        if let Some(account) = account {
-            chown(path, Some(account.uid()), Some(account.gid()))?;
-        }
-        Ok(listener)
-    });
-    prepared.map_err(NodeError::system(format!("listen for applications at {}", path.display())))
+    }
 }
 
 /// Makes a private folder that belongs to the account. An existing one stays as it is.
 pub(super) fn make_folder(path: &Path, account: Option<&Account>) -> Result<(), NodeError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path);
-    let given = made.and_then(|()| match account {
-        Some(account) => chown(path, Some(account.uid()), Some(account.gid())),
-        None => Ok(()),
-    });
-    given.map_err(NodeError::system(format!("make the folder {}", path.display())))
+    unix::make_folder(path, 0o750, account.map(owner))
+        .map_err(NodeError::system(format!("make the folder {}", path.display())))
+}
+
+fn owner(account: &Account) -> unix::Owner {
+    (account.uid(), account.gid())
 }

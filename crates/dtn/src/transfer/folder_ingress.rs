@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bentpipe_http::encode_path;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use tokio::task::block_in_place;
@@ -149,7 +150,12 @@ impl Ingress {
     /// Makes a bundle of a file, and returns its name.
     async fn send(&self, node: &Node, path: &Path, version: Version) -> Result<String, SendError> {
         let name = path.strip_prefix(&self.folder).unwrap_or(path);
-        let head = Envelope { target: target(name), server: None, fields: Vec::new() }.encode();
+        let head = Envelope {
+            target: format!("/{}", encode_path(name.as_os_str().as_encoded_bytes())),
+            server: None,
+            fields: Vec::new(),
+        }
+        .encode();
         let bundle = node.bundle(&self.options)?;
         let id = bundle.id.to_string();
         let mut file = block_in_place(|| open(path))?;
@@ -245,28 +251,9 @@ fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Version)>) -> io:
     Ok(())
 }
 
-/// A relative path as the target of a request, with percent signs where they are needed (RFC 3986 §2.1).
-fn target(name: &Path) -> String {
-    let mut target = String::from("/");
-    for byte in name.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                target.push(char::from(*byte));
-            }
-            _ => target.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    target
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_become_targets() {
-        assert_eq!(target(Path::new("a b/c%.txt")), "/a%20b/c%25.txt");
-    }
 
     #[test]
     fn a_file_that_has_taken_the_name_of_a_sent_one_stays() {

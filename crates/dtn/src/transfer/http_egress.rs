@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bentpipe_http::ReadBody;
 use bentpipe_legs::Network;
 use http_body_util::BodyExt;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, block_in_place};
-
-use crate::app::Reading;
 
 use super::egress::{Egress, Failure, Transfer};
 use super::envelope::Envelope;
@@ -71,7 +70,7 @@ impl Egress for HttpEgress {
         let server = self.server(&transfer.envelope)?;
         let bytes = Arc::new(AtomicU64::new(0));
         let reader = ProgressReader { payload: transfer.body, bytes: bytes.clone() };
-        let request = request(server, &transfer.envelope, Reading::new(reader, Some(transfer.len), |_| {}))?;
+        let request = request(server, &transfer.envelope, ReadBody::new(reader, Some(transfer.len), |_| {}))?;
         tokio::select! {
             status = put(server, request) => classify(server, status.map_err(Failure::Temporary)?),
             () = stall(&bytes) => {

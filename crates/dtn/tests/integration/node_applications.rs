@@ -34,7 +34,7 @@ async fn who_goes_away_in_the_middle_of_sending_has_sent_nothing() {
     a.until(|status| status.store.payload_bytes == 900_000).await;
     // There is no room for another one meanwhile, and it is said so.
     let error = a.try_send("dtn://a/in", bytes(1, 200_000), &[]).await.unwrap_err();
-    let ClientError::Refused { status: 507, message } = error else { panic!("{error}") };
+    let ClientError::Refused { status: 507, reason: message, .. } = error else { panic!("{error}") };
     assert!(message.contains("raise quota"), "{message}");
     drop(stream);
     a.until_empty().await;
@@ -56,7 +56,7 @@ async fn wrong_questions_get_answers_that_help() {
         ("dtn://b/x", ("colour", "red"), "colour"),
     ] {
         let error = a.try_send(to, bytes(1, 10), &[parameter]).await.unwrap_err();
-        let ClientError::Refused { status: 400, message } = error else {
+        let ClientError::Refused { status: 400, reason: message, .. } = error else {
             panic!("{to} {parameter:?}: {error}")
         };
         assert!(message.contains(says), "{to} {parameter:?}: {message}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bentpipe_dtn::app::{Client, Delivery, Reading};
+use bentpipe_dtn::app::{Client, Delivery, ReadBody};
 use bentpipe_dtn::config::NodeConfig;
 use bentpipe_dtn::daemon::{Prepared, Running};
 use bentpipe_testbed::Namespace;
@@ -156,7 +156,7 @@ impl Host {
     }
 
     async fn send(&self, size: ByteCount) -> io::Result<()> {
-        let payload = Reading::new(io::repeat(b'b').take(size.get()), Some(size.get()), |_| {});
+        let payload = ReadBody::new(io::repeat(b'b').take(size.get()), Some(size.get()), |_| {});
         let destination = format!("dtn://terminal/{SERVICE}");
         let sent = self.client.send(&[("destination", destination)], payload).await;
         sent.map(drop).map_err(io::Error::other)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bentpipe_dtn::app::{Client, Reading, Sent};
+use bentpipe_dtn::app::{Client, ReadBody, Sent};
 use bentpipe_dtn::bundle::Priority;
 use bentpipe_dtn::{Eid, node::ReportedEvent};
 use bentpipe_units::Span;
@@ -65,7 +65,7 @@ impl Send {
         let client = Client::new(&self.socket.socket);
         let begun = Instant::now();
         super::runtime()?.block_on(async {
-            let payload = Reading::new(source, len, move |bytes| progress.inc(bytes));
+            let payload = ReadBody::new(source, len, move |bytes| progress.inc(bytes));
             let sent = client.send(&self.query(), payload).await?;
             bar.finish_and_clear();
             let accepted_s = begun.elapsed().as_secs_f64();

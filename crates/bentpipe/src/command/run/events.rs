@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bentpipe_admin::{Order, Orders};
+use bentpipe_admin::{Command, Commands};
 use bentpipe_proxy::handover::{Caller, HandoverError, Heir, Inventory, accept_caller, wait_for_caller};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
@@ -25,7 +25,7 @@ const TELL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum Event {
     Signal(i32),
-    Order(Order),
+    Command(Command),
     /// Somebody is ready to take over. Others are received when the sender is told so, and never where it is not.
     Heir(Heir, SyncSender<()>),
     Tick,
@@ -70,12 +70,12 @@ impl Events {
     }
 
     /// Where orders go.
-    pub(super) fn orders(&self) -> anyhow::Result<Orders> {
+    pub(super) fn orders(&self) -> anyhow::Result<Commands> {
         let (orders, receiver) = mpsc::channel();
         let sender = self.sender.clone();
         spawn("bentpipe-orders", move || {
             for order in receiver {
-                if sender.send(Event::Order(order)).is_err() {
+                if sender.send(Event::Command(order)).is_err() {
                     return;
                 }
             }

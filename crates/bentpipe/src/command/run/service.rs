@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bentpipe_admin::history::{Recorder, SavedHistory};
-use bentpipe_admin::{Admin, Identity, Order, Sockets, serve};
+use bentpipe_admin::{Admin, Command, Identity, Sockets, serve};
 use bentpipe_kernel::notify::{Inheritance, Notifier};
 use bentpipe_proxy::handover::{Belongings, Heir};
 use bentpipe_proxy::{Config, Daemon};
@@ -135,14 +135,14 @@ impl Service {
                 return Next::End;
             }
             // Whoever ordered it may have gone.
-            Event::Order(Order::Reload(answer)) => {
+            Event::Command(Command::Reload(answer)) => {
                 let _ = answer.send(self.reload());
             }
-            Event::Order(Order::Drain(time, answer)) => {
+            Event::Command(Command::Drain(time, answer)) => {
                 daemon.drain(time);
                 let _ = answer.send(Ok(()));
             }
-            Event::Order(Order::StopDraining(answer)) => {
+            Event::Command(Command::StopDraining(answer)) => {
                 daemon.stop_draining();
                 let _ = answer.send(Ok(()));
             }
@@ -203,7 +203,7 @@ impl Service {
     fn answer(&mut self, events: &Events) {
         let Some(daemon) = &self.daemon else { return };
         let identity = Identity { config: self.config.clone(), program: self.program.clone() };
-        let admin = events.orders().and_then(|orders| {
+        let admin = events.commands().and_then(|orders| {
             Ok(serve(&self.sockets, daemon.sight(), identity, self.recorder.clone(), orders)?)
         });
         match admin {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What the daemon's main thread is told, with a place for its answer.
 #[derive(Debug)]
-pub enum Order {
+pub enum Command {
     /// Read the configuration again.
     Reload(Answer),
     /// Take no new connection, and end when the last has gone or this time is up; without a time, wait for as long as it takes.
@@ -18,4 +18,4 @@ pub enum Order {
 pub type Answer = SyncSender<Result<(), String>>;
 
 /// Where orders go. The main thread of the daemon listens at the other end, to signals as well.
-pub type Orders = mpsc::Sender<Order>;
+pub type Commands = mpsc::Sender<Command>;

@@ -10,33 +10,37 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// How long nothing may be taken of what waits to be written.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Fails when the other end takes nothing for a while: it would keep its place among the connections for ever.
 #[derive(Debug)]
-pub(crate) struct Paced<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Paced<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, stalled: None }
     }
 
     /// Lets progress through, and counts the time without it.
-    fn pace<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn watch_progress<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.stalled = None;
             return poll;
         }
-        let alarm = self.stalled.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        let alarm = self.stalled.get_or_insert_with(|| Box::pin(sleep(TIMEOUT)));
         ready!(alarm.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other end takes nothing")))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -46,14 +50,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.pace(context, poll)
+        self.watch_progress(context, poll)
     }
 
     fn poll_write_vectored(
@@ -62,7 +66,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.pace(context, poll)
+        self.watch_progress(context, poll)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -10,17 +10,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::page::CONTENT_SECURITY_POLICY;
-use crate::reply::Failure;
 use crate::token::Token;
+use bentpipe_http::Failure;
 
 /// What is asked of those who come by TCP.
 #[derive(Debug, Clone)]
-pub(crate) struct Guard {
+pub(crate) struct Auth {
     address: SocketAddr,
     token: Option<Token>,
 }
 
-impl Guard {
+impl Auth {
     /// Of those who come to this address; with a token they must know it.
     pub(crate) fn new(address: SocketAddr, token: Option<Token>) -> Self {
         Self { address, token }
@@ -66,7 +66,7 @@ impl Guard {
 
     /// The way in for a browser: the token in the address becomes a cookie, and goes from the address, so that it is
     /// in no bookmark and on no screen.
-    fn let_in(&self, uri: &Uri) -> Option<Response> {
+    fn log_in(&self, uri: &Uri) -> Option<Response> {
         let token = self.token.as_ref()?;
         let (guess, rest) = split_token(uri.query()?)?;
         if !token.is(&guess) {
@@ -84,12 +84,13 @@ impl Guard {
 }
 
 /// Lets through who shows what is asked, and ends the connection of who does not, so that it takes nobody's place.
-pub(crate) async fn watch(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    let refusal = guard.check(&request).err();
-    let is_stranger = refusal.as_ref().is_some_and(|failure| failure.status() == StatusCode::UNAUTHORIZED);
+pub(crate) async fn require(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
+    let refusal = auth.check(&request).err();
+    let is_unauthenticated =
+        refusal.as_ref().is_some_and(|failure| failure.status() == StatusCode::UNAUTHORIZED);
     // A bookmark with the token works also for who has the cookie already.
-    if (refusal.is_none() || is_stranger)
-        && let Some(response) = guard.let_in(request.uri())
+    if (refusal.is_none() || is_unauthenticated)
+        && let Some(response) = auth.log_in(request.uri())
     {
         return response;
     }
@@ -98,7 +99,7 @@ pub(crate) async fn watch(State(guard): State<Arc<Guard>>, request: Request, nex
     };
     let mut response = failure.into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    if is_stranger {
+    if is_unauthenticated {
         response
             .headers_mut()
             .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bentpipe\""));
@@ -107,7 +108,7 @@ pub(crate) async fn watch(State(guard): State<Arc<Guard>>, request: Request, nex
 }
 
 /// Adds to every answer what keeps browsers from doing more with it than showing it.
-pub(crate) async fn harden(request: Request, next: Next) -> Response {
+pub(crate) async fn add_security_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers: [(HeaderName, &str); 5] = [
         (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
