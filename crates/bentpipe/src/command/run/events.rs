@@ -70,7 +70,7 @@ impl Events {
     }
 
     /// Where orders go.
-    pub(super) fn orders(&self) -> anyhow::Result<Commands> {
+    pub(super) fn commands(&self) -> anyhow::Result<Commands> {
         let (orders, receiver) = mpsc::channel();
         let sender = self.sender.clone();
         spawn("bentpipe-orders", move || {
