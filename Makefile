@@ -20,8 +20,8 @@ test: setup lint ## everything that CI runs
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
 test-root: setup ## only the tests that need root: namespaces, eBPF, interception
-	$(CARGO) test --workspace --locked --no-run
-	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --workspace --locked --test 'root_*'
+	$(CARGO) test --workspace --locked --no-run --test 'root*'
+	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --workspace --locked --test 'root*'
 
 lint: setup ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check
@@ -71,9 +71,9 @@ figures: setup ## the figures of the documentation, drawn anew
 
 page-pictures: setup ## pictures of the live page over an emulated GEO link: 2 minutes
 	scripts/setup-peers chromium
-	$(CARGO) test --locked -p bentpipe --test root_live_page --no-run
+	$(CARGO) test --locked -p bentpipe --test root --no-run
 	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \
-		$(CARGO) test --locked -p bentpipe --test root_live_page pictures
+		$(CARGO) test --locked -p bentpipe --test root live_page::pictures
 
 railway: setup ## a train at 180 km/h with this machine's TCP through the proxy: 32 minutes
 	$(CARGO) build --release --locked -p bentpipe

@@ -29,6 +29,8 @@
 //! assert_eq!(link.forward.offer(Time::ZERO, 1500), Fate::Deliver { at: Time::from_nanos(301_200_000) });
 //! ```
 
+#![deny(clippy::disallowed_methods)]
+
 pub mod agent;
 mod counters;
 mod csv;

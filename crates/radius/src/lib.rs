@@ -20,6 +20,8 @@
 //! assert_eq!(catalogue.reach(opnet).limit.unwrap().as_secs_f64(), 22.5);
 //! ```
 
+#![deny(clippy::disallowed_methods)]
+
 mod catalogue;
 pub mod document;
 pub mod figure;

@@ -3,6 +3,8 @@
 //! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the same results,
 //! to the byte, on any machine and on any number of threads.
 
+#![deny(clippy::disallowed_methods)]
+
 mod bundles;
 mod events;
 pub mod file;

@@ -15,6 +15,8 @@
 //!
 //! Offsets in the stream are 64-bit and never wrap; sequence numbers do, and live only in [`Segment`].
 
+#![deny(clippy::disallowed_methods)]
+
 mod config;
 pub mod congestion;
 mod endpoint;

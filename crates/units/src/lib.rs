@@ -3,6 +3,8 @@
 //! A value that exists is valid: parsing is the only way in from text, and it says what it accepts.
 //! No type here knows a clock; [`Time`] is a point on whatever time line the caller keeps.
 
+#![deny(clippy::disallowed_methods)]
+
 mod bytes;
 mod probability;
 mod rate;

@@ -259,7 +259,7 @@ const FAINT: &str = "
             return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.outerHTML.slice(0, 80)];
         }).filter(([ratio]) => ratio < 4.5)";
 
-/// For eyes: `PAGE_PICTURES=/tmp/pictures cargo test -p bentpipe-admin --test live_page pictures`.
+/// For eyes: `PAGE_PICTURES=/tmp/pictures cargo test -p bentpipe-admin --test integration live_page::pictures`.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures() {
     let Some(folder) = std::env::var_os("PAGE_PICTURES") else {

@@ -1,4 +1,4 @@
-//! `bentpipe demo` in virtual time; the one on the kernel is in `root_cli.rs`.
+//! `bentpipe demo` in virtual time; the one on the kernel is in `tests/root/cli.rs`.
 
 use std::fs;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use bentpipe_dtn::app::{Client, ReadBody};
 
-use crate::interop::payload;
 use super::nodes::{Bentpipe, Contact, Dtn7, Programs, folder, free_port};
 use super::web::{Web, WebSocket};
+use crate::interop::payload;
 
 /// Applications that send, and as many that receive, at a time.
 const AT_ONCE: usize = 4;
