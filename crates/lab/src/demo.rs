@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_link::{DirectionConfig, LinkConfig};
-use bentpipe_proxy::{Config, Daemon};
+use bentpipe_proxy::Config;
 use bentpipe_units::{Probability, Rate, Span};
 use serde::Serialize;
 
@@ -15,10 +15,8 @@ use crate::Error;
 use crate::download::{Download, Progress, Request, Server, download};
 use crate::figure::{Legend, LineChart};
 use crate::results::World;
-use crate::scene::{SATELLITE, Scene};
+use crate::topology::{PAYLOAD_SHARE, SATELLITE, Topology, start_proxy};
 
-/// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
-const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 const PORT: u16 = 80;
 /// What the gateway's satellite leg is told of outages.
 const RESTART_WITHIN: Duration = Duration::from_secs(1);
@@ -176,12 +174,11 @@ fn watch_and_run(
         .into_iter()
         .map(|result| result.into_inner().expect("no one panicked").expect("every thread leaves a result"))
         .collect::<Result<_, _>>()?;
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     Ok(Comparison {
         world: World::Kernel,
         limit_bps: settings.limit_bps(),
         seed: settings.seed,
-        kernel,
+        kernel: crate::kernel_release(),
         runs,
     })
 }
@@ -221,11 +218,6 @@ fn cross(settings: &Settings, way: &Way, progress: &Progress) -> Result<Download
         scene.gateway.run(|| drop(daemon))?;
     }
     got
-}
-
-/// Starts the daemon inside the scene's gateway.
-pub fn start_proxy(scene: &Scene, config: &Config) -> Result<Daemon, Error> {
-    scene.gateway.run(|| Daemon::start(config))?.map_err(|error| Error::Proxy(error.to_string()))
 }
 
 impl Comparison {

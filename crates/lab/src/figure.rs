@@ -17,7 +17,7 @@ pub use bars::{BarChart, BarGroup};
 pub use plot::{Plot, Point, Series, Style};
 
 use crate::Error;
-use crate::results::write_whole;
+use crate::file::write_whole;
 
 /// A figure of an experiment.
 #[derive(Debug, Clone, PartialEq)]

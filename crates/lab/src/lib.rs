@@ -10,14 +10,15 @@ pub mod demo;
 pub mod download;
 pub mod experiment;
 pub mod figure;
+mod file;
 pub mod outage;
 pub mod reach;
 pub mod report;
 pub mod results;
-pub mod scene;
 pub mod slow_start;
 pub mod statistics;
 pub mod table;
+pub mod topology;
 pub mod trace;
 pub mod trial;
 
@@ -71,4 +72,9 @@ pub enum Error {
         /// Why.
         message: String,
     },
+}
+
+/// The release of the running kernel, such as `6.18.0`.
+fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

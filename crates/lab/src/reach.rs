@@ -95,7 +95,7 @@ pub fn measure(delays: &[Duration], mut ended: impl FnMut(&Probe)) -> Result<Mea
         receiver.iter().map(|probe| probe.inspect(&mut ended)).collect::<Result<Vec<_>, _>>()
     })?;
     probes.sort_by(|one, other| one.delay_s.total_cmp(&other.delay_s));
-    Ok(Measurement { kernel: kernel_release(), probes })
+    Ok(Measurement { kernel: crate::kernel_release(), probes })
 }
 
 /// A client, a server and a link between them that has a delay and nothing else.
@@ -162,11 +162,6 @@ fn exchange(address: SocketAddr, patience: Duration) -> Probe {
         error: outcome.err().map(|error| error.to_string()),
         ended_s,
     }
-}
-
-fn kernel_release() -> String {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    release.trim().to_owned()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What came of an experiment, whichever world it ran in: verdicts on what the literature says must come out, tables,
 //! figures; as text, as files and as one JSON document.
 
-mod file;
 mod page;
 
 use std::collections::HashSet;
@@ -12,8 +11,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::figure::Figure;
+use crate::file::write_whole;
 use crate::table::Table;
-pub(crate) use file::write_whole;
 
 /// The outcome of one experiment.
 #[derive(Debug, Clone, PartialEq)]
@@ -222,9 +221,9 @@ fn refused(path: &Path, message: String) -> Error {
 mod tests {
     use std::fs;
 
-    use super::file::tests::Folder;
     use super::*;
     use crate::figure::{Axis, BarChart, BarGroup, Plot, Series, Style};
+    use crate::file::tests::Folder;
     use crate::statistics::Summary;
     use crate::table::{Cell, Column};
 

@@ -4,6 +4,8 @@
 //! the interval of their mean follows Student's t, as is usual for the five to thirty runs that an experiment has.
 //! Nothing here is ever NaN: what cannot be computed is [`None`].
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// The values of one quantity over several runs, in a few figures. All are in the unit of the values.
@@ -92,6 +94,17 @@ impl Estimate {
     /// The ends of the interval. None where there is no interval.
     pub fn interval(&self) -> Option<(f64, f64)> {
         self.half_width.map(|half| (self.value - half, self.value + half))
+    }
+}
+
+/// The value with its interval, such as `3.42 ± 0.12`, with the formatter's precision.
+impl fmt::Display for Estimate {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.value, formatter)?;
+        match self.half_width {
+            Some(half) => write!(formatter, " ± ").and_then(|()| fmt::Display::fmt(&half, formatter)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -16,12 +16,10 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 
 use crate::Error;
 use crate::download::{self, Request, Server, download};
-use crate::scene::SATELLITE;
+use crate::topology::{PAYLOAD_SHARE, SATELLITE};
 use nodes::Nodes;
 use topology::TrialTopology;
 
-/// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
-const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 const PORT: u16 = 80;
 /// How often the queue is looked at.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -118,11 +116,11 @@ impl Trial {
     /// The link, the daemon or a connection failed.
     pub fn run(&self) -> Result<Measured, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let bed = TrialTopology::build(self)?;
-        let nodes = self.bundles.map(|_| Nodes::start(&bed, &self.leg(&self.congestion))).transpose()?;
-        let mut server = self.server(&bed)?;
-        let measured = self.watch(&bed, nodes.as_ref()).map_err(fail);
-        bed.server.run(|| server.stop())?;
+        let topology = TrialTopology::build(self)?;
+        let nodes = self.bundles.map(|_| Nodes::start(&topology, &self.leg(&self.congestion))).transpose()?;
+        let mut server = self.server(&topology)?;
+        let measured = self.watch(&topology, nodes.as_ref()).map_err(fail);
+        topology.server.run(|| server.stop())?;
         measured
     }
 
@@ -134,23 +132,23 @@ impl Trial {
     /// The link, the daemon, a node or a connection failed.
     pub fn file(&self, bytes: ByteCount) -> Result<Duration, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let bed = TrialTopology::build(self)?;
+        let topology = TrialTopology::build(self)?;
         if self.bundles.is_some() {
-            return Nodes::start(&bed, &self.leg(&self.congestion))?.file(bytes).map_err(fail);
+            return Nodes::start(&topology, &self.leg(&self.congestion))?.file(bytes).map_err(fail);
         }
-        let mut server = self.server(&bed)?;
+        let mut server = self.server(&topology)?;
         let request = Request { seed: self.seed, bytes: bytes.get() };
         let progress = download::Progress::default();
-        let got = bed.client.run(|| download(bed.address, request, &progress))?.map_err(fail)?;
-        bed.server.run(|| server.stop())?;
+        let got = topology.client.run(|| download(topology.address, request, &progress))?.map_err(fail)?;
+        topology.server.run(|| server.stop())?;
         Ok(got.duration)
     }
 
-    fn server(&self, bed: &TrialTopology) -> Result<Server, Error> {
+    fn server(&self, topology: &TrialTopology) -> Result<Server, Error> {
         // Without downloads it is the nodes' alone, and only a leg can provide it.
         let is_servers = !self.split && !self.flows.is_empty();
         let congestion = is_servers.then_some(self.congestion.as_str());
-        let started = bed.server.run(|| Server::start(bed.address, congestion))?;
+        let started = topology.server.run(|| Server::start(topology.address, congestion))?;
         started.map_err(|source| Error::Transfer { run: self.congestion.clone(), source })
     }
 
@@ -179,7 +177,7 @@ impl Trial {
         )
     }
 
-    fn watch(&self, bed: &TrialTopology, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
+    fn watch(&self, topology: &TrialTopology, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
         let streams = self.flows.len() + self.bundles.iter().len();
         let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
@@ -191,8 +189,8 @@ impl Trial {
                 .zip(&read)
                 .map(|(flow, read)| {
                     let over = &over;
-                    let client = move || flow.download(bed.address, self.seed, started, over, read);
-                    scope.spawn(move || bed.client.run(client).map_err(std::io::Error::other)?)
+                    let client = move || flow.download(topology.address, self.seed, started, over, read);
+                    scope.spawn(move || topology.client.run(client).map_err(std::io::Error::other)?)
                 })
                 .collect();
             if let (Some(nodes), Some(size), Some(read)) = (nodes, self.bundles, read.last()) {
@@ -200,32 +198,32 @@ impl Trial {
                 clients.push(scope.spawn(move || nodes.send(size, over)));
                 clients.push(scope.spawn(move || nodes.receive(read, over)));
             }
-            let measured = self.sample(bed, started, &read);
+            let measured = self.sample(topology, started, &read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
             Ok(measured)
         })
     }
 
-    fn sample(&self, bed: &TrialTopology, started: Instant, read: &[AtomicU64]) -> Measured {
+    fn sample(&self, topology: &TrialTopology, started: Instant, read: &[AtomicU64]) -> Measured {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
-        let (from, before, counted) = (bed.link.now(), now(), bed.link.counters().0);
+        let (from, before, counted) = (topology.link.now(), now(), topology.link.counters().0);
         let mut queue_s = Vec::new();
         while started.elapsed() < self.lasts {
             std::thread::sleep(SAMPLE);
-            queue_s.push(self.rate.time_for(bed.link.backlog().0.get()).as_secs_f64());
+            queue_s.push(self.rate.time_for(topology.link.backlog().0.get()).as_secs_f64());
             if self.traces && queue_s.len() % 50 == 0 {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", bed.standings());
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", topology.standings());
                 if self.terminal.is_some() || self.bundles.is_some() {
-                    println!("{}", bed.connections());
+                    println!("{}", topology.connections());
                 }
             }
         }
-        let (until, counters) = (bed.link.now(), bed.link.counters().0);
+        let (until, counters) = (topology.link.now(), topology.link.counters().0);
         let up = (until - from - self.down_between(from, until)).as_secs_f64();
         queue_s.sort_by(f64::total_cmp);
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;

@@ -4,7 +4,7 @@ use bentpipe_tcp::{End, Endpoint, State};
 use bentpipe_units::Time;
 
 use crate::bundles::Carrier;
-use crate::results::Occupancy;
+use crate::occupancy::Occupancy;
 use crate::scenario::{FlowSpec, Side};
 
 /// The endpoints of a flow lie one after the other in the list of all: the sending and the receiving end of the first leg,

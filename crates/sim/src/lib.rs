@@ -11,6 +11,8 @@ pub mod file;
 mod flow;
 mod network;
 mod observer;
+mod occupancy;
+mod packet;
 mod results;
 pub mod scenario;
 mod station;

@@ -1,71 +1,14 @@
 //! Links and what is on them.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use bentpipe_link::agent::{self, CongestionHeader, Frame, TcpFlags, TcpHeader};
+use bentpipe_link::agent::Frame;
 use bentpipe_link::{Counters, Direction, Fate, Link};
-use bentpipe_tcp::{CongestionOption, SackBlocks, Segment};
 use bentpipe_units::{ByteCount, Time};
 
+use crate::packet::Packet;
 use crate::scenario::{Hop, LinkSpec};
 use crate::station::StationNode;
-
-/// A segment on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packet {
-    pub(crate) segment: Segment,
-    /// The endpoint that sent it.
-    pub(crate) from: u32,
-    /// How many links it has crossed. On a link with stations, and in them, the link itself does not count yet: so a
-    /// packet and its copies have the same number wherever a station sends them from.
-    pub(crate) hop: u32,
-}
-
-/// As agents see it: an end is an endpoint, and the two ends of a connection differ in the last bit.
-impl agent::Packet for Packet {
-    type End = u32;
-
-    fn ip_length(&self) -> usize {
-        self.segment.ip_length()
-    }
-
-    fn tcp(&self) -> Option<TcpHeader<'_, u32>> {
-        let Segment { seq, ack, len, window, flags, ref sack, .. } = self.segment;
-        Some(TcpHeader {
-            source: self.from,
-            destination: self.from ^ 1,
-            seq,
-            ack,
-            payload: len,
-            window,
-            flags: TcpFlags(flags.bits()),
-            sack: sack.as_slice(),
-        })
-    }
-
-    fn without_sack(&self) -> Self {
-        Self { segment: Segment { sack: SackBlocks::default(), ..self.segment }, ..*self }
-    }
-
-    fn congestion_header(&self) -> Option<CongestionHeader> {
-        let CongestionOption::Request { rtt, spacing, feedback } = self.segment.congestion else {
-            return None;
-        };
-        Some(CongestionHeader {
-            rtt: Duration::from_micros(rtt.into()),
-            spacing: Duration::from_nanos(spacing.into()),
-            feedback,
-        })
-    }
-
-    fn with_feedback(mut self, given: i32) -> Self {
-        if let CongestionOption::Request { feedback, .. } = &mut self.segment.congestion {
-            *feedback = given;
-        }
-        self
-    }
-}
 
 /// One direction of a link, with the packets that it will deliver.
 #[derive(Debug)]
@@ -157,65 +100,4 @@ fn enqueue<T>(arriving: &mut VecDeque<(Time, T)>, fate: Fate, load: T) -> bool {
 fn dequeue<T>(arriving: &mut VecDeque<(Time, T)>) -> Option<(T, Option<Time>)> {
     let (_, load) = arriving.pop_front()?;
     Some((load, arriving.front().map(|next| next.0)))
-}
-
-#[cfg(test)]
-mod tests {
-    use bentpipe_link::agent::Packet as _;
-    use bentpipe_tcp::{Flags, Timestamps};
-
-    use super::*;
-
-    fn packet() -> Packet {
-        let mut sack = SackBlocks::default();
-        sack.push(7, 11);
-        sack.push(u32::MAX, 3);
-        let flags = Flags::FIN | Flags::ACK;
-        let timestamps = Some(Timestamps { value: 1, echo: 2 });
-        let congestion = CongestionOption::Request { rtt: 600_000, spacing: 1_200, feedback: 99 };
-        let segment =
-            Segment { seq: 9, ack: 12, len: 100, window: 77, flags, timestamps, sack, congestion, syn: None };
-        Packet { segment, from: 6, hop: 1 }
-    }
-
-    #[test]
-    fn an_agent_sees_in_a_packet_what_the_segment_says_and_its_two_ends() {
-        let packet = packet();
-        let header = packet.tcp().unwrap();
-        assert_eq!((header.source, header.destination), (6, 7));
-        assert_eq!((header.seq, header.ack, header.payload, header.window), (9, 12, 100, 77));
-        assert!(header.flags.is_fin() && header.flags.is_ack() && !header.flags.is_syn());
-        assert!(!header.flags.is_rst());
-        assert_eq!(header.sack, [(7, 11), (u32::MAX, 3)]);
-        assert_eq!(header.end(), 9 + 101, "as long as the segment says");
-        assert_eq!(packet.ip_length(), packet.segment.ip_length());
-        let answer = Packet { from: 7, ..packet };
-        assert_eq!((answer.tcp().unwrap().source, answer.tcp().unwrap().destination), (7, 6));
-    }
-
-    #[test]
-    fn without_its_sack_blocks_a_packet_is_shorter_and_else_the_same() {
-        let bare = packet().without_sack();
-        assert!(bare.segment.sack.is_empty());
-        assert_eq!(packet().ip_length() - bare.ip_length(), 20, "two blocks, kind, length, padding");
-        let again = Packet { segment: Segment { sack: packet().segment.sack, ..bare.segment }, ..bare };
-        assert_eq!(again, packet());
-    }
-
-    #[test]
-    fn a_router_reads_the_congestion_header_and_writes_its_feedback() {
-        let header = packet().congestion_header().unwrap();
-        assert_eq!((header.rtt.as_millis(), header.spacing.as_nanos(), header.feedback), (600, 1_200, 99));
-        let lowered = packet().with_feedback(-5);
-        assert_eq!(lowered.congestion_header().unwrap().feedback, -5);
-        let mut bare = packet();
-        bare.segment.congestion = CongestionOption::Total(7);
-        assert_eq!((bare.congestion_header(), bare.with_feedback(3)), (None, bare));
-    }
-
-    #[test]
-    fn a_packet_on_a_link_without_stations_takes_104_bytes() {
-        assert_eq!(size_of::<(Time, Packet)>(), 104);
-        assert_eq!(size_of::<(Time, Frame<Packet>)>(), 144);
-    }
 }

@@ -6,8 +6,8 @@ use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 use bentpipe_units::Time;
 
 use crate::events::{Alarm, Event, Events};
-use crate::network::Packet;
-use crate::results::Occupancy;
+use crate::occupancy::Occupancy;
+use crate::packet::Packet;
 use crate::scenario::LinkSpec;
 
 /// The station in front of a pipe, with the frames that the pipe will deliver.

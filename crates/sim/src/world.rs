@@ -15,8 +15,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
-use crate::network::{Packet, Pipe};
+use crate::network::Pipe;
 use crate::observer::{Observer, Passage};
+use crate::packet::Packet;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
 use sharing::{Seat, Share};

@@ -1,12 +1,11 @@
 //! Explicit rates with the TCP of this machine's kernel, in real time, through the daemon.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bentpipe_link::OutageTrace;
 use bentpipe_units::Rate;
 
-use super::{Findings, Lab};
+use super::{Lab, Output, over_seeds, rows};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::results::{Part, Verdict};
@@ -18,51 +17,51 @@ const RTT: Duration = Duration::from_millis(600);
 const TEN: Rate = Rate::mbps(10);
 const FIFTY: Rate = Rate::mbps(50);
 /// The proxy's congestion controls towards the satellite.
-const WAYS: [&str; 3] = ["explicit", "hybla", "bbr"];
-/// Links on which they are compared: the rate, and the packet error rate.
+const CONTROLS: [&str; 3] = ["explicit", "hybla", "bbr"];
+/// The links on which they are compared: the rate, and the packet error rate.
 const LINKS: [(Rate, f64); 4] = [(TEN, 0.0), (TEN, 0.01), (TEN, 0.05), (FIFTY, 0.01)];
-/// The connection, the request and the first windows take so long at the most; a link that is slower than it was said to be is
-/// understood within the second.
-const BEGUN: Duration = Duration::from_secs(5);
-const UNDERSTOOD: Duration = Duration::from_secs(10);
+/// The connection, the request and the first windows take at most this long.
+const STARTED: Duration = Duration::from_secs(5);
+/// Within this time the controller finds the real rate of a link that is slower than configured.
+const CONVERGED: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
-/// When the later two of four begin.
+/// The start of the later two of four downloads.
 const LATER: Duration = Duration::from_secs(30);
-/// What the limited one of two reads.
+/// The rate at which the limited one of two downloads reads.
 const LIMITED: Rate = match Rate::from_bps(500_000) {
     Some(rate) => rate,
     None => unreachable!(),
 };
-/// Trials at the same time: each takes a tenth of a processor, those of 50 Mbit/s a third.
+/// Trials that run at the same time. Each takes a tenth of a CPU; those of 50 Mbit/s take a third.
 const AT_ONCE: usize = 2;
 const TUNNELS: &str = include_str!("../../../../data/direttissima.csv");
 const SPEED_KMH: f64 = 180.0;
 /// 96 km at 180 km/h.
 const JOURNEY: Duration = Duration::from_secs(1920);
 
-/// What is tried, in this order.
+/// The trials, in this order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Case {
-    /// A congestion control on a link, when it has begun.
-    Alone { way: usize, link: usize },
-    /// Explicit rates on a link, a minute from the first SYN.
+    /// A congestion control on a link, after the start-up.
+    Alone { control: usize, link: usize },
+    /// Explicit rates on a link, for a minute from the first SYN.
     FromTheStart { link: usize },
     /// Four downloads that begin together.
     Four,
-    /// Two, and two more later.
+    /// Two downloads, and two more later.
     TwoAndTwo,
-    /// Two, one of whom reads slowly.
+    /// Two downloads, one of which reads slowly.
     OneLimited,
-    /// The link carries half of what it was said to.
+    /// The link carries half of the configured rate.
     Slower,
-    /// Nobody has said what it carries.
+    /// No rate is configured.
     Unknown,
 }
 
 impl Case {
     fn all() -> Vec<Case> {
         let alone =
-            (0..WAYS.len()).flat_map(|way| (0..LINKS.len()).map(move |link| Case::Alone { way, link }));
+            (0..CONTROLS.len()).flat_map(|control| (0..LINKS.len()).map(move |link| Case::Alone { control, link }));
         let rest = [1, 3].map(|link| Case::FromTheStart { link }).into_iter();
         let shares = [Case::Four, Case::TwoAndTwo, Case::OneLimited, Case::Slower, Case::Unknown];
         alone.chain(rest).chain(shares).collect()
@@ -71,7 +70,7 @@ impl Case {
     fn label(self) -> String {
         let on = |link: usize| format!("{}, PER {}%", LINKS[link].0, LINKS[link].1 * 100.0);
         match self {
-            Case::Alone { way, link } => format!("{}, {}", WAYS[way], on(link)),
+            Case::Alone { control, link } => format!("{}, {}", CONTROLS[control], on(link)),
             Case::FromTheStart { link } => format!("explicit, {}, from the first SYN", on(link)),
             Case::Four => "four downloads".into(),
             Case::TwoAndTwo => format!("two downloads, and two more after {} s", LATER.as_secs()),
@@ -82,120 +81,93 @@ impl Case {
     }
 
     fn trial(self, seed: u64) -> Trial {
-        let of_a_minute = |link: usize, way, warmup| Trial {
+        let of_a_minute = |link: usize, control, warmup| Trial {
             warmup,
             lasts: warmup + MINUTE,
-            ..Trial::of_a_minute(LINKS[link].0, RTT, LINKS[link].1, way, seed)
+            ..Trial::of_a_minute(LINKS[link].0, RTT, LINKS[link].1, control, seed)
         };
         let flow = |begins, reads| Flow { begins, reads };
         let at_once = flow(Duration::ZERO, None);
-        let plain = of_a_minute(1, WAYS[0], BEGUN);
+        let plain = of_a_minute(1, CONTROLS[0], STARTED);
         match self {
-            Case::Alone { way, link } => of_a_minute(link, WAYS[way], BEGUN),
-            Case::FromTheStart { link } => of_a_minute(link, WAYS[0], Duration::ZERO),
+            Case::Alone { control, link } => of_a_minute(link, CONTROLS[control], STARTED),
+            Case::FromTheStart { link } => of_a_minute(link, CONTROLS[0], Duration::ZERO),
             Case::Four => Trial { flows: vec![at_once; 4], ..plain },
             Case::TwoAndTwo => Trial {
                 flows: vec![at_once, at_once, flow(LATER, None), flow(LATER, None)],
-                ..of_a_minute(1, WAYS[0], LATER + BEGUN)
+                ..of_a_minute(1, CONTROLS[0], LATER + STARTED)
             },
             Case::OneLimited => Trial { flows: vec![at_once, flow(Duration::ZERO, Some(LIMITED))], ..plain },
-            Case::Slower => Trial { rate: Rate::mbps(5), ..of_a_minute(1, WAYS[0], UNDERSTOOD) },
+            Case::Slower => Trial { rate: Rate::mbps(5), ..of_a_minute(1, CONTROLS[0], CONVERGED) },
             Case::Unknown => Trial { configured: None, ..plain },
         }
     }
 }
 
 /// All cases, with each seed.
-pub(super) fn shares(lab: &Lab<'_>) -> Result<Findings, Error> {
+pub(super) fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = Case::all();
-    let trials: Vec<Trial> = cases.iter().flat_map(|case| lab.seeds().map(|seed| case.trial(seed))).collect();
-    let seeds = lab.seeds().count();
-    let measured = run(lab, &trials)?;
-    let found = Found { measured: cases.iter().copied().zip(measured.chunks(seeds)).collect() };
-    Ok(Findings {
-        verdicts: found.verdicts(),
-        tables: vec![Part::new("trials", found.table())],
-        figures: vec![Part::new("goodput", found.chart())],
+    let jobs = cases.iter().flat_map(|&case| lab.seeds().map(move |seed| move || case.trial(seed).run()));
+    let measured = rows(lab.side_by_side(AT_ONCE, jobs.collect())?, lab.seeds().count());
+    let measured = Measurements { by_case: cases.into_iter().zip(measured).collect() };
+    Ok(Output {
+        verdicts: measured.verdicts(),
+        tables: vec![Part::new("trials", measured.table())],
+        figures: vec![Part::new("goodput", measured.chart())],
     })
 }
 
-/// The railway, 32 minutes.
-pub(super) fn railway(lab: &Lab<'_>) -> Result<Findings, Error> {
+/// The railway, 32 minutes. All journeys run at the same time, to save two of them.
+pub(super) fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
     let outages = OutageTrace::from_railway_csv(TUNNELS, SPEED_KMH).expect("the file is our own");
-    let journey = |way: &&str, seed| Trial {
-        outages: outages.clone(),
-        lasts: JOURNEY,
-        ..Trial::of_a_minute(TEN, RTT, 0.01, way, seed)
+    let journey = |control, seed| {
+        let trial = Trial {
+            outages: outages.clone(),
+            lasts: JOURNEY,
+            ..Trial::of_a_minute(TEN, RTT, 0.01, control, seed)
+        };
+        move || trial.run()
     };
-    let trials: Vec<Trial> = WAYS.iter().flat_map(|way| lab.seeds().map(|seed| journey(way, seed))).collect();
-    let seeds = lab.seeds().count();
-    // At the same time: a train is not to be waited for three times.
-    let measured = run_at_once(lab, &trials)?;
-    let share = |way: usize| summary(&measured[way * seeds..][..seeds], Measured::of_limit);
-    let columns = ["", "clear_sky_goodput", "of_limit"];
+    let jobs: Vec<_> =
+        CONTROLS.iter().flat_map(|control| lab.seeds().map(move |seed| journey(control, seed))).collect();
+    let measured = rows(lab.side_by_side(jobs.len(), jobs)?, lab.seeds().count());
     let mut table = Table::new(
         format!("A train at {SPEED_KMH} km/h, clear-sky goodput"),
         vec![
-            Column::new("congestion control of the leg", columns[0]),
+            Column::new("congestion control of the leg", ""),
             Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6),
-            Column::new("of the limit", columns[2]).shown_in("%", 0.01),
+            Column::new("of the limit", "of_limit").shown_in("%", 0.01),
         ],
     );
-    for (way, name) in WAYS.iter().enumerate() {
-        let goodput = summary(&measured[way * seeds..][..seeds], |run| run.goodputs_bps[0]);
+    for (control, runs) in CONTROLS.iter().zip(&measured) {
         table.push(vec![
-            Cell::text(*name),
-            Cell::interval(Some(goodput), 2),
-            Cell::interval(Some(share(way)), 1),
+            Cell::text(*control),
+            Cell::interval(Some(summary(runs, |run| run.goodputs_bps[0])), 2),
+            Cell::interval(Some(summary(runs, Measured::of_limit)), 1),
         ]);
     }
-    let of_limit = share(0).mean;
+    let of_limit = summary(&measured[0], Measured::of_limit).mean;
     let verdict = Verdict::new(
         "At 180 km/h the clear-sky goodput is 90% of the limit or more",
         of_limit >= 0.9,
         format!("{:.1}% of it", 100.0 * of_limit),
     );
-    Ok(Findings { verdicts: vec![verdict], tables: vec![Part::new("railway", table)], figures: Vec::new() })
+    Ok(Output { verdicts: vec![verdict], tables: vec![Part::new("railway", table)], figures: Vec::new() })
 }
 
-fn run(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
-    lab.progress.planned.fetch_add(trials.len() as u64, Ordering::Relaxed);
-    let mut measured = Vec::new();
-    for together in trials.chunks(AT_ONCE) {
-        measured.extend(side_by_side(lab, together)?);
-    }
-    Ok(measured)
+/// A measure of trials over the seeds.
+fn summary(runs: &[Measured], measure: impl Fn(&Measured) -> f64) -> Summary {
+    over_seeds(runs.iter().map(measure))
 }
 
-fn run_at_once(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
-    lab.progress.planned.fetch_add(trials.len() as u64, Ordering::Relaxed);
-    side_by_side(lab, trials)
+/// The trials of each case, over the seeds.
+struct Measurements {
+    by_case: Vec<(Case, Vec<Measured>)>,
 }
 
-fn side_by_side(lab: &Lab<'_>, trials: &[Trial]) -> Result<Vec<Measured>, Error> {
-    std::thread::scope(|scope| {
-        let run = |trial: &Trial| {
-            let outcome = trial.run();
-            lab.progress.done.fetch_add(1, Ordering::Relaxed);
-            outcome
-        };
-        let runs: Vec<_> = trials.iter().map(|trial| scope.spawn(move || run(trial))).collect();
-        runs.into_iter().map(|run| run.join().expect("a trial does not panic")).collect()
-    })
-}
-
-fn summary(runs: &[Measured], merit: impl Fn(&Measured) -> f64) -> Summary {
-    Summary::of(&runs.iter().map(merit).collect::<Vec<_>>()).expect("an experiment has a seed")
-}
-
-/// The runs of each case, over the seeds.
-struct Found<'a> {
-    measured: Vec<(Case, &'a [Measured])>,
-}
-
-impl Found<'_> {
+impl Measurements {
     fn runs(&self, case: Case) -> &[Measured] {
-        self.measured.iter().find(|(other, _)| *other == case).expect("all cases are there").1
+        &self.by_case.iter().find(|(other, _)| *other == case).expect("every case is tried").1
     }
 
     fn of(&self, case: Case, merit: impl Fn(&Measured) -> f64) -> f64 {
@@ -213,7 +185,7 @@ impl Found<'_> {
             Column::new("dropped by the queue", "queue_drops").shown_in("%", 0.01),
         ];
         let mut table = Table::new("Explicit rates on the kernel, 600 ms", columns);
-        for (case, runs) in &self.measured {
+        for (case, runs) in &self.by_case {
             let cell = |merit: &dyn Fn(&Measured) -> f64, decimals| {
                 Cell::interval(Some(summary(runs, merit)), decimals)
             };
@@ -238,9 +210,9 @@ impl Found<'_> {
             Axis::new("goodput, of the limit", "%"),
             links,
         );
-        WAYS.iter().enumerate().fold(chart, |chart, (way, name)| {
+        CONTROLS.iter().enumerate().fold(chart, |chart, (control, name)| {
             let bars = (0..LINKS.len()).map(|link| {
-                let runs = self.runs(Case::Alone { way, link });
+                let runs = self.runs(Case::Alone { control, link });
                 Some(summary(runs, Measured::of_limit).estimate().in_unit(0.01))
             });
             chart.with(BarGroup::new(*name, bars))
@@ -248,7 +220,7 @@ impl Found<'_> {
     }
 
     fn verdicts(&self) -> Vec<Verdict> {
-        let [ten, fifty] = [1, 3].map(|link| Case::Alone { way: 0, link });
+        let [ten, fifty] = [1, 3].map(|link| Case::Alone { control: 0, link });
         vec![
             self.share("At PER 1%, 10 Mbit/s, a minute has 95% of the limit or more", ten, 0.95),
             self.share("The same at 50 Mbit/s", fifty, 0.95),

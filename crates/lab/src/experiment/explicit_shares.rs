@@ -1,23 +1,20 @@
-//! Explicit rates: how a link is shared out, and what becomes of its queue where it is slower than it was said to be.
+//! Explicit rates: how flows share a link, and the queue of a link that is slower than configured.
 
-use bentpipe_link::{Cause, Counters};
-use bentpipe_sim::{Observer, RunResult};
-use bentpipe_units::{ByteCount, Time};
-
-use super::{Experiment, Findings, Lab};
+use super::observers::SteadyState;
+use super::{Experiment, Lab, Output, Runs, listed, over_seeds};
 use crate::Error;
-use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::figure::{Axis, Plot};
 use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary, jain_index};
+use crate::statistics::{Summary, jain_index};
 use crate::table::{Cell, Column, Table};
+use crate::topology::PAYLOAD_SHARE;
 
 const SCENARIO: (&str, &str) =
     ("scenarios/explicit.toml", include_str!("../../../../scenarios/explicit.toml"));
 /// The satellite among the scenario's links.
 const SATELLITE: usize = 2;
-const MBIT: f64 = 1e6;
-/// Payload of what arrives: 1448 of 1500 bytes, and one packet in a hundred is lost.
-const PAYLOAD: f64 = 1448.0 / 1500.0 * 0.99;
+/// The payload share of the link's rate that arrives: one packet in a hundred is lost.
+const PAYLOAD: f64 = PAYLOAD_SHARE * 0.99;
 
 pub(super) const SHARES: Experiment = Experiment {
     name: "explicit-shares",
@@ -32,9 +29,9 @@ struct Case {
     name: &'static str,
     key: &'static str,
     settings: &'static [&'static str],
-    /// What is compared begins then, seconds.
-    settled: u64,
-    /// What the link carries, bits per second.
+    /// The end of the start-up phase, which is not compared, seconds.
+    starts_until: u64,
+    /// The link's rate, bits per second.
     rate: f64,
 }
 
@@ -47,21 +44,21 @@ const CASES: [Case; 4] = [
         name: "four flows",
         key: "four",
         settings: &["duration=90s", "flow.download.count=4"],
-        settled: 30,
+        starts_until: 30,
         rate: 10e6,
     },
     Case {
         name: "two flows, and two more after 30 s",
         key: "late",
         settings: &["duration=90s", "flow.download.count=2", "flow.late.count=2"],
-        settled: 40,
+        starts_until: 40,
         rate: 10e6,
     },
     Case {
         name: "two flows, one of them limited to 0.5 Mbit/s elsewhere",
         key: "limited",
         settings: &["duration=90s", "flow.download.count=1", "flow.limited.count=1"],
-        settled: 30,
+        starts_until: 30,
         rate: 10e6,
     },
     Case {
@@ -73,131 +70,60 @@ const CASES: [Case; 4] = [
             "link.satellite.rate=5Mbit/s",
             "link.satellite.explicit.capacity=10Mbit/s",
         ],
-        settled: 30,
+        starts_until: 30,
         rate: 5e6,
     },
 ];
 
-/// What is seen from the moment on at which the start is over.
-#[derive(Debug)]
-struct Settled {
-    from: Time,
-    flows: Vec<[(f64, u64); 2]>,
-    /// Bytes in the satellite's queue.
-    backlogs: Vec<u64>,
-    /// Dropped by it until then.
-    dropped_before: u64,
-    offered_before: u64,
-    /// When, and how much the first flow had received.
-    course: Vec<(f64, u64)>,
-}
-
-impl Settled {
-    fn since(seconds: u64) -> Self {
-        let from = Time::from_nanos(seconds * 1_000_000_000);
-        let (flows, backlogs, course) = (Vec::new(), Vec::new(), Vec::new());
-        Self { from, flows, backlogs, dropped_before: 0, offered_before: 0, course }
-    }
-
-    /// Bits per second of each flow.
-    fn goodput(&self) -> Vec<f64> {
-        let rate = |[from, to]: &[(f64, u64); 2]| 8.0 * (to.1 - from.1) as f64 / (to.0 - from.0);
-        self.flows.iter().map(rate).collect()
-    }
-
-    /// Seconds, half of the time.
-    fn median_queue(&self, rate: f64) -> f64 {
-        let mut backlogs = self.backlogs.clone();
-        backlogs.sort_unstable();
-        backlogs.get(backlogs.len() / 2).map_or(0.0, |&bytes| 8.0 * bytes as f64 / rate)
-    }
-
-    fn dropped(&self, result: &RunResult) -> f64 {
-        let counters = &result.links[SATELLITE].forward;
-        let dropped = counters.dropped(Cause::QueueFull) - self.dropped_before;
-        dropped as f64 / (counters.offered - self.offered_before).max(1) as f64
-    }
-}
-
-impl Observer for Settled {
-    fn wants_samples(&self) -> bool {
-        true
-    }
-
-    fn received(&mut self, now: Time, flow: usize, bytes: u64) {
-        let seconds = now.as_secs_f64();
-        if flow == 0 && now.as_nanos().is_multiple_of(1_000_000_000) {
-            self.course.push((seconds, bytes));
-        }
-        if now >= self.from {
-            match self.flows.get_mut(flow) {
-                Some([_, last]) => *last = (seconds, bytes),
-                None => self.flows.push([(seconds, bytes); 2]),
-            }
-        }
-    }
-
-    fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
-        if link != SATELLITE || !forward {
-            return;
-        }
-        if now >= self.from {
-            self.backlogs.push(backlog.get());
-        } else {
-            (self.dropped_before, self.offered_before) =
-                (counters.dropped(Cause::QueueFull), counters.offered);
-        }
-    }
-}
-
 /// A case with all its runs.
-struct Seen<'a> {
+struct Observed<'a> {
     case: &'a Case,
-    runs: Vec<(RunResult, Settled)>,
+    runs: Runs<SteadyState>,
 }
 
-impl Seen<'_> {
-    fn summary(&self, merit: impl Fn(&RunResult, &Settled) -> f64) -> Summary {
-        let values: Vec<f64> = self.runs.iter().map(|(result, settled)| merit(result, settled)).collect();
-        Summary::of(&values).expect("an experiment has a seed")
-    }
-
-    /// Of what the link can carry, all flows together.
+impl Observed<'_> {
+    /// The goodput of all flows together, as a share of the payload that the link can carry.
     fn used(&self) -> Summary {
-        self.summary(|_, settled| settled.goodput().iter().sum::<f64>() / (self.case.rate * PAYLOAD))
+        let capacity = self.case.rate * PAYLOAD;
+        self.runs.observed(|steady| steady.goodputs_bps().iter().sum::<f64>() / capacity)
     }
 
     fn fairness(&self) -> Summary {
-        self.summary(|_, settled| jain_index(&settled.goodput()).unwrap_or(0.0))
+        self.runs.observed(|steady| jain_index(&steady.goodputs_bps()).unwrap_or(0.0))
     }
 
-    fn queue(&self) -> Summary {
-        self.summary(|_, settled| settled.median_queue(self.case.rate))
+    fn queue_s(&self) -> Summary {
+        self.runs.observed(|steady| steady.median_queue_s(self.case.rate))
     }
 
     fn dropped(&self) -> Summary {
-        self.summary(|result, settled| settled.dropped(result))
+        over_seeds(self.runs.0.iter().map(|(result, steady)| steady.dropped(result)))
     }
 }
 
-fn shares(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let mut seen = Vec::new();
+fn shares(lab: &Lab<'_>) -> Result<Output, Error> {
+    let mut observed = Vec::new();
     for case in &CASES {
         let mut settings: Vec<String> = case.settings.iter().map(|&setting| setting.to_owned()).collect();
         settings.push("tcp.satellite.lost_retransmissions=true".to_owned());
         let scenario = lab.scenario(&SCENARIO, &settings)?;
-        let runs = lab.observe(&[scenario], || Settled::since(case.settled));
-        seen.push(Seen { case, runs: runs.into_iter().flatten().collect() });
+        let runs = lab.observe(&[scenario], || SteadyState::since(case.starts_until, SATELLITE));
+        observed.extend(runs.into_iter().map(|runs| Observed { case, runs }));
     }
-    Ok(Findings {
-        verdicts: vec![fair(&seen), leaves(&seen[LIMITED]), obeys(&seen[SLOWER]), short_queue(&seen)],
-        tables: vec![Part::new("shares", table(&seen))],
-        figures: vec![Part::new("course", plot(&seen))],
+    Ok(Output {
+        verdicts: vec![
+            fair(&observed),
+            leaves(&observed[LIMITED]),
+            obeys(&observed[SLOWER]),
+            short_queue(&observed),
+        ],
+        tables: vec![Part::new("shares", table(&observed))],
+        figures: vec![Part::new("course", plot(&observed))],
     })
 }
 
-fn fair(seen: &[Seen<'_>]) -> Verdict {
-    let [four, late] = [FOUR, LATE].map(|case| seen[case].fairness().mean);
+fn fair(observed: &[Observed<'_>]) -> Verdict {
+    let [four, late] = [FOUR, LATE].map(|case| observed[case].fairness().mean);
     Verdict::new(
         "Four flows share alike, also when two of them have run for 30 s: Jain's index is at least 0.98",
         four >= 0.98 && late >= 0.98,
@@ -205,11 +131,11 @@ fn fair(seen: &[Seen<'_>]) -> Verdict {
     )
 }
 
-fn leaves(limited: &Seen<'_>) -> Verdict {
+fn leaves(limited: &Observed<'_>) -> Verdict {
     let available = |rest: f64| limited.case.rate * PAYLOAD - rest;
-    let share = limited.summary(|_, settled| {
-        let goodput = settled.goodput();
-        goodput[0] / available(goodput[1])
+    let share = limited.runs.observed(|steady| {
+        let goodputs = steady.goodputs_bps();
+        goodputs[0] / available(goodputs[1])
     });
     Verdict::new(
         "A flow that is limited to 0.5 Mbit/s elsewhere leaves its share: the other one has at least 95% of the rest",
@@ -218,7 +144,7 @@ fn leaves(limited: &Seen<'_>) -> Verdict {
     )
 }
 
-fn obeys(slower: &Seen<'_>) -> Verdict {
+fn obeys(slower: &Observed<'_>) -> Verdict {
     let (used, dropped) = (slower.used().mean, slower.dropped().mean);
     Verdict::new(
         "A link of half the rate that it was said to have is used to at least 90%, and its queue drops at most 1%",
@@ -227,17 +153,16 @@ fn obeys(slower: &Seen<'_>) -> Verdict {
     )
 }
 
-fn short_queue(seen: &[Seen<'_>]) -> Verdict {
-    let queues: Vec<f64> = seen.iter().map(|seen| 1e3 * seen.queue().mean).collect();
-    let told: Vec<String> = queues.iter().map(|queue| format!("{queue:.1}")).collect();
+fn short_queue(observed: &[Observed<'_>]) -> Verdict {
+    let queues: Vec<f64> = observed.iter().map(|case| 1e3 * case.queue_s().mean).collect();
     Verdict::new(
         "The queue in front of the link is below 50 ms at the median, in all of them",
         queues.iter().all(|queue| *queue < 50.0),
-        format!("{} ms", told.join(" / ")),
+        format!("{} ms", listed(&queues, 1, " / ")),
     )
 }
 
-fn table(seen: &[Seen<'_>]) -> Table {
+fn table(observed: &[Observed<'_>]) -> Table {
     let mut table = Table::new(
         "From 30 s on, or from 10 s after the newcomers",
         vec![
@@ -248,29 +173,23 @@ fn table(seen: &[Seen<'_>]) -> Table {
             Column::new("dropped by the queue", "dropped").shown_in("%", 1e-2),
         ],
     );
-    for seen in seen {
+    for runs in observed {
         table.push(vec![
-            Cell::text(seen.case.name),
-            Cell::interval(Some(seen.used()), 1),
-            Cell::interval(Some(seen.fairness()), 4),
-            Cell::interval(Some(seen.queue()), 1),
-            Cell::interval(Some(seen.dropped()), 2),
+            Cell::text(runs.case.name),
+            Cell::interval(Some(runs.used()), 1),
+            Cell::interval(Some(runs.fairness()), 4),
+            Cell::interval(Some(runs.queue_s()), 1),
+            Cell::interval(Some(runs.dropped()), 2),
         ]);
     }
     table
 }
 
-/// The first flow in each second, of one run of each case.
-fn plot(seen: &[Seen<'_>]) -> Plot {
+/// The first flow over time, in one run of each case.
+fn plot(observed: &[Observed<'_>]) -> Plot {
     let plot = Plot::new("The first flow, one run", Axis::new("time", "s"), Axis::new("goodput", "Mbit/s"));
-    seen.iter().fold(plot, |plot, seen| {
-        let course = &seen.runs[0].1.course;
-        let step = |pair: &[(f64, u64)]| {
-            let rate = 8.0 * (pair[1].1 - pair[0].1) as f64 / (pair[1].0 - pair[0].0);
-            Point::new(pair[1].0, Estimate::from(rate / MBIT))
-        };
-        plot.with(Series::new(seen.case.key, Style::Curve, course.windows(2).map(step)))
-    })
+    let curves = observed.iter().map(|runs| runs.runs.0[0].1.first_flow(runs.case.key));
+    curves.fold(plot, Plot::with)
 }
 
 #[cfg(test)]

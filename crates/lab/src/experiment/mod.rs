@@ -1,9 +1,11 @@
-//! The published experiments: each one a function from seeds to [`Results`], whose verdicts are computed from the data.
+//! The published experiments. Each is a function from seeds to [`Results`]; its verdicts are computed from the data.
 //!
-//! The walk of an experiment: a file of `scenarios/` with some parameters set becomes scenarios ([`Lab::scenario`]); they
-//! run with every seed on all cores ([`Lab::run`]); of the runs of one scenario a figure of merit is taken
-//! ([`Runs::summary`]); tables, figures and verdicts are made of these.
+//! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it compares, and
+//! runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel, it runs trials in namespaces, a
+//! few at a time ([`Lab::side_by_side`]). Either way, one measure over the seeds becomes [`Curves`], from which tables, figures
+//! and verdicts are made.
 
+mod curves;
 mod disruptive;
 mod disruptive_kernel;
 mod explicit_kernel;
@@ -11,6 +13,7 @@ mod explicit_railway;
 mod explicit_shares;
 mod iwssc09;
 mod lossy_link;
+mod observers;
 mod pepsal;
 mod psats09;
 mod radius07;
@@ -25,8 +28,11 @@ use bentpipe_sim::{FlowResult, Observer, RunResult, Scenario, Unobserved, run};
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::results::{Results, Seeds, World};
+use crate::figure::Figure;
+use crate::results::{Part, Results, Seeds, Verdict, World};
 use crate::statistics::Summary;
+use crate::table::Table;
+use curves::{Curves, Measure, Scheme, listed, rows};
 
 /// An experiment of the literature.
 #[derive(Debug, Clone, Copy)]
@@ -37,25 +43,25 @@ pub struct Experiment {
     pub title: &'static str,
     /// The publication.
     pub source: &'static str,
-    /// With how many seeds it runs unless told otherwise.
+    /// How many seeds it runs with by default.
     pub seeds: u64,
     run: RunFn,
-    /// With how many seeds it runs on the kernel unless told otherwise, and how; none of the published figures does so far.
+    /// The same on the kernel: the default number of seeds, and the function. `None`: virtual time only.
     on_kernel: Option<(u64, RunFn)>,
 }
 
-/// How an experiment is conducted.
-type RunFn = fn(&Lab<'_>) -> Result<Findings, Error>;
+/// Runs an experiment.
+type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
 
-/// What an experiment finds; the rest of its [`Results`] is known beforehand.
+/// What the run of an experiment adds to its [`Results`].
 #[derive(Debug, Default)]
-struct Findings {
-    verdicts: Vec<crate::results::Verdict>,
-    tables: Vec<crate::results::Part<crate::table::Table>>,
-    figures: Vec<crate::results::Part<crate::figure::Figure>>,
+struct Output {
+    verdicts: Vec<Verdict>,
+    tables: Vec<Part<Table>>,
+    figures: Vec<Part<Figure>>,
 }
 
-/// All of them, in the order of the publications.
+/// All experiments, in the order of the publications.
 pub const ALL: [Experiment; 21] = [
     psats09::FIG4,
     psats09::FIG5,
@@ -80,10 +86,10 @@ pub const ALL: [Experiment; 21] = [
     explicit_shares::SHARES,
 ];
 
-/// The experiment of a name.
+/// Finds an experiment by its name.
 ///
 /// # Errors
-/// With all names, if there is no such experiment.
+/// [`Error::UnknownExperiment`], which lists all names.
 pub fn find(name: &str) -> Result<&'static Experiment, Error> {
     ALL.iter().find(|experiment| experiment.name == name).ok_or_else(|| Error::UnknownExperiment {
         name: name.to_owned(),
@@ -91,7 +97,7 @@ pub fn find(name: &str) -> Result<&'static Experiment, Error> {
     })
 }
 
-/// How far an experiment is, in runs.
+/// The progress of an experiment, in runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     planned: AtomicU64,
@@ -99,7 +105,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Runs done, and runs known to be needed.
+    /// Runs completed, and runs planned so far.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.planned.load(Ordering::Relaxed))
     }
@@ -114,7 +120,7 @@ impl Experiment {
         }
     }
 
-    /// With how many seeds it runs in a world unless told otherwise.
+    /// The default number of seeds in a world.
     pub fn seeds_in(&self, world: World) -> u64 {
         match (world, self.on_kernel) {
             (World::Kernel, Some((seeds, _))) => seeds,
@@ -125,15 +131,15 @@ impl Experiment {
     /// Runs it in virtual time, or with the TCP of this machine's kernel.
     ///
     /// # Errors
-    /// If a scenario of it is not valid; [`Error::NotInThisWorld`] if it has no form for the kernel; whatever setting up
-    /// namespaces, links and the proxy can meet there.
+    /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the kernel, and there any
+    /// error of the namespaces, links and proxies.
     pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
         let run = match (world, self.on_kernel) {
             (World::Sim, _) => self.run,
             (World::Kernel, Some((_, run))) => run,
             (World::Kernel, None) => return Err(self.not_on_kernel()),
         };
-        let found = run(&Lab { seeds, progress })?;
+        let output = run(&Lab { seeds, progress })?;
         Ok(Results {
             name: match world {
                 World::Sim => self.name.into(),
@@ -143,9 +149,9 @@ impl Experiment {
             source: self.source.into(),
             world,
             seeds,
-            verdicts: found.verdicts,
-            tables: found.tables,
-            figures: found.figures,
+            verdicts: output.verdicts,
+            tables: output.tables,
+            figures: output.figures,
         })
     }
 
@@ -156,14 +162,13 @@ impl Experiment {
     }
 }
 
-/// Where experiments run.
+/// The seeds that an experiment runs with, and the progress that it reports.
 struct Lab<'a> {
     seeds: Seeds,
     progress: &'a Progress,
 }
 
 impl Lab<'_> {
-    /// The seeds, one after the other.
     fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let Seeds { first, count } = self.seeds;
         (0..count).map(move |index| first.wrapping_add(index))
@@ -179,18 +184,40 @@ impl Lab<'_> {
         source.with(&settings).map_err(|error| Error::Scenario(error.to_string()))
     }
 
-    /// Runs each scenario with each seed, on all cores; the results are in the order of the scenarios.
-    fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
-        let unobserved = self.observe(scenarios, || Unobserved).into_iter();
-        unobserved.map(|runs| Runs(runs.into_iter().map(|(result, _)| result).collect())).collect()
+    /// The scenarios of each scheme at each point, the points of the first scheme first.
+    fn scenarios<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P) -> Vec<String>,
+    ) -> Result<Vec<Scenario>, Error> {
+        let pairs = schemes.iter().flat_map(|&scheme| points.iter().map(move |&point| (scheme, point)));
+        pairs.map(|(scheme, point)| self.scenario(file, &settings(scheme, point))).collect()
     }
 
-    /// The same with somebody who looks on at each run.
+    /// Runs each scheme at each point with each seed; by scheme, then by point.
+    fn sweep<S: Copy, P: Copy>(
+        &self,
+        file: &(&str, &str),
+        schemes: &[S],
+        points: &[P],
+        settings: impl Fn(S, P) -> Vec<String>,
+    ) -> Result<Vec<Vec<Runs>>, Error> {
+        Ok(rows(self.run(&self.scenarios(file, schemes, points, settings)?), points.len()))
+    }
+
+    /// Runs each scenario with each seed, on all cores. The results are in the order of the scenarios.
+    fn run(&self, scenarios: &[Scenario]) -> Vec<Runs> {
+        self.observe(scenarios, || Unobserved)
+    }
+
+    /// The same, with an observer for each run.
     fn observe<O: Observer + Send>(
         &self,
         scenarios: &[Scenario],
         observer: impl Fn() -> O + Sync,
-    ) -> Vec<Vec<(RunResult, O)>> {
+    ) -> Vec<Runs<O>> {
         let seeds = self.seeds.count;
         let jobs = scenarios.len() as u64 * seeds;
         self.progress.planned.fetch_add(jobs, Ordering::Relaxed);
@@ -200,29 +227,69 @@ impl Lab<'_> {
             self.progress.done.fetch_add(1, Ordering::Relaxed);
             (result, observer)
         };
-        // One at a time: runs differ in length by orders of magnitude.
+        // One at a time, because the lengths of runs differ by orders of magnitude.
         let results: Vec<(RunResult, O)> =
             (0..jobs as usize).into_par_iter().with_max_len(1).map(|index| job(index as u64)).collect();
-        let mut results = results.into_iter();
-        scenarios.iter().map(|_| results.by_ref().take(seeds as usize).collect()).collect()
+        rows(results, seeds as usize).into_iter().map(Runs).collect()
+    }
+
+    /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine affects all of these
+    /// alike. The results are in the order of the jobs.
+    fn side_by_side<T: Send>(
+        &self,
+        at_once: usize,
+        jobs: Vec<impl FnOnce() -> Result<T, Error> + Send>,
+    ) -> Result<Vec<T>, Error> {
+        self.progress.planned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let mut results = Vec::with_capacity(jobs.len());
+        for batch in rows(jobs, at_once) {
+            std::thread::scope(|scope| {
+                let mut running = Vec::with_capacity(at_once);
+                for job in batch {
+                    running.push(scope.spawn(move || {
+                        let outcome = job();
+                        self.progress.done.fetch_add(1, Ordering::Relaxed);
+                        outcome
+                    }));
+                }
+                for job in running {
+                    results.push(job.join().expect("a measurement does not panic")?);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(results)
     }
 }
 
-/// The results of one scenario with all seeds.
+/// The results of one scenario with all seeds, each with its observer.
 #[derive(Debug, Clone)]
-struct Runs(Vec<RunResult>);
+struct Runs<O = Unobserved>(Vec<(RunResult, O)>);
 
-impl Runs {
-    /// A figure of merit over the seeds.
-    fn summary(&self, merit: impl Fn(&RunResult) -> f64) -> Summary {
-        let values: Vec<f64> = self.0.iter().map(merit).collect();
-        Summary::of(&values).expect("an experiment has a seed")
+impl<O> Runs<O> {
+    fn results(&self) -> impl Iterator<Item = &RunResult> {
+        self.0.iter().map(|(result, _)| result)
     }
 
-    /// A figure of merit of the first flow, which is the one that the scenario is about.
-    fn first_flow(&self, merit: impl Fn(&FlowResult) -> f64) -> Summary {
-        self.summary(|run| merit(&run.flows[0]))
+    /// A measure over the seeds.
+    fn summary(&self, measure: impl Fn(&RunResult) -> f64) -> Summary {
+        over_seeds(self.results().map(measure))
     }
+
+    /// A measure over the seeds of what the observers have recorded.
+    fn observed(&self, measure: impl Fn(&O) -> f64) -> Summary {
+        over_seeds(self.0.iter().map(|(_, observer)| measure(observer)))
+    }
+
+    /// A measure of the first flow, which is the one that the scenario is about.
+    fn first_flow(&self, measure: impl Fn(&FlowResult) -> f64) -> Summary {
+        self.summary(|run| measure(&run.flows[0]))
+    }
+}
+
+/// Summarises a measure over the seeds of an experiment, which has at least one.
+fn over_seeds(values: impl Iterator<Item = f64>) -> Summary {
+    Summary::of(&values.collect::<Vec<_>>()).expect("an experiment has a seed")
 }
 
 #[cfg(test)]

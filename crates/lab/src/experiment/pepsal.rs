@@ -1,20 +1,21 @@
 //! PEPSAL: Caini, Firrincieli, Lacamera, "PEPsal: a Performance Enhancing Proxy for TCP satellite connections" (IEEE AESM
 //! 22(8), 2007, and its slides).
 
-use bentpipe_sim::RunResult;
+use bentpipe_sim::{FlowResult, RunResult};
 
-use super::{Experiment, Findings, Lab, Runs};
+use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme};
 use crate::Error;
-use crate::figure::{Axis, BarChart, BarGroup, Plot, Point, Series, Style};
+use crate::figure::{Axis, BarChart, BarGroup, Plot};
 use crate::results::{Part, Verdict};
 use crate::statistics::{Summary, jain_index};
 use crate::table::{Cell, Column, Table};
 
 const SOURCE: &str = "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite connections, IEEE AESM 22(8), 2007";
-const SCENARIO: (&str, &str) = ("scenarios/pepsal.toml", include_str!("../../../../scenarios/pepsal.toml"));
+pub(super) const SCENARIO: (&str, &str) =
+    ("scenarios/pepsal.toml", include_str!("../../../../scenarios/pepsal.toml"));
 const MBIT: f64 = 1e6;
 
-/// Round trips of the satellite connection; 25 ms of them are on the ground, as for the wired connections.
+/// Round trips of the satellite connection. 25 ms of each are on the ground, as for the wired connections.
 const RTTS_MS: [f64; 7] = [25.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0];
 const GROUND_MS: f64 = 25.0;
 
@@ -23,7 +24,7 @@ pub(super) const CONGESTION: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, without losses",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }, &Way::ALL),
+    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "0" }, &SCHEMES[..DTN]),
     on_kernel: None,
 };
 
@@ -32,7 +33,7 @@ pub(super) const PER: Experiment = Experiment {
     title: "A satellite connection alone, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }, &Way::ALL),
+    run: |lab| by_rtt(lab, &Conditions { background: 0, per: "1%" }, &SCHEMES[..DTN]),
     on_kernel: None,
 };
 
@@ -41,7 +42,7 @@ pub(super) const BOTH: Experiment = Experiment {
     title: "A satellite connection and five wired ones on a shared bottleneck, one packet in a hundred lost on the satellite",
     source: SOURCE,
     seeds: 5,
-    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }, &Way::WITH_DTN),
+    run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }, &SCHEMES),
     on_kernel: None,
 };
 
@@ -54,7 +55,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     on_kernel: None,
 };
 
-/// What the satellite connection meets.
+/// The load and the losses that the satellite connection meets.
 struct Conditions {
     /// Wired connections on the bottleneck.
     background: u32,
@@ -62,117 +63,70 @@ struct Conditions {
     per: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Standard,
-    Hybla,
-    Pepsal,
-    Bentpipe,
-    Dtn,
-}
+const NEWRENO: usize = 0;
+const PEPSAL: usize = 2;
+const BENTPIPE: usize = 3;
+const DTN: usize = 4;
+/// DTN uses PEPsal's legs ("maximum commonality with the PEPsal architecture") and joins them by bundle nodes.
+const SCHEMES: [Scheme; 5] = [
+    Scheme { name: "end to end, NewReno", key: "newreno", settings: &["flow.satellite.split=[]"] },
+    Scheme {
+        name: "end to end, Hybla",
+        key: "hybla",
+        settings: &["flow.satellite.split=[]", "flow.satellite.tcp=satellite"],
+    },
+    Scheme { name: "PEPsal (Hybla)", key: "pepsal", settings: &[] },
+    Scheme {
+        name: "split, bentpipe's Hybla",
+        key: "bentpipe",
+        settings: &["tcp.satellite.hybla.recovery_growth=true", "tcp.satellite.hybla.queue=true"],
+    },
+    Scheme { name: "DTN (Hybla)", key: "dtn", settings: &["flow.satellite.bundles={}"] },
+];
 
-impl Way {
-    const ALL: [Way; 4] = [Way::Standard, Way::Hybla, Way::Pepsal, Way::Bentpipe];
-    const WITH_DTN: [Way; 5] = [Way::Standard, Way::Hybla, Way::Pepsal, Way::Bentpipe, Way::Dtn];
-
-    fn name(self) -> &'static str {
-        match self {
-            Way::Standard => "end to end, NewReno",
-            Way::Hybla => "end to end, Hybla",
-            Way::Pepsal => "PEPsal (Hybla)",
-            Way::Bentpipe => "split, bentpipe's Hybla",
-            Way::Dtn => "DTN (Hybla)",
-        }
-    }
-
-    fn key(self) -> &'static str {
-        match self {
-            Way::Standard => "newreno",
-            Way::Hybla => "hybla",
-            Way::Pepsal => "pepsal",
-            Way::Bentpipe => "bentpipe",
-            Way::Dtn => "dtn",
-        }
-    }
-
-    /// DTN's legs are PEPsal's ("maximum commonality with the PEPsal architecture"): what differs is what joins them.
-    fn settings(self) -> &'static [&'static str] {
-        match self {
-            Way::Standard => &["flow.satellite.split=[]"],
-            Way::Hybla => &["flow.satellite.split=[]", "flow.satellite.tcp=satellite"],
-            Way::Pepsal => &[],
-            Way::Bentpipe => &["tcp.satellite.hybla.recovery_growth=true", "tcp.satellite.hybla.queue=true"],
-            Way::Dtn => &["flow.satellite.bundles={}"],
-        }
-    }
-}
-
-fn settings(rtt_ms: f64, conditions: &Conditions, way: Way) -> Vec<String> {
+fn settings(scheme: Scheme, rtt_ms: f64, conditions: &Conditions) -> Vec<String> {
     let delay_ms = (rtt_ms - GROUND_MS) / 2.0;
-    let mut settings = vec![
+    scheme.with([
         format!("link.satellite.delay={delay_ms}ms"),
         format!("link.satellite.per={}", conditions.per),
         format!("flow.wired.count={}", conditions.background),
-    ];
-    settings.extend(way.settings().iter().map(|&setting| setting.to_owned()));
-    settings
+    ])
 }
 
-fn by_rtt(lab: &Lab<'_>, conditions: &Conditions, ways: &[Way]) -> Result<Findings, Error> {
-    let mut scenarios = Vec::new();
-    for &way in ways {
-        for rtt in RTTS_MS {
-            scenarios.push(lab.scenario(&SCENARIO, &settings(rtt, conditions, way))?);
-        }
-    }
-    let goodput = |runs: &Runs| runs.first_flow(|flow| flow.goodput_bps);
-    let curves: Vec<Vec<Summary>> =
-        lab.run(&scenarios).chunks(RTTS_MS.len()).map(|runs| runs.iter().map(goodput).collect()).collect();
+fn by_rtt(lab: &Lab<'_>, conditions: &Conditions, schemes: &[Scheme]) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, schemes, &RTTS_MS, |scheme, rtt| settings(scheme, rtt, conditions))?;
+    let goodput = Curves::of_runs(schemes.iter().copied(), Measure::mbps("goodput_bps"), &runs, |runs| {
+        runs.first_flow(|flow| flow.goodput_bps)
+    });
+    let [newreno, pepsal, bentpipe] = [NEWRENO, PEPSAL, BENTPIPE].map(|scheme| goodput.curve(scheme));
     let mut verdicts = vec![
-        falls(&curves[0]),
-        flat("PEPsal's goodput is nearly flat", &curves[2]),
-        ahead("PEPsal", &curves[2], &curves[0]),
-        flat("Beyond the paper: with bentpipe's Hybla the goodput is nearly flat", &curves[3]),
+        falls(newreno),
+        flat("PEPsal's goodput is nearly flat", pepsal),
+        ahead("PEPsal", pepsal, newreno),
+        flat("Beyond the paper: with bentpipe's Hybla the goodput is nearly flat", bentpipe),
     ];
-    if let Some(dtn) = ways.iter().position(|way| *way == Way::Dtn) {
-        verdicts.push(alike(&curves[dtn], &curves[2]));
-        verdicts.push(ahead("DTN", &curves[dtn], &curves[0]));
+    if schemes.len() > DTN {
+        verdicts.push(alike(goodput.curve(DTN), pepsal));
+        verdicts.push(ahead("DTN", goodput.curve(DTN), newreno));
     }
-    Ok(Findings {
+    let table = goodput.table(
+        "Goodput of the satellite connection by its round-trip time",
+        [Column::new("RTT", "rtt_s").shown_in("ms", 1e-3)],
+        RTTS_MS.map(|rtt| vec![Cell::Number(rtt * 1e-3, 0)]),
+    );
+    let plot = Plot::new(
+        "Goodput of the satellite connection",
+        Axis::new("round-trip time", "ms"),
+        Axis::new("goodput", "Mbit/s"),
+    );
+    Ok(Output {
         verdicts,
-        tables: vec![Part::new("goodput", table_by_rtt(ways, &curves))],
-        figures: vec![Part::new("goodput", plot_by_rtt(ways, &curves))],
+        tables: vec![Part::new("goodput", table)],
+        figures: vec![Part::new("goodput", goodput.plot(plot, RTTS_MS))],
     })
 }
 
-fn table_by_rtt(ways: &[Way], curves: &[Vec<Summary>]) -> Table {
-    let column =
-        |way: &Way| Column::new(way.name(), format!("{}_goodput_bps", way.key())).shown_in("Mbit/s", MBIT);
-    let columns = ways.iter().map(column);
-    let mut table = Table::new(
-        "Goodput of the satellite connection by its round-trip time",
-        [Column::new("RTT", "rtt_s").shown_in("ms", 1e-3)].into_iter().chain(columns).collect(),
-    );
-    for (index, rtt) in RTTS_MS.into_iter().enumerate() {
-        let cells = curves.iter().map(|curve| Cell::interval(Some(curve[index]), 2));
-        table.push([Cell::Number(rtt * 1e-3, 0)].into_iter().chain(cells).collect());
-    }
-    table
-}
-
-fn plot_by_rtt(ways: &[Way], curves: &[Vec<Summary>]) -> Plot {
-    let axes = (Axis::new("round-trip time", "ms"), Axis::new("goodput", "Mbit/s"));
-    ways.iter().zip(curves).fold(
-        Plot::new("Goodput of the satellite connection", axes.0, axes.1),
-        |plot, (way, curve)| {
-            let points = RTTS_MS.into_iter().zip(curve);
-            let points = points.map(|(rtt, value)| Point::new(rtt, value.estimate().in_unit(MBIT)));
-            plot.with(Series::new(way.name(), Style::Line, points))
-        },
-    )
-}
-
-/// The longest round trip against the shortest.
+/// Compares the longest round trip with the shortest.
 fn falls(curve: &[Summary]) -> Verdict {
     let (first, last) = (curve[0].mean, curve[curve.len() - 1].mean);
     Verdict::new(
@@ -182,7 +136,7 @@ fn falls(curve: &[Summary]) -> Verdict {
     )
 }
 
-/// "Nearly flat" is taken as: nowhere more than a quarter away from the mean of the curve.
+/// "Nearly flat" is taken as within a quarter of the curve's mean everywhere.
 fn flat(claim: &str, curve: &[Summary]) -> Verdict {
     let mean = curve.iter().map(|value| value.mean).sum::<f64>() / curve.len() as f64;
     let away = curve.iter().map(|value| (value.mean / mean - 1.0).abs()).fold(0.0, f64::max);
@@ -202,7 +156,7 @@ fn ahead(name: &str, helped: &[Summary], standard: &[Summary]) -> Verdict {
     )
 }
 
-/// "Alike" is taken as: nowhere a tenth or more away. The seeds are the same for both.
+/// "Alike" is taken as less than a tenth apart everywhere. Both have the same seeds.
 fn alike(dtn: &[Summary], pepsal: &[Summary]) -> Verdict {
     let ratios: Vec<f64> = dtn.iter().zip(pepsal).map(|(dtn, pepsal)| dtn.mean / pepsal.mean).collect();
     let (least, most) = ratios.iter().fold((f64::MAX, 0.0f64), |(low, high), r| (low.min(*r), high.max(*r)));
@@ -214,65 +168,48 @@ fn alike(dtn: &[Summary], pepsal: &[Summary]) -> Verdict {
 }
 
 /// Connections of each kind.
-const OF_A_KIND: usize = 3;
+pub(super) const OF_A_KIND: usize = 3;
 
-fn fairness(lab: &Lab<'_>) -> Result<Findings, Error> {
+fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
     let conditions = Conditions { background: OF_A_KIND as u32, per: "0" };
-    let scenario = |way| {
-        let mut settings = settings(600.0, &conditions, way);
+    let schemes = &SCHEMES[..DTN];
+    let scenarios = lab.scenarios(&SCENARIO, schemes, &[600.0], |scheme, rtt| {
+        let mut settings = settings(scheme, rtt, &conditions);
         settings.push(format!("flow.satellite.count={OF_A_KIND}"));
-        lab.scenario(&SCENARIO, &settings)
-    };
-    let scenarios = Way::ALL.into_iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+        settings
+    })?;
     let runs = lab.run(&scenarios);
-    let jain = |runs: &Runs| {
-        runs.summary(|run| {
-            jain_index(&run.flows.iter().map(|flow| flow.goodput_bps).collect::<Vec<_>>()).unwrap_or(0.0)
-        })
-    };
-    let satellite = |run: &RunResult| mean_goodput(&run.flows[..OF_A_KIND]);
-    let wired = |run: &RunResult| mean_goodput(&run.flows[OF_A_KIND..]);
-    let mut table = Table::new(
+    let names: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
+    let table = shares_table(
         "Goodput of a connection, the mean over three of a kind",
-        vec![
-            Column::new("", "way"),
-            Column::new("satellite", "satellite_goodput_bps").shown_in("Mbit/s", MBIT),
-            Column::new("wired", "wired_goodput_bps").shown_in("Mbit/s", MBIT),
-            Column::new("Jain's index", "jain_index"),
-        ],
+        "wired",
+        &names,
+        &runs,
+        3,
     );
-    for (way, runs) in Way::ALL.into_iter().zip(&runs) {
-        table.push(vec![
-            Cell::text(way.name()),
-            Cell::interval(Some(runs.summary(satellite)), 2),
-            Cell::interval(Some(runs.summary(wired)), 2),
-            Cell::interval(Some(jain(runs)), 3),
-        ]);
-    }
-    let group = |name, merit: &dyn Fn(&RunResult) -> f64| {
-        BarGroup::new(name, runs.iter().map(|runs| Some(runs.summary(merit).estimate().in_unit(MBIT))))
-    };
-    let chart = BarChart::new(
-        "Three satellite and three wired connections on 10 Mbit/s",
-        Axis::dimensionless("satellite connections"),
-        Axis::new("goodput of a connection", "Mbit/s"),
-        Way::ALL.map(Way::name),
-    )
-    .with(group("satellite", &satellite))
-    .with(group("wired", &wired));
-    let share = |runs: &Runs| runs.summary(|run| satellite(run) / wired(run)).mean;
-    let index = jain(&runs[2]).mean;
-    Ok(Findings {
+    let chart = shares_chart(
+        BarChart::new(
+            "Three satellite and three wired connections on 10 Mbit/s",
+            Axis::dimensionless("satellite connections"),
+            Axis::new("goodput of a connection", "Mbit/s"),
+            names,
+        ),
+        "wired",
+        &runs,
+    );
+    let share = runs[NEWRENO].summary(|run| satellite_bps(run) / wired_bps(run)).mean;
+    let index = jain(&runs[PEPSAL]).mean;
+    Ok(Output {
         verdicts: vec![
             Verdict::new(
                 "End to end with NewReno, satellite connections starve: less than a fifth of a wired one's goodput",
-                share(&runs[0]) < 0.2,
-                format!("{:.1} % of it", 100.0 * share(&runs[0])),
+                share < 0.2,
+                format!("{:.1} % of it", 100.0 * share),
             ),
             Verdict::new(
                 "With PEPsal, the shares are even: Jain's index is 0.95 or more",
                 index >= 0.95,
-                format!("{index:.3}; end to end {:.3} with NewReno", jain(&runs[0]).mean),
+                format!("{index:.3}; end to end {:.3} with NewReno", jain(&runs[NEWRENO]).mean),
             ),
         ],
         tables: vec![Part::new("goodput", table)],
@@ -280,6 +217,56 @@ fn fairness(lab: &Lab<'_>) -> Result<Findings, Error> {
     })
 }
 
-fn mean_goodput(flows: &[bentpipe_sim::FlowResult]) -> f64 {
+/// The mean goodputs of the satellite and of the wired connections, and Jain's index over all of them: a row for each name.
+pub(super) fn shares_table(
+    title: &str,
+    wired: &str,
+    names: &[&str],
+    runs: &[Runs],
+    jain_decimals: usize,
+) -> Table {
+    let columns = vec![
+        Column::new("", "way"),
+        Column::new("satellite", "satellite_goodput_bps").shown_in("Mbit/s", MBIT),
+        Column::new(wired, "wired_goodput_bps").shown_in("Mbit/s", MBIT),
+        Column::new("Jain's index", "jain_index"),
+    ];
+    let mut table = Table::new(title, columns);
+    for (name, runs) in names.iter().zip(runs) {
+        table.push(vec![
+            Cell::text(*name),
+            Cell::interval(Some(runs.summary(satellite_bps)), 2),
+            Cell::interval(Some(runs.summary(wired_bps)), 2),
+            Cell::interval(Some(jain(runs)), jain_decimals),
+        ]);
+    }
+    table
+}
+
+/// Adds the mean goodputs of the satellite and of the wired connections as two groups of bars.
+pub(super) fn shares_chart(chart: BarChart, wired: &str, runs: &[Runs]) -> BarChart {
+    let group = |name, goodput: fn(&RunResult) -> f64| {
+        BarGroup::new(name, runs.iter().map(|runs| Some(runs.summary(goodput).estimate().in_unit(MBIT))))
+    };
+    chart.with(group("satellite", satellite_bps)).with(group(wired, wired_bps))
+}
+
+/// Jain's index over all connections.
+pub(super) fn jain(runs: &Runs) -> Summary {
+    runs.summary(|run| {
+        let goodputs: Vec<f64> = run.flows.iter().map(|flow| flow.goodput_bps).collect();
+        jain_index(&goodputs).unwrap_or(0.0)
+    })
+}
+
+fn satellite_bps(run: &RunResult) -> f64 {
+    mean_goodput(&run.flows[..OF_A_KIND])
+}
+
+fn wired_bps(run: &RunResult) -> f64 {
+    mean_goodput(&run.flows[OF_A_KIND..])
+}
+
+fn mean_goodput(flows: &[FlowResult]) -> f64 {
     flows.iter().map(|flow| flow.goodput_bps).sum::<f64>() / flows.len() as f64
 }

@@ -2,7 +2,7 @@
 
 use bentpipe_sim::{FlowResult, Scenario};
 
-use super::{Experiment, Findings, Lab, Runs};
+use super::{Experiment, Lab, Output, Runs, Scheme};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup, Plot, Point, Series, Style};
 use crate::results::{Part, Verdict};
@@ -31,30 +31,29 @@ pub(super) const STEP: Experiment = Experiment {
     on_kernel: None,
 };
 
-/// A way of calling, and how far it reaches by its schedule, in seconds of light one way.
+/// A client, with the reach that follows from its SYN schedule in seconds of light, one way.
 struct Caller {
     name: &'static str,
     settings: &'static [&'static str],
     expected_s: Option<f64>,
 }
 
-/// Linux' reach is that of the listener, which forgets a caller some time after its SYN, and the caller's next segment
-/// arrives two one-way delays after that. Each repeated SYN makes the wait that is running begin anew, which is what takes it
-/// from 31.5 to 49.5 s. On a real machine SYN and expiry fall on the same instant at some distances beyond 33.5 s, and
-/// chance decides; in virtual time the one that was scheduled first comes first.
+/// Linux' reach is that of the listener, which forgets a half-open connection some time after the SYN; the client's next
+/// segment arrives two one-way delays after its SYN. Each repeated SYN restarts the listener's running wait, which extends the
+/// reach from 31.5 to 49.5 s. On a real machine, SYN and expiry coincide at some distances beyond 33.5 s, and chance decides
+/// which comes first; in virtual time, the one that was scheduled first does.
 const CALLERS: [Caller; 4] = [
     Caller { name: "OPNET 11.5", settings: &["tcp.host.syn=opnet"], expected_s: Some(22.5) },
     Caller { name: "Windows 2003", settings: &["tcp.host.syn=windows-2003"], expected_s: Some(4.5) },
     Caller { name: "ns", settings: &["tcp.host.syn=ns"], expected_s: None },
     Caller {
         name: "Linux",
-
         settings: &["tcp.host.base=linux", "tcp.host.syn=linux", "tcp.host.syn_ack=linux"],
         expected_s: Some(49.5),
     },
 ];
 
-/// One-way delays, in tenths of a second: each half second to 70 s, and each tenth around what is expected.
+/// One-way delays in tenths of a second: each half second up to 70 s, and each tenth around the expected reach.
 fn delays(caller: &Caller) -> Vec<u32> {
     let around = caller.expected_s.map(|limit| (limit * 10.0) as u32);
     let fine = around.into_iter().flat_map(|limit| limit - 10..=limit + 10);
@@ -64,7 +63,7 @@ fn delays(caller: &Caller) -> Vec<u32> {
     delays
 }
 
-fn reach(lab: &Lab<'_>) -> Result<Findings, Error> {
+fn reach(lab: &Lab<'_>) -> Result<Output, Error> {
     let mut table = Table::new(
         "One-way delays at which a file of 1 kB arrives",
         vec![
@@ -98,14 +97,14 @@ fn reach(lab: &Lab<'_>) -> Result<Findings, Error> {
         CALLERS.each_ref().map(|caller| caller.name),
     )
     .with(BarGroup::new("a file of 1 kB arrives", longest_of_each));
-    Ok(Findings {
+    Ok(Output {
         verdicts,
         tables: vec![Part::new("delays", table)],
         figures: vec![Part::new("delays", chart)],
     })
 }
 
-/// At each one-way delay, how long a small file took; nothing if it never arrived.
+/// The transfer time of a small file at each one-way delay; `None` if it never arrived.
 fn outcomes(lab: &Lab<'_>, caller: &Caller) -> Result<Vec<(f64, Option<f64>)>, Error> {
     let delays = delays(caller);
     let scenario = |delay: &u32| {
@@ -116,14 +115,14 @@ fn outcomes(lab: &Lab<'_>, caller: &Caller) -> Result<Vec<(f64, Option<f64>)>, E
     };
     let scenarios = delays.iter().map(scenario).collect::<Result<Vec<Scenario>, _>>()?;
     let arrived = |runs: &Runs| {
-        let flow = &runs.0[0].flows[0];
+        let flow = &runs.0[0].0.flows[0];
         flow.complete.then_some(flow.seconds)
     };
     let seconds = |delay: u32| f64::from(delay) / 10.0;
     Ok(delays.into_iter().map(seconds).zip(lab.run(&scenarios).iter().map(arrived)).collect())
 }
 
-/// Below the limit everything works, beyond it nothing; at the limit itself answer and deadline meet.
+/// Below the limit everything works, beyond it nothing. At the limit itself, the answer meets the deadline.
 fn verdict(caller: &Caller, longest: Option<f64>, shortest: Option<f64>) -> Verdict {
     let claim = match caller.expected_s {
         Some(limit) => {
@@ -143,30 +142,34 @@ fn verdict(caller: &Caller, longest: Option<f64>, shortest: Option<f64>) -> Verd
             }
             None => shortest.is_none(),
         };
-    let told =
+    let delay =
         |value: Option<f64>, without: &str| value.map_or(without.to_owned(), |value| format!("{value:.1} s"));
     let observed = format!(
         "the longest delay that works is {}, the shortest that fails {} (up to 70 s tried)",
-        told(longest, "none"),
-        told(shortest, "none"),
+        delay(longest, "none"),
+        delay(shortest, "none"),
     );
     Verdict::new(claim, agrees, observed)
 }
 
-/// The variants of RADIUS07's figures.
-const VARIANTS: [(&str, &str, &[&str]); 3] = [
-    ("Reno", "reno", &["tcp.host.recovery=reno", "tcp.host.sack=false", "tcp.host.timestamps=false"]),
-    ("SACK", "sack", &["tcp.host.timestamps=false"]),
-    ("SACK, timestamps", "timestamps", &[]),
+/// The variants of TCP in RADIUS07's figures.
+const VARIANTS: [Scheme; 3] = [
+    Scheme {
+        name: "Reno",
+        key: "reno",
+        settings: &["tcp.host.recovery=reno", "tcp.host.sack=false", "tcp.host.timestamps=false"],
+    },
+    Scheme { name: "SACK", key: "sack", settings: &["tcp.host.timestamps=false"] },
+    Scheme { name: "SACK, timestamps", key: "timestamps", settings: &[] },
 ];
-/// The variant with timestamps among them.
+/// The index of the variant with timestamps.
 const WITH_TIMESTAMPS: usize = 2;
 const FILES_KB: [u32; 3] = [50, 100, 500];
 const BUFFERS_KB: [u32; 2] = [64, 1000];
 /// The initial retransmission timeout of 3 s is a round trip of this one-way delay.
 const STEP_S: f64 = 1.5;
 
-/// One-way delays in milliseconds: dense around the step, to beyond where OPNET fails.
+/// One-way delays in milliseconds: dense around the step, and up to where OPNET fails.
 fn step_delays() -> Vec<u32> {
     (100..3000)
         .step_by(100)
@@ -184,7 +187,7 @@ struct Case {
     delay_ms: u32,
 }
 
-fn step(lab: &Lab<'_>) -> Result<Findings, Error> {
+fn step(lab: &Lab<'_>) -> Result<Output, Error> {
     let mut cases = Vec::new();
     for variant in 0..VARIANTS.len() {
         for file_kb in FILES_KB {
@@ -196,17 +199,17 @@ fn step(lab: &Lab<'_>) -> Result<Findings, Error> {
         }
     }
     let scenario = |case: &Case| {
-        let mut settings: Vec<String> =
-            VARIANTS[case.variant].2.iter().map(|&setting| setting.to_owned()).collect();
-        settings.push(format!("link.space.delay={}ms", case.delay_ms));
-        settings.push(format!("flow.file.bytes={}kB", case.file_kb));
-        settings.push(format!("tcp.host.receive_buffer={}kB", case.buffer_kb));
+        let settings = VARIANTS[case.variant].with([
+            format!("link.space.delay={}ms", case.delay_ms),
+            format!("flow.file.bytes={}kB", case.file_kb),
+            format!("tcp.host.receive_buffer={}kB", case.buffer_kb),
+        ]);
         lab.scenario(&SCENARIO, &settings)
     };
     let scenarios = cases.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
-    let flows: Vec<FlowResult> = lab.run(&scenarios).iter().map(|runs| runs.0[0].flows[0].clone()).collect();
+    let flows: Vec<FlowResult> = lab.run(&scenarios).iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
     let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
-    Ok(Findings {
+    Ok(Output {
         verdicts: vec![
             full_within(&measured),
             less_beyond(&measured),
@@ -224,7 +227,7 @@ fn step(lab: &Lab<'_>) -> Result<Findings, Error> {
     })
 }
 
-/// Goodput over throughput: which part of what was sent was worth sending.
+/// Goodput over throughput: the share of the bytes sent that was not sent in vain.
 fn efficiency(flow: &FlowResult) -> f64 {
     flow.bytes as f64 / flow.legs[0].bytes_sent as f64
 }
@@ -239,7 +242,7 @@ fn without_timestamps((case, _): &&Measured<'_>) -> bool {
     case.variant != WITH_TIMESTAMPS
 }
 
-/// At 1.5 s itself the answer is late by the time that its packets take on the wire.
+/// At 1.5 s itself, the answer is late by the transmission time of its packets.
 fn full_within(measured: &[Measured<'_>]) -> Verdict {
     let within = measured.iter().filter(|(case, _)| delay_s(case) < STEP_S);
     let values: Vec<f64> = within.map(|(_, flow)| efficiency(flow)).collect();
@@ -262,7 +265,7 @@ fn less_beyond(measured: &[Measured<'_>]) -> Verdict {
     )
 }
 
-/// The step of each combination of variant, file and buffer: the longest delay with full efficiency.
+/// The variant and the step of each combination of variant, file and buffer. The step is the longest delay with full efficiency.
 fn steps(measured: &[Measured<'_>]) -> Vec<(usize, f64)> {
     let same = |(a, _): &Measured<'_>, (b, _): &Measured<'_>| {
         (a.variant, a.file_kb, a.buffer_kb) == (b.variant, b.file_kb, b.buffer_kb)
@@ -307,7 +310,7 @@ fn extremes(values: &[f64]) -> (f64, f64) {
 /// One file and one buffer, at a few distances.
 fn around_the_step(measured: &[Measured<'_>]) -> Table {
     let shown = [300, 1_000, 1_490, 1_500, 2_000, 5_000, 10_000, 22_000];
-    let heading = |(name, key, _): &(&str, &str, &[&str])| {
+    let heading = |Scheme { name, key, .. }: &Scheme| {
         [
             Column::new(format!("{name}: time"), format!("{key}_transfer_s")).shown_in("s", 1.0),
             Column::new("goodput / throughput", format!("{key}_efficiency")),
@@ -345,7 +348,7 @@ fn step_table(measured: &[Measured<'_>]) -> Table {
     for (case, flow) in measured {
         let time = if flow.complete { Cell::Number(flow.seconds, 2) } else { Cell::Missing };
         table.push(vec![
-            Cell::text(VARIANTS[case.variant].0),
+            Cell::text(VARIANTS[case.variant].name),
             Cell::Number(f64::from(case.file_kb) * 1e3, 0),
             Cell::Number(f64::from(case.buffer_kb) * 1e3, 0),
             Cell::Number(delay_s(case), 2),
@@ -375,7 +378,7 @@ fn curves<'a>(
     kinds.map(move |(variant, file_kb)| {
         let points: Vec<Point> =
             of(variant, file_kb).map(|(case, flow)| Point::new(delay_s(case), value(flow))).collect();
-        Series::new(format!("{}, {file_kb} kB", VARIANTS[variant].0), Style::Curve, points)
+        Series::new(format!("{}, {file_kb} kB", VARIANTS[variant].name), Style::Curve, points)
     })
 }
 

@@ -5,7 +5,8 @@ use bentpipe_link::{Cause, Fate};
 
 use super::World;
 use crate::events::Event;
-use crate::network::{Packet, Pipe};
+use crate::network::Pipe;
+use crate::packet::Packet;
 
 impl World<'_> {
     /// What stations have sent to their nodes' sides goes on.

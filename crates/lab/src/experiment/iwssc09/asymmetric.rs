@@ -1,78 +1,27 @@
 //! One of two flows is limited elsewhere.
 
-use bentpipe_sim::{Observer, Scenario};
-use bentpipe_units::Time;
-
-use super::{Findings, Lab, MBIT, PAYLOAD, SCENARIO, Variant};
+use super::super::observers::SteadyState;
+use super::{Lab, MBIT, Output, PAYLOAD, SCENARIO, Variant};
 use crate::Error;
-use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::figure::{Axis, Plot};
 use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
 use crate::table::{Cell, Column, Table};
 
-/// The start is over by then; what is compared is how the capacity is shared out afterwards.
-const SETTLED_S: f64 = 20.0;
+/// The end of the start-up phase, seconds. The shares of the capacity are compared from then on.
+const STARTS_UNTIL: u64 = 20;
 const CAPACITY: f64 = 100e6;
-/// What the limited flow offers, IP bits per second.
+/// The load of the limited flow, bits per second of IP.
 const LIMIT: f64 = 0.5e6;
+/// The bottleneck among the scenario's links, whose queue is not looked at here.
+const BOTTLENECK: usize = 0;
 
-/// What the applications have received by the moment at which the start is over, and at the end.
-#[derive(Debug, Default)]
-struct Settled {
-    flows: [Option<Bytes>; 2],
-    samples: Vec<(f64, u64)>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Bytes {
-    from: (f64, u64),
-    to: (f64, u64),
-}
-
-impl Observer for Settled {
-    fn wants_samples(&self) -> bool {
-        true
-    }
-
-    fn received(&mut self, now: Time, flow: usize, bytes: u64) {
-        let now = now.as_secs_f64();
-        if flow == 0 {
-            self.samples.push((now, bytes));
-        }
-        if now >= SETTLED_S {
-            self.flows[flow].get_or_insert(Bytes { from: (now, bytes), to: (now, bytes) }).to = (now, bytes);
-        }
-    }
-}
-
-impl Settled {
-    fn goodput(&self, flow: usize) -> f64 {
-        let rate = |bytes: Bytes| 8.0 * (bytes.to.1 - bytes.from.1) as f64 / (bytes.to.0 - bytes.from.0);
-        self.flows[flow].map_or(0.0, rate)
-    }
-
-    /// Mbit/s of the free flow in each second.
-    fn course(&self) -> Vec<Point> {
-        let whole = self.samples.iter().filter(|(at, _)| (at - at.round()).abs() < 1e-6);
-        let whole: Vec<_> = whole.collect();
-        let step = |pair: &[&(f64, u64)]| {
-            let rate = 8.0 * (pair[1].1 - pair[0].1) as f64 / (pair[1].0 - pair[0].0);
-            Point::new(pair[1].0, Estimate::from(rate / MBIT))
-        };
-        whole.windows(2).map(step).collect()
-    }
-}
-
-pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let scenario = |variant: Variant| lab.scenario(&SCENARIO, &variant.settings("satellite", "satellite"));
-    let scenarios = Variant::ALL.map(scenario).into_iter().collect::<Result<Vec<Scenario>, _>>()?;
-    let runs = lab.observe(&scenarios, Settled::default);
-    let summary = |at: usize, merit: &dyn Fn(&Settled) -> f64| {
-        let values: Vec<f64> = runs[at].iter().map(|(_, settled)| merit(settled)).collect();
-        Summary::of(&values).expect("an experiment has a seed")
-    };
+pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
+    let settings = |variant: Variant, ()| variant.settings("satellite", "satellite");
+    let scenarios = lab.scenarios(&SCENARIO, &Variant::ALL, &[()], settings)?;
+    let runs = lab.observe(&scenarios, || SteadyState::since(STARTS_UNTIL, BOTTLENECK));
+    let goodput = |at: usize, flow: usize| runs[at].observed(|steady| steady.goodputs_bps()[flow]);
     let available = (CAPACITY - LIMIT) * PAYLOAD;
-    let share = |at: usize| summary(at, &|settled| settled.goodput(0) / available);
+    let share = |at: usize| runs[at].observed(|steady| steady.goodputs_bps()[0] / available);
     let mut table = Table::new(
         "Goodput of two flows on 100 Mbit/s, from 20 s on",
         vec![
@@ -85,8 +34,8 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
     for (at, variant) in Variant::ALL.into_iter().enumerate() {
         table.push(vec![
             Cell::text(variant.name()),
-            Cell::interval(Some(summary(at, &|settled| settled.goodput(0))), 2),
-            Cell::interval(Some(summary(at, &|settled| settled.goodput(1))), 2),
+            Cell::interval(Some(goodput(at, 0)), 2),
+            Cell::interval(Some(goodput(at, 1)), 2),
             Cell::interval(Some(share(at)), 1),
         ]);
     }
@@ -96,10 +45,10 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
             Axis::new("time", "s"),
             Axis::new("goodput", "Mbit/s"),
         ),
-        |plot, (variant, runs)| plot.with(Series::new(variant.name(), Style::Curve, runs[0].1.course())),
+        |plot, (variant, runs)| plot.with(runs.0[0].1.first_flow(variant.name())),
     );
     let (xcp, p_xcp) = (share(0).mean, share(1).mean);
-    Ok(Findings {
+    Ok(Output {
         verdicts: vec![
             Verdict::new(
                 "With XCP the free flow gets around 90% of what is available: 85 to 93%",
@@ -112,5 +61,3 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
         figures: vec![Part::new("goodput", plot)],
     })
 }
-
-// Losses.

@@ -5,16 +5,16 @@ mod asymmetric;
 mod fairness;
 mod loss;
 
-use super::{Experiment, Findings, Lab, Runs};
+use super::{Experiment, Lab, Output, Runs};
 
 const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a Routers-Assisted Approach, IWSSC 2009";
 const KATABI: &str =
     "Katabi, Handley, Rohrs: Congestion Control for High Bandwidth-Delay Product Networks, SIGCOMM 2002";
 const SCENARIO: (&str, &str) = ("scenarios/xcp.toml", include_str!("../../../../../scenarios/xcp.toml"));
-const SHARED: (&str, &str) = ("scenarios/pepsal.toml", include_str!("../../../../../scenarios/pepsal.toml"));
 const MBIT: f64 = 1e6;
 /// Payload of a 1500-byte packet with 20 bytes of IP, 20 of TCP, 12 of timestamps and 16 of congestion header.
-const PAYLOAD: f64 = 1432.0 / 1500.0;
+const PACKET: f64 = 1432.0;
+const PAYLOAD: f64 = PACKET / 1500.0;
 
 pub(super) const ASYMMETRIC: Experiment = Experiment {
     name: "iwssc09-asymmetric",
@@ -43,7 +43,7 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     on_kernel: None,
 };
 
-/// A router and its senders: the scenarios' names for them, which are those of the publication in lower case.
+/// The router and its senders. In lower case, the publication's names are those of the scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Xcp,
@@ -67,7 +67,7 @@ impl Variant {
         }
     }
 
-    /// On the link and in the TCP of these names.
+    /// Sets the variant on the link and in the TCP of these names.
     fn settings(self, link: &str, tcp: &str) -> Vec<String> {
         let name = self.name().to_lowercase();
         vec![format!("link.{link}.xcp.variant={name}"), format!("tcp.{tcp}.congestion={name}")]
@@ -81,7 +81,7 @@ mod tests {
     use crate::results::Verdict;
     use crate::results::{Seeds, World};
 
-    /// With so many seeds, the verdicts that do not agree.
+    /// The verdicts that do not agree, with so many seeds.
     fn disagreeing(experiment: Experiment, count: u64) -> Vec<Verdict> {
         let results = experiment.run(World::Sim, Seeds { first: 1, count }, &Progress::default()).unwrap();
         results.verdicts.into_iter().filter(|verdict| !verdict.agrees).collect()

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
@@ -12,69 +11,50 @@ use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{ByteCount, Probability, Rate};
 
-use super::super::{Findings, Lab};
-use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SenderCounts, TIME, Way};
+use super::super::{Lab, Output, rows};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT, SenderCounts, TIME};
 use crate::Error;
-use crate::demo::start_proxy;
 use crate::download::{self, Request, Server, download};
-use crate::scene::{SATELLITE, Scene};
+use crate::topology::{SATELLITE, Topology, start_proxy};
 
 const RATE: Rate = Rate::mbps(10);
 const PORT: u16 = 80;
 const SERVER: &str = "reno";
-/// How often what the gateway holds is looked at.
-const INTERVAL: Duration = Duration::from_millis(50);
-/// How long the server is waited for to learn that the client has gone; the reset, or its answer to the next segment, may
-/// be lost several times.
-const FAREWELL: Duration = Duration::from_secs(15);
-/// Seeds or packet error rates that run at the same time: each of the links takes about a twentieth of a processor.
+/// The interval between two samples of the bytes that the gateway holds.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest wait until the server learns that the client has gone. The reset, and its repetition in answer to the next
+/// segment, may be lost several times.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Seeds or packet error rates that run at the same time. Each link takes about a twentieth of a CPU.
 const ROUNDS_AT_ONCE: usize = 2;
 
-pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let rounds: Vec<(usize, u64)> =
-        (0..PERS.len()).flat_map(|per| lab.seeds().map(move |seed| (per, seed))).collect();
-    lab.progress.planned.fetch_add((rounds.len() * Way::ALL.len()) as u64, Ordering::Relaxed);
-    let mut by_way = vec![vec![Vec::new(); PERS.len()]; Way::ALL.len()];
-    for together in rounds.chunks(ROUNDS_AT_ONCE) {
-        for ((way, per), measured) in side_by_side(lab, together)? {
-            by_way[way][per].push(measured);
-        }
-    }
-    Ok(Comparison::of(&by_way).findings())
-}
-
-/// What is measured: the indices of the way and of the packet error rate.
-type Case = (usize, usize);
-
-/// All ways at the same time, so that what disturbs the machine disturbs all of them alike.
-fn side_by_side(lab: &Lab<'_>, rounds: &[(usize, u64)]) -> Result<Vec<(Case, Measured)>, Error> {
-    std::thread::scope(|scope| {
-        let mut runs = Vec::new();
-        for &(per, seed) in rounds {
-            for (index, way) in Way::ALL.into_iter().enumerate() {
-                let run = scope.spawn(move || {
-                    let (queue, per) = (None, PERS[per]);
-                    let outcome = Download { way, sender: SERVER, queue, per, lasts: TIME, seed }.measure();
-                    lab.progress.done.fetch_add(1, Ordering::Relaxed);
-                    outcome
-                });
-                runs.push(((index, per), run));
+/// All mitigations run at the same time.
+pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
+    let mut jobs = Vec::new();
+    for per in PERS {
+        for seed in lab.seeds() {
+            for mitigation in Mitigation::ALL {
+                let download = Download { mitigation, sender: SERVER, queue: None, per, lasts: TIME, seed };
+                jobs.push(move || download.measure());
             }
         }
-        let joined = runs
-            .into_iter()
-            .map(|(case, run)| Ok((case, run.join().expect("a measurement does not panic")?)));
-        joined.collect()
-    })
+    }
+    let runs = rows(lab.side_by_side(ROUNDS_AT_ONCE * Mitigation::ALL.len(), jobs)?, Mitigation::ALL.len());
+    let by_per = rows(runs, lab.seeds().count());
+    let of_mitigation = |index: usize| -> Vec<Vec<Measured>> {
+        by_per.iter().map(|seeds| seeds.iter().map(|runs| runs[index]).collect()).collect()
+    };
+    let by_mitigation: Vec<_> = (0..Mitigation::ALL.len()).map(of_mitigation).collect();
+    Ok(Comparison::of(&by_mitigation).output())
 }
 
-/// One download that ends when its time is over.
+/// A download of a fixed length of time.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::experiment) struct Download {
-    pub way: Way,
+    pub mitigation: Mitigation,
     /// The congestion control of the server.
     pub sender: &'static str,
-    /// In front of the link, each way; `None`: one bandwidth-delay product.
+    /// The size of the queue in front of the link, each way; `None`: one bandwidth-delay product.
     pub queue: Option<ByteCount>,
     /// Packet error rate, each way.
     pub per: f64,
@@ -86,35 +66,35 @@ impl Download {
     /// Runs it in network namespaces.
     ///
     /// # Errors
-    /// The link, the daemon or the connection failed.
+    /// If the link, the daemon or the connection fails.
     pub(in crate::experiment) fn measure(self) -> Result<Measured, Error> {
-        let Self { way, sender, per, lasts, seed, .. } = self;
-        let run = format!("{} from {sender} at PER {per}", way.name());
+        let Self { mitigation, sender, per, lasts, seed, .. } = self;
+        let run = format!("{} from {sender} at PER {per}", mitigation.label().0);
         let fail = |source| Error::Transfer { run: run.clone(), source };
         let link = self.link();
-        let scene = Scene::build_with_stations(&link, &stations(way, &link), seed)?;
-        let address = scene.server_address(PORT);
-        let mut server = scene.server.run(|| Server::start(address, Some(sender)))?.map_err(fail)?;
-        let daemon = match way {
-            Way::Split => Some(start_proxy(&scene, &proxy("split"))?),
-            Way::Snoop => Some(start_proxy(&scene, &proxy("snoop"))?),
-            Way::EndToEnd | Way::DelayedDupAcks => None,
+        let topology = Topology::build_with_stations(&link, &stations(mitigation, &link), seed)?;
+        let address = topology.server_address(PORT);
+        let mut server = topology.server.run(|| Server::start(address, Some(sender)))?.map_err(fail)?;
+        let daemon = match mitigation {
+            Mitigation::Split => Some(start_proxy(&topology, &proxy("split"))?),
+            Mitigation::Snoop => Some(start_proxy(&topology, &proxy("snoop"))?),
+            Mitigation::EndToEnd | Mitigation::DelayedDupAcks => None,
         };
-        let (held, got) = self.transfer(&scene, address, daemon.as_ref());
+        let (held, got) = self.transfer(&topology, address, daemon.as_ref());
         let got = got?.map_err(fail)?;
         let counts = sender_counts(&server, lasts);
-        scene.server.run(|| server.stop())?;
+        topology.server.run(|| server.stop())?;
         if let Some(daemon) = daemon {
-            scene.gateway.run(|| drop(daemon))?;
+            topology.gateway.run(|| drop(daemon))?;
         }
         let goodput_bps = got.bytes as f64 * 8.0 / lasts.as_secs_f64();
         Ok(Measured { goodput_bps, held_bytes: held as f64, sender: counts })
     }
 
-    /// The most that the gateway held of it at a time, and what the client got.
+    /// The most bytes that the gateway held at a time, and the client's download.
     fn transfer(
         &self,
-        scene: &Scene,
+        topology: &Topology,
         address: SocketAddr,
         daemon: Option<&Daemon>,
     ) -> (u64, Result<io::Result<download::Download>, bentpipe_testbed::Error>) {
@@ -122,11 +102,11 @@ impl Download {
         let request = Request { seed: self.seed, bytes: u64::MAX };
         let started = Instant::now();
         std::thread::scope(|scope| {
-            let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)));
+            let client = scope.spawn(|| topology.client.run(|| download(address, request, &progress)));
             let mut most = 0;
             while started.elapsed() < self.lasts && !client.is_finished() {
-                most = most.max(held(scene, daemon));
-                std::thread::sleep(INTERVAL);
+                most = most.max(held(topology, daemon));
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
             progress.cancel();
             (most, client.join().expect("the download does not panic"))
@@ -142,12 +122,12 @@ impl Download {
     }
 }
 
-/// What the server's socket has counted (tcp(7), `TCP_INFO`) until it learned that the client had gone, up to a round trip
-/// after the end: it says so when its connection ends.
+/// The counters of the server's socket (tcp(7), `TCP_INFO`) at the end of the download. They are recorded until the server learns
+/// that the client has gone, and available when its connection has ended.
 fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
     let asked = Instant::now();
-    while server.traces().is_empty() && asked.elapsed() < FAREWELL {
-        std::thread::sleep(INTERVAL);
+    while server.traces().is_empty() && asked.elapsed() < CLOSE_TIMEOUT {
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
     let traces = server.traces();
     let during = || traces.first().into_iter().flatten().filter(|sample| sample.at <= lasts);
@@ -157,9 +137,9 @@ fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
     })
 }
 
-/// What the gateway holds of the download now.
-fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
-    let [gateway, _] = scene.link.held_bytes();
+/// The bytes of the download that the gateway holds now.
+fn held(topology: &Topology, daemon: Option<&Daemon>) -> u64 {
+    let [gateway, _] = topology.link.held_bytes();
     let of_daemon = |daemon: &Daemon| {
         let stats = daemon.stats();
         stats.buffered + stats.snoop.held_bytes + stats.snoop.queued_bytes
@@ -167,12 +147,12 @@ fn held(scene: &Scene, daemon: Option<&Daemon>) -> u64 {
     gateway + daemon.map_or(0, of_daemon)
 }
 
-/// What sits at the gateway and at the client.
-fn stations(way: Way, link: &LinkConfig) -> [LinkEndConfig; 2] {
+/// The agents and ARQs at the gateway and at the client.
+fn stations(mitigation: Mitigation, link: &LinkConfig) -> [LinkEndConfig; 2] {
     let nothing = LinkEndConfig::default;
-    match way {
-        Way::EndToEnd | Way::Split | Way::Snoop => [nothing(), nothing()],
-        Way::DelayedDupAcks => {
+    match mitigation {
+        Mitigation::EndToEnd | Mitigation::Split | Mitigation::Snoop => [nothing(), nothing()],
+        Mitigation::DelayedDupAcks => {
             let arq = Some(ArqConfig { delivery: Delivery::Immediate, ..ArqConfig::for_link(link) });
             let delayed = DelayedDupAckConfig::with_delay(RTT.mul_f64(DELAY_RTTS));
             [
@@ -183,8 +163,8 @@ fn stations(way: Way, link: &LinkConfig) -> [LinkEndConfig; 2] {
     }
 }
 
-/// What the daemon does with the download. Snoop's cache is [`CACHE_BDPS`] of the leg, and its pace
-/// follows from the leg's rate.
+/// The configuration of a daemon that takes this action. Snoop's cache is [`CACHE_BDPS`] of the leg, and its pace follows from
+/// the leg's rate.
 fn proxy(action: &str) -> Config {
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n\
@@ -192,5 +172,5 @@ fn proxy(action: &str) -> Config {
         RTT.as_millis(),
         CACHE_BDPS * RATE.bytes_in(RTT) as f64,
     );
-    Config::parse("the experiment's configuration", &text).expect("it is made of valid values")
+    Config::parse("the experiment's configuration", &text).expect("its values are valid")
 }

@@ -2,39 +2,33 @@
 
 use bentpipe_sim::RunResult;
 
-use super::super::{Findings, Lab};
-use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, PERS, RTT, SCENARIO, SenderCounts, Way};
+use super::super::{Lab, Output, Runs};
+use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT, SCENARIO, SenderCounts};
 use crate::Error;
 
 const SATELLITE: usize = 1;
 const GATEWAY: &str = "gateway";
 
-pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let mut scenarios = Vec::new();
-    for way in Way::ALL {
-        for per in PERS {
-            scenarios.push(lab.scenario(&SCENARIO, &settings(way, per))?);
-        }
-    }
-    let runs = lab.run(&scenarios);
-    let measured: Vec<Vec<Measured>> =
-        runs.iter().map(|runs| runs.0.iter().map(measured).collect()).collect();
-    let by_way: Vec<Vec<Vec<Measured>>> = measured.chunks(PERS.len()).map(<[_]>::to_vec).collect();
-    Ok(Comparison::of(&by_way).findings())
+pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, &Mitigation::ALL, &PERS, settings)?;
+    let measured = |runs: &Runs| runs.results().map(measured).collect();
+    let measured: Vec<Vec<Vec<Measured>>> =
+        runs.iter().map(|pers| pers.iter().map(measured).collect()).collect();
+    Ok(Comparison::of(&measured).output())
 }
 
-pub(in crate::experiment) fn settings(way: Way, per: f64) -> Vec<String> {
+pub(in crate::experiment) fn settings(mitigation: Mitigation, per: f64) -> Vec<String> {
     let delay_ms = DELAY_RTTS * RTT.as_secs_f64() * 1e3;
     let mut settings = vec![format!("link.satellite.per={per}")];
-    match way {
-        Way::EndToEnd => {}
-        Way::Split => settings.push(
+    match mitigation {
+        Mitigation::EndToEnd => {}
+        Mitigation::Split => settings.push(
             "flow.download.split=[{ at = \"gateway\", buffer = \"2.25MB\", tcp = \"satellite\" }]".into(),
         ),
-        Way::Snoop => {
+        Mitigation::Snoop => {
             settings.push(format!("link.satellite.snoop={{ at = \"gateway\", cache_bdps = {CACHE_BDPS:?} }}"))
         }
-        Way::DelayedDupAcks => settings.extend([
+        Mitigation::DelayedDupAcks => settings.extend([
             format!("link.satellite.delayed_dup_acks={{ at = \"client\", delay = \"{delay_ms}ms\" }}"),
             "link.satellite.arq={ delivery = \"immediate\" }".into(),
         ]),

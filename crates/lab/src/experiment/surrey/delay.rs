@@ -1,13 +1,13 @@
 //! The open question of the paper (§2, §5): how long should duplicate ACKs be delayed?
 
 use super::super::lossy_link::SCENARIO;
-use super::super::{Experiment, Findings, Lab, Runs};
+use super::super::{Curves, Experiment, Lab, Measure, Output, listed};
 use super::SOURCE;
 use crate::Error;
 use crate::figure::{Axis, Plot, Point, Series, Style};
 use crate::results::{Part, Verdict};
 use crate::statistics::Summary;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Cell, Column};
 
 pub(in super::super) const DELAY: Experiment = Experiment {
     name: "surrey-delay",
@@ -18,18 +18,17 @@ pub(in super::super) const DELAY: Experiment = Experiment {
     on_kernel: None,
 };
 
-/// Round trips of the link, milliseconds.
+/// Round-trip times of the link, milliseconds.
 const RTTS_MS: [u32; 5] = [50, 150, 300, 600, 1000];
-/// Delays in round trips of the link.
+/// Delays of duplicate ACKs, in round trips of the link.
 const DELAYS: [f64; 13] = [0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0];
-/// Indices of 0.5, 1.5 and 3.
+/// The indices of 0.5, 1.5 and 3.
 const HALF: usize = 2;
 const RULE: usize = 8;
 const TWICE_THE_RULE: usize = 11;
-/// What is taken for as good as the best.
+/// The share of the best goodput that is taken as good.
 const GOOD: f64 = 0.85;
 const PER: &str = "1%";
-const MBIT: f64 = 1e6;
 
 /// One connection with a window that fills the link.
 fn settings(rtt_ms: u32, delay: f64) -> Vec<String> {
@@ -43,51 +42,27 @@ fn settings(rtt_ms: u32, delay: f64) -> Vec<String> {
     .into()
 }
 
-fn delay(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let mut scenarios = Vec::new();
-    for rtt in RTTS_MS {
-        for delay in DELAYS {
-            scenarios.push(lab.scenario(&SCENARIO, &settings(rtt, delay))?);
-        }
-    }
-    let goodput = |runs: &Runs| runs.first_flow(|flow| flow.goodput_bps);
-    let curves: Vec<Vec<Summary>> =
-        lab.run(&scenarios).chunks(DELAYS.len()).map(|runs| runs.iter().map(goodput).collect()).collect();
-    Ok(Findings {
-        verdicts: vec![too_short(&curves), rule_is_good(&curves), longer_costs_little(&curves)],
-        tables: vec![Part::new("goodput", table(&curves))],
-        figures: vec![Part::new("goodput", plot(&curves)), Part::new("rule", rule(&curves))],
-    })
-}
-
-fn table(curves: &[Vec<Summary>]) -> Table {
-    let column = |rtt: u32| {
-        Column::new(format!("RTT {rtt} ms"), format!("rtt_{rtt}ms_goodput_bps")).shown_in("Mbit/s", MBIT)
-    };
-    let mut table = Table::new(
+fn delay(lab: &Lab<'_>) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, &RTTS_MS, &DELAYS, settings)?;
+    let labels = RTTS_MS.map(|rtt| (format!("RTT {rtt} ms"), format!("rtt_{rtt}ms")));
+    let goodput = Curves::of_runs(labels, Measure::mbps("goodput_bps"), &runs, |runs| {
+        runs.first_flow(|flow| flow.goodput_bps)
+    });
+    let table = goodput.table(
         "Goodput over a minute at PER 1% by the delay d of duplicate ACKs",
-        [Column::new("d, round trips of the link", "d_rtts")]
-            .into_iter()
-            .chain(RTTS_MS.map(column))
-            .collect(),
+        [Column::new("d, round trips of the link", "d_rtts")],
+        DELAYS.map(|delay| vec![Cell::Number(delay, 2)]),
     );
-    for (at, delay) in DELAYS.into_iter().enumerate() {
-        let cells = curves.iter().map(|curve| Cell::interval(Some(curve[at]), 2));
-        table.push([Cell::Number(delay, 2)].into_iter().chain(cells).collect());
-    }
-    table
-}
-
-fn plot(curves: &[Vec<Summary>]) -> Plot {
     let plot = Plot::new(
         "Reno over a link with ARQ, 10 Mbit/s, PER 1%",
         Axis::new("delay d of duplicate ACKs", "round trips of the link"),
         Axis::new("goodput", "Mbit/s"),
     );
-    RTTS_MS.into_iter().zip(curves).fold(plot, |plot, (rtt, curve)| {
-        let points = DELAYS.into_iter().zip(curve);
-        let points = points.map(|(delay, value)| Point::new(delay, value.estimate().in_unit(MBIT)));
-        plot.with(Series::new(format!("RTT {rtt} ms"), Style::Line, points))
+    let (plot, curves) = (goodput.plot(plot, DELAYS), goodput.all());
+    Ok(Output {
+        verdicts: vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)],
+        tables: vec![Part::new("goodput", table)],
+        figures: vec![Part::new("goodput", plot), Part::new("rule", rule(curves))],
     })
 }
 
@@ -95,9 +70,8 @@ fn best(curve: &[Summary]) -> f64 {
     curve.iter().map(|value| value.mean).fold(0.0, f64::max)
 }
 
-fn told(values: impl Iterator<Item = f64>) -> String {
-    let values: Vec<String> = values.map(|value| format!("{value:.2}")).collect();
-    format!("{} at RTT {} ms", values.join(", "), RTTS_MS.map(|rtt| rtt.to_string()).join(", "))
+fn by_rtt(values: impl Iterator<Item = f64>) -> String {
+    format!("{} at RTT {} ms", listed(values, 2, ", "), listed(RTTS_MS, 0, ", "))
 }
 
 fn too_short(curves: &[Vec<Summary>]) -> Verdict {
@@ -105,7 +79,7 @@ fn too_short(curves: &[Vec<Summary>]) -> Verdict {
     Verdict::new(
         "Too short: half a round trip of the link has less than half of the best goodput, at every round trip",
         curves.iter().all(|curve| half(curve) < 0.5),
-        told(curves.iter().map(half)),
+        by_rtt(curves.iter().map(half)),
     )
 }
 
@@ -115,7 +89,7 @@ fn rule_is_good(curves: &[Vec<Summary>]) -> Verdict {
     Verdict::new(
         "A rule: d = 1.5 round trips of the link has 85% of the best goodput or more, at every round trip",
         curves.iter().all(|curve| share(curve) >= GOOD),
-        format!("{}; the least d with as much is {}", told(curves.iter().map(share)), told(least)),
+        format!("{}; the least d with as much is {}", by_rtt(curves.iter().map(share)), by_rtt(least)),
     )
 }
 
@@ -126,7 +100,7 @@ fn longer_costs_little(curves: &[Vec<Summary>]) -> Verdict {
     Verdict::new(
         "Too long costs little: from 1.5 to 3 round trips it has 85% of the best goodput or more, at every round trip",
         curves.iter().all(|curve| worst(curve) >= GOOD),
-        format!("at the least {}", told(curves.iter().map(worst))),
+        format!("at the least {}", by_rtt(curves.iter().map(worst))),
     )
 }
 
@@ -136,7 +110,7 @@ fn good(curve: &[Summary]) -> usize {
     curve.iter().position(|value| value.mean >= GOOD * best).expect("the best itself is good")
 }
 
-/// What the figures of all round trips come to: the delay to choose.
+/// The delay to choose, by the link's round-trip time.
 fn rule(curves: &[Vec<Summary>]) -> Plot {
     let milliseconds = |rtt: u32, index: usize| Point::new(f64::from(rtt), DELAYS[index] * f64::from(rtt));
     let least = RTTS_MS.into_iter().zip(curves).map(|(rtt, curve)| milliseconds(rtt, good(curve)));

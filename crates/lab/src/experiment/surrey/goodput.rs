@@ -1,12 +1,14 @@
 //! Figure 2: goodput by packet error rate.
 
-use super::super::{Experiment, Findings, Lab, Runs};
-use super::{GATEWAY_WINDOW, KBIT, PACKET, SCENARIO, SOURCE, WINDOW, Way, scientific};
+use super::super::{Curves, Experiment, Lab, Measure, Output, listed};
+use super::{GATEWAY_WINDOW, KBIT, PACKET, SCENARIO, SOURCE, WINDOW};
+use super::{RENO, SACK, SCHEMES, SNOOP, SPLIT_DELAYED, SPLIT_SACK};
+use super::{by_per, scientific, scientific_list, settings};
 use crate::Error;
-use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::figure::{Axis, Plot};
 use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
-use crate::table::{Cell, Column, Table};
+use crate::statistics::Estimate;
+use crate::table::Column;
 
 pub(in super::super) const FIG2: Experiment = Experiment {
     name: "surrey-fig2",
@@ -24,102 +26,81 @@ const LAST: usize = PERS.len() - 1;
 /// The scenario's round trip, seconds.
 const RTT: f64 = 0.6;
 
-fn fig2(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let mut scenarios = Vec::new();
-    for way in Way::ALL {
-        for per in PERS {
-            scenarios.push(lab.scenario(&SCENARIO, &way.with_per(per))?);
-        }
-    }
-    let goodput = |runs: &Runs| runs.first_flow(|flow| flow.goodput_bps);
-    let curves: Vec<Vec<Summary>> =
-        lab.run(&scenarios).chunks(PERS.len()).map(|runs| runs.iter().map(goodput).collect()).collect();
-    let curves = Curves(curves);
-    Ok(Findings {
+fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, &SCHEMES, &PERS, settings)?;
+    let measure = Measure { key: "goodput_bps", unit: ("kbit/s", KBIT), decimals: 0 };
+    let goodput =
+        Curves::of_runs(SCHEMES, measure, &runs, |runs| runs.first_flow(|flow| flow.goodput_bps));
+    let table = goodput.table(
+        "Goodput of a file of 4 MB by packet error rate",
+        [Column::new("PER", "per")],
+        by_per(&PERS, 5),
+    );
+    let plot = Plot::new(
+        "A file of 4 MB for a satellite host",
+        Axis::dimensionless("packet error rate").log(),
+        Axis::new("goodput", "kbit/s").including(0.0),
+    );
+    let plot = goodput.plot(plot, PERS);
+    let claims = Claims(goodput);
+    Ok(Output {
         verdicts: vec![
-            curves.end_to_end_is_worst(),
-            curves.end_to_end_is_alike(),
-            curves.split_sack_leads_where_little_is_lost(),
-            curves.split_sack_loses_its_lead(),
-            curves.snoop_is_limited_by_the_window(),
-            curves.snoop_is_ahead_of_split_sack(),
-            curves.delayed_dup_acks_are_best(),
-            curves.snoop_is_slightly_ahead_at_the_end(),
+            claims.end_to_end_is_worst(),
+            claims.end_to_end_is_alike(),
+            claims.split_sack_leads_where_little_is_lost(),
+            claims.split_sack_loses_its_lead(),
+            claims.snoop_is_limited_by_the_window(),
+            claims.snoop_is_ahead_of_split_sack(),
+            claims.delayed_dup_acks_are_best(),
+            claims.snoop_is_slightly_ahead_at_the_end(),
         ],
-        tables: vec![Part::new("goodput", curves.table())],
-        figures: vec![Part::new("goodput", curves.plot())],
+        tables: vec![Part::new("goodput", table)],
+        figures: vec![Part::new("goodput", plot)],
     })
 }
 
-/// Goodput of each way at each packet error rate.
-struct Curves(Vec<Vec<Summary>>);
+/// What the paper says of the goodputs in its figure.
+struct Claims(Curves);
 
-impl Curves {
-    fn of(&self, way: Way) -> &[Summary] {
-        let place = Way::ALL.iter().position(|other| *other == way).expect("all ways are there");
-        &self.0[place]
+impl Claims {
+    fn mean(&self, scheme: usize, at: usize) -> f64 {
+        self.0.curve(scheme)[at].mean
     }
 
-    fn ratio(&self, way: Way, to: Way, at: usize) -> Estimate {
-        self.of(way)[at].ratio_to(&self.of(to)[at])
+    fn ratio(&self, scheme: usize, to: usize, at: usize) -> Estimate {
+        self.0.curve(scheme)[at].ratio_to(&self.0.curve(to)[at])
     }
 
-    fn table(&self) -> Table {
-        let column =
-            |way: Way| Column::new(way.name(), format!("{}_goodput_bps", way.key())).shown_in("kbit/s", KBIT);
-        let columns = [Column::new("PER", "per")].into_iter().chain(Way::ALL.map(column)).collect();
-        let mut table = Table::new("Goodput of a file of 4 MB by packet error rate", columns);
-        for (at, per) in PERS.into_iter().enumerate() {
-            let cells = self.0.iter().map(|curve| Cell::interval(Some(curve[at]), 0));
-            table.push([Cell::Number(per, 5)].into_iter().chain(cells).collect());
-        }
-        table
-    }
-
-    fn plot(&self) -> Plot {
-        let x = Axis::dimensionless("packet error rate").log();
-        let plot = Plot::new(
-            "A file of 4 MB for a satellite host",
-            x,
-            Axis::new("goodput", "kbit/s").including(0.0),
-        );
-        Way::ALL.into_iter().zip(&self.0).fold(plot, |plot, (way, curve)| {
-            let points = PERS.into_iter().zip(curve);
-            let points = points.map(|(per, value)| Point::new(per, value.estimate().in_unit(KBIT)));
-            plot.with(Series::new(way.name(), Style::Line, points))
-        })
-    }
-
-    /// At low rates Snoop has the same window as they and is no better, so "worst" is taken as: nobody is worse by more than a
-    /// twentieth.
+    /// At low rates Snoop has the same window as end-to-end TCP and is no better. So "worst" is taken as: no scheme is worse by
+    /// more than a twentieth.
     fn end_to_end_is_worst(&self) -> Verdict {
-        let best = |at: usize| f64::max(self.of(Way::Reno)[at].mean, self.of(Way::Sack)[at].mean);
-        let others = [Way::SplitSack, Way::SplitDelayed, Way::Snoop];
+        let best = |at: usize| f64::max(self.mean(RENO, at), self.mean(SACK, at));
+        let others = [SPLIT_SACK, SPLIT_DELAYED, SNOOP];
         let worst =
-            |at: usize| others.map(|way| self.of(way)[at].mean / best(at)).into_iter().fold(9.9, f64::min);
+            |at: usize| others.map(|scheme| self.mean(scheme, at) / best(at)).into_iter().fold(9.9, f64::min);
         let ratios: Vec<f64> = (0..PERS.len()).map(worst).collect();
         Verdict::new(
             "End to end is worst at every packet error rate",
             ratios.iter().all(|&ratio| ratio >= 0.95),
             format!(
                 "the worst of the others has {} of the better one's goodput at PER {}",
-                list(&ratios),
-                pers()
+                listed(&ratios, 2, ", "),
+                scientific_list(&PERS)
             ),
         )
     }
 
     fn end_to_end_is_alike(&self) -> Verdict {
-        let ratios: Vec<Estimate> = (0..PERS.len()).map(|at| self.ratio(Way::Sack, Way::Reno, at)).collect();
+        let ratios: Vec<Estimate> = (0..PERS.len()).map(|at| self.ratio(SACK, RENO, at)).collect();
         Verdict::new(
             "Reno and SACK end to end are practically the same: within 15% of each other",
             ratios.iter().all(|ratio| ratio.may_be_at_least(0.85) && ratio.may_be_at_most(1.15)),
-            format!("SACK has {} of Reno's at PER {}", list(&values(&ratios)), pers()),
+            format!("SACK has {} of Reno's at PER {}", values(&ratios), scientific_list(&PERS)),
         )
     }
 
     fn split_sack_leads_where_little_is_lost(&self) -> Verdict {
-        let ratio = self.ratio(Way::SplitSack, Way::Sack, FIRST);
+        let ratio = self.ratio(SPLIT_SACK, SACK, FIRST);
         Verdict::new(
             "At the lowest rate split SACK is far ahead of SACK end to end: twice or more",
             ratio.may_be_at_least(2.0),
@@ -133,7 +114,7 @@ impl Curves {
     }
 
     fn split_sack_loses_its_lead(&self) -> Verdict {
-        let ratios = [FIRST, LAST].map(|at| self.ratio(Way::SplitSack, Way::Sack, at));
+        let ratios = [FIRST, LAST].map(|at| self.ratio(SPLIT_SACK, SACK, at));
         Verdict::new(
             "At the highest rate the lead is gone: 1.25 times or less",
             ratios[1].may_be_at_most(1.25),
@@ -143,15 +124,15 @@ impl Curves {
 
     fn snoop_is_limited_by_the_window(&self) -> Verdict {
         let limit = WINDOW * PACKET * 8.0 / RTT;
-        let (snoop, split) = (&self.of(Way::Snoop)[FIRST], &self.of(Way::SplitSack)[FIRST]);
+        let (snoop, split) = (self.mean(SNOOP, FIRST), self.mean(SPLIT_SACK, FIRST));
         Verdict::new(
             "At the lowest rate Snoop is limited by the sender's window (within 10% of window/RTT), below split SACK",
-            (snoop.mean / limit - 1.0).abs() <= 0.1 && snoop.mean < split.mean,
+            (snoop / limit - 1.0).abs() <= 0.1 && snoop < split,
             format!(
                 "{:.0} kbit/s of {:.0}; split SACK {:.0}",
-                snoop.mean / KBIT,
+                snoop / KBIT,
                 limit / KBIT,
-                split.mean / KBIT
+                split / KBIT
             ),
         )
     }
@@ -159,36 +140,30 @@ impl Curves {
     fn snoop_is_ahead_of_split_sack(&self) -> Verdict {
         let high = PERS.len() - 3..PERS.len();
         let ratios: Vec<Estimate> =
-            high.clone().map(|at| self.ratio(Way::Snoop, Way::SplitSack, at)).collect();
+            high.clone().map(|at| self.ratio(SNOOP, SPLIT_SACK, at)).collect();
         Verdict::new(
             "From PER 1e-2 on Snoop is ahead of split SACK",
             ratios.iter().all(|ratio| ratio.value > 1.0 && ratio.may_be_at_least(1.05)),
-            format!(
-                "{} times at PER {}",
-                list(&values(&ratios)),
-                PERS[high].iter().map(|&per| scientific(per)).collect::<Vec<_>>().join(", ")
-            ),
+            format!("{} times at PER {}", values(&ratios), scientific_list(&PERS[high])),
         )
     }
 
     fn delayed_dup_acks_are_best(&self) -> Verdict {
-        let others = [Way::Reno, Way::Sack, Way::SplitSack, Way::Snoop];
+        let others = [RENO, SACK, SPLIT_SACK, SNOOP];
         let lead = |at: usize| {
-            others
-                .map(|way| self.ratio(Way::SplitDelayed, way, at).value)
-                .into_iter()
-                .fold(f64::MAX, f64::min)
+            let ratios = others.map(|scheme| self.ratio(SPLIT_DELAYED, scheme, at).value);
+            ratios.into_iter().fold(f64::MAX, f64::min)
         };
         let leads: Vec<f64> = (0..LAST).map(lead).collect();
         Verdict::new(
             "Delayed duplicate ACKs are best at every rate but the highest",
             leads.iter().all(|&lead| lead >= 0.99),
-            format!("{} times the best of the others at PER {}", list(&leads), pers()),
+            format!("{} times the best of the others at PER {}", listed(&leads, 2, ", "), scientific_list(&PERS)),
         )
     }
 
     fn snoop_is_slightly_ahead_at_the_end(&self) -> Verdict {
-        let ratio = self.ratio(Way::Snoop, Way::SplitDelayed, LAST);
+        let ratio = self.ratio(SNOOP, SPLIT_DELAYED, LAST);
         Verdict::new(
             "At PER 5e-2 Snoop is slightly ahead of delayed duplicate ACKs: 1 to 1.5 times",
             ratio.may_be_at_least(1.0) && ratio.may_be_at_most(1.5),
@@ -197,14 +172,6 @@ impl Curves {
     }
 }
 
-fn values(ratios: &[Estimate]) -> Vec<f64> {
-    ratios.iter().map(|ratio| ratio.value).collect()
-}
-
-fn list(values: &[f64]) -> String {
-    values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
-}
-
-fn pers() -> String {
-    PERS.map(scientific).join(", ")
+fn values(ratios: &[Estimate]) -> String {
+    listed(ratios.iter().map(|ratio| ratio.value), 2, ", ")
 }

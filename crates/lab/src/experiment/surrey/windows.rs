@@ -1,15 +1,13 @@
 //! Figure 3: the sender's window over time.
 
-use bentpipe_sim::{Observer, RunResult};
-use bentpipe_tcp::{Statistics, Variables};
-use bentpipe_units::Time;
-
-use super::super::{Experiment, Findings, Lab};
-use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SOURCE, WINDOW, Way, scientific};
+use super::super::observers::WindowTrace;
+use super::super::{Experiment, Lab, Output, Runs, Scheme, listed};
+use super::{GATEWAY_WINDOW, PACKET, SCENARIO, SCHEMES, SNOOP, SOURCE, SPLIT_SACK, WINDOW};
+use super::{by_per, scientific, scientific_list, settings};
 use crate::Error;
-use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::figure::{Axis, Plot};
 use crate::results::{Part, Verdict};
-use crate::statistics::{Estimate, Summary};
+use crate::statistics::Summary;
 use crate::table::{Cell, Column, Table};
 
 pub(in super::super) const FIG3: Experiment = Experiment {
@@ -23,90 +21,51 @@ pub(in super::super) const FIG3: Experiment = Experiment {
 
 const PERS: [f64; 4] = [1e-4, 1e-3, 1e-2, 5e-2];
 const LAST: usize = PERS.len() - 1;
-/// The leg over the satellite, and the most that its sender may have on the way, packets.
-const WAYS: [(Way, usize, f64); 2] = [(Way::SplitSack, 1, GATEWAY_WINDOW), (Way::Snoop, 0, WINDOW)];
+/// The schemes, each with its leg over the satellite and the most packets that the sender may have in flight there.
+const COMPARED: [(usize, usize, f64); 2] = [(SPLIT_SACK, 1, GATEWAY_WINDOW), (SNOOP, 0, WINDOW)];
 
-/// The sender's window while it sends.
-#[derive(Debug)]
-struct Windows {
-    leg: usize,
-    most: f64,
-    /// Seconds, packets.
-    samples: Vec<(f64, f64)>,
+/// The runs of a scheme at a packet error rate.
+type WindowRuns = Runs<WindowTrace>;
+
+fn mean_window(runs: &WindowRuns) -> Summary {
+    runs.observed(WindowTrace::mean)
 }
 
-impl Observer for Windows {
-    fn wants_samples(&self) -> bool {
-        true
-    }
-
-    fn variables(&mut self, now: Time, _: usize, leg: usize, variables: &Variables, done: &Statistics) {
-        if leg == self.leg && done.established_at.is_some() && done.ended_at.is_none() {
-            self.samples.push((now.as_secs_f64(), (variables.cwnd as f64 / PACKET).min(self.most)));
-        }
-    }
+fn timeouts(runs: &WindowRuns) -> Summary {
+    runs.first_flow(|flow| flow.timeouts as f64)
 }
 
-impl Windows {
-    fn mean(&self) -> f64 {
-        self.samples.iter().map(|(_, window)| window).sum::<f64>() / self.samples.len().max(1) as f64
-    }
+fn recoveries(runs: &WindowRuns) -> Summary {
+    runs.first_flow(|flow| flow.legs.iter().map(|leg| leg.recoveries).sum::<u64>() as f64)
 }
 
-/// The runs of a way at a packet error rate.
-struct Course {
-    runs: Vec<(RunResult, Windows)>,
-}
-
-impl Course {
-    fn mean_window(&self) -> Summary {
-        self.summary(|(_, windows)| windows.mean())
+fn fig3(lab: &Lab<'_>) -> Result<Output, Error> {
+    let mut observed = Vec::new();
+    for (scheme, leg, most) in COMPARED {
+        let scenarios = lab.scenarios(&SCENARIO, &[SCHEMES[scheme]], &PERS, settings)?;
+        let window = || WindowTrace { leg, packet: PACKET, most, samples: Vec::new() };
+        observed.push(lab.observe(&scenarios, window));
     }
-
-    fn timeouts(&self) -> Summary {
-        self.summary(|(result, _)| result.flows[0].timeouts as f64)
-    }
-
-    fn recoveries(&self) -> Summary {
-        self.summary(|(result, _)| result.flows[0].legs.iter().map(|leg| leg.recoveries).sum::<u64>() as f64)
-    }
-
-    fn summary(&self, merit: impl Fn(&(RunResult, Windows)) -> f64) -> Summary {
-        let values: Vec<f64> = self.runs.iter().map(merit).collect();
-        Summary::of(&values).expect("an experiment has a seed")
-    }
-}
-
-fn fig3(lab: &Lab<'_>) -> Result<Findings, Error> {
-    let mut courses = Vec::new();
-    for (way, leg, most) in WAYS {
-        let scenarios = PERS
-            .map(|per| lab.scenario(&SCENARIO, &way.with_per(per)))
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()?;
-        let runs = lab.observe(&scenarios, || Windows { leg, most, samples: Vec::new() });
-        courses.push(runs.into_iter().map(|runs| Course { runs }).collect::<Vec<_>>());
-    }
-    let [split, snoop] = [&courses[0], &courses[1]];
+    let [split, snoop] = [&observed[0], &observed[1]];
     let mut figures = Vec::new();
     for (at, per) in PERS.into_iter().enumerate() {
         figures.push(Part::new(format!("per-{}", scientific(per)), plot(per, [&split[at], &snoop[at]])));
     }
-    Ok(Findings {
+    Ok(Output {
         verdicts: vec![
             larger_where_little_is_lost(split, snoop),
             smaller_where_much_is_lost(split, snoop),
             isolated(split, snoop),
             some_timeouts(snoop),
         ],
-        tables: vec![Part::new("windows", table(&courses))],
+        tables: vec![Part::new("windows", table(&observed))],
         figures,
     })
 }
 
-fn table(courses: &[Vec<Course>]) -> Table {
-    let columns = WAYS.iter().flat_map(|(way, ..)| {
-        let (name, key) = (way.name(), way.key());
+fn table(observed: &[Vec<WindowRuns>]) -> Table {
+    let columns = COMPARED.iter().flat_map(|(scheme, ..)| {
+        let Scheme { name, key, .. } = SCHEMES[*scheme];
         [
             Column::new(format!("{name}: window, packets"), format!("{key}_window_packets")),
             Column::new(format!("{name}: fast recoveries"), format!("{key}_recoveries")),
@@ -117,78 +76,68 @@ fn table(courses: &[Vec<Course>]) -> Table {
         "The window of the sender towards the satellite, its mean over the transfer of 4 MB",
         [Column::new("PER", "per")].into_iter().chain(columns).collect(),
     );
-    for (at, per) in PERS.into_iter().enumerate() {
-        let cells = courses.iter().flat_map(|course| {
-            let course = &course[at];
-            [course.mean_window(), course.recoveries(), course.timeouts()]
-                .map(|value| Cell::interval(Some(value), 1))
-        });
-        table.push([Cell::Number(per, 4)].into_iter().chain(cells).collect());
+    for (at, mut row) in by_per(&PERS, 4).enumerate() {
+        for runs in observed.iter().map(|by_per| &by_per[at]) {
+            let values = [mean_window(runs), recoveries(runs), timeouts(runs)];
+            row.extend(values.map(|value| Cell::interval(Some(value), 1)));
+        }
+        table.push(row);
     }
     table
 }
 
-fn plot(per: f64, courses: [&Course; 2]) -> Plot {
+fn plot(per: f64, runs: [&WindowRuns; 2]) -> Plot {
     let plot = Plot::new(
         format!("The sender's window at PER {}, one run", scientific(per)),
         Axis::new("time", "s"),
         Axis::new("window", "packets"),
     );
-    WAYS.iter().zip(courses).fold(plot, |plot, ((way, ..), course)| {
-        let samples = &course.runs[0].1.samples;
-        let points = samples.iter().map(|&(at, window)| Point::new(at, Estimate::from(window)));
-        plot.with(Series::new(way.name(), Style::Curve, points))
+    COMPARED.iter().zip(runs).fold(plot, |plot, ((scheme, ..), runs)| {
+        plot.with(runs.0[0].1.series(SCHEMES[*scheme].name))
     })
 }
 
-fn told(split: &[Course], snoop: &[Course], at: usize) -> String {
-    let (split, snoop) = (split[at].mean_window().mean, snoop[at].mean_window().mean);
+fn both_windows(split: &[WindowRuns], snoop: &[WindowRuns], at: usize) -> String {
+    let (split, snoop) = (mean_window(&split[at]).mean, mean_window(&snoop[at]).mean);
     format!("{split:.1} and {snoop:.1} packets at PER {}", scientific(PERS[at]))
 }
 
-fn larger_where_little_is_lost(split: &[Course], snoop: &[Course]) -> Verdict {
-    let ratio = split[0].mean_window().ratio_to(&snoop[0].mean_window());
+fn larger_where_little_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
+    let ratio = mean_window(&split[0]).ratio_to(&mean_window(&snoop[0]));
     Verdict::new(
         "At a low packet error rate the gateway makes use of its larger window: twice that of Snoop's sender or more",
         ratio.may_be_at_least(2.0),
-        told(split, snoop, 0),
+        both_windows(split, snoop, 0),
     )
 }
 
-fn smaller_where_much_is_lost(split: &[Course], snoop: &[Course]) -> Verdict {
-    let ratios = [2, LAST].map(|at| split[at].mean_window().ratio_to(&snoop[at].mean_window()));
+fn smaller_where_much_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
+    let ratios = [2, LAST].map(|at| mean_window(&split[at]).ratio_to(&mean_window(&snoop[at])));
     Verdict::new(
         "From PER 1e-2 on losses keep split SACK's window below that of Snoop's sender",
         ratios.iter().all(|ratio| ratio.may_be_at_most(1.0)),
-        format!("{}; {}", told(split, snoop, 2), told(split, snoop, LAST)),
+        format!("{}; {}", both_windows(split, snoop, 2), both_windows(split, snoop, LAST)),
     )
 }
 
-fn isolated(split: &[Course], snoop: &[Course]) -> Verdict {
-    let counts = |course: &[Course]| {
-        let counts = course.iter().map(|course| format!("{:.1}", course.recoveries().mean));
-        counts.collect::<Vec<_>>().join(", ")
-    };
+fn isolated(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
+    let counts = |runs: &[WindowRuns]| listed(runs.iter().map(|runs| recoveries(runs).mean), 1, ", ");
     let fewer = snoop
         .iter()
         .zip(split)
-        .all(|(snoop, split)| snoop.recoveries().mean <= 0.1 * split.recoveries().mean.max(1.0));
+        .all(|(snoop, split)| recoveries(snoop).mean <= 0.1 * recoveries(split).mean.max(1.0));
     Verdict::new(
         "Snoop keeps its sender from fast recovery: at most a tenth of split SACK's recoveries",
         fewer,
-        format!("{} and {} at PER {}", counts(snoop), counts(split), PERS.map(scientific).join(", ")),
+        format!("{} and {} at PER {}", counts(snoop), counts(split), scientific_list(&PERS)),
     )
 }
 
-fn some_timeouts(snoop: &[Course]) -> Verdict {
-    let counts: Vec<f64> = snoop.iter().map(|course| course.timeouts().mean).collect();
+fn some_timeouts(snoop: &[WindowRuns]) -> Verdict {
+    let counts: Vec<f64> = snoop.iter().map(|runs| timeouts(runs).mean).collect();
     Verdict::new(
         "At high packet error rates some timeouts of Snoop's sender cannot be avoided",
         counts[2] > 0.0 || counts[LAST] > 0.0,
-        format!(
-            "{} at PER {}",
-            counts.iter().map(|count| format!("{count:.1}")).collect::<Vec<_>>().join(", "),
-            PERS.map(scientific).join(", ")
-        ),
+        format!("{} at PER {}", listed(&counts, 1, ", "), scientific_list(&PERS)),
     )
 }

@@ -1,5 +1,5 @@
-//! XCP and P-XCP between two boxes, one at each side of the satellite, in both worlds: what of the link they fill, counted from
-//! the first SYN.
+//! XCP and P-XCP between two proxies, one at each side of the satellite, in both worlds: the share of the link that they use,
+//! from the first SYN on.
 
 mod kernel;
 mod virtual_time;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bentpipe_units::Rate;
 
-use super::{Experiment, Findings};
-use crate::figure::{Axis, BarChart, BarGroup};
+use super::{Curves, Experiment, Measure, Output, listed, over_seeds};
+use crate::figure::{Axis, BarChart};
 use crate::results::{Part, Verdict};
-use crate::statistics::Summary;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Cell, Column};
+use crate::topology::PAYLOAD_SHARE;
 
 pub(super) const XCP_BOXES: Experiment = Experiment {
     name: "p-xcp-boxes",
@@ -24,21 +24,19 @@ pub(super) const XCP_BOXES: Experiment = Experiment {
 };
 
 const RATE: Rate = Rate::mbps(10);
-/// The congestion control of both boxes towards the satellite.
-const WAYS: [&str; 3] = ["p-xcp", "xcp", "hybla"];
+/// The congestion control of both proxies towards the satellite.
+const CONTROLS: [&str; 3] = ["p-xcp", "xcp", "hybla"];
 const NAMES: [&str; 3] = ["P-XCP", "XCP", "Hybla"];
 const P_XCP: usize = 0;
 const XCP: usize = 1;
 /// Packet error rates, and round-trip times of the empty link in milliseconds.
 const LINKS: [(f64, u64); 6] =
     [(0.001, 500), (0.001, 600), (0.001, 1000), (0.01, 500), (0.01, 600), (0.01, 1000)];
-/// Payload of a full-size packet: 1500 bytes less the headers of IPv4 and TCP and the timestamps option. The congestion header
-/// takes 16 bytes of it, which count as lost here.
-const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
-/// How long a download runs, from its first SYN.
+/// The length of a download, from its first SYN.
 const TIME: Duration = Duration::from_secs(60);
 
-/// What there is to be had at a packet error rate, bits per second.
+/// The payload that the link can deliver at a packet error rate, bits per second. The 16 bytes of the congestion header in each
+/// packet count as unused.
 fn limit_bps(per: f64) -> f64 {
     RATE.bps() as f64 * PAYLOAD_SHARE * (1.0 - per)
 }
@@ -47,44 +45,56 @@ fn rtt(link: usize) -> Duration {
     Duration::from_millis(LINKS[link].1)
 }
 
-/// Goodputs as parts of the limit, over the seeds: by way, then by link.
-struct Comparison {
-    of_limit: Vec<Vec<Summary>>,
-}
+/// Goodputs as shares of the limit, by congestion control and link.
+struct Shares(Curves);
 
-impl Comparison {
-    /// Of the goodputs of each way, link and seed, bits per second.
+impl Shares {
+    /// Of the goodputs in bits per second by congestion control, link and seed.
     fn of(goodputs_bps: &[Vec<Vec<f64>>]) -> Self {
-        let summary = |link: usize, seeds: &Vec<f64>| {
-            let shares: Vec<f64> = seeds.iter().map(|goodput| goodput / limit_bps(LINKS[link].0)).collect();
-            Summary::of(&shares).expect("an experiment has a seed")
+        let measure = Measure { key: "of_limit", unit: ("% of the limit", 0.01), decimals: 1 };
+        let share = |(link, seeds): (&(f64, u64), &Vec<f64>)| {
+            over_seeds(seeds.iter().map(|goodput| goodput / limit_bps(link.0)))
         };
-        let of_way =
-            |way: &Vec<Vec<f64>>| way.iter().enumerate().map(|(at, seeds)| summary(at, seeds)).collect();
-        Self { of_limit: goodputs_bps.iter().map(of_way).collect() }
+        let labels = NAMES.into_iter().zip(CONTROLS.map(|control| control.replace('-', "_")));
+        let shares = goodputs_bps.iter().map(|links| LINKS.iter().zip(links).map(share).collect());
+        Self(Curves::new(labels, measure, shares.collect()))
     }
 
-    fn findings(&self) -> Findings {
-        Findings {
+    fn output(&self) -> Output {
+        let table = self.0.table(
+            "A minute from the first SYN, 10 Mbit/s",
+            [
+                Column::new("PER", "per").shown_in("%", 0.01),
+                Column::new("RTT", "rtt_s").shown_in("ms", 0.001),
+            ],
+            (0..LINKS.len())
+                .map(|link| vec![Cell::Number(LINKS[link].0, 1), Cell::Number(rtt(link).as_secs_f64(), 0)]),
+        );
+        let chart = self.0.chart(BarChart::new(
+            "A minute of a download through two boxes, 10 Mbit/s",
+            Axis::dimensionless("packet error rate, round-trip time"),
+            Axis::new("goodput, of the limit", "%"),
+            LINKS.map(|(per, rtt_ms)| format!("{} %, {rtt_ms} ms", per * 100.0)),
+        ));
+        Output {
             verdicts: vec![self.p_xcp_fills_the_link(), self.losses_cost_xcp_more()],
-            tables: vec![Part::new("goodput", self.table())],
-            figures: vec![Part::new("goodput", self.chart())],
+            tables: vec![Part::new("goodput", table)],
+            figures: vec![Part::new("goodput", chart)],
         }
     }
 
     fn p_xcp_fills_the_link(&self) -> Verdict {
-        let shares = self.of_limit[P_XCP].iter().map(|share| 100.0 * share.mean);
+        let shares = self.0.curve(P_XCP).iter().map(|share| 100.0 * share.mean);
         let least = shares.clone().fold(f64::INFINITY, f64::min);
-        let observed: Vec<String> = shares.map(|share| format!("{share:.1}")).collect();
         Verdict::new(
             "P-XCP: a minute from the first SYN has 90% of the limit or more, at PER 0.1% and 1%, RTT 500, 600 and 1000 ms",
             least >= 90.0,
-            format!("{} %", observed.join(", ")),
+            format!("{} %", listed(shares, 1, ", ")),
         )
     }
 
     fn losses_cost_xcp_more(&self) -> Verdict {
-        let ratio = |link: usize| self.of_limit[XCP][link].mean / self.of_limit[P_XCP][link].mean;
+        let ratio = |link: usize| self.0.curve(XCP)[link].mean / self.0.curve(P_XCP)[link].mean;
         let lossy = (0..LINKS.len()).filter(|link| LINKS[*link].0 == 0.01);
         let most = lossy.map(ratio).fold(0.0, f64::max);
         Verdict::new(
@@ -92,38 +102,6 @@ impl Comparison {
             most <= 0.75,
             format!("{:.0} % of it at the most", 100.0 * most),
         )
-    }
-
-    fn table(&self) -> Table {
-        let column = |name: &str, way: &str| {
-            Column::new(name, format!("{}_of_limit", way.replace('-', "_"))).shown_in("% of the limit", 0.01)
-        };
-        let fixed = [
-            Column::new("PER", "per").shown_in("%", 0.01),
-            Column::new("RTT", "rtt_s").shown_in("ms", 0.001),
-        ];
-        let ways = NAMES.iter().zip(WAYS).map(|(name, way)| column(name, way));
-        let mut table =
-            Table::new("A minute from the first SYN, 10 Mbit/s", fixed.into_iter().chain(ways).collect());
-        for (at, (per, _)) in LINKS.into_iter().enumerate() {
-            let cells = self.of_limit.iter().map(|way| Cell::interval(Some(way[at]), 1));
-            let link = [Cell::Number(per, 1), Cell::Number(rtt(at).as_secs_f64(), 0)];
-            table.push(link.into_iter().chain(cells).collect());
-        }
-        table
-    }
-
-    fn chart(&self) -> BarChart {
-        let chart = BarChart::new(
-            "A minute of a download through two boxes, 10 Mbit/s",
-            Axis::dimensionless("packet error rate, round-trip time"),
-            Axis::new("goodput, of the limit", "%"),
-            LINKS.map(|(per, rtt_ms)| format!("{} %, {rtt_ms} ms", per * 100.0)),
-        );
-        NAMES.iter().zip(&self.of_limit).fold(chart, |chart, (name, shares)| {
-            let bars = shares.iter().map(|share| Some(share.estimate().in_unit(0.01)));
-            chart.with(BarGroup::new(*name, bars))
-        })
     }
 }
 
@@ -137,9 +115,9 @@ mod tests {
             let mut links: Vec<Vec<f64>> =
                 LINKS.iter().map(|(per, _)| vec![0.95 * limit_bps(*per)]).collect();
             links[5] = vec![least * limit_bps(0.01)];
-            vec![links; WAYS.len()]
+            vec![links; CONTROLS.len()]
         };
-        assert!(Comparison::of(&goodputs(0.91)).p_xcp_fills_the_link().agrees);
-        assert!(!Comparison::of(&goodputs(0.89)).p_xcp_fills_the_link().agrees);
+        assert!(Shares::of(&goodputs(0.91)).p_xcp_fills_the_link().agrees);
+        assert!(!Shares::of(&goodputs(0.89)).p_xcp_fills_the_link().agrees);
     }
 }

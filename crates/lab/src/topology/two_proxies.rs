@@ -1,4 +1,4 @@
-//! A box at each side of the satellite: four network namespaces.
+//! A proxy at each side of the satellite: four network namespaces.
 //!
 //! ```text
 //! client ──lan0── terminal ──sat0── satellite link ──sat0── gateway ──lan0── server
@@ -16,24 +16,24 @@ use crate::Error;
 
 const CLIENT_SUBNET: Subnet = Subnet::new(3);
 
-/// The four hosts and the link between the two in the middle. All of it goes when this value is dropped.
+/// The four hosts and the satellite link between the two in the middle. Everything is removed when this value is dropped.
 #[derive(Debug)]
-pub struct TwoBoxes {
+pub struct TwoProxies {
     /// The emulated satellite link; its forward direction leads to the terminal.
     pub link: SatelliteLink,
-    /// Who opens connections, on a LAN behind the terminal.
+    /// The host that opens connections, on a LAN behind the terminal.
     pub client: Namespace,
-    /// Where the one proxy stands.
+    /// The host of the proxy at the client's side.
     pub terminal: Namespace,
-    /// Where the other stands.
+    /// The host of the proxy at the server's side.
     pub gateway: Namespace,
-    /// The terrestrial side.
+    /// The terrestrial host.
     pub server: Namespace,
 }
 
-impl TwoBoxes {
-    /// Builds the hosts, starts the link with stations at its ends, the gateway's and the terminal's, and sets addresses and
-    /// routes of both families.
+impl TwoProxies {
+    /// Builds the hosts, starts the link with agents and ARQs at its ends, the gateway's and the terminal's, and sets addresses
+    /// and routes of IPv4 and IPv6.
     pub fn build(config: &LinkConfig, stations: &[LinkEndConfig; 2], seed: u64) -> Result<Self, Error> {
         let [client, terminal, gateway, server] =
             ["client", "terminal", "gateway", "server"].map(Namespace::new);
@@ -64,7 +64,7 @@ impl TwoBoxes {
         SATELLITE_SUBNET.left4().into()
     }
 
-    /// Where a server of this scene listens.
+    /// The address of a server on this port.
     pub fn server_address(&self, port: u16) -> SocketAddr {
         (TERRESTRIAL_SUBNET.right4(), port).into()
     }
