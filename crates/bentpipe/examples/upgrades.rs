@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[path = "../tests/operated/mod.rs"]
 mod operated;
 
-use operated::{Scene, Seen};
+use operated::{Seen, Topology};
 
 const LEG: &str = "rate = \"1Gbit/s\"\nrtt = \"50ms\"\n";
 /// A download gets a piece of so many bytes at each interval: 1.6 Mbit/s.
@@ -27,19 +27,19 @@ const REST: Duration = Duration::from_secs(2);
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().expect("a number"));
     let (downloads, times) = (arguments.next().unwrap_or(200), arguments.next().unwrap_or(3));
-    let Some(mut scene) = Scene::new(&program(), None) else { return };
-    scene.configure(LEG, "listen = \"off\"");
-    scene.start();
+    let Some(mut topology) = Topology::new(&program(), None) else { return };
+    topology.configure(LEG, "listen = \"off\"");
+    topology.start();
     let mut rows = Vec::new();
     for (name, arguments) in [("upgrade", &["upgrade"][..]), ("reload", &["reload"])] {
-        let took = measure(&scene, downloads, times, &mut rows, name, || order(&scene, arguments));
+        let took = measure(&topology, downloads, times, &mut rows, name, || order(&topology, arguments));
         let quiet = took / times.max(1) as u32;
         let nothing = || std::thread::sleep(quiet);
-        measure(&scene, downloads, times, &mut rows, &format!("nothing, as long as {name}"), nothing);
+        measure(&topology, downloads, times, &mut rows, &format!("nothing, as long as {name}"), nothing);
     }
     // It ends the daemon when the last download is over, so that it comes last.
-    let drain = || order(&scene, &["drain", "--no-deadline", "--no-wait"]);
-    measure(&scene, downloads, 1, &mut rows, "drain", drain);
+    let drain = || order(&topology, &["drain", "--no-deadline", "--no-wait"]);
+    measure(&topology, downloads, 1, &mut rows, "drain", drain);
     println!("\n{downloads} downloads, a piece each {INTERVAL:?}; the longest time without one, of any:\n");
     println!("| what happens | times | worst pause | median of the downloads' worst | bytes lost |");
     println!("|---|---|---|---|---|");
@@ -53,8 +53,8 @@ fn program() -> PathBuf {
     target.join("bentpipe")
 }
 
-fn order(scene: &Scene, arguments: &[&str]) {
-    let output = scene.command(arguments);
+fn order(topology: &Topology, arguments: &[&str]) {
+    let output = topology.command(arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
     // The next process says it before it has the log of the one before.
@@ -63,14 +63,14 @@ fn order(scene: &Scene, arguments: &[&str]) {
 
 /// One row of the table, and how long what happens took in all.
 fn measure(
-    scene: &Scene,
+    topology: &Topology,
     count: usize,
     times: usize,
     rows: &mut Vec<String>,
     name: &str,
     happen: impl Fn(),
 ) -> Duration {
-    let downloads = scene.downloads(count, PIECE, INTERVAL);
+    let downloads = topology.downloads(count, PIECE, INTERVAL);
     std::thread::sleep(REST);
     let mut took = Duration::ZERO;
     for _ in 0..times {

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use bentpipe_lab::demo::start_proxy;
 use bentpipe_lab::download::{Progress, Request, Server, download};
-use bentpipe_lab::scene::{SATELLITE, Scene};
+use bentpipe_lab::topology::start_proxy;
+use bentpipe_lab::topology::{SATELLITE, Topology};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::Config;
 use bentpipe_units::{Probability, Rate};
@@ -28,31 +28,32 @@ fn main() {
         per,
         ..Default::default()
     };
-    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let topology =
+        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"10M\"\n"
     );
-    let daemon = start_proxy(&scene, &Config::parse("fairness", &text).unwrap()).unwrap();
-    let address = scene.server_address(80);
-    let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let daemon = start_proxy(&topology, &Config::parse("fairness", &text).unwrap()).unwrap();
+    let address = topology.server_address(80);
+    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
     let flows: Vec<Progress> = (0..FLOWS).map(|_| Progress::default()).collect();
     std::thread::scope(|scope| {
         for (flow, wait) in flows.iter().zip(0..) {
-            let scene = &scene;
+            let topology = &topology;
             scope.spawn(move || {
                 std::thread::sleep(APART * wait);
                 let request = Request { seed: 1, bytes: u64::MAX / 2 };
-                scene.client.run(|| download(address, request, flow)).unwrap().unwrap()
+                topology.client.run(|| download(address, request, flow)).unwrap().unwrap()
             });
         }
-        watch(&scene, &flows);
+        watch(&topology, &flows);
         flows.iter().for_each(Progress::cancel);
     });
-    scene.gateway.run(|| drop(daemon)).unwrap();
-    scene.server.run(|| server.stop()).unwrap();
+    topology.gateway.run(|| drop(daemon)).unwrap();
+    topology.server.run(|| server.stop()).unwrap();
 }
 
-fn watch(scene: &Scene, flows: &[Progress]) {
+fn watch(topology: &Topology, flows: &[Progress]) {
     println!("at_s\tgoodput_mbps\tjain\tqueue_drops");
     let mut before = vec![0; flows.len()];
     for interval in 1..=INTERVALS {
@@ -61,7 +62,7 @@ fn watch(scene: &Scene, flows: &[Progress]) {
         let mbps = |(now, before): (&u64, &u64)| (now - before) as f64 * 8e-6 / INTERVAL.as_secs_f64();
         let rates: Vec<f64> = now.iter().zip(&before).map(mbps).collect();
         let shown: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
-        let drops = scene.link.counters().0.dropped.queue_full;
+        let drops = topology.link.counters().0.dropped.queue_full;
         println!("{}\t{}\t{:.2}\t{drops}", interval * INTERVAL.as_secs(), shown.join(" "), jain(&rates));
         before = now;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bentpipe_kernel::hybla::Hybla;
 use bentpipe_lab::download::{Progress, Request, Server, download};
-use bentpipe_lab::scene::Scene;
+use bentpipe_lab::topology::Topology;
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 
@@ -28,16 +28,17 @@ fn main() {
     let hybla = Hybla::acquire().expect("root, and a kernel with BTF");
     let congestion: String = argument(5, hybla.name());
     let direction = DirectionConfig { rate: Some(rate), delay: rtt.get() / 2, per, ..Default::default() };
-    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
-    let address = scene.server_address(80);
-    let mut server = scene
+    let topology =
+        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let address = topology.server_address(80);
+    let mut server = topology
         .server
         .run(|| Server::start_recording(address, Some(&congestion), Duration::from_micros(500)).unwrap())
         .unwrap();
     let request = Request { seed: 1, bytes: bytes.get() };
-    let got = scene.client.run(|| download(address, request, &Progress::default()).unwrap()).unwrap();
+    let got = topology.client.run(|| download(address, request, &Progress::default()).unwrap()).unwrap();
     std::thread::sleep(rtt.get() * 2);
-    scene.server.run(|| server.stop()).unwrap();
+    topology.server.run(|| server.stop()).unwrap();
     println!(
         "at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent"
     );
@@ -76,6 +77,6 @@ fn main() {
         end.retransmissions,
         end.data_segments_out,
         end.timeouts,
-        scene.link.counters().0
+        topology.link.counters().0
     );
 }

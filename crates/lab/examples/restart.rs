@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use bentpipe_lab::demo::start_proxy;
 use bentpipe_lab::download::{Progress, Request, Server, download};
 use bentpipe_lab::outage::cut;
-use bentpipe_lab::scene::{SATELLITE, Scene};
+use bentpipe_lab::topology::start_proxy;
+use bentpipe_lab::topology::{SATELLITE, Topology};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::Config;
 use bentpipe_units::Rate;
@@ -24,28 +24,29 @@ fn main() {
         delay: Duration::from_millis(300),
         ..Default::default()
     };
-    let scene = Scene::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let topology =
+        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
     for setting in arguments {
         let (key, value) = setting.split_once('=').expect("KEY=VALUE");
-        scene.gateway.sysctl(key, value).unwrap();
+        topology.gateway.sysctl(key, value).unwrap();
     }
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10M\"\nrestart_within = \"{within}\"\nsurvive_outage = \"25m\"\n"
     );
-    let daemon = start_proxy(&scene, &Config::parse("restart", &text).unwrap()).unwrap();
-    let address = scene.server_address(80);
-    let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let daemon = start_proxy(&topology, &Config::parse("restart", &text).unwrap()).unwrap();
+    let address = topology.server_address(80);
+    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
     let progress = Progress::default();
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             let request = Request { seed: 1, bytes: BYTES };
-            scene.client.run(|| download(address, request, &progress)).unwrap().unwrap()
+            topology.client.run(|| download(address, request, &progress)).unwrap().unwrap()
         });
         println!("outage_s\tsegment_s\tapplication_s");
         for number in 0..cuts {
             std::thread::sleep(Duration::from_secs(6));
             let length = Duration::from_millis(7000 + 370 * number);
-            let restart = cut(&scene, &progress, length);
+            let restart = cut(&topology, &progress, length);
             println!(
                 "{:.2}\t{:.2}\t{:.2}",
                 length.as_secs_f64(),
@@ -56,6 +57,6 @@ fn main() {
         progress.cancel();
         client.join().unwrap();
     });
-    scene.gateway.run(|| drop(daemon)).unwrap();
-    scene.server.run(|| server.stop()).unwrap();
+    topology.gateway.run(|| drop(daemon)).unwrap();
+    topology.server.run(|| server.stop()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The same download over a satellite by several ways, side by side.
+//! The same download over a satellite by several schemes, side by side.
 
 pub mod virtual_time;
 
@@ -25,23 +25,23 @@ const SURVIVE_OUTAGE: Duration = Duration::from_secs(25 * 60);
 /// The link, the file and who takes part.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The satellite link's rate, both ways.
+    /// The satellite link's rate, both schemes.
     pub rate: Rate,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
-    /// Packet error rate, both ways.
+    /// Packet error rate, both schemes.
     pub per: Probability,
     /// The length of the file.
     pub bytes: u64,
     /// The seed of the link's losses and of the file's contents.
     pub seed: u64,
-    /// The ways to compare.
-    pub ways: Vec<Way>,
+    /// The schemes to compare.
+    pub schemes: Vec<Scheme>,
 }
 
 /// How the download crosses the satellite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum Scheme {
     /// One connection from server to client, the server using this congestion control.
     EndToEnd(String),
     /// Split at the gateway, which uses this congestion control towards the satellite.
@@ -57,10 +57,10 @@ impl Default for Settings {
             per: Probability::new(0.01).expect("between 0 and 1"),
             bytes: 4_000_000,
             seed: 1,
-            ways: ["reno", "cubic", "bbr"]
-                .map(|name| Way::EndToEnd(name.into()))
+            schemes: ["reno", "cubic", "bbr"]
+                .map(|name| Scheme::EndToEnd(name.into()))
                 .into_iter()
-                .chain(["hybla", EXPLICIT].map(|name| Way::Split(name.into())))
+                .chain(["hybla", EXPLICIT].map(|name| Scheme::Split(name.into())))
                 .collect(),
         }
     }
@@ -95,28 +95,28 @@ impl Settings {
     }
 }
 
-impl Way {
-    /// What the way is called: the proxy with what its leg has by default is "bentpipe".
+impl Scheme {
+    /// What the scheme is called: the proxy with what its leg has by default is "bentpipe".
     pub fn name(&self) -> String {
         match self {
-            Way::EndToEnd(congestion) => congestion.clone(),
-            Way::Split(congestion) if congestion == EXPLICIT => "bentpipe".to_owned(),
-            Way::Split(congestion) => format!("bentpipe-{congestion}"),
+            Scheme::EndToEnd(congestion) => congestion.clone(),
+            Scheme::Split(congestion) if congestion == EXPLICIT => "bentpipe".to_owned(),
+            Scheme::Split(congestion) => format!("bentpipe-{congestion}"),
         }
     }
 
     /// The congestion control towards the satellite.
     pub fn congestion(&self) -> &str {
         match self {
-            Way::EndToEnd(congestion) | Way::Split(congestion) => congestion,
+            Scheme::EndToEnd(congestion) | Scheme::Split(congestion) => congestion,
         }
     }
 }
 
-/// One way's result.
+/// One scheme's result.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
-    /// The way's name.
+    /// The scheme's name.
     pub name: String,
     /// The congestion control towards the satellite.
     pub congestion: String,
@@ -133,7 +133,7 @@ pub struct Run {
     pub timeline: Vec<(Duration, u64)>,
 }
 
-/// The results of all ways, in the order of the settings.
+/// The results of all schemes, in the order of the settings.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
     /// Where it ran.
@@ -148,10 +148,10 @@ pub struct Comparison {
     pub runs: Vec<Run>,
 }
 
-/// Runs all ways at the same time, each on a link of its own with the same seed. `watch` is called with the progress of
-/// each way before the downloads start.
+/// Runs all schemes at the same time, each on a link of its own with the same seed. `watch` is called with the progress of
+/// each scheme before the downloads start.
 pub fn compare(settings: &Settings, watch: impl FnOnce(&[Progress])) -> Result<Comparison, Error> {
-    let progress: Vec<Progress> = settings.ways.iter().map(|_| Progress::default()).collect();
+    let progress: Vec<Progress> = settings.schemes.iter().map(|_| Progress::default()).collect();
     watch_and_run(settings, &progress, || watch(&progress))
 }
 
@@ -162,9 +162,9 @@ fn watch_and_run(
 ) -> Result<Comparison, Error> {
     let results: Vec<Mutex<Option<Result<Run, Error>>>> = progress.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
-        for ((way, progress), result) in settings.ways.iter().zip(progress).zip(&results) {
+        for ((scheme, progress), result) in settings.schemes.iter().zip(progress).zip(&results) {
             scope.spawn(move || {
-                let run = run(settings, way, progress);
+                let run = run(settings, scheme, progress);
                 *result.lock().expect("no one panics with it") = Some(run);
             });
         }
@@ -183,13 +183,13 @@ fn watch_and_run(
     })
 }
 
-fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error> {
-    let outcome = cross(settings, way, progress);
+fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run, Error> {
+    let outcome = cross(settings, scheme, progress);
     progress.finish();
     let got = outcome?;
     Ok(Run {
-        name: way.name(),
-        congestion: way.congestion().to_owned(),
+        name: scheme.name(),
+        congestion: scheme.congestion().to_owned(),
         goodput_bps: got.bytes as f64 * 8.0 / got.duration.as_secs_f64(),
         bytes: got.bytes,
         seconds: got.duration.as_secs_f64(),
@@ -198,30 +198,30 @@ fn run(settings: &Settings, way: &Way, progress: &Progress) -> Result<Run, Error
     })
 }
 
-fn cross(settings: &Settings, way: &Way, progress: &Progress) -> Result<Download, Error> {
-    let fail = |source| Error::Transfer { run: way.name(), source };
-    let scene = Scene::build(&settings.link(), settings.seed)?;
-    let congestion = match way {
-        Way::EndToEnd(congestion) => Some(congestion.as_str()),
-        Way::Split(_) => None,
+fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Download, Error> {
+    let fail = |source| Error::Transfer { run: scheme.name(), source };
+    let topology = Topology::build(&settings.link(), settings.seed)?;
+    let congestion = match scheme {
+        Scheme::EndToEnd(congestion) => Some(congestion.as_str()),
+        Scheme::Split(_) => None,
     };
-    let address = scene.server_address(PORT);
-    let mut server = scene.server.run(|| Server::start(address, congestion))?.map_err(fail)?;
-    let daemon = match way {
-        Way::EndToEnd(_) => None,
-        Way::Split(congestion) => Some(start_proxy(&scene, &settings.proxy(congestion))?),
+    let address = topology.server_address(PORT);
+    let mut server = topology.server.run(|| Server::start(address, congestion))?.map_err(fail)?;
+    let daemon = match scheme {
+        Scheme::EndToEnd(_) => None,
+        Scheme::Split(congestion) => Some(start_proxy(&topology, &settings.proxy(congestion))?),
     };
     let request = Request { seed: settings.seed, bytes: settings.bytes };
-    let got = scene.client.run(|| download(address, request, progress))?.map_err(fail);
-    scene.server.run(|| server.stop())?;
+    let got = topology.client.run(|| download(address, request, progress))?.map_err(fail);
+    topology.server.run(|| server.stop())?;
     if let Some(daemon) = daemon {
-        scene.gateway.run(|| drop(daemon))?;
+        topology.gateway.run(|| drop(daemon))?;
     }
     got
 }
 
 impl Comparison {
-    /// Bytes over time, a line for each way.
+    /// Bytes over time, a line for each scheme.
     pub fn figure(&self) -> LineChart {
         let points = |run: &Run| {
             run.timeline.iter().map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6)).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ impl Comparison {
 }
 
 impl Run {
-    /// The way with its congestion control, where that is not its name.
+    /// The scheme with its congestion control, where that is not its name.
     pub fn label(&self) -> String {
         match self.name.strip_prefix("bentpipe") {
             Some(_) => format!("bentpipe ({})", self.congestion),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::download::Progress;
-use crate::scene::Scene;
+use crate::topology::Topology;
 
 /// How long to wait for a download that does not go on.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,18 +18,18 @@ pub struct Restart {
 }
 
 /// Cuts the link both ways for `length` and sees how the download goes on.
-pub fn cut(scene: &Scene, progress: &Progress, length: Duration) -> Restart {
-    scene.link.set_outage(true);
+pub fn cut(topology: &Topology, progress: &Progress, length: Duration) -> Restart {
+    topology.link.set_outage(true);
     std::thread::sleep(length);
-    scene.link.set_outage(false);
+    topology.link.set_outage(false);
     let returned = Instant::now();
-    let (packets, bytes) = (scene.link.delivered().0.packets, progress.received());
+    let (packets, bytes) = (topology.link.delivered().0.packets, progress.received());
     let wait_until = |done: &dyn Fn() -> bool| {
         while !done() && returned.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
         returned.elapsed()
     };
-    let segment = wait_until(&|| scene.link.delivered().0.packets > packets);
+    let segment = wait_until(&|| topology.link.delivered().0.packets > packets);
     Restart { segment, byte: wait_until(&|| progress.received() > bytes) }
 }

@@ -83,13 +83,13 @@ impl Measurement {
 /// # Errors
 /// If the hosts or a link cannot be set up; the process needs the privileges to make network namespaces.
 pub fn measure(delays: &[Duration], mut ended: impl FnMut(&Probe)) -> Result<Measurement, Error> {
-    let scenes = delays.iter().map(|&delay| Scene::build(delay)).collect::<Result<Vec<_>, _>>()?;
+    let topologies = delays.iter().map(|&delay| Topology::build(delay)).collect::<Result<Vec<_>, _>>()?;
     let (sender, receiver) = mpsc::channel();
     let mut probes = thread::scope(|scope| {
-        for scene in &scenes {
+        for topology in &topologies {
             let sender = sender.clone();
             // The receiver is there until the last probe has ended.
-            scope.spawn(move || drop(sender.send(scene.probe())));
+            scope.spawn(move || drop(sender.send(topology.probe())));
         }
         drop(sender);
         receiver.iter().map(|probe| probe.inspect(&mut ended)).collect::<Result<Vec<_>, _>>()
@@ -99,7 +99,7 @@ pub fn measure(delays: &[Duration], mut ended: impl FnMut(&Probe)) -> Result<Mea
 }
 
 /// A client, a server and a link between them that has a delay and nothing else.
-struct Scene {
+struct Topology {
     server: Namespace,
     client: Namespace,
     delay: Duration,
@@ -107,7 +107,7 @@ struct Scene {
     _link: SatelliteLink,
 }
 
-impl Scene {
+impl Topology {
     fn build(delay: Duration) -> Result<Self, Error> {
         let (server, client) = (Namespace::new("server")?, Namespace::new("client")?);
         let direction = DirectionConfig { delay, ..Default::default() };

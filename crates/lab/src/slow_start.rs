@@ -9,7 +9,7 @@ use bentpipe_link::LinkConfig;
 use crate::Error;
 use crate::download::{Progress, Request, Server, download};
 use crate::figure::{Legend, LineChart};
-use crate::scene::Scene;
+use crate::topology::Topology;
 use crate::trace::Sample;
 
 const PORT: u16 = 80;
@@ -20,7 +20,7 @@ pub struct Recording {
     /// The inner variables of the sender's socket over time.
     pub samples: Vec<Sample>,
     /// The hosts and the link, with its counters.
-    pub scene: Scene,
+    pub topology: Topology,
 }
 
 /// Downloads `bytes` over a link, sampling the sender's socket every `interval`.
@@ -30,12 +30,12 @@ pub struct Recording {
 pub fn record(link: &LinkConfig, bytes: u64, interval: Duration) -> Result<Recording, Error> {
     let fail = |source| Error::Transfer { run: "hybla".into(), source };
     let hybla = Hybla::acquire()?;
-    let scene = Scene::build(link, 1)?;
-    let address = scene.server_address(PORT);
+    let topology = Topology::build(link, 1)?;
+    let address = topology.server_address(PORT);
     let start = || Server::start_recording(address, Some(hybla.name()), interval);
-    let mut server = scene.server.run(start)?.map_err(fail)?;
+    let mut server = topology.server.run(start)?.map_err(fail)?;
     let request = Request { seed: 1, bytes };
-    let got = scene.client.run(|| download(address, request, &Progress::default()))?.map_err(fail)?;
+    let got = topology.client.run(|| download(address, request, &Progress::default()))?.map_err(fail)?;
     if !got.identical {
         return Err(fail(std::io::ErrorKind::InvalidData.into()));
     }
@@ -43,8 +43,8 @@ pub fn record(link: &LinkConfig, bytes: u64, interval: Duration) -> Result<Recor
     while server.traces().is_empty() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    scene.server.run(|| server.stop())?;
-    Ok(Recording { samples: server.traces().remove(0), scene })
+    topology.server.run(|| server.stop())?;
+    Ok(Recording { samples: server.traces().remove(0), topology })
 }
 
 /// The samples before the window reached the slow-start threshold, and the first one after.

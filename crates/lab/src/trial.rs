@@ -217,7 +217,7 @@ impl Trial {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", topology.standings());
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", topology.link_estimates());
                 if self.terminal.is_some() || self.bundles.is_some() {
                     println!("{}", topology.connections());
                 }

@@ -16,26 +16,26 @@ use bentpipe_units::Time;
 use crate::events::Alarm;
 use crate::scenario::{BundleSpec, FlowSpec};
 
-/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and hop count, the
+/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and pair count, the
 /// head of the payload block, the break (RFC 9171 §4.3, §4.4), with node ids of some 20 bytes.
 pub(crate) const BUNDLE_OVERHEAD: u64 = 100;
 
 /// The nodes of a flow and the sessions between them.
 #[derive(Debug)]
-pub(crate) struct Carrier {
+pub(crate) struct BundleNodes {
     spec: BundleSpec,
     /// Data of the whole flow; `None` is without end.
     bytes: Option<u64>,
     /// From the source on: one for each leg.
-    hops: Vec<Hop>,
+    pairs: Vec<NodePair>,
 }
 
-/// A session from a node to the next, and how far the bundles have come there.
+/// A session from a node to the next, and how far the bundles have come forward.
 #[derive(Debug)]
-struct Hop {
+struct NodePair {
     session: Session,
-    there: Stream,
-    back: Stream,
+    forward: Stream,
+    reverse: Stream,
     /// The bundle that is sent next, or in part, and how much of it has been.
     next: u64,
     sent: u64,
@@ -45,7 +45,7 @@ struct Hop {
     arriving: u64,
     arrived: u64,
     /// Bundles that the far node has whole, or has had.
-    whole: u64,
+    complete: u64,
     /// Bytes in the store of the far node at the most.
     quota: u64,
     /// When to do something if nothing happens before: connect anew, or see whether the connection lives.
@@ -53,9 +53,9 @@ struct Hop {
     alarm: Alarm,
     /// Sessions opened, and bundles that arrived though the far node had them already.
     sessions: u64,
-    again: u64,
+    duplicates: u64,
     /// What the ends did in the sessions before this one.
-    past: [Statistics; 2],
+    previous: [Statistics; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,29 +131,29 @@ impl Stream {
     }
 }
 
-impl Carrier {
+impl BundleNodes {
     /// The nodes of a flow that is carried in bundles.
     pub(crate) fn of_flow(flow: &FlowSpec) -> Option<Self> {
         let quotas = flow.splitters.iter().map(|node| node.quota.unwrap_or(u64::MAX));
         // The destination's application takes what arrives at once.
-        let hops = quotas.chain([u64::MAX]).map(Hop::new).collect();
-        Some(Self { spec: flow.bundles?, bytes: flow.bytes, hops })
+        let pairs = quotas.chain([u64::MAX]).map(NodePair::new).collect();
+        Some(Self { spec: flow.bundles?, bytes: flow.bytes, pairs })
     }
 
     /// Nodes do what has become possible; `ends` are the sending and the receiving end of each leg. Returns the bytes of
     /// data that the destination has got.
-    pub(crate) fn work(&mut self, now: Time, ends: &mut [Endpoint]) -> u64 {
+    pub(crate) fn service(&mut self, now: Time, ends: &mut [Endpoint]) -> u64 {
         let before = self.delivered();
         // What is acknowledged makes room, what has arrived goes on.
-        for (hop, ends) in self.hops.iter_mut().zip(ends.chunks_exact_mut(2)) {
-            hop.hear(&mut ends[0]);
+        for (pair, ends) in self.pairs.iter_mut().zip(ends.chunks_exact_mut(2)) {
+            pair.read_replies(&mut ends[0]);
         }
         for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
             self.receive(at, &mut ends[1]);
         }
         for (at, ends) in ends.chunks_exact_mut(2).enumerate() {
             self.send(at, now, &mut ends[0]);
-            self.watch(at, now, &ends[0]);
+            self.check_connection(at, now, &ends[0]);
         }
         self.delivered() - before
     }
@@ -161,44 +161,44 @@ impl Carrier {
     /// Everything has arrived, and every node knows.
     pub(crate) fn is_done(&self) -> bool {
         let count = self.count();
-        self.hops.iter().all(|hop| hop.acknowledged == count)
+        self.pairs.iter().all(|pair| pair.acknowledged == count)
     }
 
     /// Bytes that the nodes between the ends hold of bundles: of whole ones, and of those that are arriving.
     pub(crate) fn held(&self) -> impl Iterator<Item = u64> + '_ {
-        (1..self.hops.len()).map(|node| self.stored(node) + self.hops[node - 1].arrived)
+        (1..self.pairs.len()).map(|node| self.stored(node) + self.pairs[node - 1].arrived)
     }
 
-    /// When a hop is to be woken, and its alarm.
-    pub(crate) fn alarm(&mut self, hop: usize) -> (Time, &mut Alarm) {
-        let hop = &mut self.hops[hop];
-        (hop.due, &mut hop.alarm)
+    /// When a pair is to be woken, and its alarm.
+    pub(crate) fn alarm(&mut self, pair: usize) -> (Time, &mut Alarm) {
+        let pair = &mut self.pairs[pair];
+        (pair.due, &mut pair.alarm)
     }
 
-    /// The time has come for which a hop wanted to be woken.
-    pub(crate) fn on_alarm(&mut self, hop: usize, ends: &mut [Endpoint]) {
-        let hop = &mut self.hops[hop];
-        hop.due = Time::MAX;
-        match hop.session {
-            Session::Dead => hop.begin_anew(ends),
-            Session::None | Session::Opening | Session::Open => hop.there.push(Message::Keepalive),
+    /// The time has come for which a pair wanted to be woken.
+    pub(crate) fn on_alarm(&mut self, pair: usize, ends: &mut [Endpoint]) {
+        let pair = &mut self.pairs[pair];
+        pair.due = Time::MAX;
+        match pair.session {
+            Session::Dead => pair.reset(ends),
+            Session::None | Session::Opening | Session::Open => pair.forward.push(Message::Keepalive),
         }
     }
 
     /// What the ends of a leg did in all sessions, where these did this in the present one.
     pub(crate) fn statistics(&self, leg: usize, present: [Statistics; 2]) -> [Statistics; 2] {
-        let [sender, receiver] = self.hops[leg].past;
+        let [sender, receiver] = self.pairs[leg].previous;
         [sum(sender, present[0]), sum(receiver, present[1])]
     }
 
     /// Bundles that the destination has.
     pub(crate) fn bundles_delivered(&self) -> u64 {
-        self.hops.last().map_or(0, |hop| hop.whole)
+        self.pairs.last().map_or(0, |pair| pair.complete)
     }
 
     /// By leg the sessions that were opened, and the bundles that arrived there once more.
-    pub(crate) fn sessions_and_repetitions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.hops.iter().map(|hop| (hop.sessions, hop.again))
+    pub(crate) fn sessions_and_duplicates(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.pairs.iter().map(|pair| (pair.sessions, pair.duplicates))
     }
 
     /// How many bundles there are in all.
@@ -220,112 +220,112 @@ impl Carrier {
         self.data_in(self.bundles_delivered())
     }
 
-    /// Bytes of whole bundles in the store of the node behind this many hops, 1 or more: the destination keeps none.
+    /// Bytes of whole bundles in the store of the node behind this many pairs, 1 or more: the destination keeps none.
     fn stored(&self, node: usize) -> u64 {
-        let Some(next) = self.hops.get(node) else { return 0 };
-        let whole = self.hops[node - 1].whole;
+        let Some(next) = self.pairs.get(node) else { return 0 };
+        let whole = self.pairs[node - 1].complete;
         let bundles = whole - next.acknowledged;
         self.data_in(whole) - self.data_in(next.acknowledged) + bundles * BUNDLE_OVERHEAD
     }
 
-    /// The far node of a hop reads what has arrived, and answers.
+    /// The far node of a pair reads what has arrived, and answers.
     fn receive(&mut self, at: usize, endpoint: &mut Endpoint) {
-        while !self.must_wait(at)
-            && let Some(message) = self.hops[at].there.read(endpoint)
+        while !self.is_blocked(at)
+            && let Some(message) = self.pairs[at].forward.read(endpoint)
         {
-            self.hops[at].answer(message);
+            self.pairs[at].handle(message);
         }
-        self.hops[at].back.write(endpoint);
+        self.pairs[at]\.reverse.write(endpoint);
     }
 
     /// What comes next is a bundle for which the far node has no room: it stays in the connection, which stops the sender.
-    fn must_wait(&self, at: usize) -> bool {
-        let hop = &self.hops[at];
-        let begins = matches!(hop.there.messages.front(), Some(Message::Segment { first: true, .. }));
-        let is_new = hop.arriving == hop.whole;
-        begins && is_new && self.stored(at + 1).saturating_add(self.length(hop.arriving)) > hop.quota
+    fn is_blocked(&self, at: usize) -> bool {
+        let pair = &self.pairs[at];
+        let begins = matches!(pair.forward.messages.front(), Some(Message::Segment { first: true, .. }));
+        let is_new = pair.arriving == pair.complete;
+        begins && is_new && self.stored(at + 1).saturating_add(self.length(pair.arriving)) > pair.quota
     }
 
-    /// The near node of a hop sends what it has, as far as TCP takes it.
+    /// The near node of a pair sends what it has, as far as TCP takes it.
     fn send(&mut self, at: usize, now: Time, endpoint: &mut Endpoint) {
-        let available = if at == 0 { self.count() } else { self.hops[at - 1].whole };
-        if self.hops[at].session == Session::None && available > 0 {
-            self.hops[at].open(now, endpoint);
+        let available = if at == 0 { self.count() } else { self.pairs[at - 1].complete };
+        if self.pairs[at].session == Session::None && available > 0 {
+            self.pairs[at].open(now, endpoint);
         }
-        self.hops[at].there.write(endpoint);
-        while self.hops[at].session == Session::Open
-            && self.hops[at].there.unwritten == 0
-            && self.hops[at].next < available
+        self.pairs[at].forward.write(endpoint);
+        while self.pairs[at].session == Session::Open
+            && self.pairs[at].forward.unwritten == 0
+            && self.pairs[at].next < available
         {
-            let length = self.length(self.hops[at].next);
-            self.hops[at].send_segment(length, self.spec.segment);
-            self.hops[at].there.write(endpoint);
+            let length = self.length(self.pairs[at].next);
+            self.pairs[at].send_segment(length, self.spec.segment);
+            self.pairs[at].forward.write(endpoint);
         }
     }
 
-    /// The near node of a hop looks whether the connection has died, and sees to it that it finds out.
-    fn watch(&mut self, at: usize, now: Time, endpoint: &Endpoint) {
-        let hop = &mut self.hops[at];
-        if hop.session == Session::Dead {
+    /// The near node of a pair looks whether the connection has died, and sees to it that it finds out.
+    fn check_connection(&mut self, at: usize, now: Time, endpoint: &Endpoint) {
+        let pair = &mut self.pairs[at];
+        if pair.session == Session::Dead {
             return;
         }
         if endpoint.end().is_some() {
-            (hop.session, hop.due) = (Session::Dead, now + self.spec.reconnect);
-        } else if !hop.waits_for_answer(endpoint) {
-            hop.due = Time::MAX;
-        } else if hop.due == Time::MAX {
-            hop.due = now + self.spec.keepalive;
+            (pair.session, pair.due) = (Session::Dead, now + self.spec.reconnect);
+        } else if !pair.waits_for_answer(endpoint) {
+            pair.due = Time::MAX;
+        } else if pair.due == Time::MAX {
+            pair.due = now + self.spec.keepalive;
         }
     }
 }
 
-impl Hop {
+impl NodePair {
     fn new(quota: u64) -> Self {
         Self {
             session: Session::None,
-            there: Stream::default(),
-            back: Stream::default(),
+            forward: Stream::default(),
+            reverse: Stream::default(),
             next: 0,
             sent: 0,
             acknowledged: 0,
             arriving: 0,
             arrived: 0,
-            whole: 0,
+            complete: 0,
             quota,
             due: Time::MAX,
             alarm: Alarm::default(),
             sessions: 0,
-            again: 0,
-            past: Default::default(),
+            duplicates: 0,
+            previous: Default::default(),
         }
     }
 
-    /// The near node connects; its contact header goes out as soon as the connection is there.
+    /// The near node connects; its contact header goes out as soon as the connection is forward.
     fn open(&mut self, now: Time, endpoint: &mut Endpoint) {
         self.session = Session::Opening;
         self.sessions += 1;
-        self.there.push(Message::ContactHeader);
+        self.forward.push(Message::ContactHeader);
         endpoint.call(now);
     }
 
-    /// Both ends forget the connection that has died, and what was on its way there: the near node still has it.
-    fn begin_anew(&mut self, ends: &mut [Endpoint]) {
-        for (past, end) in self.past.iter_mut().zip(ends) {
-            *past = sum(*past, end.statistics());
+    /// Both ends forget the connection that has died, and what was on its way forward: the near node still has it.
+    fn reset(&mut self, ends: &mut [Endpoint]) {
+        for (previous, end) in self.previous.iter_mut().zip(ends) {
+            *previous = sum(*previous, end.statistics());
             *end = end.anew();
         }
         self.session = Session::None;
-        (self.there, self.back) = (Stream::default(), Stream::default());
+        (self.forward, self.reverse) = (Stream::default(), Stream::default());
         (self.next, self.sent) = (self.acknowledged, 0);
         (self.arriving, self.arrived) = (self.acknowledged, 0);
     }
 
     /// The near node reads the answers.
-    fn hear(&mut self, endpoint: &mut Endpoint) {
-        while let Some(message) = self.back.read(endpoint) {
+    fn read_replies(&mut self, endpoint: &mut Endpoint) {
+        while let Some(message) = self.reverse.read(endpoint) {
             self.due = if self.session == Session::Dead { self.due } else { Time::MAX };
             match message {
-                Message::ContactHeader => self.there.push(Message::SessInit),
+                Message::ContactHeader => self.forward.push(Message::SessInit),
                 Message::SessInit => self.session = Session::Open,
                 Message::Ack { last } => self.acknowledged += u64::from(last),
                 Message::Segment { .. } | Message::Keepalive => {}
@@ -334,25 +334,25 @@ impl Hop {
     }
 
     /// The far node takes a message.
-    fn answer(&mut self, message: Message) {
+    fn handle(&mut self, message: Message) {
         match message {
-            Message::ContactHeader | Message::SessInit => self.back.push(message),
+            Message::ContactHeader | Message::SessInit => self.reverse.push(message),
             Message::Segment { bytes, last, .. } => {
                 self.arrived += bytes;
                 if last {
-                    self.take_bundle();
+                    self.complete_bundle();
                 }
-                self.back.push(Message::Ack { last });
+                self.reverse.push(Message::Ack { last });
             }
             Message::Ack { .. } | Message::Keepalive => {}
         }
     }
 
     /// A bundle is whole. One that the node has had is known by its id, and counts once (RFC 9171 §4.3.1).
-    fn take_bundle(&mut self) {
-        match self.arriving == self.whole {
-            true => self.whole += 1,
-            false => self.again += 1,
+    fn complete_bundle(&mut self) {
+        match self.arriving == self.complete {
+            true => self.complete += 1,
+            false => self.duplicates += 1,
         }
         (self.arriving, self.arrived) = (self.arriving + 1, 0);
     }
@@ -361,7 +361,7 @@ impl Hop {
     fn send_segment(&mut self, length: u64, most: u64) {
         let (first, left) = (self.sent == 0, length - self.sent);
         let (bytes, last) = (left.min(most), left <= most);
-        self.there.push(Message::Segment { bytes, first, last });
+        self.forward.push(Message::Segment { bytes, first, last });
         match last {
             true => (self.next, self.sent) = (self.next + 1, 0),
             false => self.sent += bytes,

@@ -17,7 +17,7 @@ pub(crate) enum Event {
     /// The station in front of a direction of a link wants to be woken.
     Alarm(u32),
     /// The link of this number among those that are shared out is to be shared out anew.
-    Share(u32),
+    Rates(u32),
     /// The session between two bundle nodes, by its sending end, wants to be woken.
     Session(u32),
     /// A flow begins.
@@ -50,7 +50,7 @@ impl Alarm {
 
     /// The earliest event is its wake-up, and is done with or put off. Says whether the sleeper, which wants to be woken at
     /// `due`, is to be woken now.
-    pub(crate) fn goes_off(&mut self, events: &mut Events, now: Time, due: Time) -> bool {
+    pub(crate) fn fires(&mut self, events: &mut Events, now: Time, due: Time) -> bool {
         if self.scheduled != now {
             // An earlier one took its place.
             events.remove_first();
@@ -137,7 +137,7 @@ mod tests {
         alarm.set(&mut events, at(3), Event::Alarm(0));
         let mut next = |due| {
             let (now, _) = events.next_until(Time::MAX)?;
-            Some((now, alarm.goes_off(&mut events, now, due)))
+            Some((now, alarm.fires(&mut events, now, due)))
         };
         assert_eq!(next(at(7)), Some((at(3), false)), "due later: put off");
         assert_eq!(next(at(7)), Some((at(5), false)), "the one that was overtaken");

@@ -3,7 +3,7 @@
 use bentpipe_tcp::{End, Endpoint, State};
 use bentpipe_units::Time;
 
-use crate::bundles::Carrier;
+use crate::bundles::BundleNodes;
 use crate::occupancy::Occupancy;
 use crate::scenario::{FlowSpec, Side};
 
@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     pub(crate) started_at: Time,
     /// In a flow that is carried in bundles they only measure what the nodes hold.
     pub(crate) splitters: Vec<Splitter>,
-    pub(crate) carrier: Option<Carrier>,
+    pub(crate) bundle_nodes: Option<BundleNodes>,
     written: u64,
     pub(crate) received: u64,
     pub(crate) last_byte_at: Option<Time>,
@@ -43,7 +43,7 @@ impl Flow {
             opened_by: if spec.bundles.is_some() { Side::Source } else { spec.opened_by },
             started_at,
             splitters: spec.splitters.iter().map(|spec| splitter(spec.buffer)).collect(),
-            carrier: Carrier::of_flow(spec),
+            bundle_nodes: BundleNodes::of_flow(spec),
             written: 0,
             received: 0,
             last_byte_at: None,
@@ -67,7 +67,7 @@ impl Flow {
     /// When `endpoint`, the accepting end of a leg, has its connection, the splitter behind it opens the next leg: with this
     /// endpoint.
     pub(crate) fn opens_after(&self, endpoint: usize) -> Option<usize> {
-        if self.carrier.is_some() {
+        if self.bundle_nodes.is_some() {
             return None;
         }
         let leg = (endpoint - self.first) / 2;
@@ -85,7 +85,7 @@ impl Flow {
 
     /// Applications and splitters do what has become possible after something happened at `endpoint`. Returns the endpoint
     /// at the other side of the splitter, which may now have something to send.
-    pub(crate) fn attend(&mut self, now: Time, endpoint: usize, endpoints: &mut [Endpoint]) -> Option<usize> {
+    pub(crate) fn service(&mut self, now: Time, endpoint: usize, endpoints: &mut [Endpoint]) -> Option<usize> {
         let local = endpoint - self.first;
         let mine = &mut endpoints[self.first..self.first + 2 * self.legs];
         if let Some(end) = mine[local].end().filter(|end| *end != End::Finished) {
@@ -106,19 +106,19 @@ impl Flow {
         }
     }
 
-    /// As [`attend`](Self::attend), for a flow that is carried in bundles.
-    pub(crate) fn attend_nodes(&mut self, now: Time, endpoints: &mut [Endpoint]) {
+    /// As [`service`](Self::service), for a flow that is carried in bundles.
+    pub(crate) fn service_bundles(&mut self, now: Time, endpoints: &mut [Endpoint]) {
         let mine = self.endpoints();
-        let Some(carrier) = &mut self.carrier else { return };
-        let bytes = carrier.work(now, &mut endpoints[mine]);
+        let Some(bundle_nodes) = &mut self.bundle_nodes else { return };
+        let bytes = bundle_nodes.service(now, &mut endpoints[mine]);
         if bytes > 0 {
             self.received += bytes;
             self.last_byte_at = Some(now);
         }
-        for (node, held) in self.splitters.iter_mut().zip(carrier.held()) {
+        for (node, held) in self.splitters.iter_mut().zip(bundle_nodes.held()) {
             node.occupancy.observe(now, held);
         }
-        if carrier.is_done() {
+        if bundle_nodes.is_done() {
             self.ended.get_or_insert((now, End::Finished));
         }
     }

@@ -20,7 +20,7 @@ pub mod sweep;
 mod trace;
 mod world;
 
-pub use observer::{Observer, Passage, Unobserved};
+pub use observer::{Observer, OfferedPacket, Unobserved};
 pub use results::{
     BundleResult, FlowResult, LegResult, LinkResult, RunResult, SplitterResult, StationResult,
 };

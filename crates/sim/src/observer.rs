@@ -7,7 +7,7 @@ use bentpipe_units::{ByteCount, Time};
 /// A packet offered to a link. Where stations are at its ends, it is what a station sends, also when it sends it again; what
 /// carries no packet, as the reports of an ARQ, is not told of.
 #[derive(Debug, Clone, Copy)]
-pub struct Passage<'a> {
+pub struct OfferedPacket<'a> {
     /// When.
     pub now: Time,
     /// Index of the link.
@@ -69,8 +69,8 @@ pub trait Observer {
     }
 
     /// A packet is offered to a link.
-    fn packet(&mut self, passage: &Passage<'_>) {
-        let _ = passage;
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
+        let _ = offered;
     }
 }
 
@@ -120,9 +120,9 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.held(now, link, station, bytes);
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
-        self.0.packet(passage);
-        self.1.packet(passage);
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
+        self.0.packet(offered);
+        self.1.packet(offered);
     }
 }
 
@@ -170,9 +170,9 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
         if let Some(observer) = self {
-            observer.packet(passage);
+            observer.packet(offered);
         }
     }
 }

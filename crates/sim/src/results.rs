@@ -8,7 +8,7 @@ use bentpipe_tcp::{End, Endpoint, Statistics};
 use bentpipe_units::Time;
 use serde::Serialize;
 
-use crate::bundles::Carrier;
+use crate::bundles::BundleNodes;
 use crate::flow::{Flow, Splitter};
 use crate::network::Pipe;
 use crate::scenario::{FlowSpec, LinkSpec, Scenario};
@@ -156,7 +156,7 @@ pub(crate) fn collect(
 /// `pipes` are the forward one and the reverse one.
 fn link_result(scenario: &Scenario, spec: &LinkSpec, now: Time, pipes: &[Pipe]) -> LinkResult {
     let station = |(pipe, &node): (&Pipe, &usize)| {
-        let station = pipe.station().filter(|station| !station.is_nothing)?;
+        let station = pipe.station().filter(|station| !station.passes_through)?;
         let (most_held_bytes, mean_held_bytes) = station.held.most_and_mean(now);
         let node = scenario.nodes[node].clone();
         Some(StationResult { node, report: station.report(), most_held_bytes, mean_held_bytes })
@@ -179,7 +179,7 @@ fn flow_result(
     let complete = flow.bytes == Some(flow.received);
     let end = if complete { flow.last_byte_at.unwrap_or(now) } else { now };
     let span = end - flow.started_at;
-    let clear = span.saturating_sub(dark_between(scenario, spec, flow.started_at, end));
+    let clear = span.saturating_sub(outage_between(scenario, spec, flow.started_at, end));
     let legs: Vec<LegResult> =
         endpoints.chunks_exact(2).enumerate().map(|(leg, ends)| leg_result(flow, leg, ends)).collect();
     let splitter = |splitter: &Splitter| {
@@ -199,7 +199,7 @@ fn flow_result(
         end: flow.ended.map(|(_, end)| end_name(end)),
         legs,
         splitters: flow.splitters.iter().map(splitter).collect(),
-        bundles: flow.carrier.as_ref().map(bundle_result),
+        bundles: flow.bundle_nodes.as_ref().map(bundle_result),
     }
 }
 
@@ -207,15 +207,15 @@ fn bits_per_second(bytes: u64, span: Duration) -> f64 {
     if span.is_zero() { 0.0 } else { bytes as f64 * 8.0 / span.as_secs_f64() }
 }
 
-fn bundle_result(carrier: &Carrier) -> BundleResult {
-    let (sessions, repeated) = carrier.sessions_and_repetitions().unzip();
-    BundleResult { delivered: carrier.bundles_delivered(), sessions, repeated }
+fn bundle_result(bundle_nodes: &BundleNodes) -> BundleResult {
+    let (sessions, repeated) = bundle_nodes.sessions_and_duplicates().unzip();
+    BundleResult { delivered: bundle_nodes.bundles_delivered(), sessions, repeated }
 }
 
 fn leg_result(flow: &Flow, leg: usize, ends: &[Endpoint]) -> LegResult {
     let present: [Statistics; 2] = [ends[0].statistics(), ends[1].statistics()];
-    let carrier = flow.carrier.as_ref();
-    let [sender, receiver] = carrier.map_or(present, |carrier| carrier.statistics(leg, present));
+    let bundle_nodes = flow.bundle_nodes.as_ref();
+    let [sender, receiver] = bundle_nodes.map_or(present, |bundle_nodes| bundle_nodes.statistics(leg, present));
     LegResult {
         established_s: sender.established_at.map(Time::as_secs_f64),
         bytes_sent: sender.bytes_sent,
@@ -241,7 +241,7 @@ fn end_name(end: End) -> &'static str {
 }
 
 /// How long, between two times, at least one direction of a link on the flow's path was in an outage.
-fn dark_between(scenario: &Scenario, spec: &FlowSpec, from: Time, to: Time) -> Duration {
+fn outage_between(scenario: &Scenario, spec: &FlowSpec, from: Time, to: Time) -> Duration {
     let links = spec.legs.iter().flat_map(|leg| &leg.path).map(|hop| &scenario.links[hop.link].config);
     let traces = links.flat_map(|link| [&link.forward.outages, &link.reverse.outages]);
     let within = |(start, length): (Time, Duration)| {

@@ -15,7 +15,7 @@ use crate::scenario::LinkSpec;
 pub(crate) struct StationNode {
     station: LinkEnd<Packet>,
     /// Nothing is there, but the other end has something: packets pass here as they are, and nobody is told of it.
-    pub(crate) is_nothing: bool,
+    pub(crate) passes_through: bool,
     pub(crate) arriving: VecDeque<(Time, Frame<Packet>)>,
     alarm: Alarm,
     /// What it keeps and holds back.
@@ -54,7 +54,7 @@ impl StationNode {
 
     /// The earliest event is its wake-up, which may have come too early. Says whether it has acted.
     pub(crate) fn wake(&mut self, now: Time, events: &mut Events) -> bool {
-        let awake = self.alarm.goes_off(events, now, self.station.wake_at());
+        let awake = self.alarm.fires(events, now, self.station.wake_at());
         if awake {
             self.station.on_timer(now);
         }

@@ -12,7 +12,7 @@ use bentpipe_tcp::{Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::Scenario;
-use crate::observer::{Observer, Passage};
+use crate::observer::{Observer, OfferedPacket};
 use crate::scenario::{FlowSpec, SplitterSpec};
 use pcap::Capture;
 
@@ -42,12 +42,12 @@ pub struct Trace {
     links: Vec<String>,
     /// The nodes of each flow's splitters.
     splitter_nodes: Vec<Vec<String>>,
-    legs: Sheet,
-    received: Sheet,
-    queues: Sheet,
-    splitters: Sheet,
+    legs: CsvFile,
+    received: CsvFile,
+    queues: CsvFile,
+    splitters: CsvFile,
     /// Where there are any, with the nodes at which they are by link.
-    stations: Option<(Sheet, Vec<[String; 2]>)>,
+    stations: Option<(CsvFile, Vec<[String; 2]>)>,
     captures: Option<Vec<Capture>>,
     failed: Option<TraceError>,
 }
@@ -60,7 +60,7 @@ impl Trace {
     pub fn create(folder: &Path, scenario: &Scenario, packets: bool) -> Result<Self, TraceError> {
         let fail = |source| TraceError { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(fail)?;
-        let sheet = |name: &str, header: &str| Sheet::create(folder.join(name), header);
+        let sheet = |name: &str, header: &str| CsvFile::create(folder.join(name), header);
         let capture = |link: &String| Capture::create(folder.join(format!("{}.pcap", file_name(link))));
         let node = |splitter: &SplitterSpec| scenario.nodes[splitter.node].clone();
         let nodes = |flow: &FlowSpec| flow.splitters.iter().map(node).collect();
@@ -193,21 +193,21 @@ impl Observer for Trace {
         self.note(outcome);
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
         let Some(captures) = &mut self.captures else { return };
-        let outcome = captures[passage.link].packet(passage);
+        let outcome = captures[offered.link].packet(offered);
         self.note(outcome);
     }
 }
 
 /// One CSV file.
 #[derive(Debug)]
-struct Sheet {
+struct CsvFile {
     path: PathBuf,
     file: BufWriter<File>,
 }
 
-impl Sheet {
+impl CsvFile {
     fn create(path: PathBuf, header: &str) -> Result<Self, TraceError> {
         let file = File::create(&path).map_err(|source| TraceError { path: path.clone(), source })?;
         let mut sheet = Self { path, file: BufWriter::new(file) };

@@ -16,11 +16,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::events::{Alarm, Event, Events};
 use crate::flow::Flow;
 use crate::network::Pipe;
-use crate::observer::{Observer, Passage};
+use crate::observer::{Observer, OfferedPacket};
 use crate::packet::Packet;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
-use sharing::{Seat, Share};
+use sharing::{Slot, SharedDirection};
 
 /// How many events pass between two looks at whether the observer wants to go on.
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
@@ -44,23 +44,23 @@ pub(crate) struct World<'a> {
     handled: u64,
     pipes: Vec<Pipe>,
     /// What stations have sent to their nodes' sides while the event at hand was handled.
-    emerged: VecDeque<Packet>,
+    delivered: VecDeque<Packet>,
     endpoints: Vec<Endpoint>,
-    places: Vec<Place>,
-    shares: Vec<Share>,
+    attachments: Vec<Attachment>,
+    shares: Vec<SharedDirection>,
     flows: Vec<Flow>,
-    living: usize,
+    active_flows: usize,
 }
 
 /// Where an endpoint is, and when it is to be woken.
-struct Place {
+struct Attachment {
     flow: u32,
     peer: u32,
     /// The pipes to its peer.
     path: Vec<u32>,
     alarm: Alarm,
     /// Where it has its rate from, if it is given one.
-    seat: Option<Seat>,
+    slot: Option<Slot>,
 }
 
 impl<'a> World<'a> {
@@ -76,12 +76,12 @@ impl<'a> World<'a> {
             events: Events::default(),
             handled: 0,
             pipes: Pipe::of_links(&scenario.links, |index| link_seeds[index]),
-            emerged: VecDeque::new(),
+            delivered: VecDeque::new(),
             endpoints: Vec::new(),
-            places: Vec::new(),
-            shares: Share::of_scenario(scenario),
+            attachments: Vec::new(),
+            shares: SharedDirection::of_scenario(scenario),
             flows: Vec::new(),
-            living: scenario.flows.len(),
+            active_flows: scenario.flows.len(),
         };
         if world.observer.wants_samples() {
             world.events.schedule(Time::ZERO, Event::Sample);
@@ -104,17 +104,17 @@ impl<'a> World<'a> {
     fn add_leg(&mut self, leg: &LegSpec, random: &mut SplitMix64) {
         let there: Vec<u32> = leg.path.iter().map(|&hop| Pipe::index(hop)).collect();
         let back: Vec<u32> = there.iter().rev().map(|&pipe| Pipe::back(pipe)).collect();
-        let seat = Share::take_in(&mut self.shares, leg, self.endpoints.len() as u32);
-        for (config, path, seat) in [(leg.sender, there, seat), (leg.receiver, back, None)] {
+        let slot = SharedDirection::join(&mut self.shares, leg, self.endpoints.len() as u32);
+        for (config, path, slot) in [(leg.sender, there, slot), (leg.receiver, back, None)] {
             let id = self.endpoints.len() as u32;
             self.endpoints.push(Endpoint::listen(config, random.next_u32()));
             let (flow, peer) = (self.flows.len() as u32, id ^ 1);
-            self.places.push(Place { flow, peer, path, alarm: Alarm::default(), seat });
+            self.attachments.push(Attachment { flow, peer, path, alarm: Alarm::default(), slot });
         }
     }
 
     fn run(&mut self) {
-        while self.living > 0
+        while self.active_flows > 0
             && let Some((at, event)) = self.events.next_until(self.end)
         {
             self.now = at;
@@ -124,20 +124,20 @@ impl<'a> World<'a> {
                 Event::Frame(pipe) => self.arrive_framed(pipe),
                 Event::Wake(endpoint) => self.wake(endpoint as usize),
                 Event::Alarm(pipe) => self.wake_station(pipe),
-                Event::Share(number) => self.share_out(number),
+                Event::Rates(number) => self.update_rates(number),
                 Event::Session(endpoint) => self.wake_session(endpoint as usize),
                 Event::Start(flow) => self.start(flow as usize),
                 Event::Sample => self.sample(),
             }
-            if !self.emerged.is_empty() {
-                self.pass_on_emerged();
+            if !self.delivered.is_empty() {
+                self.forward_delivered();
             }
             if self.handled.is_multiple_of(EVENTS_BETWEEN_LOOKS) && !self.observer.progress(self.now) {
                 return;
             }
         }
         // What lives until the end has lived for the whole duration.
-        if self.living > 0 {
+        if self.active_flows > 0 {
             self.now = self.end;
         }
     }
@@ -156,7 +156,7 @@ impl<'a> World<'a> {
     /// A packet has crossed a link: it goes over the next one, or it has arrived.
     #[inline(always)] // The path of every packet: that stations need it too must not cost those that meet none.
     fn pass_on(&mut self, packet: Packet) {
-        let place = &self.places[packet.from as usize];
+        let place = &self.attachments[packet.from as usize];
         if packet.hop as usize == place.path.len() {
             let peer = place.peer as usize;
             let was = self.endpoints[peer].state();
@@ -164,7 +164,7 @@ impl<'a> World<'a> {
             if was != State::Established && self.endpoints[peer].state() == State::Established {
                 self.open_next(peer);
             }
-            self.attend(peer);
+            self.service(peer);
         } else {
             self.forward(packet);
         }
@@ -172,11 +172,11 @@ impl<'a> World<'a> {
 
     fn wake(&mut self, endpoint: usize) {
         let due = self.endpoints[endpoint].wake_at();
-        if !self.places[endpoint].alarm.goes_off(&mut self.events, self.now, due) {
+        if !self.attachments[endpoint].alarm.fires(&mut self.events, self.now, due) {
             return;
         }
         self.endpoints[endpoint].on_timer(self.now);
-        self.attend(endpoint);
+        self.service(endpoint);
     }
 
     fn start(&mut self, flow: usize) {
@@ -187,11 +187,11 @@ impl<'a> World<'a> {
 
     fn open(&mut self, endpoint: usize) {
         self.endpoints[endpoint].call(self.now);
-        self.attend(endpoint);
+        self.service(endpoint);
     }
 
     fn open_next(&mut self, endpoint: usize) {
-        let flow = self.places[endpoint].flow as usize;
+        let flow = self.attachments[endpoint].flow as usize;
         if let Some(next) = self.flows[flow].opens_after(endpoint)
             && self.endpoints[next].state() == State::Listen
         {
@@ -200,15 +200,15 @@ impl<'a> World<'a> {
     }
 
     /// After something happened at an endpoint: the application or the splitter acts, and what there is to send is sent.
-    fn attend(&mut self, endpoint: usize) {
-        let flow = self.places[endpoint].flow as usize;
-        if self.flows[flow].carrier.is_some() {
-            return self.attend_nodes(flow);
+    fn service(&mut self, endpoint: usize) {
+        let flow = self.attachments[endpoint].flow as usize;
+        if self.flows[flow].bundle_nodes.is_some() {
+            return self.service_bundles(flow);
         }
         let lived = self.flows[flow].ended.is_none();
-        let other = self.flows[flow].attend(self.now, endpoint, &mut self.endpoints);
+        let other = self.flows[flow].service(self.now, endpoint, &mut self.endpoints);
         if lived && self.flows[flow].ended.is_some() {
-            self.living -= 1;
+            self.active_flows -= 1;
         }
         self.transmit(endpoint);
         if let Some(other) = other {
@@ -219,16 +219,16 @@ impl<'a> World<'a> {
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
             self.forward(Packet { segment, from: endpoint as u32, hop: 0 });
-            if let Some(seat) = self.places[endpoint].seat.filter(|_| segment.len > 0) {
-                self.begin_sharing(seat);
+            if let Some(slot) = self.attachments[endpoint].slot.filter(|_| segment.len > 0) {
+                self.start_sender(slot);
             }
         }
         let due = self.endpoints[endpoint].wake_at();
-        self.places[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
+        self.attachments[endpoint].alarm.set(&mut self.events, due, Event::Wake(endpoint as u32));
     }
 
     fn forward(&mut self, packet: Packet) {
-        let pipe = self.places[packet.from as usize].path[packet.hop as usize];
+        let pipe = self.attachments[packet.from as usize].path[packet.hop as usize];
         if self.pipes[pipe as usize].has_station() {
             return self.pass_station(pipe, packet);
         }
@@ -246,9 +246,9 @@ impl<'a> World<'a> {
 
     fn report(&mut self, pipe: u32, segment: &Segment, from: u32, fate: Fate) {
         let (link, forward) = (pipe as usize / 2, pipe.is_multiple_of(2));
-        let flow = self.places[from as usize].flow as usize;
-        let passage = Passage { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
-        self.observer.packet(&passage);
+        let flow = self.attachments[from as usize].flow as usize;
+        let offered = OfferedPacket { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
+        self.observer.packet(&offered);
     }
 
     fn sample(&mut self) {
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
                 pipe.backlog(self.now),
                 pipe.counters(),
             );
-            if let Some(station) = pipe.station().filter(|station| !station.is_nothing) {
+            if let Some(station) = pipe.station().filter(|station| !station.passes_through) {
                 self.observer.held(self.now, index / 2, index % 2, station.held.now());
             }
         }

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use bentpipe_lab::demo::{Comparison, Settings, Way, compare, virtual_time};
+use bentpipe_lab::demo::{Comparison, Scheme, Settings, compare, virtual_time};
 use bentpipe_lab::download::Progress;
 use bentpipe_lab::report;
 use bentpipe_testbed::require;
@@ -23,13 +23,13 @@ const TICK: Duration = Duration::from_millis(200);
 /// host's own network is touched. Where that is not allowed, the same comparison runs in virtual time.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// The link's rate, each way.
+    /// The link's rate, each scheme.
     #[arg(long, default_value = "10M", allow_hyphen_values = true)]
     rate: Rate,
     /// The round-trip time of the empty link.
     #[arg(long, default_value = "600ms", allow_hyphen_values = true)]
     rtt: Span,
-    /// Packet error rate, each way.
+    /// Packet error rate, each scheme.
     #[arg(long, default_value = "1%", allow_hyphen_values = true)]
     per: Probability,
     /// The length of the file, up to 1 GB.
@@ -147,11 +147,11 @@ fn follow(settings: &Settings, progress: &[Progress]) {
     let lines = MultiProgress::new();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
     let bars: Vec<ProgressBar> = settings
-        .ways
+        .schemes
         .iter()
-        .map(|way| {
+        .map(|scheme| {
             let bar = lines.add(ProgressBar::new(settings.bytes).with_style(style.clone()));
-            bar.set_prefix(label(way));
+            bar.set_prefix(label(scheme));
             bar
         })
         .collect();
@@ -175,9 +175,9 @@ fn update(bar: &ProgressBar, progress: &Progress) {
     }
 }
 
-fn label(way: &Way) -> String {
-    match way {
-        Way::EndToEnd(congestion) => congestion.clone(),
-        Way::Split(congestion) => format!("bentpipe ({congestion})"),
+fn label(scheme: &Scheme) -> String {
+    match scheme {
+        Scheme::EndToEnd(congestion) => congestion.clone(),
+        Scheme::Split(congestion) => format!("bentpipe ({congestion})"),
     }
 }

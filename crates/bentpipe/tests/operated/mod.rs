@@ -25,7 +25,7 @@ const LAN: Subnet = Subnet::new(1);
 const SATELLITE: Subnet = Subnet::new(2);
 
 /// The gateway is between the client (`lan0`) and the server (`sat0`).
-pub(crate) struct Scene {
+pub(crate) struct Topology {
     pub(crate) client: Namespace,
     pub(crate) gateway: Namespace,
     pub(crate) server: Namespace,
@@ -50,7 +50,7 @@ pub(crate) struct Downloads {
     clients: Vec<JoinHandle<Result<Seen, String>>>,
 }
 
-impl Scene {
+impl Topology {
     /// Without what it needs, nothing and the reason on standard output. Between gateway and server there is a cable, or this link.
     pub(crate) fn new(program: &Path, link: Option<&LinkConfig>) -> Option<Self> {
         if let Err(missing) = require(NEEDS) {
@@ -226,7 +226,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Topology {
     fn drop(&mut self) {
         // After an upgrade the daemon is nobody's child.
         if std::thread::panicking()

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use bentpipe_kernel::sockopt;
-use bentpipe_lab::scene::Scene;
+use bentpipe_lab::topology::Topology;
 use bentpipe_link::{DirectionConfig, LinkConfig, OutageTrace};
 use bentpipe_testbed::{Child, Namespace, Need, require};
 use bentpipe_units::{Probability, Rate};
@@ -107,14 +107,14 @@ fn is_session(fd: &OwnedFd) -> bool {
 }
 
 /// A network for it, and a folder into which an ordinary account can go.
-fn scene() -> Option<(Scene, tempfile::TempDir)> {
+fn topology() -> Option<(Topology, tempfile::TempDir)> {
     if let Err(missing) = require(NEEDS) {
         println!("skipped: needs root: {missing}");
         return None;
     }
     let folder = tempfile::Builder::new().prefix("bentpipe-dtn").tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    Some((Scene::build(&link(), 1).unwrap(), folder))
+    Some((Topology::build(&link(), 1).unwrap(), folder))
 }
 
 fn pattern() -> Vec<u8> {
@@ -129,13 +129,13 @@ fn content(path: &Path) -> Vec<u8> {
 
 #[test]
 fn a_bundle_crosses_losses_and_outages_with_rates_that_are_shared_out_without_root() {
-    let Some((scene, folder)) = scene() else { return };
-    let address = std::net::SocketAddr::new(scene.gateway_address(), PORT);
+    let Some((topology, folder)) = topology() else { return };
+    let address = std::net::SocketAddr::new(topology.gateway_address(), PORT);
     let peer = |id: &str, rest: &str| format!("[[peers]]\nid = \"dtn://{id}/\"\nleg = \"satellite\"\n{rest}");
     let listens = format!("[[listen]]\naddress = \"{address}\"\nleg = \"satellite\"\n{}", peer("b", ""));
     let connects = peer("a", &format!("address = \"{address}\"\n"));
-    let a = Node::start(&scene.gateway, folder.path(), "a", &listens);
-    let b = Node::start(&scene.client, folder.path(), "b", &connects);
+    let a = Node::start(&topology.gateway, folder.path(), "a", &listens);
+    let b = Node::start(&topology.client, folder.path(), "b", &connects);
     for node in [&a, &b] {
         assert!(node.users().iter().all(|user| user != "0"), "{:?}", node.users());
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use crate::operated::{PATIENCE, Scene};
+use crate::operated::{PATIENCE, Topology};
 use bentpipe_kernel::limits::raise_descriptor_limit;
 use bentpipe_link::{LinkConfig, Profile};
 use bentpipe_units::Probability;
@@ -34,14 +34,17 @@ fn succeed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Looks at the scene from inside the gateway's namespace, where the daemon's loopback address is. Everything happens on a thread
+/// Looks at the topology from inside the gateway's namespace, where the daemon's loopback address is. Everything happens on a thread
 /// that is in there, so sockets and programs are, too.
-fn look<T: Send, F: Future<Output = T>>(scene: &Scene, with: impl FnOnce(Browser) -> F + Send) -> Option<T> {
+fn look<T: Send, F: Future<Output = T>>(
+    topology: &Topology,
+    with: impl FnOnce(Browser) -> F + Send,
+) -> Option<T> {
     let inside = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { Some(with(Browser::start().await?).await) })
     };
-    scene.gateway.run(inside).unwrap()
+    topology.gateway.run(inside).unwrap()
 }
 
 /// That an element's text contains something, as a script.
@@ -56,12 +59,12 @@ fn moves(id: &str) -> String {
 
 #[test]
 fn the_page_follows_a_geo_link_through_an_outage_an_upgrade_and_draining() {
-    let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
-    scene.configure(LEG, "");
-    scene.start();
-    let uploads = scene.uploads(3, 20_000, Duration::from_millis(100));
-    let link = scene.link.as_ref().unwrap();
-    let seen = look(&scene, async |browser| {
+    let Some(mut topology) = Topology::new(program(), Some(&Profile::Geo.config())) else { return };
+    topology.configure(LEG, "");
+    topology.start();
+    let uploads = topology.uploads(3, 20_000, Duration::from_millis(100));
+    let link = topology.link.as_ref().unwrap();
+    let seen = look(&topology, async |browser| {
         browser.go(URL).await;
         browser.run("window.mark = 1").await;
         browser.until("ready", READY).await;
@@ -82,10 +85,10 @@ fn the_page_follows_a_geo_link_through_an_outage_an_upgrade_and_draining() {
         browser.until("bytes go on", &moves("sent")).await;
 
         let before = browser.run(HISTORY).await;
-        let process = scene.status()["pid"].clone();
-        succeed(&scene.command(&["upgrade"]));
+        let process = topology.status()["pid"].clone();
+        succeed(&topology.command(&["upgrade"]));
         browser.until("the new process", &says("uptime", "1 upgrade")).await;
-        assert_ne!(scene.status()["pid"], process);
+        assert_ne!(topology.status()["pid"], process);
         browser.until("ready after it", READY).await;
         browser.until("bytes go on after it", &moves("sent")).await;
         browser.until("the outage after it", &bar("until")).await;
@@ -96,14 +99,14 @@ fn the_page_follows_a_geo_link_through_an_outage_an_upgrade_and_draining() {
         assert_eq!(browser.run("return window.mark").await, 1, "the page was loaded anew");
         assert_eq!(browser.text("flow-count").await, "3");
 
-        succeed(&scene.command(&["drain", "--no-deadline", "--no-wait"]));
+        succeed(&topology.command(&["drain", "--no-deadline", "--no-wait"]));
         browser.until("draining", &says("state", "draining")).await;
         browser.until("what that means", &says("notice", "The 3 flows that are left")).await;
         browser.assert_quiet(URL).await;
     });
     // The daemon ends with the last of them, or is told to where no browser was.
     if seen.is_none() {
-        scene.stop();
+        topology.stop();
         return;
     }
     assert!(uploads.finish().iter().all(|seen| seen.bytes > 0));
@@ -134,13 +137,13 @@ async fn figures_change(browser: &Browser) {
 
 #[test]
 fn five_thousand_connections_are_one_page_of_rows() {
-    let Some(mut scene) = Scene::new(program(), None) else { return };
+    let Some(mut topology) = Topology::new(program(), None) else { return };
     raise_descriptor_limit().unwrap();
-    scene.configure(LEG, "");
-    scene.start();
-    let connections = scene.connections(5000);
+    topology.configure(LEG, "");
+    topology.start();
+    let connections = topology.connections(5000);
     let client = |number: usize| connections[number].0.local_addr().unwrap().to_string();
-    look(&scene, async |browser| {
+    look(&topology, async |browser| {
         browser.look(1440, 900, "light").await;
         browser.go(URL).await;
         browser.until("all of them", &says("flow-count", "5,000")).await;
@@ -170,25 +173,25 @@ fn five_thousand_connections_are_one_page_of_rows() {
         assert!(elements < 2500, "{elements} elements");
         browser.assert_quiet(URL).await;
     });
-    assert_eq!(scene.status()["flows"].as_array().unwrap().len(), 5000);
+    assert_eq!(topology.status()["flows"].as_array().unwrap().len(), 5000);
     drop(connections);
-    scene.stop();
+    topology.stop();
 }
 
 #[test]
 fn metrics_status_and_top_say_what_is_documented() {
-    let Some(mut scene) = Scene::new(program(), Some(&Profile::Geo.config())) else { return };
-    scene.configure(LEG, "");
-    scene.start();
-    let uploads = scene.uploads(2, 20_000, Duration::from_millis(100));
-    let sent = || scene.status()["legs"][0]["sent_bytes"].as_u64().unwrap();
+    let Some(mut topology) = Topology::new(program(), Some(&Profile::Geo.config())) else { return };
+    topology.configure(LEG, "");
+    topology.start();
+    let uploads = topology.uploads(2, 20_000, Duration::from_millis(100));
+    let sent = || topology.status()["legs"][0]["sent_bytes"].as_u64().unwrap();
     let start = std::time::Instant::now();
     while sent() == 0 {
         assert!(start.elapsed() < PATIENCE, "nothing goes into the satellite");
         std::thread::sleep(Duration::from_millis(100));
     }
     let least = sent();
-    let (head, body) = get(&scene, "/metrics");
+    let (head, body) = get(&topology, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert!(head.to_lowercase().contains("\r\ncontent-type: text/plain; version=0.0.4"), "{head}");
     let families = exposition::read(&body);
@@ -208,23 +211,23 @@ fn metrics_status_and_top_say_what_is_documented() {
     assert!((0.6..6.0).contains(&of("leg_min_rtt_seconds")), "{}", of("leg_min_rtt_seconds"));
 
     // Every key of the documented types, and no other.
-    let status = scene.status();
+    let status = topology.status();
     let document: bentpipe_admin::Status = serde_json::from_value(status.clone()).unwrap();
     assert_eq!(serde_json::to_value(&document).unwrap(), status);
     assert_eq!((document.legs.len(), document.flows.len(), document.totals.flows_total), (2, 2, 2));
-    assert_eq!(document.config, scene.config().to_string_lossy());
+    assert_eq!(document.config, topology.config().to_string_lossy());
 
-    let top = succeed(&scene.command(&["top"]));
+    let top = succeed(&topology.command(&["top"]));
     assert!(top.starts_with("bentpipe ") && top.contains("satellite"), "{top}");
     assert!(!top.contains('\x1b') && top.matches("bentpipe ").count() == 1, "{top}");
     assert_eq!(top.lines().filter(|line| line.starts_with("10.")).count(), 2, "{top}");
     assert!(uploads.finish().iter().all(|seen| seen.bytes > 0));
-    scene.stop();
+    topology.stop();
 }
 
 /// Head and body of an answer, asked for over TCP.
-fn get(scene: &Scene, path: &str) -> (String, String) {
-    let mut stream = scene.gateway.run(|| TcpStream::connect("127.0.0.1:7500").unwrap()).unwrap();
+fn get(topology: &Topology, path: &str) -> (String, String) {
+    let mut stream = topology.gateway.run(|| TcpStream::connect("127.0.0.1:7500").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:7500\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -244,20 +247,20 @@ fn pictures() {
     for direction in [&mut config.forward, &mut config.reverse] {
         direction.per = Probability::new(0.003).unwrap();
     }
-    let Some(mut scene) = Scene::new(program(), Some(&config)) else { return };
-    scene.configure(LEG, "");
-    scene.start();
-    let link = scene.link.as_ref().unwrap();
+    let Some(mut topology) = Topology::new(program(), Some(&config)) else { return };
+    topology.configure(LEG, "");
+    topology.start();
+    let link = topology.link.as_ref().unwrap();
     let pace = Duration::from_millis(100);
-    let mut flows = vec![scene.uploads(2, 4_000, pace), scene.downloads(2, 3_000, pace)];
+    let mut flows = vec![topology.uploads(2, 4_000, pace), topology.downloads(2, 3_000, pace)];
     std::thread::sleep(Duration::from_secs(20));
-    flows.push(scene.uploads(1, 120_000, pace));
+    flows.push(topology.uploads(1, 120_000, pace));
     std::thread::sleep(Duration::from_secs(50));
     link.set_outage(true);
     std::thread::sleep(Duration::from_secs(9));
     link.set_outage(false);
     std::thread::sleep(Duration::from_secs(40));
-    look(&scene, async |browser| {
+    look(&topology, async |browser| {
         browser.go(URL).await;
         for (width, height) in [(1440, 730), (360, 1100)] {
             browser.look(width, height, "light").await;
@@ -266,6 +269,6 @@ fn pictures() {
             browser.picture(&Path::new(&folder).join(format!("page-{width}.png"))).await;
         }
     });
-    scene.stop();
+    topology.stop();
     drop(flows);
 }

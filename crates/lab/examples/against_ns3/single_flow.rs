@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_lab::statistics::Summary;
 use bentpipe_link::{Cause, Fate};
-use bentpipe_sim::{Observer, Passage, Scenario, Unobserved, run};
+use bentpipe_sim::{Observer, OfferedPacket, Scenario, Unobserved, run};
 use bentpipe_tcp::Config;
 use bentpipe_units::Probability;
 use rayon::prelude::*;
@@ -180,11 +180,11 @@ impl Observer for LostPlaces {
         true
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
-        if !passage.forward || passage.fate == Fate::Drop(Cause::QueueFull) {
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
+        if !offered.forward || offered.fate == Fate::Drop(Cause::QueueFull) {
             return;
         }
-        if matches!(passage.fate, Fate::Drop(_)) {
+        if matches!(offered.fate, Fate::Drop(_)) {
             self.places.push(self.sent);
         }
         self.sent += 1;

@@ -12,7 +12,7 @@ use bentpipe_tcp::congestion::Algorithm;
 use bentpipe_units::{Rate, Time};
 use rayon::prelude::*;
 
-use super::{Comparison, RESTART_WITHIN, Run, SURVIVE_OUTAGE, Settings, Way};
+use super::{Comparison, RESTART_WITHIN, Run, SURVIVE_OUTAGE, Scheme, Settings};
 use crate::results::World;
 
 /// Gateway and server stand side by side.
@@ -23,12 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 const CLIENT_BUFFER_BDPS: u64 = 4;
 const SMALLEST_BUFFER: u64 = 131_072;
 
-/// Runs all ways with TCP as a state machine instead of the kernel's. Ways whose congestion control exists only in the
+/// Runs all schemes with TCP as a state machine instead of the kernel's. Ways whose congestion control exists only in the
 /// kernel are left out; their names come with the comparison.
 pub fn compare(settings: &Settings) -> (Comparison, Vec<String>) {
-    let modelled = |way: &&Way| algorithm(way.congestion()).is_some();
-    let (ways, left_out): (Vec<&Way>, Vec<&Way>) = settings.ways.iter().partition(modelled);
-    let runs = ways.into_par_iter().map(|way| cross(settings, way)).collect();
+    let modelled = |scheme: &&Scheme| algorithm(scheme.congestion()).is_some();
+    let (schemes, left_out): (Vec<&Scheme>, Vec<&Scheme>) = settings.schemes.iter().partition(modelled);
+    let runs = schemes.into_par_iter().map(|scheme| cross(settings, scheme)).collect();
     let comparison = Comparison {
         world: World::Sim,
         limit_bps: settings.limit_bps(),
@@ -36,7 +36,7 @@ pub fn compare(settings: &Settings) -> (Comparison, Vec<String>) {
         kernel: String::new(),
         runs,
     };
-    (comparison, left_out.into_iter().map(|way| way.name()).collect())
+    (comparison, left_out.into_iter().map(|scheme| scheme.name()).collect())
 }
 
 fn algorithm(congestion: &str) -> Option<Algorithm> {
@@ -46,14 +46,14 @@ fn algorithm(congestion: &str) -> Option<Algorithm> {
     }
 }
 
-fn cross(settings: &Settings, way: &Way) -> Run {
+fn cross(settings: &Settings, scheme: &Scheme) -> Run {
     let mut timeline = Timeline::default();
-    let result = run(&scenario(settings, way), settings.seed, &mut timeline);
+    let result = run(&scenario(settings, scheme), settings.seed, &mut timeline);
     let flow = &result.flows[0];
     timeline.0.push((Duration::from_secs_f64(flow.seconds), flow.bytes));
     Run {
-        name: way.name(),
-        congestion: way.congestion().to_owned(),
+        name: scheme.name(),
+        congestion: scheme.congestion().to_owned(),
         goodput_bps: flow.goodput_bps,
         bytes: flow.bytes,
         seconds: flow.seconds,
@@ -63,7 +63,7 @@ fn cross(settings: &Settings, way: &Way) -> Run {
 }
 
 /// A client that calls a server through a gateway, which splits or does not.
-fn scenario(settings: &Settings, way: &Way) -> Scenario {
+fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
     let ground = DirectionConfig { rate: Some(TERRESTRIAL), ..DirectionConfig::default() };
     let ground = LinkConfig { forward: ground.clone(), reverse: ground };
     let link = |name: &str, between, config, shared| LinkSpec {
@@ -83,21 +83,21 @@ fn scenario(settings: &Settings, way: &Way) -> Scenario {
             link("terrestrial", [0, 1], ground, [None, None]),
             link("satellite", [1, 2], settings.link(), [Some(sharer), None]),
         ],
-        flows: vec![flow(settings, way)],
+        flows: vec![flow(settings, scheme)],
     }
 }
 
-fn flow(settings: &Settings, way: &Way) -> FlowSpec {
+fn flow(settings: &Settings, scheme: &Scheme) -> FlowSpec {
     let hop = |link| Hop { link, forward: true };
     let bdp = settings.rate.bytes_in(settings.rtt);
     let end = tcp::Config { receive_buffer: buffer(bdp), send_buffer: buffer(bdp), ..tcp::Config::linux() };
-    let congestion = algorithm(way.congestion()).expect("only such ways are run");
-    let (legs, splitters) = match way {
-        Way::EndToEnd(_) => {
+    let congestion = algorithm(scheme.congestion()).expect("only such schemes are run");
+    let (legs, splitters) = match scheme {
+        Scheme::EndToEnd(_) => {
             let sender = tcp::Config { congestion, ..end };
             (vec![LegSpec { path: vec![hop(0), hop(1)], sender, receiver: end }], Vec::new())
         }
-        Way::Split(_) => {
+        Scheme::Split(_) => {
             let gateway = tcp::Config { congestion, ..satellite_leg(settings, end) };
             let legs = vec![
                 LegSpec { path: vec![hop(0)], sender: end, receiver: end },
@@ -107,7 +107,7 @@ fn flow(settings: &Settings, way: &Way) -> FlowSpec {
         }
     };
     FlowSpec {
-        name: way.name(),
+        name: scheme.name(),
         bytes: Some(settings.bytes),
         start: Time::ZERO,
         start_within: Duration::ZERO,

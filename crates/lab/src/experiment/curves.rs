@@ -118,9 +118,8 @@ impl Curves {
         points: impl IntoIterator<Item = Vec<Cell>>,
     ) -> Table {
         let Measure { key, unit: (symbol, size), decimals } = self.measure;
-        let column = |label: &Label| {
-            Column::new(&label.name, format!("{}_{key}", label.key)).shown_in(symbol, size)
-        };
+        let column =
+            |label: &Label| Column::new(&label.name, format!("{}_{key}", label.key)).shown_in(symbol, size);
         let columns = point_columns.into_iter().chain(self.labels.iter().map(column));
         let mut table = Table::new(title, columns.collect());
         for (at, point) in points.into_iter().enumerate() {

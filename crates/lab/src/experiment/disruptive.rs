@@ -56,8 +56,8 @@ const SCHEMES: [Scheme; 4] = [
 ];
 
 fn disruptive(lab: &Lab<'_>) -> Result<Output, Error> {
-    let short = lab
-        .sweep(&SCENARIO, &SCHEMES, &SHORT_S, |scheme, length| scheme.with(short_interruptions(length)))?;
+    let short =
+        lab.sweep(&SCENARIO, &SCHEMES, &SHORT_S, |scheme, length| scheme.with(short_interruptions(length)))?;
     let long = lab.sweep(&SCENARIO, &SCHEMES, &LONG_MIN, |scheme, length| scheme.with(one_outage(length)))?;
     let short = Curves::of_runs(SCHEMES, Measure::mbps("clear_sky_goodput_bps"), &short, |runs| {
         runs.first_flow(|flow| flow.clear_sky_goodput_bps)
@@ -198,7 +198,10 @@ impl Long {
         Verdict::new(
             "Beyond the paper: through 10 minutes every connection lives, through 20 and more none does, PEPsal's neither",
             survived && died,
-            format!("after 20 minutes {} % of the file have come, and no more will", listed(received, 0, ", ")),
+            format!(
+                "after 20 minutes {} % of the file have come, and no more will",
+                listed(received, 0, ", ")
+            ),
         )
     }
 

@@ -60,8 +60,8 @@ enum Case {
 
 impl Case {
     fn all() -> Vec<Case> {
-        let alone =
-            (0..CONTROLS.len()).flat_map(|control| (0..LINKS.len()).map(move |link| Case::Alone { control, link }));
+        let alone = (0..CONTROLS.len())
+            .flat_map(|control| (0..LINKS.len()).map(move |link| Case::Alone { control, link }));
         let rest = [1, 3].map(|link| Case::FromTheStart { link }).into_iter();
         let shares = [Case::Four, Case::TwoAndTwo, Case::OneLimited, Case::Slower, Case::Unknown];
         alone.chain(rest).chain(shares).collect()

@@ -255,7 +255,7 @@ impl Lab<'_> {
                 for job in running {
                     results.push(job.join().expect("a measurement does not panic")?);
                 }
-                Ok(())
+                Ok::<_, Error>(())
             })?;
         }
         Ok(results)

@@ -56,7 +56,8 @@ impl SteadyState {
 
     /// The goodput of the first flow over time in Mbit/s, for each second.
     pub(super) fn first_flow(&self, name: &str) -> Series {
-        let point = |pair: &[Received]| Point::new(pair[1].0, Estimate::from(rate_bps(pair[0], pair[1]) / 1e6));
+        let point =
+            |pair: &[Received]| Point::new(pair[1].0, Estimate::from(rate_bps(pair[0], pair[1]) / 1e6));
         Series::new(name, Style::Curve, self.first_flow.windows(2).map(point))
     }
 }

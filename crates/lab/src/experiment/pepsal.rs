@@ -180,13 +180,8 @@ fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
     })?;
     let runs = lab.run(&scenarios);
     let names: Vec<&str> = schemes.iter().map(|scheme| scheme.name).collect();
-    let table = shares_table(
-        "Goodput of a connection, the mean over three of a kind",
-        "wired",
-        &names,
-        &runs,
-        3,
-    );
+    let table =
+        shares_table("Goodput of a connection, the mean over three of a kind", "wired", &names, &runs, 3);
     let chart = shares_chart(
         BarChart::new(
             "Three satellite and three wired connections on 10 Mbit/s",

@@ -207,7 +207,8 @@ fn step(lab: &Lab<'_>) -> Result<Output, Error> {
         lab.scenario(&SCENARIO, &settings)
     };
     let scenarios = cases.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
-    let flows: Vec<FlowResult> = lab.run(&scenarios).iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
+    let flows: Vec<FlowResult> =
+        lab.run(&scenarios).iter().map(|runs| runs.0[0].0.flows[0].clone()).collect();
     let measured: Vec<Measured<'_>> = cases.iter().zip(&flows).collect();
     Ok(Output {
         verdicts: vec![

@@ -49,9 +49,9 @@ struct Host {
 
 impl Nodes {
     /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as terminals do.
-    pub(super) fn start(bed: &TrialTopology, leg: &str) -> Result<Self, Error> {
+    pub(super) fn start(topology: &TrialTopology, leg: &str) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
-        let address = SocketAddr::new(bed.gateway_address, PORT);
+        let address = SocketAddr::new(topology.gateway_address, PORT);
         // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two processes.
         let leg = leg.replace("[legs.satellite]", "[legs.node]");
         let listens = format!(
@@ -63,8 +63,8 @@ impl Nodes {
         let start = |host, name, rest: &str| {
             Host::start(host, &folder.path().join(name), name, &format!("{leg}{rest}"))
         };
-        let gateway = start(&bed.gateway, "gateway", &listens)?;
-        let terminal = start(&bed.client, "terminal", &connects)?;
+        let gateway = start(&topology.gateway, "gateway", &listens)?;
+        let terminal = start(&topology.client, "terminal", &connects)?;
         gateway.wait_for_session()?;
         Ok(Self { gateway, terminal, _folder: folder })
     }

@@ -60,11 +60,11 @@ fn without_losses_the_queue_never_overflows_and_nothing_is_sent_twice() {
         return;
     }
     with_timing_retries(|| {
-        let Recording { samples: trace, scene } =
+        let Recording { samples: trace, topology } =
             record(Rate::mbps(10), 600, 0.0, 10_000_000, Duration::from_millis(20));
         let end = trace.last().unwrap().info;
         assert!(end.retransmissions * 100 < end.data_segments_out, "{end:?}");
-        assert_eq!(scene.link.counters().0.dropped.queue_full, 0);
+        assert_eq!(topology.link.counters().0.dropped.queue_full, 0);
         let longest = trace.iter().map(|sample| sample.info.srtt).max().unwrap();
         assert!(longest < Duration::from_millis(1000), "a queue of {:?}", longest - end.min_rtt);
     });

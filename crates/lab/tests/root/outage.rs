@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::common::{missing, symmetric};
 use bentpipe_lab::counters::TcpCounters;
-use bentpipe_lab::demo::start_proxy;
 use bentpipe_lab::download::{Download, Progress, Request, Server, download};
 use bentpipe_lab::outage::cut;
-use bentpipe_lab::scene::{SATELLITE, Scene};
+use bentpipe_lab::topology::start_proxy;
+use bentpipe_lab::topology::{SATELLITE, Topology};
 use bentpipe_proxy::Config;
 use bentpipe_units::Rate;
 
@@ -21,23 +21,23 @@ fn config(timers: &str) -> Config {
 
 /// A download of `bytes` through the proxy, during which `meanwhile` cuts and restores the link.
 fn download_while<T: Send>(
-    scene: &Scene,
+    topology: &Topology,
     config: &Config,
     bytes: u64,
     meanwhile: impl FnOnce(&Progress) -> T + Send,
 ) -> (std::io::Result<Download>, T) {
-    let address = scene.server_address(PORT);
-    let mut server = scene.server.run(|| Server::start(address, None).unwrap()).unwrap();
-    let daemon = start_proxy(scene, config).unwrap();
+    let address = topology.server_address(PORT);
+    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let daemon = start_proxy(topology, config).unwrap();
     let progress = Progress::default();
     let request = Request { seed: 1, bytes };
     let outcome = std::thread::scope(|scope| {
-        let client = scope.spawn(|| scene.client.run(|| download(address, request, &progress)).unwrap());
+        let client = scope.spawn(|| topology.client.run(|| download(address, request, &progress)).unwrap());
         let seen = meanwhile(&progress);
         (client.join().unwrap(), seen)
     });
-    scene.gateway.run(|| drop(daemon)).unwrap();
-    scene.server.run(|| server.stop()).unwrap();
+    topology.gateway.run(|| drop(daemon)).unwrap();
+    topology.server.run(|| server.stop()).unwrap();
     outcome
 }
 
@@ -52,12 +52,12 @@ fn after_fifty_seconds_of_outage_data_flows_again_within_what_was_asked() {
     if missing() {
         return;
     }
-    let scene = Scene::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
+    let topology = Topology::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
     let config = config("restart_within = \"1s\"\nsurvive_outage = \"25m\"\n");
-    let (got, (spurious, restart)) = download_while(&scene, &config, 8_000_000, |progress| {
+    let (got, (spurious, restart)) = download_while(&topology, &config, 8_000_000, |progress| {
         wait_for(progress, 3_000_000);
-        let spurious = TcpCounters::read(&scene.gateway).unwrap().timeouts;
-        (spurious, cut(&scene, progress, Duration::from_secs(50)))
+        let spurious = TcpCounters::read(&topology.gateway).unwrap().timeouts;
+        (spurious, cut(&topology, progress, Duration::from_secs(50)))
     });
     println!("after the link's return: {restart:?}");
     assert!(got.unwrap().identical);
@@ -79,12 +79,12 @@ fn an_outage_four_times_longer_than_the_retries_last_is_survived() {
     if missing() {
         return;
     }
-    let scene = Scene::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
-    scene.gateway.sysctl("net.ipv4.tcp_retries2", FEW_RETRIES).unwrap();
+    let topology = Topology::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
+    topology.gateway.sysctl("net.ipv4.tcp_retries2", FEW_RETRIES).unwrap();
     let config = config("restart_within = \"1s\"\nsurvive_outage = \"25m\"\n");
-    let (got, _) = download_while(&scene, &config, 4_000_000, |progress| {
+    let (got, _) = download_while(&topology, &config, 4_000_000, |progress| {
         wait_for(progress, 1_000_000);
-        cut(&scene, progress, FOUR_TIMES)
+        cut(&topology, progress, FOUR_TIMES)
     });
     assert!(got.unwrap().identical);
 }
@@ -94,13 +94,13 @@ fn the_same_outage_ends_a_connection_that_was_not_told_to_survive_it() {
     if missing() {
         return;
     }
-    let scene = Scene::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
-    scene.gateway.sysctl("net.ipv4.tcp_retries2", FEW_RETRIES).unwrap();
-    let (got, _) = download_while(&scene, &config(""), 4_000_000, |progress| {
+    let topology = Topology::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
+    topology.gateway.sysctl("net.ipv4.tcp_retries2", FEW_RETRIES).unwrap();
+    let (got, _) = download_while(&topology, &config(""), 4_000_000, |progress| {
         wait_for(progress, 1_000_000);
-        scene.link.set_outage(true);
+        topology.link.set_outage(true);
         std::thread::sleep(FOUR_TIMES);
-        scene.link.set_outage(false);
+        topology.link.set_outage(false);
         std::thread::sleep(Duration::from_secs(5));
         progress.cancel();
     });
@@ -112,13 +112,13 @@ fn the_last_bytes_survive_an_outage_after_both_ends_have_finished_sending() {
     if missing() {
         return;
     }
-    let scene = Scene::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
-    scene.gateway.sysctl("net.ipv4.tcp_orphan_retries", "1").unwrap();
+    let topology = Topology::build(&symmetric(Rate::mbps(10), 600, 0.0), 1).unwrap();
+    topology.gateway.sysctl("net.ipv4.tcp_orphan_retries", "1").unwrap();
     let config = config("restart_within = \"1s\"\nsurvive_outage = \"25m\"\n");
-    let (got, _) = download_while(&scene, &config, 1_500_000, |progress| {
+    let (got, _) = download_while(&topology, &config, 1_500_000, |progress| {
         // The server has long handed over everything; the rest lies in the gateway.
         wait_for(progress, 700_000);
-        cut(&scene, progress, Duration::from_secs(10))
+        cut(&topology, progress, Duration::from_secs(10))
     });
     assert!(got.unwrap().identical);
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{missing, symmetric};
 use bentpipe_lab::download::{Download, Progress, Request, Server, download};
-use bentpipe_lab::scene::Scene;
+use bentpipe_lab::topology::Topology;
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::snoop::{SnoopConfig, SnoopCounters};
 use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig};
@@ -11,14 +11,14 @@ use bentpipe_units::Rate;
 const PORT: u16 = 80;
 
 /// From a server with standard TCP.
-fn reno_download(scene: &Scene, bytes: u64) -> Download {
-    let address = scene.server_address(PORT);
-    let mut server = scene.server.run(|| Server::start(address, Some("reno")).unwrap()).unwrap();
+fn reno_download(topology: &Topology, bytes: u64) -> Download {
+    let address = topology.server_address(PORT);
+    let mut server = topology.server.run(|| Server::start(address, Some("reno")).unwrap()).unwrap();
     let request = Request { seed: 1, bytes };
-    let got = scene.client.run(|| download(address, request, &Progress::default())).unwrap().unwrap();
-    scene.server.run(|| server.stop()).unwrap();
-    assert_eq!(scene.link.unintended_drops().unwrap(), 0);
-    scene.link.check().unwrap();
+    let got = topology.client.run(|| download(address, request, &Progress::default())).unwrap().unwrap();
+    topology.server.run(|| server.stop()).unwrap();
+    assert_eq!(topology.link.unintended_drops().unwrap(), 0);
+    topology.link.check().unwrap();
     got
 }
 
@@ -27,13 +27,13 @@ fn snoop() -> SnoopConfig {
     SnoopConfig::with_cache("2MB".parse().unwrap())
 }
 
-fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Scene {
+fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Topology {
     let gateway = LinkEndConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None };
-    Scene::build_with_stations(config, &[gateway, LinkEndConfig::default()], 1).unwrap()
+    Topology::build_with_stations(config, &[gateway, LinkEndConfig::default()], 1).unwrap()
 }
 
-fn snoop_counters(scene: &Scene) -> SnoopCounters {
-    match scene.link.station_reports()[0].agents[..] {
+fn snoop_counters(topology: &Topology) -> SnoopCounters {
+    match topology.link.station_reports()[0].agents[..] {
         [AgentReport::Snoop(counters)] => counters,
         ref other => panic!("{other:?}"),
     }
@@ -47,11 +47,11 @@ fn snoop_repairs_a_download_of_standard_tcp_and_leaves_it_identical() {
     let mut config = symmetric(Rate::mbps(10), 100, 0.01);
     // Room for all, so that errors of the radio are all that is to be repaired.
     config.forward.queue = Some("2MB".parse().unwrap());
-    let scene = with_snoop(&config, snoop());
-    let got = reno_download(&scene, 1_000_000);
+    let topology = with_snoop(&config, snoop());
+    let got = reno_download(&topology, 1_000_000);
     assert!(got.identical, "{} bytes", got.bytes);
-    let (lost, counters) = (scene.link.counters().0.dropped.packet_error, snoop_counters(&scene));
-    println!("{:?}, {:?}, {counters:?}", got.duration, scene.link.counters().0);
+    let (lost, counters) = (topology.link.counters().0.dropped.packet_error, snoop_counters(&topology));
+    println!("{:?}, {:?}, {counters:?}", got.duration, topology.link.counters().0);
     assert!(lost > 0, "the link was not lossy");
     assert!(counters.retransmitted > 0 && counters.not_cached == 0, "{counters:?}");
     assert!(counters.most_held_bytes <= snoop().cache.get(), "{counters:?}");
@@ -63,11 +63,11 @@ fn a_station_without_room_for_any_connection_lets_a_download_pass_as_it_is() {
         return;
     }
     let config = symmetric(Rate::mbps(10), 100, 0.001);
-    let scene = with_snoop(&config, SnoopConfig { flows: 0, ..snoop() });
-    assert!(reno_download(&scene, 1_000_000).identical);
-    let counters = snoop_counters(&scene);
+    let topology = with_snoop(&config, SnoopConfig { flows: 0, ..snoop() });
+    assert!(reno_download(&topology, 1_000_000).identical);
+    let counters = snoop_counters(&topology);
     assert_eq!((counters.cached, counters.retransmitted, counters.suppressed), (0, 0, 0));
-    assert_eq!(scene.link.held_bytes(), [0, 0]);
+    assert_eq!(topology.link.held_bytes(), [0, 0]);
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn a_scene_without_stations_has_nothing_to_report() {
     if missing() {
         return;
     }
-    let scene = Scene::build(&symmetric(Rate::mbps(10), 20, 0.0), 1).unwrap();
-    assert!(reno_download(&scene, 100_000).identical);
-    let [gateway, client] = scene.link.station_reports();
+    let topology = Topology::build(&symmetric(Rate::mbps(10), 20, 0.0), 1).unwrap();
+    assert!(reno_download(&topology, 100_000).identical);
+    let [gateway, client] = topology.link.station_reports();
     assert!(gateway.agents.is_empty() && client.agents.is_empty());
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use bentpipe_link::Fate;
 
 use super::TraceError;
-use crate::observer::Passage;
+use crate::observer::OfferedPacket;
 
 /// Times in nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -47,19 +47,19 @@ impl Capture {
     }
 
     /// A packet that is delivered, at the time at which it entered the link. One that is dropped was on no wire.
-    pub(super) fn packet(&mut self, passage: &Passage<'_>) -> Result<(), TraceError> {
-        if matches!(passage.fate, Fate::Drop(_)) {
+    pub(super) fn packet(&mut self, offered: &OfferedPacket<'_>) -> Result<(), TraceError> {
+        if matches!(offered.fate, Fate::Drop(_)) {
             return Ok(());
         }
         self.packet.clear();
-        headers(passage, &mut self.packet);
-        let nanos = passage.now.as_nanos();
+        headers(offered, &mut self.packet);
+        let nanos = offered.now.as_nanos();
         let mut record = Vec::with_capacity(16);
         for word in [
             (nanos / 1_000_000_000) as u32,
             (nanos % 1_000_000_000) as u32,
             self.packet.len() as u32,
-            passage.segment.ip_length() as u32,
+            offered.segment.ip_length() as u32,
         ] {
             record.extend_from_slice(&word.to_le_bytes());
         }
@@ -82,9 +82,9 @@ fn port(endpoint: usize) -> u16 {
     if endpoint.is_multiple_of(2) { CLIENT_PORT } else { SERVER_PORT }
 }
 
-fn headers(passage: &Passage<'_>, packet: &mut Vec<u8>) {
-    let (from, to) = (passage.endpoint, passage.endpoint ^ 1);
-    let length = passage.segment.ip_length() as u16;
+fn headers(offered: &OfferedPacket<'_>, packet: &mut Vec<u8>) {
+    let (from, to) = (offered.endpoint, offered.endpoint ^ 1);
+    let length = offered.segment.ip_length() as u16;
     packet.extend_from_slice(&[0x45, 0]);
     packet.extend_from_slice(&length.to_be_bytes());
     packet.extend_from_slice(&[0, 0, 0x40, 0, 64, TCP, 0, 0]);
@@ -93,7 +93,7 @@ fn headers(passage: &Passage<'_>, packet: &mut Vec<u8>) {
     let sum = fold(sum_of(packet));
     packet[10..12].copy_from_slice(&(!sum).to_be_bytes());
 
-    passage.segment.encode_header(port(from), port(to), packet);
+    offered.segment.encode_header(port(from), port(to), packet);
     let tcp_length = u32::from(length) - IPV4_HEADER as u32;
     let pseudo = sum_of(&address(from)) + sum_of(&address(to)) + u32::from(TCP) + tcp_length;
     // The payload is zeros, which add nothing.
@@ -131,9 +131,9 @@ mod tests {
         let segment = Segment { seq, ack, len, window: 99, flags, timestamps, sack, ..Segment::default() };
         let fate = Fate::Deliver { at: Time::ZERO };
         let (now, link, forward, flow, endpoint) = (Time::ZERO, 0, true, 0, 259);
-        let passage = Passage { now, link, forward, flow, endpoint, segment: &segment, fate };
+        let offered = OfferedPacket { now, link, forward, flow, endpoint, segment: &segment, fate };
         let mut packet = Vec::new();
-        headers(&passage, &mut packet);
+        headers(&offered, &mut packet);
         packet
     }
 

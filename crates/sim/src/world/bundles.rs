@@ -7,34 +7,34 @@ impl World<'_> {
     /// After something happened at a flow in bundles: its nodes act, and what there is to send is sent. What happens at one
     /// node may matter to all: room in a store is made by an acknowledgement from behind it.
     #[inline(never)]
-    pub(super) fn attend_nodes(&mut self, number: usize) {
+    pub(super) fn service_bundles(&mut self, number: usize) {
         let flow = &mut self.flows[number];
         let lived = flow.ended.is_none();
-        flow.attend_nodes(self.now, &mut self.endpoints);
+        flow.service_bundles(self.now, &mut self.endpoints);
         if lived && flow.ended.is_some() {
-            self.living -= 1;
+            self.active_flows -= 1;
         }
         for endpoint in flow.endpoints() {
             self.transmit(endpoint);
         }
         let flow = &mut self.flows[number];
-        let Some(carrier) = &mut flow.carrier else { return };
+        let Some(bundle_nodes) = &mut flow.bundle_nodes else { return };
         for hop in 0..flow.legs {
-            let (due, alarm) = carrier.alarm(hop);
+            let (due, alarm) = bundle_nodes.alarm(hop);
             alarm.set(&mut self.events, due, Event::Session((flow.first + 2 * hop) as u32));
         }
     }
 
     /// The session whose sending end this is wants to be woken.
     pub(super) fn wake_session(&mut self, endpoint: usize) {
-        let number = self.places[endpoint].flow as usize;
+        let number = self.attachments[endpoint].flow as usize;
         let flow = &mut self.flows[number];
         let hop = (endpoint - flow.first) / 2;
-        let Some(carrier) = &mut flow.carrier else { return self.events.remove_first() };
-        let (due, alarm) = carrier.alarm(hop);
-        if alarm.goes_off(&mut self.events, self.now, due) {
-            carrier.on_alarm(hop, &mut self.endpoints[endpoint..endpoint + 2]);
-            self.attend_nodes(number);
+        let Some(bundle_nodes) = &mut flow.bundle_nodes else { return self.events.remove_first() };
+        let (due, alarm) = bundle_nodes.alarm(hop);
+        if alarm.fires(&mut self.events, self.now, due) {
+            bundle_nodes.on_alarm(hop, &mut self.endpoints[endpoint..endpoint + 2]);
+            self.service_bundles(number);
         }
     }
 }

@@ -15,9 +15,9 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// A direction that is shared out, and the senders in front of it.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct SharedDirection {
     hop: Hop,
-    sharer: RateAllocator,
+    allocator: RateAllocator,
     members: Vec<Member>,
     /// As they were at the last tick.
     reports: Vec<Report>,
@@ -37,16 +37,16 @@ struct Member {
 
 /// Where a sender has its rate from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seat {
+pub(super) struct Slot {
     share: u32,
     member: u32,
 }
 
-impl Share {
-    pub(super) fn of_scenario(scenario: &Scenario) -> Vec<Share> {
+impl SharedDirection {
+    pub(super) fn of_scenario(scenario: &Scenario) -> Vec<SharedDirection> {
         let share = |hop, config: RateAllocatorConfig| {
-            let (sharer, members, reports) = (RateAllocator::new(config), Vec::new(), Vec::new());
-            Share { hop, sharer, members, reports, joined: 0, ticking: false }
+            let (allocator, members, reports) = (RateAllocator::new(config), Vec::new(), Vec::new());
+            SharedDirection { hop, allocator, members, reports, joined: 0, ticking: false }
         };
         let of_link = |(link, spec): (usize, &LinkSpec)| {
             [true, false].into_iter().zip(spec.shared).filter_map(move |(forward, config)| {
@@ -56,19 +56,19 @@ impl Share {
         scenario.links.iter().enumerate().flat_map(of_link).collect()
     }
 
-    /// A seat for the sender of this leg, if it takes a rate and its first link is shared out.
-    pub(super) fn take_in(shares: &mut [Share], leg: &LegSpec, endpoint: u32) -> Option<Seat> {
+    /// A slot for the sender of this leg, if it takes a rate and its first link is shared out.
+    pub(super) fn join(shares: &mut [SharedDirection], leg: &LegSpec, endpoint: u32) -> Option<Slot> {
         let weight = leg.sender.congestion.weight()?.get();
         let first = leg.path.first()?;
         let number = shares.iter().position(|share| share.hop == *first)?;
         let members = &mut shares[number].members;
         members.push(Member { endpoint, weight, rated: false });
-        Some(Seat { share: number as u32, member: members.len() as u32 - 1 })
+        Some(Slot { share: number as u32, member: members.len() as u32 - 1 })
     }
 
     /// What there is for somebody of this weight that begins now.
-    fn for_newcomer(&mut self, weight: u32) -> f64 {
-        let newcomers = self.sharer.newcomers();
+    fn initial_rate(&mut self, weight: u32) -> f64 {
+        let newcomers = self.allocator.newcomers();
         self.joined += weight;
         newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined)
     }
@@ -82,7 +82,7 @@ impl Share {
         });
         self.reports.extend(reports);
         let members = &mut self.members;
-        self.sharer.tick(now, &self.reports, |id, rate| {
+        self.allocator.tick(now, &self.reports, |id, rate| {
             // Members are in the order of their endpoints.
             let Ok(place) = members.binary_search_by_key(&(id as u32), |member| member.endpoint) else {
                 return;
@@ -94,30 +94,30 @@ impl Share {
 }
 
 impl World<'_> {
-    /// A sender with this seat has sent data: if it has no rate, it begins.
+    /// A sender with this slot has sent data: if it has no rate, it begins.
     #[inline(never)]
-    pub(super) fn begin_sharing(&mut self, seat: Seat) {
-        let share = &mut self.shares[seat.share as usize];
-        let Member { endpoint, weight, rated } = share.members[seat.member as usize];
+    pub(super) fn start_sender(&mut self, slot: Slot) {
+        let share = &mut self.shares[slot.share as usize];
+        let Member { endpoint, weight, rated } = share.members[slot.member as usize];
         if rated {
             return;
         }
         if !share.ticking {
             // Nobody has sent anything since the last tick: it was a pause, and not an outage.
-            share.sharer.tick(self.now, &share.reports, |_, _| {});
+            share.allocator.tick(self.now, &share.reports, |_, _| {});
             (share.ticking, share.joined) = (true, 0);
-            self.events.schedule(self.now + TICK, Event::Share(seat.share));
+            self.events.schedule(self.now + TICK, Event::Rates(slot.share));
         }
-        let rate = share.for_newcomer(weight);
-        share.members[seat.member as usize].rated = true;
+        let rate = share.initial_rate(weight);
+        share.members[slot.member as usize].rated = true;
         self.endpoints[endpoint as usize].set_rate(in_bits(rate));
     }
 
     /// All senders of a direction get their rates anew. They go by them from their next acknowledgement or turn on.
-    pub(super) fn share_out(&mut self, number: u32) {
+    pub(super) fn update_rates(&mut self, number: u32) {
         let share = &mut self.shares[number as usize];
         share.tick(self.now, &mut self.endpoints);
-        share.ticking = share.sharer.standing().active > 0;
+        share.ticking = share.allocator.standing().active > 0;
         match share.ticking {
             true => self.events.reschedule_first(self.now + TICK),
             false => self.events.remove_first(),

@@ -11,8 +11,8 @@ use crate::packet::Packet;
 impl World<'_> {
     /// What stations have sent to their nodes' sides goes on.
     #[inline(never)]
-    pub(super) fn pass_on_emerged(&mut self) {
-        while let Some(packet) = self.emerged.pop_front() {
+    pub(super) fn forward_delivered(&mut self) {
+        while let Some(packet) = self.delivered.pop_front() {
             self.pass_on(packet);
         }
     }
@@ -61,13 +61,13 @@ impl World<'_> {
         }
         let Some(station) = self.pipes[pipe as usize].station_mut() else { return };
         while let Some(packet) = station.next_packet() {
-            let path = &self.places[packet.from as usize].path;
+            let path = &self.attachments[packet.from as usize].path;
             debug_assert_eq!(
                 path[packet.hop as usize],
                 Pipe::back(pipe),
                 "a packet of another link: {packet:?}"
             );
-            self.emerged.push_back(Packet { hop: packet.hop + 1, ..packet });
+            self.delivered.push_back(Packet { hop: packet.hop + 1, ..packet });
         }
         station.settle(self.now, &mut self.events, Event::Alarm(pipe));
     }

@@ -158,10 +158,7 @@ fn loss_table(by_delay: &[Vec<Vec<LossRuns>>]) -> Table {
     for (delay, variants) in DELAYS_MS.into_iter().zip(by_delay) {
         for (at, (recovery, _)) in RECOVERIES.into_iter().enumerate() {
             let cells = variants.iter().flat_map(|runs| {
-                [
-                    Cell::interval(Some(goodput(&runs[at])), 2),
-                    Cell::interval(Some(timeouts(&runs[at])), 1),
-                ]
+                [Cell::interval(Some(goodput(&runs[at])), 2), Cell::interval(Some(timeouts(&runs[at])), 1)]
             });
             let leading = [Cell::Number(f64::from(delay) * 1e-3, 0), Cell::text(recovery)];
             table.push(leading.into_iter().chain(cells).collect());

@@ -169,7 +169,8 @@ impl Comparison {
     }
 
     fn snoop_is_bounded(&self) -> Verdict {
-        let most = self.held.curve(Mitigation::Snoop as usize).iter().map(|value| value.mean).fold(0.0, f64::max);
+        let most =
+            self.held.curve(Mitigation::Snoop as usize).iter().map(|value| value.mean).fold(0.0, f64::max);
         let bound = (CACHE_BDPS + QUEUE_BDPS) * 10e6 / 8.0 * RTT.as_secs_f64();
         Verdict::new(
             "Snoop holds no more than its cache of three bandwidth-delay products and its queue of two",

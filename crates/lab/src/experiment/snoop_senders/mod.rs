@@ -8,8 +8,8 @@ mod virtual_time;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use super::lossy_link::{Measured, RTT, SenderCounts, Way};
-use super::{Experiment, Findings};
+use super::lossy_link::{Measured, Mitigation, RTT, SenderCounts};
+use super::{Experiment, Output, over_seeds};
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::results::{Part, Verdict};
 use crate::statistics::{Estimate, Summary};
@@ -24,19 +24,19 @@ pub(super) const SNOOP_SENDERS: Experiment = Experiment {
     on_kernel: Some((3, kernel::run)),
 };
 
-/// What the link carries.
+/// The link's rate.
 const RATE: Rate = Rate::mbps(10);
-/// The queue in front of the satellite in bandwidth-delay products, and how that is written.
+/// The queue in front of the satellite in bandwidth-delay products, and how figures write it.
 const QUEUES: [(f64, &str); 2] = [(0.125, "1/8"), (1.0, "1")];
 /// Packet error rates, each way.
 const PERS: [f64; 3] = [0.0, 0.001, 0.01];
 const NO_LOSS: f64 = PERS[0];
 const ONE_PERCENT: f64 = PERS[2];
-/// What is compared.
-const WAYS: [Way; 2] = [Way::EndToEnd, Way::Snoop];
-/// What a sender must keep of its goodput, as a part of that without Snoop.
+/// The mitigations that are compared.
+const COMPARED: [Mitigation; 2] = [Mitigation::EndToEnd, Mitigation::Snoop];
+/// The share of its goodput without Snoop that every sender must keep.
 const KEEPS: f64 = 0.9;
-/// How many times the goodput a sender must have that waits for losses to tell it of congestion.
+/// The factor by which the goodput of a loss-based sender must grow.
 const GAINS: f64 = 3.0;
 const MBIT: f64 = 1e6;
 const MB: f64 = 1e6;
@@ -48,13 +48,13 @@ type Pair = [Measured; 2];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sender {
     name: &'static str,
-    /// What its world calls it.
+    /// Its name in the kernel or in scenarios.
     key: &'static str,
     /// Whether Snoop is to multiply its goodput.
     must_gain: bool,
 }
 
-/// A sender in a situation.
+/// A sender with a queue and a packet error rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Case {
     sender: Sender,
@@ -64,7 +64,7 @@ struct Case {
 }
 
 impl Case {
-    /// What the queue takes.
+    /// The size of the queue.
     fn queue(&self) -> ByteCount {
         ByteCount::new((self.queue_bdps * RATE.bytes_in(RTT) as f64).round() as u64)
     }
@@ -74,7 +74,7 @@ impl Case {
     }
 }
 
-/// All that are compared: by sender, then queue, then packet error rate.
+/// All cases: by sender, then by queue, then by packet error rate.
 fn cases(senders: &[Sender]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &sender in senders {
@@ -85,56 +85,51 @@ fn cases(senders: &[Sender]) -> Vec<Case> {
     cases
 }
 
-/// What came of a case, over the seeds; without and with Snoop.
-struct Compared {
+/// The measures of a case over the seeds, without Snoop and with it.
+struct CaseSummary {
     case: Case,
     goodput: [Summary; 2],
-    /// The most that Snoop held at a time, bytes.
+    /// The most bytes that Snoop held at a time.
     held: Summary,
-    /// `None` where no sender's socket has told.
+    /// `None` if no sender's socket has reported.
     retransmissions: [Option<Summary>; 2],
     timeouts: [Option<Summary>; 2],
 }
 
-impl Compared {
+impl CaseSummary {
     fn of(case: &Case, pairs: &[Pair]) -> Self {
-        let goodput = |way: usize| {
-            let values: Vec<f64> = pairs.iter().map(|pair| pair[way].goodput_bps).collect();
-            Summary::of(&values).expect("an experiment has a seed")
+        let goodput = |with: usize| over_seeds(pairs.iter().map(|pair| pair[with].goodput_bps));
+        let counted = |with: usize, count: fn(SenderCounts) -> u64| {
+            let reported = pairs.iter().filter_map(|pair| pair[with].sender);
+            Summary::of(&reported.map(|counts| count(counts) as f64).collect::<Vec<_>>())
         };
-        let counted = |way: usize, count: fn(SenderCounts) -> u64| {
-            let told = pairs.iter().filter_map(|pair| pair[way].sender);
-            let values: Vec<f64> = told.map(|counts| count(counts) as f64).collect();
-            Summary::of(&values)
-        };
-        let held: Vec<f64> = pairs.iter().map(|[_, with]| with.held_bytes).collect();
         Self {
             case: *case,
             goodput: [0, 1].map(goodput),
-            held: Summary::of(&held).expect("an experiment has a seed"),
-            retransmissions: [0, 1].map(|way| counted(way, |counts| counts.retransmissions)),
-            timeouts: [0, 1].map(|way| counted(way, |counts| counts.timeouts)),
+            held: over_seeds(pairs.iter().map(|[_, with]| with.held_bytes)),
+            retransmissions: [0, 1].map(|with| counted(with, |counts| counts.retransmissions)),
+            timeouts: [0, 1].map(|with| counted(with, |counts| counts.timeouts)),
         }
     }
 
-    /// The goodput with Snoop as a multiple of that without.
+    /// The goodput with Snoop as a multiple of that without it.
     fn gain(&self) -> Estimate {
         let [without, with] = &self.goodput;
         with.ratio_to(without)
     }
 }
 
-/// All cases of a world.
-struct Comparison(Vec<Compared>);
+/// All cases in one world.
+struct Comparison(Vec<CaseSummary>);
 
 impl Comparison {
     /// From the runs of each case with each seed.
     fn of(cases: &[Case], runs: &[Vec<Pair>]) -> Self {
-        Self(cases.iter().zip(runs).map(|(case, pairs)| Compared::of(case, pairs)).collect())
+        Self(cases.iter().zip(runs).map(|(case, pairs)| CaseSummary::of(case, pairs)).collect())
     }
 
-    fn findings(&self) -> Findings {
-        Findings {
+    fn output(&self) -> Output {
+        Output {
             verdicts: vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()],
             tables: vec![Part::new("goodput", self.goodputs()), Part::new("sender", self.sender_counts())],
             figures: vec![Part::new("goodput", self.chart())],
@@ -147,13 +142,13 @@ impl Comparison {
     }
 
     fn multiplies(&self) -> Verdict {
-        let is_meant =
+        let selected =
             |case: &Case| case.sender.must_gain && case.per == ONE_PERCENT && case.is_in_longest_queue();
-        let senders: Vec<&str> = self.meant(is_meant).map(|compared| compared.case.sender.name).collect();
+        let senders: Vec<&str> = self.select(selected).map(|compared| compared.case.sender.name).collect();
         let senders = senders.join(" and ");
         let claim =
             format!("At PER 1% and a queue of one bandwidth-delay product {senders} gain 3 times or more");
-        self.at_least(claim, GAINS, is_meant)
+        self.at_least(claim, GAINS, selected)
     }
 
     fn harms_nobody(&self) -> Verdict {
@@ -161,17 +156,17 @@ impl Comparison {
         self.at_least(claim, KEEPS, |case| case.per == ONE_PERCENT)
     }
 
-    fn meant(&self, is_meant: impl Fn(&Case) -> bool) -> impl Iterator<Item = &Compared> {
-        self.0.iter().filter(move |compared| is_meant(&compared.case))
+    fn select(&self, selected: impl Fn(&Case) -> bool) -> impl Iterator<Item = &CaseSummary> {
+        self.0.iter().filter(move |compared| selected(&compared.case))
     }
 
-    /// Whether the goodput with Snoop may be so many times that without in all that is meant.
-    fn at_least(&self, claim: impl Into<String>, times: f64, is_meant: impl Fn(&Case) -> bool) -> Verdict {
+    /// Whether the goodput with Snoop may be so many times that without it, in all selected cases.
+    fn at_least(&self, claim: impl Into<String>, times: f64, selected: impl Fn(&Case) -> bool) -> Verdict {
         let gains: Vec<(&Case, Estimate)> =
-            self.meant(is_meant).map(|compared| (&compared.case, compared.gain())).collect();
-        let told: Vec<String> = gains.iter().map(|(case, gain)| tell(case, *gain)).collect();
+            self.select(selected).map(|compared| (&compared.case, compared.gain())).collect();
+        let observed: Vec<String> = gains.iter().map(|(case, gain)| describe(case, *gain)).collect();
         let agrees = gains.iter().all(|(_, gain)| gain.may_be_at_least(times));
-        Verdict::new(claim, agrees, format!("times the goodput without: {}", told.join("; ")))
+        Verdict::new(claim, agrees, format!("times the goodput without: {}", observed.join("; ")))
     }
 
     fn goodputs(&self) -> Table {
@@ -205,8 +200,8 @@ impl Comparison {
         })
     }
 
-    /// A row for each case: which it is, and what is said of it.
-    fn table(&self, title: &str, columns: Vec<Column>, cells: impl Fn(&Compared) -> Vec<Cell>) -> Table {
+    /// A row for each case, which begins with the case.
+    fn table(&self, title: &str, columns: Vec<Column>, cells: impl Fn(&CaseSummary) -> Vec<Cell>) -> Table {
         let case = [
             Column::new("sender", "sender"),
             Column::new("queue, BDPs", "queue_bdps"),
@@ -233,8 +228,8 @@ impl Comparison {
         );
         self.0.chunks(QUEUES.len() * PERS.len()).fold(chart, |chart, of_sender| {
             let name = of_sender[0].case.sender.name;
-            let bars = |way: usize| {
-                of_sender.iter().map(move |compared| Some(compared.goodput[way].estimate().in_unit(MBIT)))
+            let bars = |with: usize| {
+                of_sender.iter().map(move |compared| Some(compared.goodput[with].estimate().in_unit(MBIT)))
             };
             chart.with(BarGroup::new(name, bars(0))).with(BarGroup::new(format!("{name}, Snoop"), bars(1)))
         })
@@ -242,8 +237,7 @@ impl Comparison {
 }
 
 /// `CUBIC 0.98 ± 0.03 (1/8 BDP)`.
-fn tell(case: &Case, gain: Estimate) -> String {
+fn describe(case: &Case, gain: Estimate) -> String {
     let queue = QUEUES.iter().find(|(bdps, _)| *bdps == case.queue_bdps).map_or("?", |(_, name)| name);
-    let half_width = gain.half_width.map(|half| format!(" ± {half:.2}")).unwrap_or_default();
-    format!("{} {:.2}{half_width} ({queue} BDP)", case.sender.name, gain.value)
+    format!("{} {gain:.2} ({queue} BDP)", case.sender.name)
 }

@@ -1,4 +1,4 @@
-//! What the verdicts make of figures that are known, and the experiment in virtual time.
+//! The verdicts on known values, and the experiment in virtual time.
 
 use super::*;
 use crate::experiment::Progress;
@@ -13,17 +13,17 @@ fn measured(goodput_bps: f64) -> Measured {
     Measured { goodput_bps, held_bytes: 0.0, sender: None }
 }
 
-/// Which of the three claims agree if the gain in each case is what `gains` says of each seed.
+/// Which of the three claims agree with these gains in each case, by seed.
 fn agreeing(gains: impl Fn(&Case) -> Vec<f64>) -> Vec<bool> {
     let cases = cases(&SENDERS);
     let pairs =
         |case: &Case| gains(case).into_iter().map(|gain| [measured(1e6), measured(gain * 1e6)]).collect();
     let runs: Vec<Vec<Pair>> = cases.iter().map(pairs).collect();
-    let findings = Comparison::of(&cases, &runs).findings();
-    findings.verdicts.iter().map(|verdict| verdict.agrees).collect()
+    let output = Comparison::of(&cases, &runs).output();
+    output.verdicts.iter().map(|verdict| verdict.agrees).collect()
 }
 
-/// As the claims have it.
+/// A gain that fulfils the claims.
 fn good(case: &Case) -> f64 {
     if case.sender.must_gain && case.per == ONE_PERCENT { 3.1 } else { 0.91 }
 }

@@ -1,37 +1,29 @@
-//! The comparison in virtual time, with the senders that there are there.
+//! The comparison in virtual time, with the congestion controls that the simulator has.
 
-use super::super::lossy_link::{Measured, SCENARIO, virtual_time};
-use super::super::{Findings, Lab};
-use super::{Case, Comparison, Pair, Sender, WAYS, cases};
+use super::super::lossy_link::{Mitigation, SCENARIO, virtual_time};
+use super::super::{Lab, Output, Runs};
+use super::{COMPARED, Case, Comparison, Pair, Sender, cases};
 use crate::Error;
 
-/// Under the names that scenarios have for them.
+/// With the names of scenarios.
 const SENDERS: [Sender; 2] = [
     Sender { name: "NewReno", key: "newreno", must_gain: true },
     Sender { name: "CUBIC", key: "cubic", must_gain: true },
 ];
 
-pub(super) fn run(lab: &Lab<'_>) -> Result<Findings, Error> {
+pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = cases(&SENDERS);
-    let mut scenarios = Vec::new();
-    for case in &cases {
-        for way in WAYS {
-            let mut settings = virtual_time::settings(way, case.per);
-            settings.extend(of_case(case));
-            scenarios.push(lab.scenario(&SCENARIO, &settings)?);
-        }
-    }
-    let runs = lab.run(&scenarios);
-    let measured: Vec<Vec<Measured>> =
-        runs.iter().map(|runs| runs.0.iter().map(virtual_time::measured).collect()).collect();
-    let by_case: Vec<Vec<Pair>> = measured
-        .chunks(WAYS.len())
-        .map(|ways| ways[0].iter().zip(&ways[1]).map(|(without, with)| [*without, *with]).collect())
-        .collect();
-    Ok(Comparison::of(&cases, &by_case).findings())
+    let by_case = lab.sweep(&SCENARIO, &cases, &COMPARED, settings)?;
+    let pairs = |runs: &Vec<Runs>| -> Vec<Pair> {
+        let [without, with] = [0, 1].map(|with: usize| runs[with].results().map(virtual_time::measured));
+        without.zip(with).map(|(without, with)| [without, with]).collect()
+    };
+    Ok(Comparison::of(&cases, &by_case.iter().map(pairs).collect::<Vec<_>>()).output())
 }
 
-fn of_case(case: &Case) -> [String; 2] {
-    let queue = format!("link.satellite.queue=\"{}B\"", case.queue().get());
-    [format!("tcp.host.congestion={}", case.sender.key), queue]
+fn settings(case: Case, mitigation: Mitigation) -> Vec<String> {
+    let mut settings = virtual_time::settings(mitigation, case.per);
+    settings.push(format!("tcp.host.congestion={}", case.sender.key));
+    settings.push(format!("link.satellite.queue=\"{}B\"", case.queue().get()));
+    settings
 }

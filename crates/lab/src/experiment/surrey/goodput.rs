@@ -29,8 +29,7 @@ const RTT: f64 = 0.6;
 fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
     let runs = lab.sweep(&SCENARIO, &SCHEMES, &PERS, settings)?;
     let measure = Measure { key: "goodput_bps", unit: ("kbit/s", KBIT), decimals: 0 };
-    let goodput =
-        Curves::of_runs(SCHEMES, measure, &runs, |runs| runs.first_flow(|flow| flow.goodput_bps));
+    let goodput = Curves::of_runs(SCHEMES, measure, &runs, |runs| runs.first_flow(|flow| flow.goodput_bps));
     let table = goodput.table(
         "Goodput of a file of 4 MB by packet error rate",
         [Column::new("PER", "per")],
@@ -128,19 +127,13 @@ impl Claims {
         Verdict::new(
             "At the lowest rate Snoop is limited by the sender's window (within 10% of window/RTT), below split SACK",
             (snoop / limit - 1.0).abs() <= 0.1 && snoop < split,
-            format!(
-                "{:.0} kbit/s of {:.0}; split SACK {:.0}",
-                snoop / KBIT,
-                limit / KBIT,
-                split / KBIT
-            ),
+            format!("{:.0} kbit/s of {:.0}; split SACK {:.0}", snoop / KBIT, limit / KBIT, split / KBIT),
         )
     }
 
     fn snoop_is_ahead_of_split_sack(&self) -> Verdict {
         let high = PERS.len() - 3..PERS.len();
-        let ratios: Vec<Estimate> =
-            high.clone().map(|at| self.ratio(SNOOP, SPLIT_SACK, at)).collect();
+        let ratios: Vec<Estimate> = high.clone().map(|at| self.ratio(SNOOP, SPLIT_SACK, at)).collect();
         Verdict::new(
             "From PER 1e-2 on Snoop is ahead of split SACK",
             ratios.iter().all(|ratio| ratio.value > 1.0 && ratio.may_be_at_least(1.05)),
@@ -158,7 +151,11 @@ impl Claims {
         Verdict::new(
             "Delayed duplicate ACKs are best at every rate but the highest",
             leads.iter().all(|&lead| lead >= 0.99),
-            format!("{} times the best of the others at PER {}", listed(&leads, 2, ", "), scientific_list(&PERS)),
+            format!(
+                "{} times the best of the others at PER {}",
+                listed(&leads, 2, ", "),
+                scientific_list(&PERS)
+            ),
         )
     }
 

@@ -92,9 +92,10 @@ fn plot(per: f64, runs: [&WindowRuns; 2]) -> Plot {
         Axis::new("time", "s"),
         Axis::new("window", "packets"),
     );
-    COMPARED.iter().zip(runs).fold(plot, |plot, ((scheme, ..), runs)| {
-        plot.with(runs.0[0].1.series(SCHEMES[*scheme].name))
-    })
+    COMPARED
+        .iter()
+        .zip(runs)
+        .fold(plot, |plot, ((scheme, ..), runs)| plot.with(runs.0[0].1.series(SCHEMES[*scheme].name)))
 }
 
 fn both_windows(split: &[WindowRuns], snoop: &[WindowRuns], at: usize) -> String {

@@ -8,7 +8,7 @@ use bentpipe_link::agent::{AgentConfig, AgentReport};
 use bentpipe_sim::file::Source;
 use bentpipe_sim::scenario::{Hop, Scenario};
 use bentpipe_sim::sweep::{Job, Plan};
-use bentpipe_sim::{LinkResult, Observer, Passage, Trace, Unobserved, run};
+use bentpipe_sim::{LinkResult, Observer, OfferedPacket, Trace, Unobserved, run};
 use bentpipe_tcp::congestion::Algorithm;
 use bentpipe_tcp::{Config, Recovery};
 use bentpipe_units::{ByteCount, Time};
@@ -80,8 +80,8 @@ impl Observer for Log {
         true
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
-        self.0.push(format!("{passage:?}"));
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
+        self.0.push(format!("{offered:?}"));
     }
 }
 
@@ -161,10 +161,10 @@ impl Observer for Tally {
         true
     }
 
-    fn packet(&mut self, passage: &Passage<'_>) {
-        let tally = &mut self.0[passage.link][usize::from(!passage.forward)];
+    fn packet(&mut self, offered: &OfferedPacket<'_>) {
+        let tally = &mut self.0[offered.link][usize::from(!offered.forward)];
         tally.0 += 1;
-        tally.1 += u64::from(matches!(passage.fate, Fate::Deliver { .. }));
+        tally.1 += u64::from(matches!(offered.fate, Fate::Deliver { .. }));
     }
 }
 
