@@ -235,7 +235,7 @@ impl BundleNodes {
         {
             self.pairs[at].handle(message);
         }
-        self.pairs[at]\.reverse.write(endpoint);
+        self.pairs[at].reverse.write(endpoint);
     }
 
     /// What comes next is a bundle for which the far node has no room: it stays in the connection, which stops the sender.

@@ -85,7 +85,12 @@ impl Flow {
 
     /// Applications and splitters do what has become possible after something happened at `endpoint`. Returns the endpoint
     /// at the other side of the splitter, which may now have something to send.
-    pub(crate) fn service(&mut self, now: Time, endpoint: usize, endpoints: &mut [Endpoint]) -> Option<usize> {
+    pub(crate) fn service(
+        &mut self,
+        now: Time,
+        endpoint: usize,
+        endpoints: &mut [Endpoint],
+    ) -> Option<usize> {
         let local = endpoint - self.first;
         let mine = &mut endpoints[self.first..self.first + 2 * self.legs];
         if let Some(end) = mine[local].end().filter(|end| *end != End::Finished) {

@@ -215,7 +215,8 @@ fn bundle_result(bundle_nodes: &BundleNodes) -> BundleResult {
 fn leg_result(flow: &Flow, leg: usize, ends: &[Endpoint]) -> LegResult {
     let present: [Statistics; 2] = [ends[0].statistics(), ends[1].statistics()];
     let bundle_nodes = flow.bundle_nodes.as_ref();
-    let [sender, receiver] = bundle_nodes.map_or(present, |bundle_nodes| bundle_nodes.statistics(leg, present));
+    let [sender, receiver] =
+        bundle_nodes.map_or(present, |bundle_nodes| bundle_nodes.statistics(leg, present));
     LegResult {
         established_s: sender.established_at.map(Time::as_secs_f64),
         bytes_sent: sender.bytes_sent,

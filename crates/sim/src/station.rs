@@ -28,7 +28,7 @@ impl StationNode {
         let nothing = link.stations.iter().all(LinkEndConfig::is_nothing);
         let post = |config: &LinkEndConfig| StationNode {
             station: LinkEnd::new(config),
-            is_nothing: config.is_nothing(),
+            passes_through: config.is_nothing(),
             arriving: VecDeque::new(),
             alarm: Alarm::default(),
             held: Occupancy::since(Time::ZERO),

@@ -20,7 +20,7 @@ use crate::observer::{Observer, OfferedPacket};
 use crate::packet::Packet;
 use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
-use sharing::{Slot, SharedDirection};
+use sharing::{SharedDirection, Slot};
 
 /// How many events pass between two looks at whether the observer wants to go on.
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
@@ -247,7 +247,8 @@ impl<'a> World<'a> {
     fn report(&mut self, pipe: u32, segment: &Segment, from: u32, fate: Fate) {
         let (link, forward) = (pipe as usize / 2, pipe.is_multiple_of(2));
         let flow = self.attachments[from as usize].flow as usize;
-        let offered = OfferedPacket { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
+        let offered =
+            OfferedPacket { now: self.now, link, forward, flow, endpoint: from as usize, segment, fate };
         self.observer.packet(&offered);
     }
 
