@@ -2,7 +2,7 @@
 //! were gone.
 //!
 //! ```text
-//! Sight ──once a second──► Recorder ──► History: seconds ──when a minute is over──► minutes
+//! StatsHandle ──once a second──► Recorder ──► History: seconds ──when a minute is over──► minutes
 //!                                             └► outages
 //!                          Recorder ◄── GET /history?since=UNIX_S&step=1|60
 //!                          Recorder ──save()──► the next process ──restore()──► Recorder
@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bentpipe_proxy::config::MAX_LEGS;
-use bentpipe_proxy::sight::{Gain, LegReport};
+use bentpipe_proxy::telemetry::{Gain, LegReport};
 
 pub use columns::{Columns, HistoryAnswer, LegColumns, SavedHistory};
 pub use outages::Outage;

@@ -1,7 +1,7 @@
 //! The daemon's outside: what can be seen of it and what it can be told, over HTTP.
 //!
 //! ```text
-//! Unix socket (everything) ─┐              ┌──► Sight ──► Status, metrics, history
+//! Unix socket (everything) ─┐              ┌──► StatsHandle ──► Status, metrics, history
 //! TCP (looking only) ───────┴──► router ───┤
 //!                                          └──► Order ──► the daemon's main thread ──► Answer
 //! ```

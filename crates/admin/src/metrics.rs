@@ -9,7 +9,7 @@ use std::fs;
 
 use bentpipe_kernel::limits::descriptor_limit;
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::sight::LegReport;
+use bentpipe_proxy::telemetry::LegReport;
 
 use crate::Status;
 
@@ -179,9 +179,13 @@ const TOTALS: [OfTotals; 42] = [
     ("accept_pauses_total", COUNTER, "pauses", "Times that descriptors had run out.", |s| s.accept_pauses),
     ("up_bytes_total", COUNTER, "bytes", "Payload written towards servers.", |s| s.bytes_up),
     ("down_bytes_total", COUNTER, "bytes", "Payload written towards clients.", |s| s.bytes_down),
-    ("vessels_lent", GAUGE, "buffers and pipes", "Buffers and pipes that hold data in flight.", |s| {
-        s.vessels_lent
-    }),
+    (
+        "relay_buffers_in_use",
+        GAUGE,
+        "buffers and pipes",
+        "Buffers and pipes that hold data in flight.",
+        |s| s.relay_buffers_in_use,
+    ),
     ("buffered_bytes", GAUGE, "bytes", "Memory of all flows in buffers, the kernel's included.", |s| {
         s.buffered
     }),

@@ -1,7 +1,7 @@
 //! The status: one document that everything else is a view of.
 
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::sight::{Drain, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport};
 use serde::{Deserialize, Serialize};
 
 /// What a daemon is doing: the answer to `GET /status`, and what `bentpipe status --json` prints.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::sight::{Drain, FlowReport, Gain, LegReport, Sight};
+use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, StatsHandle};
 
 use crate::Status;
 
-/// What can be seen of a daemon; see [`Sight`], whose methods these are. All may block, for less than a second.
+/// What can be seen of a daemon; see [`StatsHandle`], whose methods these are. All may block, for less than a second.
 pub trait View: Send + Sync + 'static {
     /// What it has done so far.
     fn stats(&self) -> Stats;
@@ -37,7 +37,7 @@ pub struct Identity {
     pub program: String,
 }
 
-impl View for Sight {
+impl View for StatsHandle {
     fn stats(&self) -> Stats {
         self.stats()
     }

@@ -5,11 +5,11 @@ use std::fs;
 use bentpipe_kernel::limits;
 use rustix::param::page_size;
 
+use crate::admission::AdmissionLimits;
 use crate::config::{Config, Count, Limits};
 use crate::flow::Patience;
-use crate::gate::Ceilings;
-use crate::pool;
-use crate::worker::Allowance;
+use crate::relay::pool;
+use crate::worker::FlowLimits;
 
 /// A connection's descriptors: one for each side.
 const DESCRIPTORS_EACH: usize = 2;
@@ -56,11 +56,11 @@ pub fn tcp_pressure() -> Option<u64> {
     Some(pages.saturating_mul(page_size() as u64))
 }
 
-/// The gate's numbers for this configuration.
-pub(crate) fn ceilings(config: &Config) -> Ceilings {
+/// The admission's numbers for this configuration.
+pub(crate) fn admission_limits(config: &Config) -> AdmissionLimits {
     let Limits { connections, connections_per_client, buffered, at_limit, .. } = config.limits;
     let (available, workers) = (descriptor_limit(), config.proxy.workers.get());
-    Ceilings {
+    AdmissionLimits {
         connections: connections.map_or_else(|| default_connections(available, workers), Count::get),
         per_client: connections_per_client.map(Count::get),
         connecting: config.limits.connecting(),
@@ -71,9 +71,9 @@ pub(crate) fn ceilings(config: &Config) -> Ceilings {
 }
 
 /// What a flow may take under this configuration.
-pub(crate) fn allowance(config: &Config) -> Allowance {
+pub(crate) fn flow_limits(config: &Config) -> FlowLimits {
     let (limits, outage) = (&config.limits, config.longest_outage());
-    Allowance {
+    FlowLimits {
         patience: Patience { idle: limits.idle(outage), half_closed: limits.half_closed(outage) },
         held: limits.share().map_or(usize::MAX, |share| usize::try_from(share.get()).unwrap_or(usize::MAX)),
     }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(pressure_of("287901\t383869\t575802\n"), Some(383_869));
         assert_eq!(pressure_of(""), None);
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"").unwrap();
-        assert!(ceilings(&config).buffered <= tcp_pressure().unwrap().min(memory() / 4));
+        assert!(admission_limits(&config).buffered <= tcp_pressure().unwrap().min(memory() / 4));
     }
 
     #[test]
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn without_a_limit_there_is_room_for_latecomers_below_the_descriptors() {
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"").unwrap();
-        let ceilings = ceilings(&config);
-        let Ceilings { connections, descriptors, .. } = ceilings;
-        assert!(connections < descriptors && connections > descriptors / 10 * 9, "{ceilings:?}");
+        let admission_limits = admission_limits(&config);
+        let AdmissionLimits { connections, descriptors, .. } = admission_limits;
+        assert!(connections < descriptors && connections > descriptors / 10 * 9, "{admission_limits:?}");
     }
     proptest! {
         #[test]

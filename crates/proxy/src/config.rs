@@ -8,8 +8,8 @@ use bentpipe_kernel::Weight;
 use bentpipe_units::Span;
 use serde::Deserialize;
 
-use crate::path::path_count;
-use crate::ports::RANGES;
+use crate::connect::ports::RANGES;
+use crate::types::leg_pair::leg_pair_count;
 
 mod admin;
 mod bundle;
@@ -186,7 +186,7 @@ impl Config {
 
     /// The number of paths, of all weights.
     pub(crate) fn path_count(&self) -> usize {
-        path_count(self.legs.len()) * (1 + self.weights().len())
+        leg_pair_count(self.legs.len()) * (1 + self.weights().len())
     }
 
     /// What no single line could be blamed for.
@@ -215,7 +215,7 @@ impl Config {
             .or_else(|| bundle::contradiction(self))
             .or_else(|| admin::contradiction(self))
             .or_else(|| snoop::contradiction(self))
-            .or_else(|| crate::router::contradiction(self))
+            .or_else(|| crate::services::xcp_router::contradiction(self))
     }
 
     /// Listeners that a reload replaces keep their ports for a while.

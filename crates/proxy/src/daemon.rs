@@ -15,24 +15,24 @@ use bentpipe_legs::{Legs, RateController};
 use bentpipe_link::explicit::LinkEstimate;
 use socket2::{Domain, Socket, Type};
 
+use crate::admission::AdmissionControl;
 use crate::budget;
 use crate::config::{Config, Interface};
+use crate::connect::listener;
+use crate::connect::ports::PortRanges;
+use crate::deferred_accept::{DeferredAccept, Devices, PendingTable, Settings};
 use crate::error::Error;
-use crate::gate::Gate;
-use crate::greeter::{Book, Devices, Greeter, Settings};
-use crate::handover::{FateDeed, Inventory};
 use crate::host;
-use crate::intercept::{Detour, Family, Interception, Names, Plan};
-use crate::listener;
-use crate::path::{self, Path};
-use crate::ports::PortRanges;
-use crate::pulse::{Mailbox, Pulse};
-use crate::router::{Attached, Routers};
-use crate::sight::{LegFacts, Sight, Sources, Tally};
-use crate::snooper::{self, Snooper};
+use crate::intercept::{Family, Interception, Names, Plan, TunDivert};
+use crate::services::snoop::{self, Snoop};
+use crate::services::watchdog::{Liveness, Supervised, Watchdog};
+use crate::services::xcp_router::{Attached, XcpRouters};
 use crate::stats::{Counters, Stats};
-use crate::watch::{InForce, Watch, Watched};
-use crate::worker::{Listener, Order, Shared, Worker};
+use crate::telemetry::{LegFacts, LegStatsTable, Sources, StatsHandle};
+use crate::types::leg_pair::{self, LegPair};
+use crate::types::mailbox::{Heartbeat, Mailbox};
+use crate::upgrade::{Inventory, SynOutcomeSnapshot};
+use crate::worker::{Command, Listener, Shared, Worker};
 
 mod inherit;
 
@@ -44,24 +44,24 @@ const CLAIM_PORT: u16 = 1;
 #[derive(Debug)]
 pub struct Daemon {
     /// Dropped first: it would install the rules again that are about to be removed.
-    watch: Option<Watch>,
+    watch: Option<Watchdog>,
     /// Dropped before the workers stop, so that no connection is taken that nobody serves.
     interception: Option<Arc<Mutex<Interception>>>,
     /// Stops before the workers as well: what it gives back must find its listener.
-    greeter: Option<Greeter>,
-    snooper: Option<Snooper>,
+    deferred_accept: Option<DeferredAccept>,
+    snoop: Option<Snoop>,
     sharing: Option<RateController>,
-    routers: Option<Routers>,
+    routers: Option<XcpRouters>,
     shared: Arc<Shared>,
-    sight: Sight,
+    sight: StatsHandle,
     workers: Vec<Handle>,
     config: Config,
     names: Names,
-    /// What the greeter and the snooper read, to hand it on while it is there: where they fail, the devices vanish with them.
+    /// What the deferred_accept and the snoop read, to hand it on while it is there: where they fail, the devices vanish with them.
     greeter_devices: Weak<Devices>,
-    snooper_devices: Weak<snooper::Devices>,
+    snooper_devices: Weak<snoop::Devices>,
     ports: PortRanges,
-    paths: Vec<Path>,
+    pairs: Vec<LegPair>,
     families: Vec<Family>,
     legs: Arc<Legs>,
     /// Kept for a reload that asks for them when the rights to load them are gone.
@@ -79,7 +79,7 @@ pub struct Prepared {
     config: Config,
     names: Names,
     devices: Option<Devices>,
-    snoop_devices: Option<snooper::Devices>,
+    snoop_devices: Option<snoop::Devices>,
     routers: Attached,
     legs: Arc<Legs>,
     families: Vec<Family>,
@@ -90,13 +90,13 @@ pub struct Prepared {
 }
 
 /// Legs, the paths between them, and for each worker the listeners of these.
-type Listeners = (Arc<Legs>, Vec<Path>, Vec<Vec<Listener>>);
+type Listeners = (Arc<Legs>, Vec<LegPair>, Vec<Vec<Listener>>);
 
 /// A worker as its daemon sees it.
 #[derive(Debug)]
 struct Handle {
     thread: Option<JoinHandle<()>>,
-    mailbox: Arc<Mailbox<Order>>,
+    mailbox: Arc<Mailbox<Command>>,
     counters: Arc<Counters>,
 }
 
@@ -128,17 +128,17 @@ impl Daemon {
         listener::check_privileges()?;
         let only_one = if predecessor.is_none() { Some(claim(&names)?.into()) } else { None };
         let (greeter_comes, snooper_comes) =
-            predecessor.map_or((false, false), |had| (had.greeter, had.snooper));
+            predecessor.map_or((false, false), |had| (had.deferred_accept, had.snoop));
         for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
         let devices =
             (config.wants_faithful() && !greeter_comes).then(|| Devices::open(&names)).transpose()?;
         let snoop_devices =
-            (config.wants_snoop() && !snooper_comes).then(|| snooper::Devices::open(&names)).transpose()?;
+            (config.wants_snoop() && !snooper_comes).then(|| snoop::Devices::open(&names)).transpose()?;
         let routers = Attached::attach(config);
         let config = routers.adapt(config);
-        let legs = Arc::new(path::prepare_legs(&config));
+        let legs = Arc::new(leg_pair::prepare_legs(&config));
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let (hybla, explicit) = (Hybla::acquire().ok(), Explicit::acquire().ok());
@@ -162,10 +162,10 @@ impl Daemon {
     /// The number of workers and the kind of relay stay as they are until the daemon is started anew.
     pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
         host::check(config)?;
-        if config.wants_faithful() && self.greeter.is_none() {
+        if config.wants_faithful() && self.deferred_accept.is_none() {
             return Err(Error::Restart { what: "a faithful handshake" });
         }
-        if config.wants_snoop() && self.snooper.is_none() {
+        if config.wants_snoop() && self.snoop.is_none() {
             return Err(Error::Restart { what: "the first rule with action = \"snoop\"" });
         }
         if let Some(port) = config.bundle_port().filter(|&port| self.ports.has(port)) {
@@ -178,33 +178,33 @@ impl Daemon {
         }
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
-        let paths = listeners.as_ref().map_or(&self.paths, |(_, paths, _)| paths);
-        let interfaces = path::interfaces(config);
+        let pairs = listeners.as_ref().map_or(&self.pairs, |(_, pairs, _)| pairs);
+        let interfaces = leg_pair::interfaces(config);
         if let Some(interception) = &self.interception {
             let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
-            interception.replace_rules(&plan(config, &interfaces, paths))?;
+            interception.replace_rules(&plan(config, &interfaces, pairs))?;
         }
-        if let Some((legs, paths, listeners)) = listeners {
-            (self.legs, self.paths) = (legs, paths);
+        if let Some((legs, pairs, listeners)) = listeners {
+            (self.legs, self.pairs) = (legs, pairs);
             self.share_out()?;
-            self.ports.take(&self.paths);
+            self.ports.take(&self.pairs);
             for (worker, listeners) in self.workers.iter().zip(listeners) {
-                worker.mailbox.send(Order::Listen(listeners));
+                worker.mailbox.send(Command::Listen(listeners));
             }
         }
         for worker in &self.workers {
-            worker.mailbox.send(Order::Allow(budget::allowance(config)));
+            worker.mailbox.send(Command::SetFlowLimits(budget::flow_limits(config)));
         }
-        if let Some(greeter) = &self.greeter {
-            greeter.replace_settings(settings(config, &self.legs));
+        if let Some(deferred_accept) = &self.deferred_accept {
+            deferred_accept.replace_settings(settings(config, &self.legs));
         }
-        if let (Some(snooper), Some(wanted)) = (&self.snooper, config.snoop_config()) {
-            snooper.replace_settings(wanted);
+        if let (Some(snoop), Some(wanted)) = (&self.snoop, config.snoop_config()) {
+            snoop.replace_settings(wanted);
         }
         if let Some(routers) = &self.routers {
             routers.replace_settings(config);
         }
-        self.shared.gate.set_ceilings(budget::ceilings(config));
+        self.shared.admission.set_limits(budget::admission_limits(config));
         if let Some(watch) = &self.watch {
             watch.note_new_rules();
         }
@@ -227,12 +227,12 @@ impl Daemon {
     }
 
     /// By which it is looked at. When the daemon has stopped there is nothing to be seen but what was.
-    pub fn sight(&self) -> Sight {
+    pub fn stats_handle(&self) -> StatsHandle {
         self.sight.clone()
     }
 
     /// What is known of each leg with explicit rates, and its name.
-    pub fn standings(&self) -> Vec<(String, LinkEstimate)> {
+    pub fn link_estimates(&self) -> Vec<(String, LinkEstimate)> {
         self.sharing.as_ref().map(RateController::standings).unwrap_or_default()
     }
 
@@ -246,8 +246,11 @@ impl Daemon {
         let worker = |worker: &Handle| (worker.mailbox.clone(), worker.counters.clone());
         self.sight.look_at(Sources {
             workers: self.workers.iter().map(worker).collect(),
-            greeter: self.greeter.as_ref().map(|greeter| greeter.counters().clone()),
-            snooper: self.snooper.as_ref().map(|snooper| Box::new(snooper.view()) as Box<_>),
+            deferred_accept: self
+                .deferred_accept
+                .as_ref()
+                .map(|deferred_accept| deferred_accept.counters().clone()),
+            snoop: self.snoop.as_ref().map(|snoop| Box::new(snoop.view()) as Box<_>),
             routers: self.routers.as_ref().map(|routers| Box::new(routers.view()) as Box<_>),
             standings: self.sharing.as_ref().map(RateController::view),
             legs: LegFacts::of(&self.config, self.legs.terrestrial().name()),
@@ -275,12 +278,12 @@ impl Daemon {
 
     /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for each worker.
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
-        let paths = free_paths(config, &self.ports)?;
-        check_ports(&paths, &self.families)?;
-        let legs = Arc::new(path::prepare_legs(config));
-        let listeners = self.workers.iter().map(|_| open_listeners(&paths, &self.families, &legs));
+        let pairs = free_leg_pairs(config, &self.ports)?;
+        check_ports(&pairs, &self.families)?;
+        let legs = Arc::new(leg_pair::prepare_legs(config));
+        let listeners = self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs));
         let listeners = listeners.collect::<Result<_, _>>()?;
-        Ok((legs, paths, listeners))
+        Ok((legs, pairs, listeners))
     }
 }
 
@@ -288,23 +291,23 @@ impl Prepared {
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
         let (devices, mut daemon) = self.assemble(PortRanges::default())?;
-        let paths = free_paths(&daemon.config, &daemon.ports)?;
-        daemon.ports.take(&paths);
-        check_ports(&paths, &daemon.families)?;
-        daemon.paths = paths;
+        let pairs = free_leg_pairs(&daemon.config, &daemon.ports)?;
+        daemon.ports.take(&pairs);
+        check_ports(&pairs, &daemon.families)?;
+        daemon.pairs = pairs;
         for index in 0..daemon.config.proxy.workers.get() {
-            let listeners = open_listeners(&daemon.paths, &daemon.families, &daemon.legs)?;
+            let listeners = open_listeners(&daemon.pairs, &daemon.families, &daemon.legs)?;
             daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
-            daemon.workers[index].mailbox.send(Order::Listen(listeners));
+            daemon.workers[index].mailbox.send(Command::Listen(listeners));
         }
         daemon.start_helpers(devices)?;
         daemon.show();
-        let interfaces = path::interfaces(&daemon.config);
-        let plan = plan(&daemon.config, &interfaces, &daemon.paths);
+        let interfaces = leg_pair::interfaces(&daemon.config);
+        let plan = plan(&daemon.config, &interfaces, &daemon.pairs);
         let (names, families) = (daemon.names.clone(), daemon.families.clone());
-        let interception = Interception::install(names, &plan, families, daemon.detours())?;
+        let interception = Interception::install(names, &plan, families, daemon.tun_diverts())?;
         daemon.interception = Some(Arc::new(Mutex::new(interception)));
-        daemon.start_watch()?;
+        daemon.start_watchdog()?;
         tracing::info!(workers = daemon.workers.len(), relay = ?daemon.config.proxy.relay, "splitting connections");
         Ok(daemon)
     }
@@ -323,25 +326,26 @@ impl Prepared {
             explicit,
             only_one,
         } = self;
-        let gate = Gate::new(budget::ceilings(&config)).map_err(Error::system("make a gate"))?;
-        let book = Book::new().map_err(Error::system("make the book of held connections"))?;
+        let admission = AdmissionControl::new(budget::admission_limits(&config))
+            .map_err(Error::system("make a admission"))?;
+        let pending = PendingTable::new().map_err(Error::system("make the pending of held connections"))?;
         let only_one = only_one.ok_or(Error::Restart { what: "what was prepared to take over" })?;
         let shared = Arc::new(Shared {
-            gate: Arc::new(gate),
-            book: Arc::new(book),
+            admission: Arc::new(admission),
+            pending: Arc::new(pending),
             stop: AtomicBool::new(false),
-            tally: Tally::default(),
-            in_force: Arc::new(InForce::new()),
+            leg_stats: LegStatsTable::default(),
+            liveness: Arc::new(Liveness::new()),
             draining: Mutex::default(),
         });
         let daemon = Daemon {
             watch: None,
             interception: None,
-            greeter: None,
-            snooper: None,
+            deferred_accept: None,
+            snoop: None,
             sharing: None,
             routers: None,
-            sight: Sight::new(shared.clone()),
+            sight: StatsHandle::new(shared.clone()),
             shared,
             workers: Vec::new(),
             config,
@@ -349,7 +353,7 @@ impl Prepared {
             greeter_devices: Weak::new(),
             snooper_devices: Weak::new(),
             ports,
-            paths: Vec::new(),
+            pairs: Vec::new(),
             families,
             _xcp: legs.satellites().filter_map(Leg::xcp).cloned().collect(),
             legs,
@@ -358,7 +362,13 @@ impl Prepared {
             only_one,
         };
         Ok((
-            Helpers { greeter: devices, fates: Vec::new(), held: 0, snooper: snoop_devices, routers },
+            Helpers {
+                deferred_accept: devices,
+                syn_outcomes: Vec::new(),
+                held: 0,
+                snoop: snoop_devices,
+                routers,
+            },
             daemon,
         ))
     }
@@ -366,62 +376,64 @@ impl Prepared {
 
 /// What threads beside the workers are to work with.
 struct Helpers {
-    greeter: Option<Devices>,
-    /// What became of SYNs that the greeter of the process before has had.
-    fates: Vec<FateDeed>,
-    /// How many handshakes the book has of it.
+    deferred_accept: Option<Devices>,
+    /// What became of SYNs that the deferred_accept of the process before has had.
+    syn_outcomes: Vec<SynOutcomeSnapshot>,
+    /// How many handshakes the pending has of it.
     held: usize,
-    snooper: Option<snooper::Devices>,
+    snoop: Option<snoop::Devices>,
     routers: Attached,
 }
 
 impl Daemon {
     /// Starts the threads beside the workers, but for the watch.
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
-        let Helpers { greeter, fates, held, snooper, routers } = helpers;
+        let Helpers { deferred_accept, syn_outcomes, held, snoop, routers } = helpers;
         if self.explicit.is_some() && self.sharing.is_none() {
             self.sharing = Some(RateController::start(&self.legs)?);
         }
-        if let Some(devices) = greeter {
-            let (gate, book) = (self.shared.gate.clone(), self.shared.book.clone());
+        if let Some(devices) = deferred_accept {
+            let (admission, pending) = (self.shared.admission.clone(), self.shared.pending.clone());
             let devices = Arc::new(devices);
             self.greeter_devices = Arc::downgrade(&devices);
             let settings = settings(&self.config, &self.legs);
-            self.greeter = Some(Greeter::spawn(devices, settings, gate, book, fates, held)?);
+            self.deferred_accept =
+                Some(DeferredAccept::spawn(devices, settings, admission, pending, syn_outcomes, held)?);
         }
-        if let (Some(devices), Some(wanted)) = (snooper, self.config.snoop_config()) {
+        if let (Some(devices), Some(wanted)) = (snoop, self.config.snoop_config()) {
             let devices = Arc::new(devices);
             self.snooper_devices = Arc::downgrade(&devices);
-            self.snooper = Some(Snooper::spawn(devices, wanted)?);
+            self.snoop = Some(Snoop::spawn(devices, wanted)?);
         }
-        self.routers = Some(Routers::start(routers, &self.config)?);
+        self.routers = Some(XcpRouters::start(routers, &self.config)?);
         Ok(())
     }
 
     /// The ways through the devices that are there.
-    fn detours(&self) -> Vec<Detour> {
+    fn tun_diverts(&self) -> Vec<TunDivert> {
         let names = &self.names;
-        let held = self.greeter.iter().map(|_| names.held.clone());
-        let snooped = self.snooper.iter().flat_map(|_| [names.to_link.clone(), names.from_link.clone()]);
+        let held = self.deferred_accept.iter().map(|_| names.held.clone());
+        let snooped = self.snoop.iter().flat_map(|_| [names.to_link.clone(), names.from_link.clone()]);
         held.chain(snooped).collect()
     }
 
-    fn start_watch(&mut self) -> Result<(), Error> {
+    fn start_watchdog(&mut self) -> Result<(), Error> {
         let Some(interception) = self.interception.clone() else { return Ok(()) };
-        let workers = self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Pulse>);
-        let greeter = self.greeter.iter().map(Greeter::pulse);
-        let helpers = self.snooper.iter().map(Snooper::pulse).chain(self.sharing.iter().map(rates_pulse));
-        let routers = self.routers.iter().filter_map(Routers::pulse);
-        let pulses = workers.chain(greeter).chain(helpers).chain(routers).collect();
+        let workers =
+            self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Heartbeat>);
+        let deferred_accept = self.deferred_accept.iter().map(DeferredAccept::heartbeat);
+        let helpers = self.snoop.iter().map(Snoop::heartbeat).chain(self.sharing.iter().map(rates_heartbeat));
+        let routers = self.routers.iter().filter_map(XcpRouters::heartbeat);
+        let heartbeats = workers.chain(deferred_accept).chain(helpers).chain(routers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
-        let watched = Watched {
+        let watched = Supervised {
             shared: self.shared.clone(),
             interception,
-            pulses,
+            heartbeats,
             buffered: Box::new(move || counters.iter().map(|counters| counters.buffered.get()).sum()),
-            in_force: self.shared.in_force.clone(),
+            liveness: self.shared.liveness.clone(),
         };
-        self.watch = Some(Watch::start(watched, &self.names.table)?);
+        self.watch = Some(Watchdog::start(watched, &self.names.table)?);
         Ok(())
     }
 }
@@ -430,8 +442,8 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         drop(self.watch.take());
         drop(self.interception.take());
-        drop(self.greeter.take());
-        drop(self.snooper.take());
+        drop(self.deferred_accept.take());
+        drop(self.snoop.take());
         drop(self.sharing.take());
         drop(self.routers.take());
         self.shared.stop.store(true, Ordering::Release);
@@ -454,7 +466,7 @@ impl Handle {
     fn respawn(&mut self, index: usize, config: &Config, shared: &Arc<Shared>) -> Result<(), Error> {
         let action = || format!("start worker {index}");
         let (mailbox, counters) = (self.mailbox.clone(), self.counters.clone());
-        mailbox.send(Order::Allow(budget::allowance(config)));
+        mailbox.send(Command::SetFlowLimits(budget::flow_limits(config)));
         let (shared, relay) = (shared.clone(), config.proxy.relay);
         let worker = Worker::new(relay, shared, mailbox, counters).map_err(Error::system(action()))?;
         let thread = std::thread::Builder::new()
@@ -502,10 +514,10 @@ fn fnv16(text: &str) -> u16 {
     (hash >> 16) as u16 ^ hash as u16
 }
 
-fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) -> Plan<'a> {
+fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair]) -> Plan<'a> {
     Plan {
         interfaces,
-        paths,
+        pairs,
         rules: &config.rules,
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,
@@ -514,35 +526,35 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], paths: &'a [Path]) 
     }
 }
 
-fn rates_pulse(sharing: &RateController) -> Box<dyn Pulse> {
+fn rates_heartbeat(sharing: &RateController) -> Box<dyn Heartbeat> {
     Box::new(sharing.bell())
 }
 
 fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
-    let interfaces = path::interfaces(config);
+    let interfaces = leg_pair::interfaces(config);
     Settings { legs: legs.clone(), interfaces, at_limit: config.limits.at_limit }
 }
 
 /// The paths of `config`, on ports that no listener has which serves or is still about to retire.
-fn free_paths(config: &Config, ports: &PortRanges) -> Result<Vec<Path>, Error> {
+fn free_leg_pairs(config: &Config, ports: &PortRanges) -> Result<Vec<LegPair>, Error> {
     let first = ports.free(config.proxy.port, config.path_count(), config.bundle_port())?;
-    Ok(path::paths(config.legs.len(), &config.weights(), first))
+    Ok(leg_pair::leg_pairs(config.legs.len(), &config.weights(), first))
 }
 
-fn check_ports(paths: &[Path], families: &[Family]) -> Result<(), Error> {
-    for path in paths {
+fn check_ports(pairs: &[LegPair], families: &[Family]) -> Result<(), Error> {
+    for pair in pairs {
         for &family in families {
-            listener::check_free(listener::address(family, path.port))?;
+            listener::check_free(listener::address(family, pair.port))?;
         }
     }
     Ok(())
 }
 
-fn open_listeners(paths: &[Path], families: &[Family], legs: &Arc<Legs>) -> Result<Vec<Listener>, Error> {
-    let each = paths.iter().flat_map(|path| families.iter().map(move |&family| (*path, family)));
-    each.map(|(path, family)| {
-        let address = listener::address(family, path.port);
-        Ok(Listener::new(listener::open(address, legs.get(path.client), path.weight)?, path, legs.clone()))
+fn open_listeners(pairs: &[LegPair], families: &[Family], legs: &Arc<Legs>) -> Result<Vec<Listener>, Error> {
+    let each = pairs.iter().flat_map(|pair| families.iter().map(move |&family| (*pair, family)));
+    each.map(|(pair, family)| {
+        let address = listener::address(family, pair.port);
+        Ok(Listener::new(listener::open(address, legs.get(pair.client), pair.weight)?, pair, legs.clone()))
     })
     .collect()
 }

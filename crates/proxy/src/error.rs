@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bentpipe_kernel::tun::TunError;
 use bentpipe_legs::RateControllerError;
 
-use crate::handover::HandoverError;
+use crate::upgrade::UpgradeError;
 
 /// Why the daemon could not start. Whatever it had set up by then is undone.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The listeners of earlier configurations are still there for handshakes that are under way.
+    /// The listeners of earlier configurations are still there for handshakes that are under route.
     #[error("the legs or weights have been changed several times within a minute; try again in {seconds} s")]
     TooManyReloads {
         /// When the next one is possible.
@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// Another process's connections could not be taken over.
     #[error(transparent)]
-    Handover(#[from] HandoverError),
+    Handover(#[from] UpgradeError),
     /// Explicit rates have nobody who decides them.
     #[error(transparent)]
     RateController(#[from] RateControllerError),

@@ -9,7 +9,7 @@
 //! is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's user timeout decides
 //! how long the last bytes are tried through an outage. Closed earlier, they would be an orphan's, and soon given up.
 
-mod sight;
+mod telemetry;
 
 use std::fmt;
 use std::io;
@@ -23,13 +23,13 @@ use bentpipe_kernel::tcp_info::{State, tcp_info};
 use bentpipe_legs::{LegId, Legs};
 use rustix::event::epoll::EventFlags;
 
-use crate::connect::Ends;
-use crate::gate::{Gate, Ticket};
-use crate::handover::{Deed, IdleDeed, Packer, Unpacker};
-use crate::path::Path;
-use crate::pool::Pool;
-use crate::relay::{Channel, Endpoint, Failure, Progress};
-use crate::sight::{Account, FlowPhase};
+use crate::admission::{AdmissionControl, Permit};
+use crate::connect::upstream::Endpoints;
+use crate::relay::pool::BufferPool;
+use crate::relay::{Channel, Failure, Progress, RelaySocket};
+use crate::telemetry::{FlowPhase, FlowStats};
+use crate::types::leg_pair::LegPair;
+use crate::upgrade::{FlowSnapshot, IdleSnapshot, SnapshotReader, SnapshotWriter};
 
 /// One of the two ends of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,21 +41,21 @@ pub(crate) enum Side {
 /// An intercepted connection and its other half.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    ends: Ends,
-    way: Way,
+    ends: Endpoints,
+    route: Route,
     /// On the worker's clock.
     since: Instant,
-    client: Endpoint,
-    server: Endpoint,
+    client: RelaySocket,
+    server: RelaySocket,
     /// From the client to the server.
     up: Channel,
     /// From the server to the client.
     down: Channel,
     phase: Phase,
-    ticket: Ticket,
+    permit: Permit,
     watched_over: Inspected,
     /// Its part in what is known of the legs.
-    account: Option<Account>,
+    account: Option<FlowStats>,
     /// On the worker's list of flows that have more to do.
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
@@ -64,8 +64,8 @@ pub(crate) struct Flow {
 
 /// From which leg to which it goes.
 #[derive(Debug, Clone)]
-pub(crate) struct Way {
-    pub(crate) path: Path,
+pub(crate) struct Route {
+    pub(crate) pair: LegPair,
     pub(crate) legs: Arc<Legs>,
 }
 
@@ -111,13 +111,13 @@ struct Inspected {
 }
 
 impl Inspected {
-    fn deed(&self) -> IdleDeed {
+    fn snapshot(&self) -> IdleSnapshot {
         let Self { bytes, unacknowledged, segments, idle_for, .. } = *self;
-        IdleDeed { seconds: idle_for, bytes, unacknowledged, segments }
+        IdleSnapshot { seconds: idle_for, bytes, unacknowledged, segments }
     }
 
-    fn inherited(deed: IdleDeed) -> Self {
-        let IdleDeed { seconds, bytes, unacknowledged, segments } = deed;
+    fn inherited(snapshot: IdleSnapshot) -> Self {
+        let IdleSnapshot { seconds, bytes, unacknowledged, segments } = snapshot;
         Self { bytes, unacknowledged, segments, idle_for: seconds, ..Self::default() }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) enum Verdict {
 
 /// Why a flow is reset at both ends.
 #[derive(Debug)]
-pub(crate) struct Broken {
+pub(crate) struct FlowError {
     side: Side,
     doing: &'static str,
     error: io::Error,
@@ -146,23 +146,23 @@ pub(crate) struct Broken {
 impl Flow {
     /// A flow whose server has been asked, with the first `sent` bytes of the client's in the SYN.
     pub(crate) fn new(
-        ends: Ends,
-        way: Way,
-        client: Endpoint,
-        server: Endpoint,
+        ends: Endpoints,
+        route: Route,
+        client: RelaySocket,
+        server: RelaySocket,
         sent: u64,
-        ticket: Ticket,
+        permit: Permit,
     ) -> Self {
         Self {
             ends,
-            way,
+            route,
             since: Instant::now(),
             client,
             server,
             up: Channel::after(sent),
             down: Channel::default(),
             phase: Phase::Connecting,
-            ticket,
+            permit,
             watched_over: Inspected::default(),
             account: None,
             queued: false,
@@ -171,57 +171,56 @@ impl Flow {
     }
 
     /// What of it goes to the next process.
-    pub(crate) fn deed<'a>(&'a self, packer: &mut Packer<'a>) -> Deed {
-        let Self { ends, way, since, client, server, up, down, .. } = self;
-        Deed {
+    pub(crate) fn snapshot<'a>(&'a self, writer: &mut SnapshotWriter<'a>) -> FlowSnapshot {
+        let Self { ends, route, since, client, server, up, down, .. } = self;
+        FlowSnapshot {
             client: ends.client,
             server: ends.server,
             dscp: ends.dscp,
-            legs: way.names(),
-            weight: way.path.weight.get(),
+            legs: route.names(),
+            weight: route.pair.weight.get(),
             phase: self.phase.into(),
-            sockets: [client, server].map(|end| packer.descriptor(end.socket.as_fd())),
-            urgent: [client, server].map(Endpoint::has_urgent_data),
-            up: up.deed(packer),
-            down: down.deed(packer),
+            sockets: [client, server].map(|end| writer.descriptor(end.socket.as_fd())),
+            urgent: [client, server].map(RelaySocket::has_urgent_data),
+            up: up.snapshot(writer),
+            down: down.snapshot(writer),
             age_ms: since.elapsed().as_millis() as u64,
-            idle: self.watched_over.deed(),
+            idle: self.watched_over.snapshot(),
         }
     }
 
-    /// The flow of a deed. It has nothing to do with its sockets yet.
+    /// The flow of a snapshot. It has nothing to do with its sockets yet.
     pub(crate) fn inherited(
-        deed: Deed,
+        snapshot: FlowSnapshot,
         legs: &Arc<Legs>,
-        gate: &Arc<Gate>,
-        unpacker: &mut Unpacker,
+        admission: &Arc<AdmissionControl>,
+        reader: &mut SnapshotReader,
     ) -> Result<Self, String> {
-        let Deed { client, server, dscp, sockets, urgent, up, down, age_ms, idle, .. } = deed;
-        let phase = deed.phase.into();
-        let way = Way::named(&deed.legs, deed.weight, legs);
-        let ticket = gate.readmit(client.ip(), phase == Phase::Connecting);
-        let [client_socket, server_socket] =
-            [unpacker.descriptor(sockets[0])?, unpacker.descriptor(sockets[1])?];
+        let FlowSnapshot { client, server, dscp, sockets, urgent, up, down, age_ms, idle, .. } = snapshot;
+        let phase = snapshot.phase.into();
+        let route = Route::named(&snapshot.legs, snapshot.weight, legs);
+        let permit = admission.readmit(client.ip(), phase == Phase::Connecting);
+        let [client_socket, server_socket] = [reader.descriptor(sockets[0])?, reader.descriptor(sockets[1])?];
         let since = Instant::now().checked_sub(Duration::from_millis(age_ms)).unwrap_or_else(Instant::now);
         Ok(Self {
-            up: Channel::inherited(up, unpacker)?,
-            down: Channel::inherited(down, unpacker)?,
+            up: Channel::inherited(up, reader)?,
+            down: Channel::inherited(down, reader)?,
             since,
             phase,
             watched_over: Inspected::inherited(idle),
             ..Self::new(
-                Ends { client, server, dscp },
-                way,
-                Endpoint::inherited(client_socket, urgent[0]),
-                Endpoint::inherited(server_socket, urgent[1]),
+                Endpoints { client, server, dscp },
+                route,
+                RelaySocket::inherited(client_socket, urgent[0]),
+                RelaySocket::inherited(server_socket, urgent[1]),
                 0,
-                ticket,
+                permit,
             )
         })
     }
 
     /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle is how long that is.
-    pub(crate) fn stop_the_clock(&mut self, now: Seconds) {
+    pub(crate) fn stop_clock(&mut self, now: Seconds) {
         let seen = &mut self.watched_over;
         (seen.idle_since, seen.idle_for) = match seen.idle_since {
             Seconds(0) => (Seconds::default(), None),
@@ -229,21 +228,21 @@ impl Flow {
         };
     }
 
-    /// The other end of [`Flow::stop_the_clock`].
-    pub(crate) fn start_the_clock(&mut self, now: Seconds) {
+    /// The other end of [`Flow::stop_clock`].
+    pub(crate) fn resume_clock(&mut self, now: Seconds) {
         if let Some(length) = self.watched_over.idle_for.take() {
             self.watched_over.idle_since = Seconds(now.0.saturating_sub(length).max(1));
         }
     }
 
-    /// Vessels of the pool's that it holds.
-    pub(crate) fn vessels(&self) -> usize {
-        self.up.vessels() + self.down.vessels()
+    /// Buffers of the pool's that it holds.
+    pub(crate) fn buffers(&self) -> usize {
+        self.up.buffers() + self.down.buffers()
     }
 
     /// From which leg to which it goes.
-    pub(crate) fn way(&self) -> &Way {
-        &self.way
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 
     /// Has left its worker: it is on none of its lists.
@@ -254,11 +253,11 @@ impl Flow {
     /// A flow whose server answered before its client was.
     pub(crate) fn connected(mut self) -> Self {
         self.phase = Phase::Relaying;
-        self.ticket.connected();
+        self.permit.connected();
         self
     }
 
-    pub(crate) fn endpoint(&self, side: Side) -> &Endpoint {
+    pub(crate) fn endpoint(&self, side: Side) -> &RelaySocket {
         match side {
             Side::Client => &self.client,
             Side::Server => &self.server,
@@ -266,7 +265,7 @@ impl Flow {
     }
 
     /// Takes note of an event. An error breaks the flow at once: what waits to be read behind a reset is not relayed.
-    pub(crate) fn note(&mut self, side: Side, flags: EventFlags) -> Result<(), Broken> {
+    pub(crate) fn note(&mut self, side: Side, flags: EventFlags) -> Result<(), FlowError> {
         let endpoint = match side {
             Side::Client => &mut self.client,
             Side::Server => &mut self.server,
@@ -276,11 +275,11 @@ impl Flow {
     }
 
     /// Does what can be done now, within bounds.
-    pub(crate) fn turn(&mut self, pool: &mut Pool) -> Result<Verdict, Broken> {
+    pub(crate) fn turn(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
         // A connect that has failed is an error that `note` has found.
         if self.phase == Phase::Connecting && self.server.writable {
             self.phase = Phase::Relaying;
-            self.ticket.connected();
+            self.permit.connected();
         }
         match self.phase {
             Phase::Connecting => Ok(Verdict::Waiting),
@@ -291,7 +290,7 @@ impl Flow {
 
     /// Whether it was the server that could not be reached, rather than a relay that was cut. A reset in answer to the SYN
     /// is "refused" (connect(2)); one that is "reset" ended a connection that had been there, if only for a moment.
-    pub(crate) fn failed_to_connect(&self, broken: &Broken) -> bool {
+    pub(crate) fn failed_to_connect(&self, broken: &FlowError) -> bool {
         let had_connected = broken.error.kind() == io::ErrorKind::ConnectionReset;
         self.phase == Phase::Connecting && broken.side == Side::Server && !had_connected
     }
@@ -359,13 +358,13 @@ impl Flow {
     }
 
     /// Returns what the flow still holds of the pool's.
-    pub(crate) fn release(&mut self, pool: &mut Pool) {
+    pub(crate) fn release(&mut self, pool: &mut BufferPool) {
         self.up.release(pool);
         self.down.release(pool);
     }
 
-    fn relay(&mut self, pool: &mut Pool) -> Result<Verdict, Broken> {
-        let broken = |from, to| move |failure| Broken::relaying(from, to, failure);
+    fn relay(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
+        let broken = |from, to| move |failure| FlowError::relaying(from, to, failure);
         let up = self.up.pump(&mut self.client, &mut self.server, pool);
         let up = up.map_err(broken(Side::Client, Side::Server))?;
         let down = self.down.pump(&mut self.server, &mut self.client, pool);
@@ -377,10 +376,10 @@ impl Flow {
         Ok(if up == Progress::More || down == Progress::More { Verdict::More } else { Verdict::Waiting })
     }
 
-    fn drain(&mut self) -> Result<Verdict, Broken> {
+    fn drain(&mut self) -> Result<Verdict, FlowError> {
         for side in [Side::Client, Side::Server] {
             let socket = &self.endpoint(side).socket;
-            let info = tcp_info(socket).map_err(|error| Broken { side, doing: "closing", error })?;
+            let info = tcp_info(socket).map_err(|error| FlowError { side, doing: "closing", error })?;
             if info.state != State::Close {
                 return Ok(Verdict::Draining);
             }
@@ -388,32 +387,32 @@ impl Flow {
         Ok(Verdict::Finished)
     }
 
-    fn check_error(&self, side: Side) -> Result<(), Broken> {
+    fn check_error(&self, side: Side) -> Result<(), FlowError> {
         let doing = if self.phase == Phase::Connecting { "connecting" } else { "relaying" };
         match take_error(&self.endpoint(side).socket) {
             Ok(None) => Ok(()),
-            Ok(Some(error)) | Err(error) => Err(Broken { side, doing, error }),
+            Ok(Some(error)) | Err(error) => Err(FlowError { side, doing, error }),
         }
     }
 }
 
 /// Segments that have arrived at both sockets, in a number that wraps.
-fn segments_received(client: &Endpoint, server: &Endpoint) -> u32 {
-    let of = |end: &Endpoint| tcp_info(&end.socket).map_or(0, |info| info.segments_in);
+fn segments_received(client: &RelaySocket, server: &RelaySocket) -> u32 {
+    let of = |end: &RelaySocket| tcp_info(&end.socket).map_or(0, |info| info.segments_in);
     of(client).wrapping_add(of(server))
 }
 
-impl Way {
+impl Route {
     /// The names of the satellite legs that the client and the server are on.
     pub(crate) fn names(&self) -> [Option<String>; 2] {
-        let Path { client, server, .. } = self.path;
+        let LegPair { client, server, .. } = self.pair;
         [client, server].map(|leg| match leg {
             LegId::Satellite(_) => Some(self.legs.get(leg).name().to_owned()),
             LegId::Terrestrial => None,
         })
     }
 
-    /// The way between legs of these names. One that is not there any more is the terrestrial one: its sockets have what they
+    /// The route between legs of these names. One that is not there any more is the terrestrial one: its sockets have what they
     /// need, and nobody shares it out.
     pub(crate) fn named(names: &[Option<String>; 2], weight: u16, legs: &Arc<Legs>) -> Self {
         let find = |name: &Option<String>| {
@@ -422,7 +421,7 @@ impl Way {
         };
         let weight = Weight::try_from(i64::from(weight)).unwrap_or_default();
         let [client, server] = [find(&names[0]), find(&names[1])];
-        Self { path: Path { client, server, weight, port: 0 }, legs: legs.clone() }
+        Self { pair: LegPair { client, server, weight, port: 0 }, legs: legs.clone() }
     }
 }
 
@@ -448,7 +447,7 @@ impl Seconds {
     }
 }
 
-impl Broken {
+impl FlowError {
     /// For a flow that is ended because nothing moves on it.
     pub(crate) fn idle() -> Self {
         let error = io::Error::new(
@@ -466,7 +465,7 @@ impl Broken {
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for FlowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = match self.side {
             Side::Client => "client",

@@ -44,7 +44,7 @@ const TRAPS: [Trap; 4] = [
 
 /// What harms packets that come back by a device of ours, which does not lead to their source. The effective filter is the
 /// stricter one of `all` and the device's own.
-const DETOUR_TRAP: Trap = Trap {
+const TUN_DIVERT_TRAP: Trap = Trap {
     key: "net.ipv4.conf.all.rp_filter",
     harmful: "1",
     effect: "the reverse path filter drops SYNs of the faithful handshake and packets of snooped flows when they come back from the daemon",
@@ -55,8 +55,8 @@ const DETOUR_TRAP: Trap = Trap {
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
     check_interfaces(config)?;
     // Each connection would fail, and only after its server has been asked or has answered.
-    if (config.wants_faithful() || config.wants_snoop()) && is_set(&DETOUR_TRAP) {
-        return Err(Error::Setting { message: DETOUR_TRAP.warning() });
+    if (config.wants_faithful() || config.wants_snoop()) && is_set(&TUN_DIVERT_TRAP) {
+        return Err(Error::Setting { message: TUN_DIVERT_TRAP.warning() });
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_warning_ends_with_the_line_that_mends_it() {
-        for trap in TRAPS.iter().chain([&DETOUR_TRAP]) {
+        for trap in TRAPS.iter().chain([&TUN_DIVERT_TRAP]) {
             let line = format!("sysctl -w {}={}", trap.key, trap.mend);
             assert!(trap.warning().ends_with(&line));
         }

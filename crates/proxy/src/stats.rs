@@ -45,8 +45,9 @@ pub struct Stats {
     /// Bytes written towards clients.
     pub bytes_down: u64,
     /// Buffers and pipes that hold data in flight now.
-    pub vessels_lent: u64,
-    /// Memory that all flows take in the daemon's and the kernel's buffers, bytes, as they were looked at within the last
+    #[serde(rename = "vessels_lent")]
+    pub relay_buffers_in_use: u64,
+    /// RecentSyns that all flows take in the daemon's and the kernel's buffers, bytes, as they were looked at within the last
     /// second or so.
     pub buffered: u64,
     /// Flows that are not split but snooped.
@@ -111,7 +112,7 @@ pub struct SnoopStats {
     pub restarts: u64,
 }
 
-/// The counters of one worker, or of the greeter, on cache lines of their own.
+/// The counters of one worker, or of the deferred_accept, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -131,7 +132,7 @@ pub(crate) struct Counters {
     pub(crate) accept_pauses: Counter,
     pub(crate) bytes_up: Counter,
     pub(crate) bytes_down: Counter,
-    pub(crate) vessels_lent: Counter,
+    pub(crate) relay_buffers_in_use: Counter,
     pub(crate) buffered: Counter,
 }
 
@@ -173,7 +174,7 @@ impl Stats {
             sum.accept_pauses += worker.accept_pauses.get();
             sum.bytes_up += worker.bytes_up.get();
             sum.bytes_down += worker.bytes_down.get();
-            sum.vessels_lent += worker.vessels_lent.get();
+            sum.relay_buffers_in_use += worker.relay_buffers_in_use.get();
             sum.buffered += worker.buffered.get();
             sum.held_total += worker.held_total.get();
             sum.held_refused += worker.held_refused.get();
@@ -196,7 +197,7 @@ impl Stats {
             flows_open: 0,
             connecting: 0,
             held_open: 0,
-            vessels_lent: 0,
+            relay_buffers_in_use: 0,
             buffered: 0,
             snoop,
             ..self
@@ -224,7 +225,7 @@ impl Stats {
             accept_pauses: self.accept_pauses + other.accept_pauses,
             bytes_up: self.bytes_up + other.bytes_up,
             bytes_down: self.bytes_down + other.bytes_down,
-            vessels_lent: self.vessels_lent + other.vessels_lent,
+            relay_buffers_in_use: self.relay_buffers_in_use + other.relay_buffers_in_use,
             buffered: self.buffered + other.buffered,
             snoop: self.snoop.plus(&other.snoop),
             router: self.router.plus(&other.router),
@@ -310,12 +311,12 @@ mod tests {
 
     #[test]
     fn a_held_connection_is_open_until_a_worker_claims_it_or_it_ends() {
-        let [greeter, worker] = [Counters::default(), Counters::default()];
-        greeter.held_total.add(7);
-        greeter.held_refused.add(1);
-        greeter.held_forgotten.add(2);
+        let [deferred_accept, worker] = [Counters::default(), Counters::default()];
+        deferred_accept.held_total.add(7);
+        deferred_accept.held_refused.add(1);
+        deferred_accept.held_forgotten.add(2);
         worker.held_claimed.add(3);
-        let stats = Stats::sum([&worker, &greeter]);
+        let stats = Stats::sum([&worker, &deferred_accept]);
         assert_eq!((stats.held_total, stats.held_open, stats.flows_open), (7, 1, 0));
     }
 }

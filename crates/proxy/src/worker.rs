@@ -1,10 +1,10 @@
 //! A worker: one thread, one edge-triggered epoll, its own listeners, and flows that stay with it all their life.
 
 mod accept;
-mod house;
+mod connect;
+mod flow_query;
 mod inherit;
-mod opening;
-mod survey;
+mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,22 +17,22 @@ use std::time::Instant;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use self::house::SWEEP;
-use self::survey::Surveys;
+use self::flow_query::Surveys;
+use self::timers::SWEEP;
+use crate::admission::AdmissionControl;
 use crate::config::RelayKind;
-use crate::fast_open::Listening;
-use crate::flow::{Broken, Flow, Patience, Side, Verdict};
-use crate::gate::Gate;
-use crate::greeter::Book;
-use crate::pool::Pool;
-use crate::pulse::Mailbox;
-use crate::sight::{Request, Tally};
-use crate::slab::{Key, Slab, Token};
+use crate::connect::early_data::AwaitingData;
+use crate::deferred_accept::PendingTable;
+use crate::flow::{Flow, FlowError, Patience, Side, Verdict};
+use crate::relay::pool::BufferPool;
+use crate::services::watchdog::Liveness;
 use crate::stats::Counters;
-use crate::watch::InForce;
+use crate::telemetry::{LegStatsTable, Request};
+use crate::types::mailbox::Mailbox;
+use crate::types::slab::{Key, Slab, Token};
 
 pub(crate) use self::accept::{Listener, RETIREMENT};
-pub(crate) use self::inherit::Household;
+pub(crate) use self::inherit::WorkerState;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
@@ -40,39 +40,39 @@ const EVENTS: usize = 256;
 /// What a worker shares with the daemon and the other workers.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) admission: Arc<AdmissionControl>,
     /// Connections whose servers were asked before their clients were answered.
-    pub(crate) book: Arc<Book>,
+    pub(crate) pending: Arc<PendingTable>,
     pub(crate) stop: AtomicBool,
     /// What is known of the legs.
-    pub(crate) tally: Tally,
+    pub(crate) leg_stats: LegStatsTable,
     /// Whether new connections are split.
-    pub(crate) in_force: Arc<InForce>,
+    pub(crate) liveness: Arc<Liveness>,
     /// New connections pass, until this instant or for as long as it takes.
     pub(crate) draining: Mutex<Option<Option<Instant>>>,
 }
 
 /// What a flow may take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Allowance {
+pub(crate) struct FlowLimits {
     pub(crate) patience: Patience,
-    /// Bytes between its sockets each way.
+    /// Bytes between its sockets each route.
     pub(crate) held: usize,
 }
 
 /// What the daemon tells a worker.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// Serve these listeners; those that are there get no more connections.
     Listen(Vec<Listener>),
     /// Allow each flow this much.
-    Allow(Allowance),
+    SetFlowLimits(FlowLimits),
     /// Serve these as well.
-    Adopt(Household),
+    Import(WorkerState),
     /// Stop reading and writing, give everything away, and end.
-    Part(SyncSender<Household>),
+    Export(SyncSender<WorkerState>),
     /// Tell of the flows.
-    Survey(Request),
+    QueryFlows(Request),
 }
 
 pub(crate) struct Worker {
@@ -83,13 +83,13 @@ pub(crate) struct Worker {
     /// When the first of them is closed. There may be so many that they are not to be looked through in each round.
     next_retirement: Option<Instant>,
     shared: Arc<Shared>,
-    mailbox: Arc<Mailbox<Order>>,
+    mailbox: Arc<Mailbox<Command>>,
     counters: Arc<Counters>,
     patience: Patience,
     flows: Slab<Flow>,
     /// Connections towards legs with Fast Open whose clients have not said anything yet.
-    listening: Listening,
-    pool: Pool,
+    listening: AwaitingData,
+    pool: BufferPool,
     /// Flows that have more to do without waiting for epoll.
     ready: VecDeque<Key>,
     /// Flows that were draining when they were last swept; those that have ended since are still among them.
@@ -98,7 +98,7 @@ pub(crate) struct Worker {
     /// When the next part of the round is due, and the place that it begins at.
     next_inspection: Instant,
     next_place: usize,
-    /// Memory that flows were last seen to take.
+    /// RecentSyns that flows were last seen to take.
     buffered: u64,
     /// The beginning of the worker's clock.
     epoch: Instant,
@@ -114,14 +114,14 @@ pub(crate) struct Worker {
     /// Until then what is accepted may have the congestion control of the process before.
     rejoin_until: Option<Instant>,
     /// Who gets everything, if it is to part with it.
-    parts_for: Option<SyncSender<Household>>,
+    export_to: Option<SyncSender<WorkerState>>,
 }
 
 impl Worker {
     pub(crate) fn new(
         relay: RelayKind,
         shared: Arc<Shared>,
-        mailbox: Arc<Mailbox<Order>>,
+        mailbox: Arc<Mailbox<Command>>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -138,8 +138,8 @@ impl Worker {
             counters,
             patience: Patience::default(),
             flows: Slab::new(),
-            listening: Listening::new(),
-            pool: Pool::new(relay),
+            listening: AwaitingData::new(),
+            pool: BufferPool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),
             next_sweep: now,
@@ -152,7 +152,7 @@ impl Worker {
             told_of_pause: None,
             to_rejoin: VecDeque::new(),
             rejoin_until: None,
-            parts_for: None,
+            export_to: None,
         })
     }
 
@@ -172,16 +172,16 @@ impl Worker {
             for event in &events {
                 self.dispatch(event);
             }
-            if let Some(heir) = self.parts_for.take()
-                && self.part(&heir)
+            if let Some(successor) = self.export_to.take()
+                && self.export(&successor)
             {
                 return Ok(());
             }
             self.serve_ready();
-            self.keep_house();
+            self.run_timers();
             self.rejoin_some();
             self.survey_some();
-            self.counters.vessels_lent.set(self.pool.lent() as u64);
+            self.counters.relay_buffers_in_use.set(self.pool.in_use() as u64);
         }
         Ok(())
     }
@@ -191,9 +191,9 @@ impl Worker {
         match Token::decode(data.u64()) {
             Token::Flow(key, side) => self.wake_flow(key, side, flags),
             Token::Listener(index) => self.accept_from(index),
-            Token::Opening(key) => {
-                if let Some(opening) = self.listening.take(&self.epoll, key) {
-                    self.open(opening);
+            Token::Pending(key) => {
+                if let Some(accepted) = self.listening.take(&self.epoll, key) {
+                    self.open(accepted);
                 }
             }
             // The stop flag is looked at before each wait.
@@ -201,13 +201,13 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: Command) {
         match order {
-            Order::Allow(allowance) => self.allow(allowance),
-            Order::Adopt(household) => self.adopt(household),
-            Order::Part(heir) => self.parts_for = Some(heir),
-            Order::Survey(request) => self.surveys.begin(request),
-            Order::Listen(listeners) => {
+            Command::SetFlowLimits(flow_limits) => self.set_flow_limits(flow_limits),
+            Command::Import(state) => self.import(state),
+            Command::Export(successor) => self.export_to = Some(successor),
+            Command::QueryFlows(request) => self.surveys.begin(request),
+            Command::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {
                     old.retires.get_or_insert(at);
@@ -218,7 +218,7 @@ impl Worker {
         }
     }
 
-    fn allow(&mut self, Allowance { patience, held }: Allowance) {
+    fn set_flow_limits(&mut self, FlowLimits { patience, held }: FlowLimits) {
         self.patience = patience;
         self.pool.fill_at_most(held);
     }
@@ -280,7 +280,7 @@ impl Worker {
         }
     }
 
-    fn reset(&mut self, key: Key, broken: &Broken) {
+    fn reset(&mut self, key: Key, broken: &FlowError) {
         if let Some(flow) = self.remove(key) {
             let Counters { connects_failed, flows_reset, .. } = &*self.counters;
             if flow.failed_to_connect(broken) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bentpipe_proxy::sight::{Drain, ExplicitReport, Gain};
+use bentpipe_proxy::telemetry::{Drain, ExplicitReport, Gain};
 use proptest::prelude::*;
 use serde_json::Value;
 

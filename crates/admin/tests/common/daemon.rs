@@ -11,7 +11,7 @@ use bentpipe_admin::Status;
 use bentpipe_admin::history::{self, History, Observation, Recorder};
 use bentpipe_admin::page;
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::sight::{EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
 use serde::Deserialize;
 use tokio::runtime::Runtime;
 

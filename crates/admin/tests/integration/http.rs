@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::served::{Served, hear, speak};
 use bentpipe_admin::{ClientError, Command, Flows, Status};
-use bentpipe_proxy::sight::Drain;
+use bentpipe_proxy::telemetry::Drain;
 
 const TOKEN: &str = "dG9rZW4+dG9rZW4/dG9rZW4=";
 

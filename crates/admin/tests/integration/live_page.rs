@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::daemon::{Outside, flow, past, satellite, working};
 use crate::common::webdriver::Browser;
 use bentpipe_admin::history::History;
-use bentpipe_proxy::sight::Drain;
+use bentpipe_proxy::telemetry::Drain;
 use serde_json::{Value, json};
 
 const READY: &str = "return document.getElementById('state').textContent === 'ready'";
@@ -200,7 +200,7 @@ async fn it_can_be_read_on_a_phone_and_on_a_screen_by_day_and_by_night() {
     let Some(browser) = Browser::start().await else { return };
     let mut status = working(148);
     status.legs[0].outage_s = Some(14.0);
-    status.flows[0].phase = bentpipe_proxy::sight::FlowPhase::Draining;
+    status.flows[0].phase = bentpipe_proxy::telemetry::FlowPhase::Draining;
     let outside = Outside::start(status, &past(900));
     browser.go(&outside.url()).await;
     browser.until("ready", READY).await;

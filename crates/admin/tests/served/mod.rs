@@ -13,7 +13,7 @@ use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Client, Command, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
-use bentpipe_proxy::sight::{Drain, EndReport, FlowPhase, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{Drain, EndReport, FlowPhase, FlowReport, Gain, LegReport};
 use serde_json::Value;
 use tempfile::TempDir;
 

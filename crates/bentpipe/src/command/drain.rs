@@ -128,7 +128,7 @@ mod tests {
     fn the_end_is_told_from_all_that_is_not_the_end() {
         let of = |draining: bool, pid: u32| {
             let mut status = sample();
-            status.draining = draining.then_some(bentpipe_proxy::sight::Drain { left_s: None });
+            status.draining = draining.then_some(bentpipe_proxy::telemetry::Drain { left_s: None });
             (status.pid, status.totals.flows_open) = (pid, 3);
             stage(Ok(status), 7).unwrap()
         };

@@ -11,7 +11,7 @@ use bentpipe_kernel::limits::raise_descriptor_limit;
 use bentpipe_kernel::notify::Notifier;
 use bentpipe_kernel::privileges::{self, drop_to};
 use bentpipe_proxy::config::AdminSettings;
-use bentpipe_proxy::handover::{Belongings, Predecessor};
+use bentpipe_proxy::upgrade::{ExtraFds, Predecessor};
 use bentpipe_proxy::{Config, Daemon, Prepared};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -63,24 +63,24 @@ impl Run {
             Some(predecessor) => Prepared::beside(&config, predecessor)?,
         };
         let account = account::choose(config.proxy.user.as_deref(), "proxy.user")?;
-        let coming = predecessor.as_ref().map_or(&[][..], Predecessor::belongings);
+        let coming = predecessor.as_ref().map_or(&[][..], Predecessor::extra_fds);
         let sockets = Sockets::open(&config.admin, account.as_ref(), coming)?;
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let events = Events::new();
         events.listen_for(signals)?;
         // Behind this nothing may fail: there are connections, perhaps of the process before.
         let started = match &predecessor {
-            None => prepared.start().map(|daemon| (daemon, Belongings::default())),
+            None => prepared.start().map(|daemon| (daemon, ExtraFds::default())),
             Some(predecessor) => prepared.take_over(predecessor),
         };
-        let (daemon, belongings) = match started {
+        let (daemon, extra_fds) = match started {
             Ok(started) => started,
             Err(error) => {
                 sockets.close();
                 return Err(error.into());
             }
         };
-        let mut service = Service::new(self.config, program, daemon, sockets, notifier, belongings);
+        let mut service = Service::new(self.config, program, daemon, sockets, notifier, extra_fds);
         service.open(&events);
         tracing::info!("ready");
         if predecessor.is_some()
@@ -96,6 +96,6 @@ impl Run {
     fn predecessor(&self) -> anyhow::Result<Option<Predecessor>> {
         let Some(folder) = &self.take_over else { return Ok(None) };
         let there = AdminSettings { folder: folder.clone(), ..AdminSettings::default() };
-        Ok(Some(Predecessor::greet(&there.handover_socket())?))
+        Ok(Some(Predecessor::connect(&there.handover_socket())?))
     }
 }

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use bentpipe_admin::{Flows, Status as Document};
-use bentpipe_proxy::sight::{EndReport, FlowPhase, FlowReport, LegReport};
+use bentpipe_proxy::telemetry::{EndReport, FlowPhase, FlowReport, LegReport};
 use clap::Args;
 
 use super::daemon::{Folder, flows};
@@ -260,7 +260,7 @@ mod tests {
         let mut status = sample();
         status.ready = false;
         assert!(summary(&status)[0].contains("NOT READY"));
-        status.draining = Some(bentpipe_proxy::sight::Drain { left_s: Some(90.0) });
+        status.draining = Some(bentpipe_proxy::telemetry::Drain { left_s: Some(90.0) });
         assert!(summary(&status)[0].contains("draining, 1 min 30 s left"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bentpipe_admin::{Client, Flows, Status};
-use bentpipe_proxy::sight::FlowReport;
+use bentpipe_proxy::telemetry::FlowReport;
 use clap::{Args, ValueEnum};
 
 use super::daemon::Folder;

@@ -19,7 +19,7 @@ use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Command as AdminCommand, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
-use bentpipe_proxy::sight::{Drain, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 use tempfile::TempDir;

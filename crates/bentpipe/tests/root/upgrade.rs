@@ -185,7 +185,7 @@ fn who_is_slow_or_talks_nonsense_at_the_handover_socket_keeps_nobody_from_an_upg
     topology.configure(LEG, "listen = \"off\"");
     topology.start();
     let downloads = topology.downloads(10, PIECE, INTERVAL);
-    let hello = r#"{"Hello":{"form":1}}"#;
+    let hello = r#"{"Hello":{"form":2}}"#;
     let start = Instant::now();
     let slow = [caller(&topology, &[hello]), caller(&topology, &[hello]), caller(&topology, &[])];
     for _ in 0..50 {

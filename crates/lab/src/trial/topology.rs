@@ -60,7 +60,7 @@ impl TrialTopology {
     /// The estimates of the links that the gateway's daemon has, if there is one.
     pub(super) fn link_estimates(&self) -> Vec<(String, LinkEstimate)> {
         let daemon = self.proxies.first().and_then(|gateway| gateway.daemon.as_ref());
-        daemon.map(Daemon::standings).unwrap_or_default()
+        daemon.map(Daemon::link_estimates).unwrap_or_default()
     }
 
     /// The established connections of the gateway as ss(8) shows them.

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::values::Port;
 use super::{Action, Config};
-use crate::ports::RANGES;
+use crate::connect::ports::RANGES;
 
 /// The node's port where nothing else is said.
 const PORT: Port = match Port::new(7690) {

@@ -54,7 +54,7 @@ pub enum AtLimit {
 
 impl Limits {
     /// The least that one connection needs: six shares of 32 KiB, for the two buffers of each socket and for what is in
-    /// flight between them each way.
+    /// flight between them each route.
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
     pub const SHARES: u64 = 6;
@@ -86,7 +86,7 @@ impl Limits {
     }
 
     /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between them is one
-    /// each way.
+    /// each route.
     pub fn share(&self) -> Option<ByteCount> {
         self.buffered_per_connection.map(|bytes| ByteCount::new(bytes.get() / Self::SHARES))
     }

@@ -2,16 +2,16 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use super::*;
+use crate::admission::tests::permit;
 use crate::config::RelayKind;
-use crate::gate::tests::ticket;
-use crate::sight::Tally;
+use crate::telemetry::LegStatsTable;
 
 /// A flow between two peers on loopback, its pool, and the turns that a worker would give it.
 struct Rig {
     client: TcpStream,
     server: TcpStream,
     flow: Flow,
-    pool: Pool,
+    pool: BufferPool,
 }
 
 impl Rig {
@@ -19,14 +19,14 @@ impl Rig {
         let (client, ours) = connection();
         let (server, upstream) = connection();
         let address = client.local_addr().unwrap();
-        let ends = Ends { client: address, server: address, dscp: 0 };
-        let (ours, upstream) = (Endpoint::new(ours.into()), Endpoint::new(upstream.into()));
-        let flow = Flow::new(ends, way(), ours, upstream, 0, ticket());
-        Self { client, server, flow, pool: Pool::new(RelayKind::Copy) }
+        let ends = Endpoints { client: address, server: address, dscp: 0 };
+        let (ours, upstream) = (RelaySocket::new(ours.into()), RelaySocket::new(upstream.into()));
+        let flow = Flow::new(ends, route(), ours, upstream, 0, permit());
+        Self { client, server, flow, pool: BufferPool::new(RelayKind::Copy) }
     }
 
     /// One turn, with epoll reporting what poll(2) sees.
-    fn turn(&mut self) -> Result<Verdict, Broken> {
+    fn turn(&mut self) -> Result<Verdict, FlowError> {
         for side in [Side::Client, Side::Server] {
             let flags = poll(&self.flow.endpoint(side).socket);
             self.flow.note(side, flags)?;
@@ -36,8 +36,8 @@ impl Rig {
 
     fn turn_until(
         &mut self,
-        done: impl Fn(&Result<Verdict, Broken>, &Flow) -> bool,
-    ) -> Result<Verdict, Broken> {
+        done: impl Fn(&Result<Verdict, FlowError>, &Flow) -> bool,
+    ) -> Result<Verdict, FlowError> {
         loop {
             let result = self.turn();
             if done(&result, &self.flow) {
@@ -49,12 +49,16 @@ impl Rig {
 }
 
 /// Over legs that nothing is configured of.
-fn way() -> Way {
+fn route() -> Route {
     use bentpipe_legs::{LegId, TerrestrialLeg};
     let legs = Legs::prepare(&Default::default(), &TerrestrialLeg::default());
-    let path =
-        Path { client: LegId::Terrestrial, server: LegId::Terrestrial, weight: Default::default(), port: 1 };
-    Way { path, legs: Arc::new(legs) }
+    let pair = LegPair {
+        client: LegId::Terrestrial,
+        server: LegId::Terrestrial,
+        weight: Default::default(),
+        port: 1,
+    };
+    Route { pair, legs: Arc::new(legs) }
 }
 
 fn connection() -> (TcpStream, TcpStream) {
@@ -129,7 +133,7 @@ fn sockopt_linger_reset(stream: &TcpStream) {
 
 #[test]
 fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_from_now_on() {
-    use crate::sight::FlowPhase;
+    use crate::telemetry::FlowPhase;
     let mut rig = Rig::new();
     rig.client.write_all(b"before").unwrap();
     rig.turn_until(|_, flow| flow.bytes() == (6, 0)).unwrap();
@@ -138,10 +142,10 @@ fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_fr
         std::thread::yield_now();
     }
     assert!(rig.flow.report(Instant::now()).is_none(), "no leg knows it yet");
-    let tally = Tally::default();
-    rig.flow.rejoin(&tally);
+    let leg_stats = LegStatsTable::default();
+    rig.flow.rejoin(&leg_stats);
     rig.flow.look(rig.flow.since + Duration::from_secs(1));
-    let leg = || tally.leg(false, "terrestrial").figures(Instant::now());
+    let leg = || leg_stats.leg(false, "terrestrial").figures(Instant::now());
     assert_eq!((leg().flows, leg().totals.moved), (2, Default::default()), "it has two ends on this leg");
 
     let report = rig.flow.report(Instant::now()).unwrap();

@@ -8,7 +8,7 @@
 //! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this host. A SYN
 //! that is given to a listener and routed elsewhere would be dropped. So it is marked and asked about first.
 
-use crate::path::LegId;
+use crate::types::leg_pair::LegId;
 
 use super::ruleset::{ALIVE, Plan, interface_match};
 use super::{Names, policy};
@@ -76,7 +76,7 @@ mod tests {
         let interfaces = [config.legs["a"].interface.clone()];
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &crate::path::paths(1, &[], 7600),
+            pairs: &crate::types::leg_pair::leg_pairs(1, &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rules: &config.rules,

@@ -8,7 +8,7 @@
 //! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
 //! dead is forwarded, unsplit, by the rules that the daemon left.
 //!
-//! Packets that the daemon itself is to see take a [`Detour`]: marked, they are routed into a device that it reads.
+//! Packets that the daemon itself is to see take a [`TunDivert`]: marked, they are routed into a device that it reads.
 //! Without the device, which ends with the process, there is no such route, and they go where all others go.
 
 use std::io::Write as _;
@@ -25,6 +25,7 @@ mod bundled;
 mod policy;
 mod ruleset;
 mod snooped;
+pub(crate) mod tun;
 
 use ruleset::successor;
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
@@ -41,19 +42,19 @@ pub struct Names {
     pub route_table: u32,
     /// The preference of the policy rule that leads there; the main table has 32766.
     pub preference: u32,
-    /// The detour of SYNs that are held until the server has answered; the daemon gives them back by the same device.
-    pub held: Detour,
+    /// The tun_divert of SYNs that are held until the server has answered; the daemon gives them back by the same device.
+    pub held: TunDivert,
     /// The device through which it gives back those that shall pass unsplit.
     pub passed: String,
-    /// The detour of packets of snooped flows that are on their way to a satellite.
-    pub to_link: Detour,
-    /// The detour of those that have come over one.
-    pub from_link: Detour,
+    /// The tun_divert of packets of snooped flows that are on their way to a satellite.
+    pub to_link: TunDivert,
+    /// The tun_divert of those that have come over one.
+    pub from_link: TunDivert,
 }
 
 /// A way through the daemon: marked packets are routed into a device that it reads, and what it writes there goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Detour {
+pub struct TunDivert {
     /// The mark of the packets.
     pub mark: u32,
     /// The routing table that brings them to the device.
@@ -65,7 +66,7 @@ pub struct Detour {
 }
 
 impl Names {
-    fn detours(&self) -> [&Detour; 3] {
+    fn tun_diverts(&self) -> [&TunDivert; 3] {
         [&self.held, &self.to_link, &self.from_link]
     }
 }
@@ -77,15 +78,15 @@ impl Default for Names {
             mark: 0x6270,
             route_table: 25200,
             preference: 7600,
-            held: Detour::new(1, "bentpipe0"),
+            held: TunDivert::new(1, "bentpipe0"),
             passed: "bentpipe1".into(),
-            to_link: Detour::new(2, "bentpipe2"),
-            from_link: Detour::new(3, "bentpipe3"),
+            to_link: TunDivert::new(2, "bentpipe2"),
+            from_link: TunDivert::new(3, "bentpipe3"),
         }
     }
 }
 
-impl Detour {
+impl TunDivert {
     /// The one of this number, which stands behind interception's own.
     fn new(number: u32, device: &str) -> Self {
         Self {
@@ -98,7 +99,7 @@ impl Detour {
 }
 
 const ROUTE_MARKED: &str = "route intercepted packets to this host";
-const ROUTE_DETOUR: &str = "route packets to the daemon";
+const ROUTE_TUN_DIVERT: &str = "route packets to the daemon";
 
 /// The rules and routes of a running daemon; they are removed with it.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ pub(crate) struct Routes {
     names: Names,
     families: Vec<Family>,
     /// Those whose devices are there.
-    detours: Vec<Detour>,
+    tun_diverts: Vec<TunDivert>,
 }
 
 /// An address family as `ip` calls it.
@@ -131,12 +132,12 @@ pub(crate) enum Family {
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
     ///
-    /// The devices of `detours` must be there.
+    /// The devices of `tun_diverts` must be there.
     pub(crate) fn install(
         names: Names,
         plan: &Plan<'_>,
         families: Vec<Family>,
-        detours: Vec<Detour>,
+        tun_diverts: Vec<TunDivert>,
     ) -> Result<Self, Error> {
         if clear(&names) {
             tracing::warn!(
@@ -145,7 +146,7 @@ impl Interception {
             );
         }
         let mut interception = Self {
-            routes: Routes { names, families, detours },
+            routes: Routes { names, families, tun_diverts },
             rules: String::new(),
             sides: Vec::new(),
             is_left: false,
@@ -162,17 +163,17 @@ impl Interception {
     pub(crate) fn take_over(
         names: Names,
         families: Vec<Family>,
-        detours: Vec<Detour>,
+        tun_diverts: Vec<TunDivert>,
         rules: String,
         sides: Vec<Interface>,
     ) -> Self {
-        Self { routes: Routes { names, families, detours }, rules, sides, is_left: false }
+        Self { routes: Routes { names, families, tun_diverts }, rules, sides, is_left: false }
     }
 
     /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their own.
-    pub(crate) fn complete_detours(&self) -> Result<(), Error> {
+    pub(crate) fn complete_tun_diverts(&self) -> Result<(), Error> {
         let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
-        self.routes.mend_detours(&mut socket).map(drop)
+        self.routes.repair_tun_diverts(&mut socket).map(drop)
     }
 
     /// Whether these are the rules that are in force.
@@ -238,13 +239,13 @@ impl Routes {
         Ok(mended)
     }
 
-    /// Sees the same to the detours whose devices are there, and that these are up; true if there was need to. Without its
-    /// route a detour's packets take their own way.
-    pub(crate) fn mend_detours(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
+    /// Sees the same to the tun_diverts whose devices are there, and that these are up; true if there was need to. Without its
+    /// route a tun_divert's packets take their own route.
+    pub(crate) fn repair_tun_diverts(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
         let mut mended = false;
-        for detour in &self.detours {
+        for tun_divert in &self.tun_diverts {
             for &family in &self.families {
-                mended |= detour.mend(family, socket)?;
+                mended |= tun_divert.mend(family, socket)?;
             }
         }
         Ok(mended)
@@ -262,7 +263,7 @@ impl Routes {
 
     fn add(&self, family: Family) -> Result<(), Error> {
         self.route_marked(family)?;
-        self.detours.iter().try_for_each(|detour| detour.add(family))
+        self.tun_diverts.iter().try_for_each(|tun_divert| tun_divert.add(family))
     }
 
     fn route_marked(&self, family: Family) -> Result<(), Error> {
@@ -276,12 +277,12 @@ impl Routes {
     }
 }
 
-impl Detour {
+impl TunDivert {
     /// Without the device there is no route, and the rule leads nowhere.
     fn add(&self, family: Family) -> Result<(), Error> {
         let Self { mark, route_table, preference, device } = self;
         let family = family.flag();
-        let action = ROUTE_DETOUR;
+        let action = ROUTE_TUN_DIVERT;
         ip(action, &format!("{family} route replace default dev {device} table {route_table}"))?;
         ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
     }
@@ -291,12 +292,12 @@ impl Detour {
         if self.is_gone_or_leads_here(family, socket)? {
             return Ok(false);
         }
-        ip(ROUTE_DETOUR, &format!("link set {} up", self.device))?;
+        ip(ROUTE_TUN_DIVERT, &format!("link set {} up", self.device))?;
         // It complains of what is still there.
         let outcome = self.add(family);
         if !self.is_gone_or_leads_here(family, socket)? {
             outcome?;
-            return Err(overruled(ROUTE_DETOUR, family, self.mark, self.preference));
+            return Err(overruled(ROUTE_TUN_DIVERT, family, self.mark, self.preference));
         }
         Ok(true)
     }
@@ -346,14 +347,14 @@ fn clear(names: &Names) -> bool {
     let Names { table, mark, route_table, preference, .. } = names;
     let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));
     for family in ["-4", "-6"] {
-        let detours = names.detours().map(Detour::rule);
-        for (preference, mark, table) in [(*preference, *mark, *route_table)].into_iter().chain(detours) {
+        let tun_diverts = names.tun_diverts().map(TunDivert::rule);
+        for (preference, mark, table) in [(*preference, *mark, *route_table)].into_iter().chain(tun_diverts) {
             let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {table}");
             while succeeds(&mut arguments("ip", &rule)) {
                 found = true;
             }
         }
-        // The routes of detours have vanished with their devices.
+        // The routes of tun_diverts have vanished with their devices.
         let route = format!("{family} route del local default dev lo table {route_table}");
         found |= succeeds(&mut arguments("ip", &route));
     }

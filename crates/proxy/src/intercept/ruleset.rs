@@ -7,8 +7,8 @@ use std::time::Duration;
 use bentpipe_kernel::Weight;
 
 use crate::config::{AtLimit, Handshake, Interface, Rule};
-use crate::listener::TTL;
-use crate::path::{LegId, Path};
+use crate::connect::listener::TTL;
+use crate::types::leg_pair::{LegId, LegPair};
 
 use super::{Names, bundled, policy, snooped};
 
@@ -39,7 +39,7 @@ pub struct Plan<'a> {
     /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`].
     pub interfaces: &'a [Interface],
     /// The paths with their listeners' ports.
-    pub paths: &'a [Path],
+    pub pairs: &'a [LegPair],
     /// What becomes of connections that no rule speaks of.
     pub handshake: Handshake,
     /// What becomes of new connections at a limit.
@@ -86,8 +86,8 @@ fn table(names: &Names, plan: &Plan<'_>) -> String {
         snooped::declarations(names, plan),
         bundled::declarations(names, plan),
     ];
-    let paths = paths(names, plan);
-    format!("table inet {} {{\n{}{paths}}}\n", names.table, body.concat())
+    let pairs = all_leg_pair_chains(names, plan);
+    format!("table inet {} {{\n{}{pairs}}}\n", names.table, body.concat())
 }
 
 fn sets() -> String {
@@ -197,9 +197,9 @@ fn limits(at_limit: AtLimit) -> String {
 }
 
 /// The chains of all paths, and before them those that find the path.
-fn paths(names: &Names, plan: &Plan<'_>) -> String {
-    let chains: String = plan.paths.iter().map(|path| path_chains(names, path)).collect();
-    let weights: BTreeSet<Weight> = plan.paths.iter().map(|path| path.weight).collect();
+fn all_leg_pair_chains(names: &Names, plan: &Plan<'_>) -> String {
+    let chains: String = plan.pairs.iter().map(|pair| leg_pair_chains(names, pair)).collect();
+    let weights: BTreeSet<Weight> = plan.pairs.iter().map(|pair| pair.weight).collect();
     let others = || weights.iter().filter(|weight| **weight != Weight::default());
     let told: String = others()
         .map(|&weight| format!("\t\ttcp urgptr {weight} jump {}\n", policy::weighted(ANSWERED, weight)))
@@ -211,15 +211,15 @@ fn paths(names: &Names, plan: &Plan<'_>) -> String {
     chains + &entrances
 }
 
-/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to the greeter first, with
+/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to the deferred_accept first, with
 /// its weight in the urgent pointer, by which it will be known when it comes back.
 ///
 /// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it meets one in
 /// TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for which it has a socket
 /// (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
-fn path_chains(names: &Names, path: &Path) -> String {
-    let (mark, held_mark, port) = (names.mark, names.held.mark, path.port);
-    let said = if path.weight == Weight::default() { 0 } else { path.weight.get() };
+fn leg_pair_chains(names: &Names, pair: &LegPair) -> String {
+    let (mark, held_mark, port) = (names.mark, names.held.mark, pair.port);
+    let said = if pair.weight == Weight::default() { 0 } else { pair.weight.get() };
     let to_listener = bundled::to_listener(port, mark);
     format!(
         "\tchain split_{port} {{\n{}\t}}\n\
@@ -234,10 +234,10 @@ fn path_chains(names: &Names, path: &Path) -> String {
 /// the meantime, and finds it by the interface that leads back to the client. The rules `told` come first there.
 fn entrances(plan: &Plan<'_>, weight: Weight, told: &str) -> String {
     let (mut early, mut faithful, mut answered) = (String::new(), String::new(), told.to_owned());
-    for path in plan.paths.iter().filter(|path| path.weight == weight) {
-        let port = path.port;
-        let from = interface_match(path.client, plan.interfaces);
-        let to = format!("fib daddr oifname {}", interface_match(path.server, plan.interfaces));
+    for pair in plan.pairs.iter().filter(|pair| pair.weight == weight) {
+        let port = pair.port;
+        let from = interface_match(pair.client, plan.interfaces);
+        let to = format!("fib daddr oifname {}", interface_match(pair.server, plan.interfaces));
         let _ = writeln!(early, "\t\tiifname {from} {to} goto path_{port}");
         let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold_{port}");
         let _ = writeln!(answered, "\t\tfib saddr oifname {from} {to} goto split_{port}");
@@ -266,15 +266,15 @@ pub(super) fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::path::paths;
+    use crate::types::leg_pair::leg_pairs;
 
     fn text(interfaces: &[&str], handshake: Handshake, at_limit: AtLimit) -> String {
         let interfaces: Vec<Interface> =
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
-        let paths = paths(interfaces.len(), &[], 7600);
+        let pairs = leg_pairs(interfaces.len(), &[], 7600);
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths,
+            pairs: &pairs,
             handshake,
             at_limit,
             rules: &[],
@@ -312,7 +312,7 @@ mod tests {
     fn each_path_has_one_rule_for_each_family() {
         for interfaces in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
             let count = early(interfaces).matches("tproxy").count();
-            assert_eq!(count, 2 * crate::path::path_count(interfaces.len()));
+            assert_eq!(count, 2 * crate::types::leg_pair::leg_pair_count(interfaces.len()));
         }
     }
 
@@ -357,11 +357,11 @@ mod tests {
     fn a_held_syn_carries_its_weight_to_the_greeter_and_back_to_the_listener_of_that_weight() {
         let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
         let (weight, handshake) = (Weight::try_from(4).unwrap(), Handshake::Faithful);
-        let (rules, paths) = ([], paths(1, &[weight], 7600));
+        let (rules, pairs) = ([], leg_pairs(1, &[weight], 7600));
         let at_limit = AtLimit::Pass;
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths,
+            pairs: &pairs,
             handshake,
             at_limit,
             rules: &rules,
@@ -391,7 +391,7 @@ mod tests {
         let (handshake, at_limit) = (Handshake::Early, AtLimit::Pass);
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths(1, &[], 7600),
+            pairs: &leg_pairs(1, &[], 7600),
             handshake,
             at_limit,
             rules: &config.rules,
@@ -425,7 +425,7 @@ mod tests {
         let interfaces = [Interface::try_from("a".to_owned()).unwrap()];
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &paths(1, &[], 7600),
+            pairs: &leg_pairs(1, &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rules: &[],
@@ -433,10 +433,10 @@ mod tests {
             bundle: None,
         };
         let rules = successor(&Names::default(), &plan, &three);
-        let first = crate::path::path_count(1);
-        for path in crate::path::paths(3, &[], 7600) {
-            for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", path.port)) {
-                let is_gone = usize::from(path.port) >= 7600 + first;
+        let first = crate::types::leg_pair::leg_pair_count(1);
+        for pair in crate::types::leg_pair::leg_pairs(3, &[], 7600) {
+            for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", pair.port)) {
+                let is_gone = usize::from(pair.port) >= 7600 + first;
                 let removed = rules.contains(&format!("delete chain inet bentpipe {chain}\n"));
                 assert_eq!(removed, is_gone, "{chain}\n{rules}");
                 assert!(!removed || rules.contains(&format!("\tchain {chain} {{\n\t}}\n")));

@@ -3,7 +3,7 @@
 //! A connection is decided at its SYN, which goes on by itself: a rule that says `snoop` enters its ends in the set of
 //! those that are *offered*. Where the SYN leaves this host as it came, it is known that nobody here translates its
 //! addresses or drops it, and its ends are entered in the set of *snooped* flows. What this host translates cannot take
-//! the detour: it would be translated on the way into the device, and again on the way out.
+//! the tun_divert: it would be translated on the way into the device, and again on the way out.
 //!
 //! An element is the end on the ground and then the end beyond the satellite, and so is one for both directions: a flow
 //! has either all of its packets looked after or none. What carries data renews it.
@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::ruleset::{ALIVE, Plan};
-use super::{Detour, Names};
+use super::{Names, TunDivert};
 
 /// The chain that a rule of the operator's sends a connection to that is to be snooped.
 pub(super) const OFFER: &str = "snoop";
@@ -37,10 +37,10 @@ const FAMILIES: [Family; 2] = [
     Family { number: 6, protocol: "ip6", address: "ipv6_addr", headers: 40 + 60 },
 ];
 
-/// What the daemon has given back goes its way.
+/// What the daemon has given back goes its route.
 pub(super) fn given_back(names: &Names, plan: &Plan<'_>) -> String {
-    let lines = [&names.to_link, &names.from_link].map(|detour| {
-        let device = &detour.device;
+    let lines = [&names.to_link, &names.from_link].map(|tun_divert| {
+        let device = &tun_divert.device;
         format!("\t\tiifname \"{device}\" return\n")
     });
     if plan.snooped.is_some() { lines.concat() } else { String::new() }
@@ -67,8 +67,8 @@ pub(super) fn taken(plan: &Plan<'_>) -> String {
 pub(super) fn declarations(names: &Names, plan: &Plan<'_>) -> String {
     let Some(flows) = plan.snooped else { return String::new() };
     let of_families = FAMILIES.iter().map(|family| {
-        let to_link = family.detour("to_link", &names.to_link, true);
-        let from_link = family.detour("from_link", &names.from_link, false);
+        let to_link = family.tun_divert("to_link", &names.to_link, true);
+        let from_link = family.tun_divert("from_link", &names.from_link, false);
         format!("{}{to_link}{from_link}", family.sets(flows))
     });
     format!("{}{}{}", of_families.collect::<String>(), offer(plan), departures())
@@ -144,10 +144,10 @@ impl Family {
     }
 
     /// Without a sign of life from the daemon packets go straight on.
-    fn detour(&self, name: &str, detour: &Detour, up: bool) -> String {
+    fn tun_divert(&self, name: &str, tun_divert: &TunDivert, up: bool) -> String {
         let Self { number, headers, .. } = self;
         let key = self.key(up);
-        let (mark, idle, ending) = (detour.mark, seconds(IDLE), seconds(ENDING));
+        let (mark, idle, ending) = (tun_divert.mark, seconds(IDLE), seconds(ENDING));
         format!(
             "\tchain {name}{number} {{\n\
              \t\tmeta l4proto != @{ALIVE} return\n\
@@ -182,7 +182,7 @@ mod tests {
             interfaces.iter().map(|name| Interface::try_from((*name).to_owned()).unwrap()).collect();
         let plan = Plan {
             interfaces: &interfaces,
-            paths: &crate::path::paths(interfaces.len(), &[], 7600),
+            pairs: &crate::types::leg_pair::leg_pairs(interfaces.len(), &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rules: &[],

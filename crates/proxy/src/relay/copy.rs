@@ -2,12 +2,12 @@
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::Endpoint;
+use super::RelaySocket;
 
 /// Bytes that one read takes at most. 256 KiB measured slower with ten flows.
 const SIZE: usize = super::BULK;
 
-/// Memory for one read, written from `start` as the destination accepts it.
+/// RecentSyns for one read, written from `start` as the destination accepts it.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -34,7 +34,7 @@ impl Buffer {
     }
 
     /// Reads behind what the buffer already holds, which nothing was written of, until it holds `most`.
-    pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
+    pub(super) fn fill(&mut self, from: &mut RelaySocket, most: usize) -> rustix::io::Result<usize> {
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
         }
@@ -49,7 +49,7 @@ impl Buffer {
 
     /// Writes what is held. The last segment waits for the end of file that follows if this `is_last` (send(2),
     /// `MSG_MORE`).
-    pub(super) fn flush(&mut self, to: &mut Endpoint, is_last: bool) -> rustix::io::Result<usize> {
+    pub(super) fn flush(&mut self, to: &mut RelaySocket, is_last: bool) -> rustix::io::Result<usize> {
         let more = if is_last { SendFlags::MORE } else { SendFlags::empty() };
         let count = send(&to.socket, &self.bytes[self.start..self.end], SendFlags::NOSIGNAL | more)?;
         self.start += count;

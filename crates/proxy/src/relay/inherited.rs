@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{Buffer, Channel, Endpoint, Pipe, Vessel};
-use crate::handover::{ChannelDeed, Packer, Unpacker, VesselDeed};
+use super::{Buffer, Channel, Pipe, RelayBuffer, RelaySocket};
+use crate::upgrade::{ChannelSnapshot, RelayBufferSnapshot, SnapshotReader, SnapshotWriter};
 
-impl Endpoint {
+impl RelaySocket {
     /// A socket of which epoll will say again what it has said before, but for the urgent data of an earlier moment.
     pub(crate) fn inherited(socket: OwnedFd, has_urgent_data: bool) -> Self {
         Self { has_urgent_data, ..Self::new(socket) }
@@ -17,57 +17,61 @@ impl Endpoint {
 }
 
 impl Channel {
-    pub(crate) fn deed<'a>(&'a self, packer: &mut Packer<'a>) -> ChannelDeed {
+    pub(crate) fn snapshot<'a>(&'a self, writer: &mut SnapshotWriter<'a>) -> ChannelSnapshot {
         let Self { held, ended, shut, is_bulk, bytes } = self;
-        let held = held.as_ref().map(|vessel| match vessel {
-            Vessel::Buffer(buffer) => VesselDeed::Buffer(packer.bytes(buffer.content())),
-            Vessel::Pipe(pipe) => {
-                let [read, write] = pipe.ends().map(|end| packer.descriptor(end.as_fd()));
-                VesselDeed::Pipe { read, write, held: pipe.held() }
+        let held = held.as_ref().map(|buffer| match buffer {
+            RelayBuffer::Buffer(buffer) => RelayBufferSnapshot::Buffer(writer.bytes(buffer.content())),
+            RelayBuffer::Pipe(pipe) => {
+                let [read, write] = pipe.ends().map(|end| writer.descriptor(end.as_fd()));
+                RelayBufferSnapshot::Pipe { read, write, held: pipe.held() }
             }
         });
-        ChannelDeed { bytes: *bytes, ended: *ended, shut: *shut, is_bulk: *is_bulk, held }
+        ChannelSnapshot { bytes: *bytes, ended: *ended, shut: *shut, is_bulk: *is_bulk, held }
     }
 
-    /// The channel of a deed, with what it holds.
-    pub(crate) fn inherited(deed: ChannelDeed, unpacker: &mut Unpacker) -> Result<Self, String> {
-        let ChannelDeed { bytes, ended, shut, is_bulk, held } = deed;
-        let vessel = |held| match held {
-            VesselDeed::Buffer(place) => Ok(Vessel::Buffer(Buffer::holding(unpacker.bytes(place)?))),
-            VesselDeed::Pipe { read, write, held } => {
-                let [read, write] = [unpacker.descriptor(read)?, unpacker.descriptor(write)?];
-                Pipe::holding(read, write, held).map(Vessel::Pipe).map_err(|error| format!("a pipe: {error}"))
+    /// The channel of a snapshot, with what it holds.
+    pub(crate) fn inherited(snapshot: ChannelSnapshot, reader: &mut SnapshotReader) -> Result<Self, String> {
+        let ChannelSnapshot { bytes, ended, shut, is_bulk, held } = snapshot;
+        let buffer = |held| match held {
+            RelayBufferSnapshot::Buffer(place) => {
+                Ok(RelayBuffer::Buffer(Buffer::holding(reader.bytes(place)?)))
+            }
+            RelayBufferSnapshot::Pipe { read, write, held } => {
+                let [read, write] = [reader.descriptor(read)?, reader.descriptor(write)?];
+                Pipe::holding(read, write, held)
+                    .map(RelayBuffer::Pipe)
+                    .map_err(|error| format!("a pipe: {error}"))
             }
         };
-        Ok(Self { held: held.map(vessel).transpose()?, ended, shut, is_bulk, bytes })
+        Ok(Self { held: held.map(buffer).transpose()?, ended, shut, is_bulk, bytes })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::Estate;
+    use crate::upgrade::Snapshot;
     use std::io::{Read, Write};
 
     /// Hands a channel over as a process would to itself.
     fn hand_over(channel: &Channel) -> Channel {
-        let mut packer = Packer::default();
-        let deed = channel.deed(&mut packer);
-        let (mut unpacker, deed) = Estate::rehearse(packer, &deed);
-        Channel::inherited(deed, &mut unpacker).unwrap()
+        let mut writer = SnapshotWriter::default();
+        let snapshot = channel.snapshot(&mut writer);
+        let (mut reader, snapshot) = Snapshot::rehearse(writer, &snapshot);
+        Channel::inherited(snapshot, &mut reader).unwrap()
     }
 
     #[test]
     fn what_a_buffer_holds_comes_over_and_what_has_left_it_does_not() {
         let channel = Channel {
-            held: Some(Vessel::Buffer(Buffer::holding(b"in flight"))),
+            held: Some(RelayBuffer::Buffer(Buffer::holding(b"in flight"))),
             ended: true,
             shut: false,
             is_bulk: true,
             bytes: 7,
         };
         let over = hand_over(&channel);
-        let Some(Vessel::Buffer(buffer)) = &over.held else { panic!("{over:?}") };
+        let Some(RelayBuffer::Buffer(buffer)) = &over.held else { panic!("{over:?}") };
         assert_eq!(
             (buffer.content(), over.ended, over.shut, over.is_bulk, over.bytes),
             (&b"in flight"[..], true, false, true, 7)
@@ -80,7 +84,7 @@ mod tests {
         write.write_all(b"in flight").unwrap();
         let [first, second] = [read.try_clone().unwrap().into(), write.try_clone().unwrap().into()];
         let pipe = Pipe::holding(first, second, 9).unwrap();
-        let channel = Channel { held: Some(Vessel::Pipe(pipe)), ..Channel::default() };
+        let channel = Channel { held: Some(RelayBuffer::Pipe(pipe)), ..Channel::default() };
         let over = hand_over(&channel);
         drop((channel, write));
         assert_eq!(over.held(), 9);
@@ -93,6 +97,6 @@ mod tests {
     #[test]
     fn an_idle_channel_has_nothing_that_could_come_over() {
         let over = hand_over(&Channel::after(3));
-        assert_eq!((over.vessels(), over.bytes()), (0, 3));
+        assert_eq!((over.buffers(), over.bytes()), (0, 3));
     }
 }

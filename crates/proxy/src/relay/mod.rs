@@ -2,6 +2,7 @@
 
 mod copy;
 mod inherited;
+pub(crate) mod pool;
 mod splice;
 
 use std::io;
@@ -10,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
 
-use crate::pool::Pool;
+use crate::relay::pool::BufferPool;
 
 pub(crate) use copy::Buffer;
 pub(crate) use splice::Pipe;
@@ -25,7 +26,7 @@ pub(crate) const TURN: u64 = 1 << 20;
 
 /// A socket of a flow and what edge-triggered epoll has said of it since we last came up against its limits.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct RelaySocket {
     pub(crate) socket: OwnedFd,
     readable: bool,
     pub(crate) writable: bool,
@@ -38,7 +39,7 @@ pub(crate) struct Endpoint {
 /// One direction of a flow.
 #[derive(Debug, Default)]
 pub(crate) struct Channel {
-    held: Option<Vessel>,
+    held: Option<RelayBuffer>,
     ended: bool,
     shut: bool,
     /// The last read took so much at once that a pipe is worth its system calls.
@@ -64,14 +65,14 @@ pub(crate) enum Failure {
     Writing(io::Error),
 }
 
-/// What carries bytes between two sockets: memory or a pipe. A vessel is filled only when it is empty.
+/// What carries bytes between two sockets: memory or a pipe. A buffer is filled only when it is empty.
 #[derive(Debug)]
-pub(crate) enum Vessel {
+pub(crate) enum RelayBuffer {
     Buffer(Buffer),
     Pipe(Pipe),
 }
 
-impl Endpoint {
+impl RelaySocket {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, readable: false, writable: false, read_to_the_end: false, has_urgent_data: false }
     }
@@ -87,24 +88,24 @@ impl Endpoint {
 }
 
 impl Channel {
-    /// A direction of which `bytes` have gone another way, ahead of the relay.
+    /// A direction of which `bytes` have gone another route, ahead of the relay.
     pub(crate) fn after(bytes: u64) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// Moves what can be moved, at most about [`TURN`] bytes. What a vessel holds leaves before more is read, so that a
-    /// slow destination costs one vessel, and the source's own TCP is told to wait.
+    /// Moves what can be moved, at most about [`TURN`] bytes. What a buffer holds leaves before more is read, so that a
+    /// slow destination costs one buffer, and the source's own TCP is told to wait.
     pub(crate) fn pump(
         &mut self,
-        from: &mut Endpoint,
-        to: &mut Endpoint,
-        pool: &mut Pool,
+        from: &mut RelaySocket,
+        to: &mut RelaySocket,
+        pool: &mut BufferPool,
     ) -> Result<Progress, Failure> {
         let limit = self.bytes + TURN;
         while !self.shut {
-            if let Some(vessel) = &mut self.held {
-                self.bytes += vessel.flush(to, self.ended).map_err(Failure::Writing)?;
-                if !vessel.is_empty() {
+            if let Some(buffer) = &mut self.held {
+                self.bytes += buffer.flush(to, self.ended).map_err(Failure::Writing)?;
+                if !buffer.is_empty() {
                     return Ok(Progress::Waiting);
                 }
                 self.release(pool);
@@ -135,59 +136,59 @@ impl Channel {
 
     /// Bytes that are between the two sockets.
     pub(crate) fn held(&self) -> usize {
-        self.held.as_ref().map_or(0, Vessel::held)
+        self.held.as_ref().map_or(0, RelayBuffer::held)
     }
 
     /// Returns what is held to the pool: empty, or with the data of a broken flow.
-    pub(crate) fn release(&mut self, pool: &mut Pool) {
-        if let Some(vessel) = self.held.take() {
-            pool.give_back(vessel);
+    pub(crate) fn release(&mut self, pool: &mut BufferPool) {
+        if let Some(buffer) = self.held.take() {
+            pool.release(buffer);
         }
     }
 
-    /// Vessels that it holds: one or none.
-    pub(crate) fn vessels(&self) -> usize {
+    /// Buffers that it holds: one or none.
+    pub(crate) fn buffers(&self) -> usize {
         self.held.iter().len()
     }
 
-    fn read_some(&mut self, from: &mut Endpoint, pool: &mut Pool) -> io::Result<()> {
+    fn read_some(&mut self, from: &mut RelaySocket, pool: &mut BufferPool) -> io::Result<()> {
         let by_pipe = self.is_bulk && !from.has_urgent_data;
-        let mut vessel = if by_pipe { pool.lend_for_bulk() } else { pool.lend_buffer() };
-        let result = self.fill(&mut vessel, from, pool.most());
-        if vessel.is_empty() {
-            pool.give_back(vessel);
+        let mut buffer = if by_pipe { pool.acquire_for_bulk() } else { pool.acquire_buffer() };
+        let result = self.fill(&mut buffer, from, pool.most());
+        if buffer.is_empty() {
+            pool.release(buffer);
         } else {
-            self.held = Some(vessel);
+            self.held = Some(buffer);
         }
         result
     }
 
-    fn fill(&mut self, vessel: &mut Vessel, from: &mut Endpoint, most: usize) -> io::Result<()> {
-        let count = vessel.fill(from, most)?;
+    fn fill(&mut self, buffer: &mut RelayBuffer, from: &mut RelaySocket, most: usize) -> io::Result<()> {
+        let count = buffer.fill(from, most)?;
         if let Some(count) = count {
             self.is_bulk = count >= if self.is_bulk { NOT_BULK } else { BULK };
         }
-        match vessel {
+        match buffer {
             // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
-            Vessel::Pipe(_) => from.has_urgent_data |= count == Some(0),
-            Vessel::Buffer(_) if count == Some(0) => self.ended = true,
+            RelayBuffer::Pipe(_) => from.has_urgent_data |= count == Some(0),
+            RelayBuffer::Buffer(_) if count == Some(0) => self.ended = true,
             // An end that is known before the data are written leaves in the same segment.
-            Vessel::Buffer(buffer) if from.read_to_the_end && from.readable && !buffer.is_full(most) => {
-                self.ended = vessel.fill(from, most)? == Some(0);
+            RelayBuffer::Buffer(memory) if from.read_to_the_end && from.readable && !memory.is_full(most) => {
+                self.ended = buffer.fill(from, most)? == Some(0);
             }
-            Vessel::Buffer(_) => {}
+            RelayBuffer::Buffer(_) => {}
         }
         Ok(())
     }
 }
 
-impl Vessel {
+impl RelayBuffer {
     /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for. A buffer that is
     /// not empty is filled up; a pipe must be empty.
-    fn fill(&mut self, from: &mut Endpoint, most: usize) -> io::Result<Option<usize>> {
+    fn fill(&mut self, from: &mut RelaySocket, most: usize) -> io::Result<Option<usize>> {
         let result = match self {
-            Vessel::Buffer(buffer) => buffer.fill(from, most),
-            Vessel::Pipe(pipe) => pipe.fill(from, most),
+            RelayBuffer::Buffer(buffer) => buffer.fill(from, most),
+            RelayBuffer::Pipe(pipe) => pipe.fill(from, most),
         };
         let count = unless_it_would_block(result)?;
         if count.is_none() {
@@ -196,14 +197,14 @@ impl Vessel {
         Ok(count)
     }
 
-    /// Writes to the destination until the vessel is empty or the destination is full; the number of bytes written. After
+    /// Writes to the destination until the buffer is empty or the destination is full; the number of bytes written. After
     /// the last bytes of all the destination is told of the end at once.
-    fn flush(&mut self, to: &mut Endpoint, is_last: bool) -> io::Result<u64> {
+    fn flush(&mut self, to: &mut RelaySocket, is_last: bool) -> io::Result<u64> {
         let mut written = 0;
         while to.writable && !self.is_empty() {
             let result = match self {
-                Vessel::Buffer(buffer) => buffer.flush(to, is_last),
-                Vessel::Pipe(pipe) => pipe.flush(to),
+                RelayBuffer::Buffer(buffer) => buffer.flush(to, is_last),
+                RelayBuffer::Pipe(pipe) => pipe.flush(to),
             };
             match unless_it_would_block(result)? {
                 Some(count) => written += count as u64,
@@ -219,8 +220,8 @@ impl Vessel {
 
     fn held(&self) -> usize {
         match self {
-            Vessel::Buffer(buffer) => buffer.held(),
-            Vessel::Pipe(pipe) => pipe.held(),
+            RelayBuffer::Buffer(buffer) => buffer.held(),
+            RelayBuffer::Pipe(pipe) => pipe.held(),
         }
     }
 }
@@ -243,7 +244,7 @@ fn unless_it_would_block(result: rustix::io::Result<usize>) -> io::Result<Option
 }
 
 /// Sends end of file behind everything that was written.
-fn shut_down_writing(to: &Endpoint) -> io::Result<()> {
+fn shut_down_writing(to: &RelaySocket) -> io::Result<()> {
     let socket: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(&to.socket);
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 
-use super::Endpoint;
+use super::RelaySocket;
 
 /// The pipe's capacity that is asked for; 256 KiB and 1 MiB measured slower. The kernel may grant less (pipe(7),
 /// `/proc/sys/fs/pipe-max-size`).
@@ -46,12 +46,12 @@ impl Pipe {
     }
 
     /// The pipe is empty, so that only the socket can be what would block.
-    pub(super) fn fill(&mut self, from: &mut Endpoint, most: usize) -> rustix::io::Result<usize> {
+    pub(super) fn fill(&mut self, from: &mut RelaySocket, most: usize) -> rustix::io::Result<usize> {
         self.held = splice(&from.socket, None, &self.write, None, self.capacity.min(most), flags())?;
         Ok(self.held)
     }
 
-    pub(super) fn flush(&mut self, to: &mut Endpoint) -> rustix::io::Result<usize> {
+    pub(super) fn flush(&mut self, to: &mut RelaySocket) -> rustix::io::Result<usize> {
         let count = splice(&self.read, None, &to.socket, None, self.held, flags())?;
         self.held -= count;
         Ok(count)

@@ -8,16 +8,22 @@ use crate::config::RelayKind;
 const KINDS: [RelayKind; 2] = [RelayKind::Copy, RelayKind::Splice];
 
 /// A connection on loopback: a test's end, and ours as the relay has it.
-fn connection() -> (TcpStream, Endpoint) {
+fn connection() -> (TcpStream, RelaySocket) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (peer, Endpoint::new(ours.into()))
+    (peer, RelaySocket::new(ours.into()))
 }
 
 /// Pumps as a worker would, with epoll reporting everything each time, until `done` or the direction has ended.
-fn pump_until(channel: &mut Channel, from: &mut Endpoint, to: &mut Endpoint, pool: &mut Pool, bytes: u64) {
+fn pump_until(
+    channel: &mut Channel,
+    from: &mut RelaySocket,
+    to: &mut RelaySocket,
+    pool: &mut BufferPool,
+    bytes: u64,
+) {
     while channel.bytes() < bytes {
         from.note(EventFlags::IN);
         to.note(EventFlags::OUT);
@@ -33,7 +39,7 @@ fn bytes_and_end_of_file_arrive_as_they_were_sent() {
     for kind in KINDS {
         let (mut source, mut from) = connection();
         let (mut sink, mut to) = connection();
-        let mut pool = Pool::new(kind);
+        let mut pool = BufferPool::new(kind);
         let data: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let sent = data.clone();
         let sender = std::thread::spawn(move || source.write_all(&sent).unwrap());
@@ -46,7 +52,7 @@ fn bytes_and_end_of_file_arrive_as_they_were_sent() {
         pump_until(&mut channel, &mut from, &mut to, &mut pool, u64::MAX);
         sender.join().unwrap();
         assert!(receiver.join().unwrap() == data, "{kind:?}");
-        assert_eq!((channel.bytes(), pool.lent()), (3_000_000, 0), "{kind:?}");
+        assert_eq!((channel.bytes(), pool.in_use()), (3_000_000, 0), "{kind:?}");
     }
 }
 
@@ -55,7 +61,7 @@ fn a_stalled_destination_holds_one_vessel_and_stops_the_reading() {
     for kind in KINDS {
         let (mut source, mut from) = connection();
         let (_sink, mut to) = connection();
-        let mut pool = Pool::new(kind);
+        let mut pool = BufferPool::new(kind);
         source.set_nonblocking(true).unwrap();
         let mut channel = Channel::default();
         let mut stalled = 0;
@@ -67,11 +73,11 @@ fn a_stalled_destination_holds_one_vessel_and_stops_the_reading() {
             to.note(EventFlags::OUT);
             channel.pump(&mut from, &mut to, &mut pool).unwrap();
             stalled = if source_full && channel.bytes() == before { stalled + 1 } else { 0 };
-            assert!(pool.lent() <= 1, "{kind:?}");
+            assert!(pool.in_use() <= 1, "{kind:?}");
         }
-        assert_eq!(pool.lent(), 1, "{kind:?}");
+        assert_eq!(pool.in_use(), 1, "{kind:?}");
         channel.release(&mut pool);
-        assert_eq!(pool.lent(), 0, "{kind:?}");
+        assert_eq!(pool.in_use(), 0, "{kind:?}");
     }
 }
 
@@ -80,13 +86,13 @@ fn an_idle_direction_holds_nothing() {
     for kind in KINDS {
         let (mut source, mut from) = connection();
         let (mut sink, mut to) = connection();
-        let mut pool = Pool::new(kind);
+        let mut pool = BufferPool::new(kind);
         let mut channel = Channel::default();
         source.write_all(b"x").unwrap();
         pump_until(&mut channel, &mut from, &mut to, &mut pool, 1);
         let mut byte = [0];
         sink.read_exact(&mut byte).unwrap();
-        assert_eq!((byte[0], pool.lent()), (b'x', 0), "{kind:?}");
+        assert_eq!((byte[0], pool.in_use()), (b'x', 0), "{kind:?}");
     }
 }
 
@@ -95,7 +101,7 @@ fn a_turn_is_bounded_however_fast_the_ends_are() {
     for kind in KINDS {
         let (mut source, mut from) = connection();
         let (mut sink, mut to) = connection();
-        let mut pool = Pool::new(kind);
+        let mut pool = BufferPool::new(kind);
         let sender = std::thread::spawn(move || source.write_all(&vec![1u8; 8 << 20]).unwrap());
         let receiver = std::thread::spawn(move || sink.read_to_end(&mut Vec::new()).unwrap());
         let mut channel = Channel::default();
@@ -120,7 +126,7 @@ fn an_end_that_is_known_early_comes_after_the_last_byte() {
         for size in [0, 1, 1000, BULK - 1, BULK, BULK + 1, 1_000_000] {
             let (mut source, mut from) = connection();
             let (mut sink, mut to) = connection();
-            let mut pool = Pool::new(kind);
+            let mut pool = BufferPool::new(kind);
             let data: Vec<u8> = (0..size).map(|i| ((i * 7) >> 3) as u8).collect();
             let sent = data.clone();
             let sender = std::thread::spawn(move || {
@@ -150,7 +156,7 @@ fn an_end_that_is_known_early_comes_after_the_last_byte() {
 fn small_messages_are_copied_and_bulk_is_spliced() {
     let (mut source, mut from) = connection();
     let (sink, mut to) = connection();
-    let mut pool = Pool::new(RelayKind::Splice);
+    let mut pool = BufferPool::new(RelayKind::Splice);
     let mut channel = Channel::default();
     source.write_all(&[1; 1000]).unwrap();
     pump_until(&mut channel, &mut from, &mut to, &mut pool, 1000);
@@ -159,7 +165,7 @@ fn small_messages_are_copied_and_bulk_is_spliced() {
     source.set_nonblocking(true).unwrap();
     let block = [2; 65536];
     let mut turns = 0;
-    while !matches!(channel.held, Some(Vessel::Pipe(_))) {
+    while !matches!(channel.held, Some(RelayBuffer::Pipe(_))) {
         turns += 1;
         assert!(turns < 10_000, "still not bulk after {} bytes", channel.bytes());
         let _ = source.write(&block);

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::Worker;
-use crate::path::Path;
-use crate::slab::Token;
+use crate::types::leg_pair::LegPair;
+use crate::types::slab::Token;
 
 /// Connections accepted from one listener before flows have their turn.
 const ACCEPT_BATCH: usize = 64;
@@ -27,15 +27,15 @@ pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
-    pub(crate) path: Path,
+    pub(crate) pair: LegPair,
     pub(crate) legs: Arc<Legs>,
     /// When it is closed, if it gets no more connections.
     pub(crate) retires: Option<Instant>,
 }
 
 impl Listener {
-    pub(crate) fn new(socket: OwnedFd, path: Path, legs: Arc<Legs>) -> Self {
-        Self { socket, path, legs, retires: None }
+    pub(crate) fn new(socket: OwnedFd, pair: LegPair, legs: Arc<Legs>) -> Self {
+        Self { socket, pair, legs, retires: None }
     }
 }
 
@@ -45,7 +45,7 @@ impl Worker {
         self.next_listener += 1;
         let flags = if self.resume_accepting.is_some() { EventFlags::empty() } else { EventFlags::IN };
         if let Err(error) = epoll::add(&self.epoll, &listener.socket, listener_data(number), flags) {
-            tracing::error!(%error, port = listener.path.port, "cannot serve a listener: its connections are reset");
+            tracing::error!(%error, port = listener.pair.port, "cannot serve a listener: its connections are reset");
             return;
         }
         self.listeners.insert(number, listener);
@@ -59,8 +59,8 @@ impl Worker {
             let Some(listener) = self.listeners.get(&number) else { return };
             match acceptfrom_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((socket, client)) => {
-                    let (path, legs) = (listener.path, listener.legs.clone());
-                    self.begin(socket, client, path, &legs);
+                    let (pair, legs) = (listener.pair, listener.legs.clone());
+                    self.begin(socket, client, pair, &legs);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -70,7 +70,7 @@ impl Worker {
                 // the rules let connections pass.
                 Err(Errno::INVAL) => {
                     tracing::error!(
-                        port = listener.path.port,
+                        port = listener.pair.port,
                         "a listener was destroyed: reload or restart the daemon"
                     );
                     self.listeners.remove(&number);
@@ -90,7 +90,7 @@ impl Worker {
         if self.resume_accepting.is_none() {
             self.tell_of_pause(error);
             self.counters.accept_pauses.add(1);
-            self.shared.gate.set_short_of_descriptors(true);
+            self.shared.admission.set_short_of_descriptors(true);
             self.listen_for(EventFlags::empty());
         }
         self.resume_accepting = Some(Instant::now() + ACCEPT_PAUSE);
@@ -103,7 +103,7 @@ impl Worker {
             return;
         }
         self.resume_accepting = None;
-        self.shared.gate.set_short_of_descriptors(false);
+        self.shared.admission.set_short_of_descriptors(false);
         self.listen_for(EventFlags::IN);
     }
 

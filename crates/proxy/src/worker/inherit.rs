@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::{Listener, RETIREMENT, Worker};
-use crate::fast_open;
+use crate::connect::early_data;
 use crate::flow::Flow;
 use crate::flow::Side;
 
@@ -15,11 +15,11 @@ use crate::flow::Side;
 const REJOIN_BATCH: usize = 128;
 
 /// How long connections may wait to be accepted whose handshakes were complete before their listener had other settings.
-const LATECOMERS: Duration = Duration::from_secs(2);
+const ACCEPT_QUEUE_SLACK: Duration = Duration::from_secs(2);
 
 /// Everything that a worker serves. Nobody reads or writes the sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Household {
+pub(crate) struct WorkerState {
     pub(crate) flows: Vec<Flow>,
     pub(crate) listeners: Vec<Listener>,
     /// They come from another process: their congestion control may be a copy whose process ends.
@@ -29,47 +29,47 @@ pub(crate) struct Household {
 impl Worker {
     /// Gives everything away, and says whether it was taken. Where it was not, because who asked for it has stopped waiting, the
     /// worker goes on with it.
-    pub(super) fn part(&mut self, heir: &SyncSender<Household>) -> bool {
+    pub(super) fn export(&mut self, successor: &SyncSender<WorkerState>) -> bool {
         // Those that wait for their clients' first words ask their servers without.
-        while let Some(opening) =
-            self.listening.take_overdue(&self.epoll, Instant::now() + fast_open::PATIENCE)
+        while let Some(accepted) =
+            self.listening.take_overdue(&self.epoll, Instant::now() + early_data::PATIENCE)
         {
-            self.open(opening);
+            self.open(accepted);
         }
-        let mut household = Household::default();
+        let mut state = WorkerState::default();
         for key in self.flows.keys(0, self.flows.places()) {
-            household.flows.extend(self.flows.remove(key));
+            state.flows.extend(self.flows.remove(key));
         }
         let now = Instant::now();
         let seconds = self.clock(now);
-        for flow in &mut household.flows {
+        for flow in &mut state.flows {
             flow.unlist();
-            flow.stop_the_clock(seconds);
+            flow.stop_clock(seconds);
             flow.leave(now);
-            self.pool.count_as_gone(flow.vessels());
+            self.pool.count_as_released(flow.buffers());
         }
-        household.listeners = std::mem::take(&mut self.listeners).into_values().collect();
+        state.listeners = std::mem::take(&mut self.listeners).into_values().collect();
         self.account(self.buffered as usize, 0);
-        self.counters.vessels_lent.set(0);
+        self.counters.relay_buffers_in_use.set(0);
         if self.resume_accepting.take().is_some() {
-            self.shared.gate.set_short_of_descriptors(false);
+            self.shared.admission.set_short_of_descriptors(false);
         }
-        match heir.send(household) {
+        match successor.send(state) {
             Ok(()) => true,
-            Err(SendError(household)) => {
+            Err(SendError(state)) => {
                 tracing::warn!("a worker was asked for its connections and was late: it goes on with them");
-                self.forget_registrations(&household);
-                self.adopt(household);
+                self.forget_registrations(&state);
+                self.import(state);
                 false
             }
         }
     }
 
     /// What another worker would serve by an epoll of its own.
-    fn forget_registrations(&self, household: &Household) {
+    fn forget_registrations(&self, state: &WorkerState) {
         let ends = |flow| [Side::Client, Side::Server].map(|side| Flow::endpoint(flow, side).socket.as_fd());
-        let sockets = household.flows.iter().flat_map(ends);
-        let listeners = household.listeners.iter().map(|listener| listener.socket.as_fd());
+        let sockets = state.flows.iter().flat_map(ends);
+        let listeners = state.listeners.iter().map(|listener| listener.socket.as_fd());
         for socket in sockets.chain(listeners) {
             if let Err(error) = epoll::delete(&self.epoll, socket) {
                 tracing::debug!(%error, "a socket was not registered");
@@ -78,16 +78,16 @@ impl Worker {
     }
 
     /// Serves what another worker, here or elsewhere, has given away.
-    pub(super) fn adopt(&mut self, household: Household) {
-        let Household { flows, listeners, from_elsewhere } = household;
+    pub(super) fn import(&mut self, state: WorkerState) {
+        let WorkerState { flows, listeners, from_elsewhere } = state;
         // A server that has answered is waited for by its client for as long as a retired listener.
-        let window = if self.shared.book.is_empty() { LATECOMERS } else { RETIREMENT };
+        let window = if self.shared.pending.is_empty() { ACCEPT_QUEUE_SLACK } else { RETIREMENT };
         self.rejoin_until = from_elsewhere.then(|| Instant::now() + window);
         let now = self.clock(Instant::now());
         for mut flow in flows {
-            flow.start_the_clock(now);
-            flow.rejoin(&self.shared.tally);
-            self.pool.count_as_lent(flow.vessels());
+            flow.resume_clock(now);
+            flow.rejoin(&self.shared.leg_stats);
+            self.pool.count_as_acquired(flow.buffers());
             self.account(0, flow.memory());
             if from_elsewhere {
                 self.counters.flows_total.add(1);
@@ -116,10 +116,10 @@ impl Worker {
             let Some(flow) = self.to_rejoin.pop_front().and_then(|key| self.flows.get_mut(key)) else {
                 continue;
             };
-            let way = flow.way();
-            for (side, leg) in [(Side::Client, way.path.client), (Side::Server, way.path.server)] {
-                let leg = way.legs.get(leg);
-                if let Err(error) = leg.rejoin(flow.endpoint(side).socket.as_fd(), way.path.weight) {
+            let route = flow.route();
+            for (side, leg) in [(Side::Client, route.pair.client), (Side::Server, route.pair.server)] {
+                let leg = route.legs.get(leg);
+                if let Err(error) = leg.rejoin(flow.endpoint(side).socket.as_fd(), route.pair.weight) {
                     tracing::debug!(%flow, %error, leg = leg.name(), "goes on with the congestion control that it has");
                 }
             }

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-use bentpipe_proxy::handover::{Predecessor, receive_heir};
+use bentpipe_proxy::upgrade::{Predecessor, wait_for_successor};
 use bentpipe_proxy::{Config, Daemon, Prepared};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Net, Running};
 
-/// Names of sockets: who hands over there ends its heir, or itself, right before the last word.
+/// Names of sockets: who hands over there ends its successor, or itself, right before the last word.
 pub const KILLING: &str = "killing";
 pub const DYING: &str = "dying";
 
@@ -32,14 +32,14 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String
     listen(&door, 4).unwrap();
     println!("waiting");
     let inventory = daemon.inventory(vec!["log".into()]);
-    let heir = match receive_heir(door.as_fd(), &inventory) {
-        Ok(heir) => heir,
+    let successor = match wait_for_successor(door.as_fd(), &inventory) {
+        Ok(successor) => successor,
         Err(error) => return Err((Box::new(daemon), error.to_string())),
     };
-    let belongings = [("log".to_owned(), door.as_fd())];
-    let last = |heir| {
+    let extra_fds = [("log".to_owned(), door.as_fd())];
+    let last = |successor| {
         let victim = match path.file_stem().and_then(|name| name.to_str()) {
-            Some(KILLING) => Pid::from_raw(heir),
+            Some(KILLING) => Pid::from_raw(successor),
             Some(DYING) => Some(rustix::process::getpid()),
             _ => None,
         };
@@ -47,16 +47,16 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String
             kill_process(victim, Signal::KILL).unwrap();
         }
     };
-    let outcome = daemon.hand_over(&heir, &belongings, serde_json::json!({ "remember": 7 }), last);
+    let outcome = daemon.hand_over(&successor, &extra_fds, serde_json::json!({ "remember": 7 }), last);
     outcome.map_err(|(daemon, error)| (daemon, error.to_string()))
 }
 
 /// In the next one: takes over from whoever listens at this socket.
 pub fn take_over(config: &Config, path: &Path) -> Result<Daemon, String> {
-    let predecessor = Predecessor::greet(path).map_err(|error| error.to_string())?;
+    let predecessor = Predecessor::connect(path).map_err(|error| error.to_string())?;
     let prepared = Prepared::beside(config, &predecessor).map_err(|error| error.to_string())?;
-    let (daemon, belongings) = prepared.take_over(&predecessor).map_err(|error| error.to_string())?;
-    assert_eq!((belongings.descriptors.len(), &belongings.memory["remember"]), (1, &serde_json::json!(7)));
+    let (daemon, extra_fds) = prepared.take_over(&predecessor).map_err(|error| error.to_string())?;
+    assert_eq!((extra_fds.descriptors.len(), &extra_fds.memory["remember"]), (1, &serde_json::json!(7)));
     Ok(daemon)
 }
 
@@ -159,7 +159,7 @@ impl Running {
         let (_folder, path) = self.await_heir();
         let line = socket_of_words();
         connect(&line, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        say(&line, r#"{"Hello":{"form":1,"version":"0"}}"#);
+        say(&line, r#"{"Hello":{"form":2,"version":"0"}}"#);
         assert!(hear(&line).contains("Inventory"));
         say(&line, r#""Take""#);
         behave(&line);

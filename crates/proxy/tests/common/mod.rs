@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use accounts::Accounts;
 use bentpipe_kernel::sockopt;
 use bentpipe_link::LinkConfig;
-use bentpipe_proxy::sight::{FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{FlowReport, Gain, LegReport};
 use bentpipe_testbed::{Namespace, SatelliteLink, veth};
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -369,7 +369,7 @@ impl Running {
     }
 
     /// What can be seen of it now.
-    pub fn sight(&mut self) -> Seen {
+    pub fn stats_handle(&mut self) -> Seen {
         writeln!(self.stdin.as_mut().unwrap(), "sight").unwrap();
         let line = self.line().expect("the daemon answers");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
@@ -387,7 +387,7 @@ impl Running {
     pub fn wait_to_see(&mut self, what: &str, is_seen: impl Fn(&Seen) -> bool) -> Seen {
         let start = Instant::now();
         loop {
-            let seen = self.sight();
+            let seen = self.stats_handle();
             if is_seen(&seen) {
                 return seen;
             }
@@ -574,7 +574,7 @@ fn daemon_process() {
 }
 
 /// Everything that can be seen of a daemon, in one line.
-fn what_is_seen(sight: &bentpipe_proxy::sight::Sight) -> String {
+fn what_is_seen(sight: &bentpipe_proxy::telemetry::StatsHandle) -> String {
     let flows = sight.flows(usize::MAX);
     serde_json::json!({
         "legs": sight.legs(),
@@ -621,10 +621,10 @@ pub fn be_daemon_if_asked() -> bool {
             };
         } else if let Some(most) = request.strip_prefix("survey ") {
             let start = Instant::now();
-            let found = daemon.sight().flows(most.parse().unwrap()).len();
+            let found = daemon.stats_handle().flows(most.parse().unwrap()).len();
             println!("{} {found}", start.elapsed().as_micros());
         } else if request == "sight" {
-            println!("{}", what_is_seen(&daemon.sight()));
+            println!("{}", what_is_seen(&daemon.stats_handle()));
         } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
                 Ok(()) => println!("ready"),

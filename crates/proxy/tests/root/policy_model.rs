@@ -10,7 +10,7 @@ use crate::common::{Host, Net, Running, network};
 use bentpipe_proxy::Config;
 use bentpipe_proxy::config::{Action, Interface, Rule};
 use bentpipe_proxy::intercept::{Names, Plan, ruleset};
-use bentpipe_proxy::path;
+use bentpipe_proxy::leg_pair;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config as Cases, TestRunner};
@@ -224,7 +224,7 @@ fn nft_takes_whatever_rules_there_are() {
                 &Names::default(),
                 &Plan {
                     interfaces: &interfaces,
-                    paths: &path::paths(interfaces.len(), &config.weights(), 7600),
+                    pairs: &leg_pair::leg_pairs(interfaces.len(), &config.weights(), 7600),
                     handshake: config.proxy.handshake,
                     at_limit: config.limits.at_limit,
                     rules: &config.rules,
@@ -301,7 +301,7 @@ impl World {
         let before = (daemon.counter("flows_total"), self.snooped());
         let census = Census { gateway: &self.net.gateway };
         let ((), port) = census.port_of(|| server.connect(client, packet.probe()));
-        let weight_at = |port: u16| weights[usize::from(port - 7600) / path::path_count(2)];
+        let weight_at = |port: u16| weights[usize::from(port - 7600) / leg_pair::leg_pair_count(2)];
         match (daemon.counter("flows_total") - before.0, self.snooped() - before.1, port) {
             (0, 0, None) => Fate::Forwarded,
             (1, 0, Some(port)) => Fate::Split(weight_at(port)),

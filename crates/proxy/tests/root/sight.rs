@@ -63,7 +63,7 @@ fn totals_agree_with_what_was_carried_however_short_the_connections() {
         });
     }
     daemon.wait_for("flows_open", 0);
-    let seen = daemon.sight();
+    let seen = daemon.stats_handle();
     assert!(seen.ready && seen.flows.is_empty(), "{seen:#?}");
     let (sky, ground) = (seen.leg("sky"), seen.leg("terrestrial"));
     // Each way's end of a connection may count as a byte.
@@ -146,7 +146,7 @@ fn an_outage_is_seen_while_it_lasts_and_no_longer() {
     let now = || link.now().as_secs_f64();
     daemon.wait_to_see("a download", |seen| seen.leg("sky").sent_bps > 1e6);
     let seen = loop {
-        let seen = daemon.sight();
+        let seen = daemon.stats_handle();
         match seen.leg("sky").outage_s {
             Some(_) => break seen,
             None => assert!(now() < 14.0, "the outage is over and was not seen"),
@@ -160,7 +160,7 @@ fn an_outage_is_seen_while_it_lasts_and_no_longer() {
     assert!((7.8..8.6).contains(&(at - length)), "seen at {at}, of {length} s");
     assert_eq!(seen.leg("terrestrial").outage_s, None);
     while now() < 13.5 {
-        let length = daemon.sight().leg("sky").outage_s.expect("it lasts");
+        let length = daemon.stats_handle().leg("sky").outage_s.expect("it lasts");
         assert!((now() - length - (at - length_at(&seen))).abs() < 0.5, "it goes on to count");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -206,7 +206,7 @@ fn numbers_stay_with_their_legs_when_a_reload_gives_them_other_names() {
     assert_eq!(seen.leg("terrestrial").flows, 1);
     // The old name, and its numbers, again.
     daemon.reload(&config("sky", 40)).unwrap();
-    let seen = daemon.sight();
+    let seen = daemon.stats_handle();
     assert!((100_000..=100_002).contains(&seen.leg("sky").sent_bytes), "{seen:#?}");
     drop(new);
     // Replaced listeners stay for a minute.
@@ -220,12 +220,12 @@ fn connections_are_counted_exactly_however_they_end() {
     let listener = net.listen(SERVER[0]);
     let (clients, servers) = net.connections(&listener, 60);
     let counts = |daemon: &mut crate::common::Running| {
-        let seen = daemon.sight();
+        let seen = daemon.stats_handle();
         (seen.leg("satellite").flows, seen.leg("terrestrial").flows, seen.flows.len())
     };
     daemon.wait_for("flows_open", 60);
     assert_eq!(counts(&mut daemon), (60, 60, 60));
-    let mut ids: Vec<u64> = daemon.sight().flows.iter().map(|flow| flow.id).collect();
+    let mut ids: Vec<u64> = daemon.stats_handle().flows.iter().map(|flow| flow.id).collect();
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 60, "each has its own number");
@@ -246,7 +246,7 @@ fn connections_are_counted_exactly_however_they_end() {
     }
     daemon.wait_for("flows_open", 0);
     assert_eq!(counts(&mut daemon), (0, 0, 0));
-    let seen = daemon.sight();
+    let seen = daemon.stats_handle();
     assert!(seen.leg("satellite").active == 0 && seen.leg("terrestrial").active == 0, "{seen:#?}");
     daemon.settle();
 }
@@ -267,12 +267,13 @@ fn a_connection_that_waits_for_a_server_that_is_not_there_is_no_outage() {
     let start = Instant::now();
     daemon.wait_to_see("a connection that waits", |seen| {
         seen.flows.first().is_some_and(|flow| {
-            flow.phase == bentpipe_proxy::sight::FlowPhase::Connecting && flow.server_end.retransmissions > 0
+            flow.phase == bentpipe_proxy::telemetry::FlowPhase::Connecting
+                && flow.server_end.retransmissions > 0
         })
     });
     let silent = Instant::now();
     while silent.elapsed() < Duration::from_secs(4) {
-        assert_eq!(daemon.sight().leg("satellite").outage_s, None);
+        assert_eq!(daemon.stats_handle().leg("satellite").outage_s, None);
         std::thread::sleep(Duration::from_millis(100));
     }
     SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();

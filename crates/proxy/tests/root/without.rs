@@ -216,13 +216,13 @@ fn explicit_rates_that_a_reload_is_the_first_to_get_are_shared_out() {
     let daemon = net.gateway.enter(|| {
         may_load(false);
         let mut daemon = Daemon::start(&config).unwrap();
-        assert_eq!(daemon.standings().len(), 0, "there are no explicit rates");
+        assert_eq!(daemon.link_estimates().len(), 0, "there are no explicit rates");
         may_load(true);
         daemon.reload(&later).unwrap();
         daemon
     });
     assert!(flowing(&net).contains("bp_explicit"));
-    let standings = daemon.standings();
+    let standings = daemon.link_estimates();
     assert_eq!(standings.len(), 1, "somebody decides the rates");
     net.gateway.enter(|| drop(daemon));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bentpipe_admin::{Command, Commands};
-use bentpipe_proxy::handover::{Caller, HandoverError, Heir, Inventory, accept_caller, wait_for_caller};
+use bentpipe_proxy::upgrade::{Caller, Inventory, Successor, UpgradeError, accept_caller, wait_for_caller};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
@@ -27,7 +27,7 @@ pub(super) enum Event {
     Signal(i32),
     Command(Command),
     /// Somebody is ready to take over. Others are received when the sender is told so, and never where it is not.
-    Heir(Heir, SyncSender<()>),
+    Successor(Successor, SyncSender<()>),
     Tick,
 }
 
@@ -53,17 +53,17 @@ impl Events {
 
     /// Sends the signals that have come and have had no effect here on to the process that goes on: whoever sent them cannot know that it
     /// is another one.
-    pub(super) fn pass_on(&self, heir: i32) {
+    pub(super) fn pass_on(&self, successor: i32) {
         for event in self.receiver.try_iter() {
             let Event::Signal(number) = event else { continue };
             let name = signal_name(number).unwrap_or("a signal");
-            let (Some(pid), Some(signal)) = (Pid::from_raw(heir), Signal::from_named_raw(number)) else {
+            let (Some(pid), Some(signal)) = (Pid::from_raw(successor), Signal::from_named_raw(number)) else {
                 continue;
             };
             match kill_process(pid, signal) {
-                Ok(()) => tracing::info!(heir, "{name} goes on to the process that has taken over"),
+                Ok(()) => tracing::info!(successor, "{name} goes on to the process that has taken over"),
                 Err(error) => {
-                    tracing::error!(heir, %error, "{name} came while another process took over; repeat it")
+                    tracing::error!(successor, %error, "{name} came while another process took over; repeat it")
                 }
             }
         }
@@ -97,9 +97,9 @@ impl Events {
 
     /// Waits for successors, and tells them what there is. Each is spoken to by a thread of its own, so that one who is slow, or who
     /// only pretends, does not keep others waiting.
-    pub(super) fn await_heirs(&self, socket: OwnedFd, inventory: Inventory) -> anyhow::Result<()> {
+    pub(super) fn await_successors(&self, socket: OwnedFd, inventory: Inventory) -> anyhow::Result<()> {
         let door = Door { sender: self.sender.clone(), inventory, turn: Arc::default() };
-        spawn("bentpipe-heirs", move || door.stand_open(&socket))
+        spawn("bentpipe-successors", move || door.stand_open(&socket))
     }
 }
 
@@ -108,7 +108,7 @@ impl Events {
 struct Door {
     sender: Sender<Event>,
     inventory: Inventory,
-    /// Held while somebody takes over: whoever comes then is the heir's to receive.
+    /// Held while somebody takes over: whoever comes then is the successor's to receive.
     turn: Arc<Mutex<()>>,
 }
 
@@ -135,7 +135,7 @@ impl Door {
                     may_tell = Instant::now() + TELL;
                 }
                 // They are told no, and that is all.
-                Err(HandoverError::Stranger { .. }) => {}
+                Err(UpgradeError::PermissionDenied { .. }) => {}
                 Err(_) => std::thread::sleep(PAUSE),
             }
         }
@@ -151,19 +151,19 @@ impl Door {
             door.speak(caller);
             drop(place);
         };
-        if let Err(error) = spawn("bentpipe-heir", work) {
+        if let Err(error) = spawn("bentpipe-successor", work) {
             tracing::error!("nobody is spoken to: {error:#}");
         }
     }
 
     fn speak(&self, caller: Caller) {
-        let heir = match caller.converse(&self.inventory) {
-            Ok(heir) => heir,
+        let successor = match caller.converse(&self.inventory) {
+            Ok(successor) => successor,
             Err(error) => return tracing::info!("nobody took over: {error}"),
         };
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (go_on, wait) = mpsc::sync_channel(1);
-        if self.sender.send(Event::Heir(heir, go_on)).is_err() || wait.recv().is_err() {
+        if self.sender.send(Event::Successor(successor, go_on)).is_err() || wait.recv().is_err() {
             // This process ends. Whoever comes is not let in any more.
             std::mem::forget(turn);
         }
@@ -187,12 +187,12 @@ mod tests {
 
     #[test]
     fn a_signal_that_came_too_late_goes_on_to_the_process_that_has_taken_over() {
-        let mut heir = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut successor = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let events = Events::new();
         for event in [Event::Tick, Event::Signal(SIGTERM), Event::Tick] {
             events.sender.send(event).unwrap();
         }
-        events.pass_on(i32::try_from(heir.id()).unwrap());
-        assert_eq!(heir.wait().unwrap().signal(), Some(SIGTERM));
+        events.pass_on(i32::try_from(successor.id()).unwrap());
+        assert_eq!(successor.wait().unwrap().signal(), Some(SIGTERM));
     }
 }

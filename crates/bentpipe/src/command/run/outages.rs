@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use bentpipe_proxy::sight::LegReport;
+use bentpipe_proxy::telemetry::LegReport;
 
 /// After an outage was told of, others of the same leg are only counted for so long.
 const REST: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bentpipe_admin::history::{Recorder, SavedHistory};
 use bentpipe_admin::{Admin, Command, Identity, Sockets, serve};
 use bentpipe_kernel::notify::{Inheritance, Notifier};
-use bentpipe_proxy::handover::{Belongings, Heir};
+use bentpipe_proxy::upgrade::{ExtraFds, Successor};
 use bentpipe_proxy::{Config, Daemon};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGHUP;
@@ -63,11 +63,11 @@ impl Service {
         daemon: Daemon,
         mut sockets: Sockets,
         notifier: Notifier,
-        belongings: Belongings,
+        extra_fds: ExtraFds,
     ) -> Self {
         // What an older program has left in another form is left out.
-        let memory: Memory = serde_json::from_value(belongings.memory).unwrap_or_default();
-        for (name, descriptor) in belongings.descriptors {
+        let memory: Memory = serde_json::from_value(extra_fds.memory).unwrap_or_default();
+        for (name, descriptor) in extra_fds.descriptors {
             if name != LOG {
                 sockets.add(&name, descriptor);
                 continue;
@@ -102,8 +102,8 @@ impl Service {
         self.answer(events);
         if let (Some(daemon), Some(socket)) = (&self.daemon, self.sockets.take_handover()) {
             let names = self.sockets.named().into_iter().map(|(name, _)| name);
-            let belongings = names.chain([LOG.to_owned()]).collect();
-            if let Err(error) = events.await_heirs(socket, daemon.inventory(belongings)) {
+            let extra_fds = names.chain([LOG.to_owned()]).collect();
+            if let Err(error) = events.await_successors(socket, daemon.inventory(extra_fds)) {
                 tracing::error!("nobody can take over from this daemon: {error:#}");
             }
         }
@@ -146,8 +146,8 @@ impl Service {
                 daemon.stop_draining();
                 let _ = answer.send(Ok(()));
             }
-            Event::Heir(heir, go_on) => {
-                if let Next::End = self.hand_over(&heir, events) {
+            Event::Successor(successor, go_on) => {
+                if let Next::End = self.hand_over(&successor, events) {
                     return Next::End;
                 }
                 let _ = go_on.send(());
@@ -174,7 +174,7 @@ impl Service {
             tracing::info!(left, "drained: ending; connections that are left are reset");
             return Next::End;
         }
-        let (sight, now) = (daemon.sight(), Instant::now());
+        let (sight, now) = (daemon.stats_handle(), Instant::now());
         if let Some(interval) = self.notifier.watchdog_interval()
             && now >= self.next_sign
             && sight.is_alive()
@@ -204,7 +204,7 @@ impl Service {
         let Some(daemon) = &self.daemon else { return };
         let identity = Identity { config: self.config.clone(), program: self.program.clone() };
         let admin = events.commands().and_then(|orders| {
-            Ok(serve(&self.sockets, daemon.sight(), identity, self.recorder.clone(), orders)?)
+            Ok(serve(&self.sockets, daemon.stats_handle(), identity, self.recorder.clone(), orders)?)
         });
         match admin {
             Ok(admin) => self.admin = Some(admin),
@@ -213,7 +213,7 @@ impl Service {
         }
     }
 
-    fn hand_over(&mut self, heir: &Heir, events: &Events) -> Next {
+    fn hand_over(&mut self, successor: &Successor, events: &Events) -> Next {
         let Some(daemon) = self.daemon.take() else { return Next::End };
         // Who asks meanwhile waits to be accepted by whichever process goes on.
         drop(self.admin.take());
@@ -224,12 +224,12 @@ impl Service {
         };
         let memory = serde_json::to_value(memory).unwrap_or_default();
         let log = std::io::stderr();
-        let mut belongings: Vec<(String, BorrowedFd<'_>)> = self.sockets.named();
-        belongings.push((LOG.to_owned(), log.as_fd()));
+        let mut extra_fds: Vec<(String, BorrowedFd<'_>)> = self.sockets.named();
+        extra_fds.push((LOG.to_owned(), log.as_fd()));
         let last = |pid: i32| self.notifier.main_pid(pid.unsigned_abs());
-        match daemon.hand_over(heir, &belongings, memory, last) {
+        match daemon.hand_over(successor, &extra_fds, memory, last) {
             Ok(()) => {
-                events.pass_on(heir.pid());
+                events.pass_on(successor.pid());
                 Next::End
             }
             Err((daemon, error)) => {

@@ -1,0 +1,347 @@
+//! The admission: how many connections there are, whose they are, and whether another one may come in.
+//!
+//! All workers share it. A connection holds a [`Permit`] from its first moment to its last, so the admission's numbers are
+//! those of living connections however they end. Whether new connections are diverted *before* they are answered is the
+//! business of the rules, which the watch keeps up to date from [`AdmissionControl::over_limit`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::config::AtLimit;
+
+/// The bits of an IPv6 address that tell one client from another: a host chooses the rest at will (RFC 7421).
+const NETWORK_OF_64_BITS: u128 = !0 << 64;
+
+/// The numbers that the admission compares with; they change when the configuration is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AdmissionLimits {
+    /// Connections at the same time.
+    pub(crate) connections: usize,
+    /// Connections of one client.
+    pub(crate) per_client: Option<usize>,
+    /// Connections that wait for their server.
+    pub(crate) connecting: usize,
+    /// Bytes in buffers, the kernel's included.
+    pub(crate) buffered: u64,
+    /// Connections for which there are descriptors: never exceeded.
+    pub(crate) descriptors: usize,
+    pub(crate) at_limit: AtLimit,
+}
+
+/// One source of connections: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Client {
+    V4(Ipv4Addr),
+    V6([u8; 8]),
+}
+
+/// Counts connections and lets them in.
+#[derive(Debug)]
+pub(crate) struct AdmissionControl {
+    state: Mutex<State>,
+    connecting: AtomicUsize,
+    /// Workers that have no descriptor left; nobody new until all have one again.
+    short_of_descriptors: AtomicUsize,
+    /// Buffers hold more than they should.
+    memory_full: AtomicBool,
+    /// What was last signalled, so that only changes are.
+    full: AtomicBool,
+    changed: OwnedFd,
+}
+
+#[derive(Debug)]
+struct State {
+    admission_limits: AdmissionLimits,
+    open: usize,
+    clients: HashMap<Client, usize>,
+}
+
+/// A connection's place in the admission's count, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    admission: Arc<AdmissionControl>,
+    client: Client,
+    connecting: bool,
+}
+
+/// Which new connections are not to be answered now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct OverLimit {
+    /// Nobody is let in, because of this limit.
+    pub(crate) everybody: Option<Limit>,
+    /// These are not, in order.
+    pub(crate) clients: Vec<Client>,
+}
+
+/// The limit that a connection came up against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Connections,
+    PerClient,
+    Connecting,
+    Buffered,
+    Descriptors,
+}
+
+impl AdmissionControl {
+    pub(crate) fn new(admission_limits: AdmissionLimits) -> rustix::io::Result<Self> {
+        Ok(Self {
+            state: Mutex::new(State { admission_limits, open: 0, clients: HashMap::new() }),
+            connecting: AtomicUsize::new(0),
+            short_of_descriptors: AtomicUsize::new(0),
+            memory_full: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Lets a connection of `client` in, as one that waits for its server, or says which limit stands against it.
+    ///
+    /// Where connections beyond a limit are to pass, those that the kernel had already answered are let in all the same,
+    /// up to [`with_accept_queue_slack`]: they cannot pass any more.
+    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Limit> {
+        let client = Client::from(client);
+        let mut state = self.state();
+        state.check(client, self.connecting.load(Ordering::Relaxed))?;
+        if self.memory_full.load(Ordering::Relaxed) && state.admission_limits.at_limit == AtLimit::Refuse {
+            return Err(Limit::Buffered);
+        }
+        state.open += 1;
+        let count = state.clients.entry(client).or_insert(0);
+        *count += 1;
+        let of_client = *count;
+        let client_is_full = state.admission_limits.per_client == Some(of_client);
+        self.connecting.fetch_add(1, Ordering::Relaxed);
+        self.settle(&state, client_is_full);
+        drop(state);
+        Ok(Permit { admission: self.clone(), client, connecting: true })
+    }
+
+    /// Counts a connection that is there already: another process had let it in.
+    pub(crate) fn readmit(self: &Arc<Self>, client: IpAddr, connecting: bool) -> Permit {
+        let client = Client::from(client);
+        let mut state = self.state();
+        state.open += 1;
+        *state.clients.entry(client).or_insert(0) += 1;
+        if connecting {
+            self.connecting.fetch_add(1, Ordering::Relaxed);
+        }
+        self.settle(&state, true);
+        drop(state);
+        Permit { admission: self.clone(), client, connecting }
+    }
+
+    /// Descriptors have run out for a worker, or are there again for one that had told so.
+    pub(crate) fn set_short_of_descriptors(&self, short: bool) {
+        let workers = &self.short_of_descriptors;
+        let _ = if short {
+            workers.fetch_add(1, Ordering::Relaxed)
+        } else {
+            workers.fetch_sub(1, Ordering::Relaxed)
+        };
+        self.settle(&self.state(), false);
+    }
+
+    /// Takes note of the bytes in buffers.
+    pub(crate) fn set_buffered(&self, bytes: u64) {
+        let state = self.state();
+        self.memory_full.store(bytes >= state.admission_limits.buffered, Ordering::Relaxed);
+        self.settle(&state, false);
+    }
+
+    /// Compares with other numbers from now on.
+    pub(crate) fn set_limits(&self, admission_limits: AdmissionLimits) {
+        let mut state = self.state();
+        state.admission_limits = admission_limits;
+        self.settle(&state, true);
+    }
+
+    /// Which new connections are to be diverted as things stand.
+    pub(crate) fn over_limit(&self) -> OverLimit {
+        let state = self.state();
+        let clients = match state.admission_limits.per_client {
+            None => Vec::new(),
+            Some(most) => {
+                let mut full: Vec<_> = state
+                    .clients
+                    .iter()
+                    .filter(|&(_, &open)| open >= most)
+                    .map(|(&client, _)| client)
+                    .collect();
+                full.sort_unstable();
+                full
+            }
+        };
+        OverLimit { everybody: self.reached(&state), clients }
+    }
+
+    /// Becomes readable when the over_limit may have changed.
+    pub(crate) fn changed(&self) -> &OwnedFd {
+        &self.changed
+    }
+
+    /// Signals, as if the over_limit had changed.
+    pub(crate) fn wake(&self) {
+        // An eventfd can refuse only where it is signalled already.
+        let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+    }
+
+    /// Connections that there are now.
+    pub(crate) fn open(&self) -> usize {
+        self.state().open
+    }
+
+    /// Connections that wait for their server now.
+    pub(crate) fn connecting(&self) -> usize {
+        self.connecting.load(Ordering::Relaxed)
+    }
+
+    /// Signals where the admission has become full or free, or where a client has.
+    fn settle(&self, state: &State, client_changed: bool) {
+        let full = self.reached(state).is_some();
+        if self.full.swap(full, Ordering::Relaxed) != full || client_changed {
+            self.wake();
+        }
+    }
+
+    /// The limit that keeps everybody out.
+    fn reached(&self, state: &State) -> Option<Limit> {
+        let AdmissionLimits { connections, descriptors, connecting, .. } = state.admission_limits;
+        [
+            (state.open >= connections, Limit::Connections),
+            (state.open >= descriptors, Limit::Descriptors),
+            (self.connecting.load(Ordering::Relaxed) >= connecting, Limit::Connecting),
+            (self.short_of_descriptors.load(Ordering::Relaxed) > 0, Limit::Descriptors),
+            (self.memory_full.load(Ordering::Relaxed), Limit::Buffered),
+        ]
+        .into_iter()
+        .find_map(|(reached, limit)| reached.then_some(limit))
+    }
+
+    fn leave(&self, client: Client) {
+        let mut state = self.state();
+        let per_client = state.admission_limits.per_client;
+        state.open -= 1;
+        let mut client_is_free = false;
+        if let Some(open) = state.clients.get_mut(&client) {
+            client_is_free = per_client == Some(*open);
+            *open -= 1;
+            if *open == 0 {
+                state.clients.remove(&client);
+            }
+        }
+        self.settle(&state, client_is_free);
+    }
+
+    /// The numbers are consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check(&self, client: Client, connecting: usize) -> Result<(), Limit> {
+        let AdmissionLimits {
+            connections,
+            per_client,
+            connecting: most_connecting,
+            descriptors,
+            at_limit,
+            ..
+        } = self.admission_limits;
+        let most = |limit: usize| match at_limit {
+            AtLimit::Pass => with_accept_queue_slack(limit),
+            AtLimit::Refuse => limit,
+        };
+        let of_client = self.clients.get(&client).copied().unwrap_or(0);
+        if self.open >= descriptors {
+            Err(Limit::Descriptors)
+        } else if self.open >= most(connections) {
+            Err(Limit::Connections)
+        } else if per_client.is_some_and(|limit| of_client >= most(limit)) {
+            Err(Limit::PerClient)
+        } else if connecting >= most(most_connecting) {
+            Err(Limit::Connecting)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A limit with room for the connections that were answered before the rules knew that it was reached.
+fn with_accept_queue_slack(limit: usize) -> usize {
+    limit + limit / 4 + 16
+}
+
+impl Permit {
+    /// The server has answered: the connection does not wait any more.
+    pub(crate) fn connected(&mut self) {
+        if std::mem::take(&mut self.connecting) {
+            self.admission.connecting.fetch_sub(1, Ordering::Relaxed);
+            if self.admission.full.load(Ordering::Relaxed) {
+                self.admission.settle(&self.admission.state(), false);
+            }
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.connected();
+        self.admission.leave(self.client);
+    }
+}
+
+impl From<IpAddr> for Client {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Client::V4(address),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & NETWORK_OF_64_BITS;
+                let [bytes @ .., _, _, _, _, _, _, _, _] = network.to_be_bytes();
+                Client::V6(bytes)
+            }
+        }
+    }
+}
+
+impl Client {
+    /// The address itself, or the network's first.
+    pub(crate) fn address(self) -> IpAddr {
+        match self {
+            Client::V4(address) => address.into(),
+            Client::V6(network) => {
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&network);
+                Ipv6Addr::from(bytes).into()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Connections => "limits.connections",
+            Limit::PerClient => "limits.connections_per_client",
+            Limit::Connecting => "limits.connecting",
+            Limit::Buffered => "limits.buffered",
+            Limit::Descriptors => "the process's descriptors (LimitNOFILE, ulimit -n)",
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

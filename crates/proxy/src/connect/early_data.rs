@@ -1,0 +1,232 @@
+//! TCP Fast Open towards a server (RFC 7413): the client's first data go with our SYN and save a round trip.
+//!
+//! A SYN can only take what the client has said when it leaves, and in some protocols the server speaks first (SMTP, SSH).
+//! So a connection towards a leg with `fast_open` waits for its client's first word, but never longer than [`PATIENCE`]; then it
+//! connects as any other does. `TCP_FASTOPEN_CONNECT`, which holds the SYN back until something is written, would wait
+//! for ever: both ends of an SMTP connection would.
+//!
+//! The first data are looked at, sent, and only then taken from the client, as many bytes as the kernel has taken for the
+//! SYN. So all others are still where the relay finds them, and the stream keeps its order. The kernel repeats what a
+//! server does not take from the SYN, and connects in the usual way where it has no cookie of the server's yet.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bentpipe_legs::Legs;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, sendto};
+
+use crate::admission::Permit;
+use crate::connect::upstream::{Endpoints, connect};
+use crate::types::leg_pair::LegPair;
+use crate::types::slab::{Key, Slab, Token};
+
+/// How long the first word of a client is waited for.
+///
+/// A client answers our SYN-ACK after one round trip of its own leg, and a network at a gateway's feet has one of a few
+/// milliseconds. A protocol whose server speaks first pays this once for each connection: a thirtieth of the round trip to a
+/// geostationary satellite, which is what the others save.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The most that is offered to a SYN: what an Ethernet frame holds. The kernel takes what fits the path.
+const SYN_DATA: usize = 1460;
+
+/// `MSG_FASTOPEN` of linux/socket.h: connect, and let the SYN take data (tcp(7)).
+const MSG_FASTOPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
+
+/// What a client has said so far, of which a SYN may take some.
+#[derive(Debug)]
+pub(crate) struct EarlyData {
+    bytes: [u8; SYN_DATA],
+    length: usize,
+}
+
+impl EarlyData {
+    /// Looks at what the client has said, and leaves it there. A client that has ended in order has said nothing.
+    ///
+    /// An error is that of the client's connection, and is gone from it: the connection must be reset.
+    pub(crate) fn peek(client: impl AsFd) -> io::Result<Self> {
+        let mut bytes = [0; SYN_DATA];
+        match recv(client, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, length)) => Ok(Self { bytes, length }),
+            Err(Errno::AGAIN) => Ok(Self { bytes, length: 0 }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins to connect a non-blocking socket with the first word in the SYN, if there is one. Returns how many bytes of it
+    /// the kernel has taken: none where it has no cookie of the server's yet, or where Fast Open is switched off.
+    pub(crate) fn connect(&self, socket: impl AsFd, server: &SocketAddr) -> io::Result<usize> {
+        if self.length == 0 {
+            return connect(socket, server).map(|()| 0);
+        }
+        let flags = MSG_FASTOPEN | SendFlags::NOSIGNAL;
+        match sendto(&socket, &self.bytes[..self.length], flags, server) {
+            Ok(taken) => Ok(taken),
+            // The SYN has left without data, and asks for a cookie.
+            Err(Errno::INPROGRESS) => Ok(0),
+            Err(Errno::OPNOTSUPP) => connect(socket, server).map(|()| 0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the first `count` bytes, which a SYN has taken, from what the client has said.
+    pub(crate) fn consume(mut self, client: impl AsFd, count: usize) -> io::Result<()> {
+        let mut left = &mut self.bytes[..count.min(self.length)];
+        while !left.is_empty() {
+            match recv(&client, &mut *left, RecvFlags::DONTWAIT)? {
+                (_, 0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (_, taken) => left = &mut left[taken..],
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An accepted connection whose server has not been asked yet.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) client: OwnedFd,
+    pub(crate) ends: Endpoints,
+    pub(crate) pair: LegPair,
+    pub(crate) legs: Arc<Legs>,
+    pub(crate) permit: Permit,
+}
+
+/// The connections whose clients have not said anything yet.
+#[derive(Debug)]
+pub(crate) struct AwaitingData {
+    accepted: Slab<Accepted>,
+    /// In the order in which their patience ends. Those that have spoken since are still among them.
+    deadlines: VecDeque<(Instant, Key)>,
+}
+
+impl AwaitingData {
+    pub(crate) fn new() -> Self {
+        Self { accepted: Slab::new(), deadlines: VecDeque::new() }
+    }
+
+    /// Keeps a connection until its client has spoken, ended or been reset, which `epoll` then reports as
+    /// [`Token::Pending`], or until it is overdue. Returns it at once if it cannot be waited for.
+    pub(crate) fn keep(&mut self, epoll: &OwnedFd, accepted: Accepted, now: Instant) -> Option<Accepted> {
+        let key = self.accepted.insert(accepted);
+        let client = &self.accepted.get_mut(key)?.client;
+        let data = EventData::new_u64(Token::Pending(key).encode());
+        if let Err(error) = epoll::add(epoll, client, data, EventFlags::IN | EventFlags::RDHUP) {
+            tracing::debug!(%error, "cannot wait for a client's first word");
+            return self.accepted.remove(key);
+        }
+        self.deadlines.push_back((now + PATIENCE, key));
+        None
+    }
+
+    /// Gives a connection back, for which `epoll` has no further use.
+    pub(crate) fn take(&mut self, epoll: &OwnedFd, key: Key) -> Option<Accepted> {
+        let accepted = self.accepted.remove(key)?;
+        if let Err(error) = epoll::delete(epoll, &accepted.client) {
+            tracing::error!(%error, "cannot stop waiting for a client's first word");
+        }
+        Some(accepted)
+    }
+
+    /// Gives a connection back whose client has been silent for too long, if there is one.
+    pub(crate) fn take_overdue(&mut self, epoll: &OwnedFd, now: Instant) -> Option<Accepted> {
+        while let Some(&(deadline, key)) = self.deadlines.front() {
+            if self.accepted.get_mut(key).is_some() && deadline > now {
+                return None;
+            }
+            self.deadlines.pop_front();
+            if let Some(accepted) = self.take(epoll, key) {
+                return Some(accepted);
+            }
+        }
+        None
+    }
+
+    /// When the next one is overdue, at the latest.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.deadlines.front().map(|&(deadline, _)| deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use bentpipe_kernel::Weight;
+
+    use super::*;
+    use crate::admission::tests::permit;
+    use crate::config::Config;
+    use crate::types::leg_pair::{LegId, prepare_legs};
+
+    /// The client's end, and ours.
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    fn accepted(ours: TcpStream) -> Accepted {
+        let address = ours.local_addr().unwrap();
+        let (client, server) = (LegId::Terrestrial, LegId::Satellite(0));
+        let pair = LegPair { client, server, weight: Weight::default(), port: 1 };
+        let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"").unwrap();
+        let ends = Endpoints { client: address, server: address, dscp: 0 };
+        Accepted { client: ours.into(), ends, pair, legs: Arc::new(prepare_legs(&config)), permit: permit() }
+    }
+
+    #[test]
+    fn what_the_syn_does_not_take_stays_where_it_was() {
+        let (mut client, mut ours) = connection();
+        client.write_all(b"first and second").unwrap();
+        drop(client);
+        ours.peek(&mut [0]).unwrap();
+        let word = EarlyData::peek(&ours).unwrap();
+        assert_eq!(&word.bytes[..word.length], b"first and second");
+        word.consume(&ours, 5).unwrap();
+        let mut rest = String::new();
+        ours.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, " and second");
+    }
+
+    #[test]
+    fn a_silent_client_has_said_nothing_and_a_reset_one_is_an_error() {
+        let (client, ours) = connection();
+        assert_eq!(EarlyData::peek(&ours).unwrap().length, 0);
+        bentpipe_kernel::sockopt::set_linger_reset(&client).unwrap();
+        drop(client);
+        while EarlyData::peek(&ours).is_ok() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn each_is_given_back_once_when_it_is_overdue_and_not_before() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let (mut listening, now) = (AwaitingData::new(), Instant::now());
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                let (client, ours) = connection();
+                assert!(listening.keep(&epoll, accepted(ours), now).is_none());
+                client
+            })
+            .collect();
+        let (_, spoken) = listening.deadlines[1];
+        assert!(listening.take(&epoll, spoken).is_some());
+        assert!(listening.take(&epoll, spoken).is_none(), "an event that was already on its way");
+        let almost = now + PATIENCE - Duration::from_millis(1);
+        assert!(listening.take_overdue(&epoll, almost).is_none());
+        assert_eq!(listening.due(), Some(now + PATIENCE));
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_some());
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_some());
+        assert!(listening.take_overdue(&epoll, now + PATIENCE).is_none());
+        assert_eq!((listening.due(), clients.len()), (None, 3));
+    }
+}

@@ -1,0 +1,152 @@
+//! The deferred_accept: it completes a client's handshake when the server's is complete, and not before.
+//!
+//! Linux answers a SYN as soon as it reaches a listener, so the rules route it into a TUN device instead. The deferred_accept reads
+//! it there, keeps it, and connects to the server in the client's name. Once the server has answered, the SYN is given back
+//! through the same device: the rules hand it to its path's listener, the kernel answers, and the worker that accepts the
+//! connection claims the server's side from the [`PendingTable`]. If the server refuses, or somebody says in its place that it
+//! cannot be reached, the SYN is given back through another device, which the rules leave alone: it goes to the server,
+//! unsplit, and what the client sees is the answer that it would have had without a proxy. And where nobody answers the
+//! client hears nothing.
+//!
+//! ```text
+//! SYN ══► rules ══► held device ──► deferred_accept ──► connect ══► server
+//!                       ▲  answered    │  failed
+//!  listener ◄══ rules ══╧◄─────────────┴────► passed device ══► server
+//! ```
+//!
+//! The devices end with the process, and with them the route that leads into one: without the daemon the SYN takes the way
+//! that it always took.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use bentpipe_legs::Legs;
+
+use crate::admission::AdmissionControl;
+use crate::config::{AtLimit, Interface};
+use crate::error::Error;
+use crate::stats::Counters;
+use crate::types::mailbox::{Heartbeat, Mailbox};
+use crate::upgrade::SynOutcomeSnapshot;
+
+mod devices;
+mod pending_table;
+mod recent_syns;
+mod syn;
+mod syn_handler;
+
+pub(crate) use devices::Devices;
+pub(crate) use pending_table::{Claim, Connected, Entries, PendingTable};
+pub(crate) use syn::is_between_hosts;
+use syn_handler::SynHandler;
+
+/// What a deferred_accept goes by; it changes when the configuration is read again.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) legs: Arc<Legs>,
+    /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`](crate::types::leg_pair::LegId::Satellite).
+    pub(crate) interfaces: Vec<Interface>,
+    /// What becomes of a SYN that the admission does not let in.
+    pub(crate) at_limit: AtLimit,
+}
+
+/// A deferred_accept that pauses. What comes meanwhile waits in the devices.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    handler: SynHandler,
+}
+
+/// A running deferred_accept; it ends when it is dropped, and the connections that wait are forgotten.
+#[derive(Debug)]
+pub(crate) struct DeferredAccept {
+    thread: Option<JoinHandle<Option<SynHandler>>>,
+    mailbox: Arc<Mailbox<Settings>>,
+    stop: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+}
+
+impl DeferredAccept {
+    /// Starts to serve `devices`. What the admission admits is entered in `pending`, where the workers find it. `syn_outcomes` is what another process
+    /// remembers that had the devices before, and so many handshakes of its are `held` in the pending.
+    pub(crate) fn spawn(
+        devices: Arc<Devices>,
+        settings: Settings,
+        admission: Arc<AdmissionControl>,
+        pending: Arc<PendingTable>,
+        syn_outcomes: Vec<SynOutcomeSnapshot>,
+        held: usize,
+    ) -> Result<Self, Error> {
+        let action = "start the deferred_accept";
+        let mailbox = Arc::new(Mailbox::new("the deferred_accept".into()).map_err(Error::system(action))?);
+        let (stop, counters) = (Arc::<AtomicBool>::default(), Arc::<Counters>::default());
+        let handler = SynHandler::new(
+            devices,
+            settings,
+            mailbox.clone(),
+            admission,
+            pending,
+            counters.clone(),
+            syn_outcomes,
+        );
+        let handler = handler.map_err(Error::system(action))?;
+        counters.held_total.add(held as u64);
+        let mut deferred_accept = Self { thread: None, mailbox, stop, counters };
+        deferred_accept.resume(Paused { handler })?;
+        Ok(deferred_accept)
+    }
+
+    /// Stops to serve, for as long as another process may take its place. Nothing where it has failed.
+    pub(crate) fn pause(&mut self) -> Option<Paused> {
+        self.stop.store(true, Ordering::Release);
+        self.mailbox.wake();
+        let outcome = self.thread.take()?.join();
+        let handler =
+            outcome.inspect_err(|_| tracing::error!("the deferred_accept had panicked")).ok().flatten();
+        handler.map(|handler| Paused { handler })
+    }
+
+    /// Goes on after a pause.
+    pub(crate) fn resume(&mut self, paused: Paused) -> Result<(), Error> {
+        self.stop.store(false, Ordering::Release);
+        let until = self.stop.clone();
+        let work = move || {
+            let outcome = paused.handler.run(&until);
+            outcome
+                .inspect_err(
+                    |error| tracing::error!(%error, "the deferred_accept failed: new connections pass unsplit"),
+                )
+                .ok()
+        };
+        let thread = std::thread::Builder::new().name("bentpipe-deferred_accept".into()).spawn(work);
+        self.thread = Some(thread.map_err(Error::system("start the deferred_accept"))?);
+        Ok(())
+    }
+
+    /// Goes by other settings from the next SYN on.
+    pub(crate) fn replace_settings(&self, settings: Settings) {
+        self.mailbox.send(settings);
+    }
+
+    /// By which it shows that it lives.
+    pub(crate) fn heartbeat(&self) -> Box<dyn Heartbeat> {
+        Box::new(self.mailbox.clone())
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+impl Paused {
+    /// What became of SYNs that are settled, the oldest first.
+    pub(crate) fn syn_outcomes(&self) -> Vec<SynOutcomeSnapshot> {
+        self.handler.syn_outcomes()
+    }
+}
+
+impl Drop for DeferredAccept {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}

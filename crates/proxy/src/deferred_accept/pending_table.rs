@@ -1,0 +1,327 @@
+//! The pending of connections whose handshakes are not complete: what the deferred_accept and the workers share.
+//!
+//! ```text
+//! waiting for the server ──► waiting for the client ──► claimed by a worker
+//!          ├──► failed: the SYN goes on                 ├──► nobody came
+//!          └──► abandoned by the client                 └──► reset by the server: so is the client, when it comes
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::sockopt::take_error;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::admission::Permit;
+use crate::connect::upstream::Upstream;
+use crate::types::slab::{Key, Slab, Token};
+
+use super::syn::Syn;
+
+/// How long a client may be silent before its attempt is taken for given up, at the least. Clients repeat their first SYN
+/// after 1 s (RFC 6298 §2), old ones after 3 s.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+/// The same as a multiple of the last gap between two of its SYNs. Each gap is twice the last, or as long.
+const PATIENCE_IN_GAPS: u32 = 3;
+/// For so long a client is waited for once its server has answered: five repetitions of the SYN-ACK, the first after 1 s,
+/// each gap twice the last (`net.ipv4.tcp_synack_retries`), are given up after 63 s.
+const UNCLAIMED: Duration = Duration::from_secs(64);
+
+/// Who wants to speak to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FourTuple {
+    client: (IpAddr, u16),
+    server: (IpAddr, u16),
+}
+
+/// Connections by the ends that the client sees.
+#[derive(Debug)]
+pub(crate) struct PendingTable {
+    /// Where the deferred_accept waits for the servers' answers.
+    epoll: OwnedFd,
+    /// How many entries there are, so that a worker need not take the lock where it has nothing to claim.
+    claimable: AtomicUsize,
+    entries: Mutex<Entries>,
+}
+
+/// A connection to a server that a worker has claimed.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) socket: OwnedFd,
+    /// The client's port was taken on this host: the server sees the client's address with another one.
+    pub(crate) other_port: bool,
+    pub(crate) permit: Permit,
+}
+
+/// What there is for a client that has been accepted.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// Its server has not been asked yet.
+    Nothing,
+    /// Its server has been asked and has not answered: SYNs are no longer held since the rules are others, and a listener has answered
+    /// the repeated one.
+    Asked(Connected),
+    Connected(Connected),
+    /// Its server had answered and has reset the connection since.
+    Reset,
+}
+
+/// How a SYN stands to what is in the pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SynStatus {
+    /// There is nothing of its pair.
+    New,
+    /// There was an answered connection of its pair that its client has given up for this one.
+    Superseding,
+    /// The server is being asked already.
+    Waiting,
+}
+
+/// The server has spoken, or somebody in its place.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) pair: FourTuple,
+    pub(crate) isn: u32,
+    /// The held SYN.
+    pub(crate) packet: Box<[u8]>,
+    /// `Ok` where the server has answered; the connection can be claimed from now on.
+    pub(crate) result: io::Result<()>,
+}
+
+/// What the look at the clock has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Swept {
+    /// Connections whose client has stopped asking before the server answered.
+    pub(crate) abandoned: u64,
+    /// Answered connections whose client has not come.
+    pub(crate) unclaimed: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    places: Slab<Entry>,
+    by_pair: HashMap<FourTuple, Key>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Nothing where the server has reset it.
+    upstream: Option<Connected>,
+    /// What waits for the server; nothing once it has answered.
+    held: Option<Held>,
+    /// When the entry was made or, later, when the server answered.
+    since: Instant,
+    pair: FourTuple,
+}
+
+/// The latest SYN of a client, and its rhythm.
+#[derive(Debug)]
+struct Held {
+    isn: u32,
+    packet: Box<[u8]>,
+    last: Instant,
+    gap: Duration,
+}
+
+impl PendingTable {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, claimable: AtomicUsize::new(0), entries: Mutex::default() })
+    }
+
+    /// Where events of the pending's connections arrive, with [`Token::Pending`].
+    pub(crate) fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Looks a SYN up. One that waits is the newest of its client from now on; what an earlier connection of the same ends
+    /// has left is ended.
+    pub(crate) fn look_up(&self, syn: &Syn, packet: &[u8], now: Instant) -> SynStatus {
+        let pair = FourTuple::of(syn);
+        let mut entries = self.entries();
+        match entries.get_mut(&pair).map(|entry| entry.held.as_mut()) {
+            Some(Some(held)) => {
+                held.note(syn, packet, now);
+                SynStatus::Waiting
+            }
+            Some(None) => {
+                self.remove(&mut entries, &pair);
+                SynStatus::Superseding
+            }
+            None => SynStatus::New,
+        }
+    }
+
+    /// Enters a connection that waits for its server. There must be none of these ends.
+    pub(crate) fn enter(
+        &self,
+        syn: &Syn,
+        packet: &[u8],
+        upstream: Upstream,
+        permit: Permit,
+        now: Instant,
+    ) -> io::Result<()> {
+        let pair = FourTuple::of(syn);
+        let Upstream { socket, other_port, .. } = upstream;
+        let held = Held { isn: syn.isn, packet: packet.into(), last: now, gap: Duration::ZERO };
+        let upstream = Some(Connected { socket, other_port, permit });
+        let mut entries = self.entries();
+        let key = entries.places.insert(Entry { upstream, held: Some(held), since: now, pair });
+        entries.by_pair.insert(pair, key);
+        self.claimable.fetch_add(1, Ordering::Release);
+        let data = EventData::new_u64(Token::Pending(key).encode());
+        let Some(Connected { socket, .. }) = entries.get_mut(&pair).and_then(|entry| entry.upstream.as_ref())
+        else {
+            return Ok(());
+        };
+        let registered = epoll::add(&self.epoll, socket, data, EventFlags::OUT | EventFlags::ET);
+        if registered.is_err() {
+            self.remove(&mut entries, &pair);
+        }
+        Ok(registered?)
+    }
+
+    /// Takes note of an event of a connection's socket. An answered connection whose server has reset it stays in the pending
+    /// as such: its client may be there already, and is not to be connected a second time.
+    pub(crate) fn note(&self, key: Key, flags: EventFlags, now: Instant) -> Option<Outcome> {
+        let mut entries = self.entries();
+        let entry = entries.places.get_mut(key)?;
+        let failed = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        if entry.held.is_none() && failed {
+            entry.upstream = None;
+        }
+        if entry.held.is_none() || !(failed || flags.contains(EventFlags::OUT)) {
+            return None;
+        }
+        let (pair, upstream, held) = (entry.pair, entry.upstream.as_mut()?, entry.held.take()?);
+        let result = match take_error(&upstream.socket) {
+            Ok(None) if !failed => {
+                upstream.permit.connected();
+                Ok(())
+            }
+            // It had answered first: a reset in answer to the SYN is "refused" (connect(2)).
+            Ok(Some(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                entry.upstream = None;
+                Ok(())
+            }
+            Ok(None) => Err(Errno::CONNABORTED.into()),
+            Ok(Some(error)) | Err(error) => Err(error),
+        };
+        if result.is_ok() {
+            entry.since = now;
+        } else {
+            self.remove(&mut entries, &pair);
+        }
+        Some(Outcome { pair, isn: held.isn, packet: held.packet, result })
+    }
+
+    /// What there is for an accepted connection; it is the caller's then.
+    pub(crate) fn claim(&self, client: SocketAddr, server: SocketAddr) -> Claim {
+        if self.claimable.load(Ordering::Acquire) == 0 {
+            return Claim::Nothing;
+        }
+        let pair = FourTuple::new(client, server);
+        let mut entries = self.entries();
+        let Some(is_answered) = entries.get_mut(&pair).map(|entry| entry.held.is_none()) else {
+            return Claim::Nothing;
+        };
+        let Some(connected) = self.remove(&mut entries, &pair) else { return Claim::Reset };
+        match epoll::delete(&self.epoll, &connected.socket) {
+            Ok(()) if is_answered => Claim::Connected(connected),
+            Ok(()) => Claim::Asked(connected),
+            Err(error) => {
+                tracing::error!(%error, "cannot take a connection over from the deferred_accept");
+                Claim::Reset
+            }
+        }
+    }
+
+    /// Endpoints what has waited too long.
+    pub(crate) fn sweep(&self, now: Instant) -> Swept {
+        let mut entries = self.entries();
+        let mut swept = Swept::default();
+        let pairs: Vec<FourTuple> = entries.by_pair.keys().copied().collect();
+        for pair in pairs {
+            let Some(entry) = entries.get_mut(&pair) else { continue };
+            match &entry.held {
+                Some(held) if held.is_abandoned(now) => swept.abandoned += 1,
+                None if now.saturating_duration_since(entry.since) > UNCLAIMED => swept.unclaimed += 1,
+                _ => continue,
+            }
+            self.remove(&mut entries, &pair);
+        }
+        swept
+    }
+
+    /// Takes an entry out; its connection, where it still has one, is reset where the caller drops it.
+    fn remove(&self, entries: &mut Entries, pair: &FourTuple) -> Option<Connected> {
+        let entry = entries.remove(pair)?;
+        self.claimable.fetch_sub(1, Ordering::Release);
+        entry.upstream
+    }
+
+    /// The pending is consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    fn get_mut(&mut self, pair: &FourTuple) -> Option<&mut Entry> {
+        self.places.get_mut(*self.by_pair.get(pair)?)
+    }
+
+    fn remove(&mut self, pair: &FourTuple) -> Option<Entry> {
+        self.places.remove(self.by_pair.remove(pair)?)
+    }
+}
+
+impl Held {
+    fn note(&mut self, syn: &Syn, packet: &[u8], now: Instant) {
+        self.gap = now.saturating_duration_since(self.last);
+        self.last = now;
+        if self.isn != syn.isn {
+            // The client has given up its first attempt and has begun another from the same port.
+            self.isn = syn.isn;
+            self.packet = packet.into();
+        }
+    }
+
+    /// A client that still wants to connect would have repeated its SYN.
+    fn is_abandoned(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) > LEAST_PATIENCE.max(self.gap * PATIENCE_IN_GAPS)
+    }
+}
+
+impl FourTuple {
+    pub(crate) fn new(client: SocketAddr, server: SocketAddr) -> Self {
+        Self { client: (client.ip(), client.port()), server: (server.ip(), server.port()) }
+    }
+
+    /// The client and the server.
+    pub(crate) fn ends(&self) -> [SocketAddr; 2] {
+        [self.client.into(), self.server.into()]
+    }
+
+    pub(crate) fn of(syn: &Syn) -> Self {
+        Self::new(syn.client, syn.server)
+    }
+}
+
+impl fmt::Display for FourTuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [client, server] = [self.client, self.server].map(SocketAddr::from);
+        write!(f, "{client} → {server}")
+    }
+}
+
+mod inherited;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The memory of SYNs that are settled, so that their copies meet the same outcome_of.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::pending_table::FourTuple;
+use super::syn::Syn;
+use crate::upgrade::SynOutcomeSnapshot;
+
+/// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that is not
+/// remembered any more begins anew.
+const CAPACITY: usize = 4096;
+
+/// What became of a SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SynOutcome {
+    /// It went on to the server. Split now, the client's connection would meet its own double there.
+    Passed,
+    /// The server had answered, and the client was.
+    Answered,
+}
+
+/// The latest syn_outcomes, of one SYN for each pair of ends.
+#[derive(Debug, Default)]
+pub(crate) struct RecentSyns {
+    syn_outcomes: HashMap<FourTuple, Settled>,
+    order: VecDeque<(FourTuple, u64)>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Settled {
+    isn: u32,
+    outcome_of: SynOutcome,
+    number: u64,
+}
+
+impl RecentSyns {
+    /// Remembers what became of a SYN, and forgets the oldest where there is no room.
+    pub(crate) fn note(&mut self, pair: FourTuple, isn: u32, outcome_of: SynOutcome) {
+        let number = self.next;
+        self.next += 1;
+        self.syn_outcomes.insert(pair, Settled { isn, outcome_of, number });
+        self.order.push_back((pair, number));
+        if self.order.len() > CAPACITY {
+            self.forget_oldest();
+        }
+    }
+
+    /// What became of this very SYN.
+    pub(crate) fn outcome_of(&self, syn: &Syn) -> Option<SynOutcome> {
+        self.syn_outcomes
+            .get(&FourTuple::of(syn))
+            .filter(|settled| settled.isn == syn.isn)
+            .map(|settled| settled.outcome_of)
+    }
+
+    /// What goes to the next process, the oldest first.
+    pub(crate) fn snapshots(&self) -> Vec<SynOutcomeSnapshot> {
+        let newest = |(pair, number): &(FourTuple, u64)| {
+            let settled = self.syn_outcomes.get(pair).filter(|settled| settled.number == *number)?;
+            let [client, server] = pair.ends();
+            Some(SynOutcomeSnapshot {
+                client,
+                server,
+                isn: settled.isn,
+                is_answered: settled.outcome_of == SynOutcome::Answered,
+            })
+        };
+        self.order.iter().filter_map(newest).collect()
+    }
+
+    /// The memory of another process.
+    pub(crate) fn inherited(snapshots: Vec<SynOutcomeSnapshot>) -> Self {
+        let mut memory = Self::default();
+        for SynOutcomeSnapshot { client, server, isn, is_answered } in snapshots {
+            let outcome_of = if is_answered { SynOutcome::Answered } else { SynOutcome::Passed };
+            memory.note(FourTuple::new(client, server), isn, outcome_of);
+        }
+        memory
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((pair, number)) = self.order.pop_front()
+            && self.syn_outcomes.get(&pair).is_some_and(|settled| settled.number == number)
+        {
+            self.syn_outcomes.remove(&pair);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syn(port: u16, isn: u32) -> Syn {
+        let (client, server) = (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
+        Syn { client, server, dscp: 0, isn, weight: Default::default() }
+    }
+
+    #[test]
+    fn a_copy_is_known_and_a_new_connection_from_the_same_port_is_not() {
+        let mut memory = RecentSyns::default();
+        memory.note(FourTuple::of(&syn(1, 7)), 7, SynOutcome::Passed);
+        assert_eq!(memory.outcome_of(&syn(1, 7)), Some(SynOutcome::Passed));
+        assert_eq!((memory.outcome_of(&syn(1, 8)), memory.outcome_of(&syn(2, 7))), (None, None));
+        memory.note(FourTuple::of(&syn(1, 8)), 8, SynOutcome::Answered);
+        assert_eq!(
+            (memory.outcome_of(&syn(1, 7)), memory.outcome_of(&syn(1, 8))),
+            (None, Some(SynOutcome::Answered))
+        );
+    }
+
+    #[test]
+    fn another_process_knows_the_same() {
+        let mut memory = RecentSyns::default();
+        memory.note(FourTuple::of(&syn(1, 7)), 7, SynOutcome::Passed);
+        memory.note(FourTuple::of(&syn(2, 7)), 7, SynOutcome::Answered);
+        memory.note(FourTuple::of(&syn(1, 8)), 8, SynOutcome::Answered);
+        let over = RecentSyns::inherited(memory.snapshots());
+        assert_eq!(
+            [syn(1, 7), syn(1, 8)].map(|syn| over.outcome_of(&syn)),
+            [None, Some(SynOutcome::Answered)]
+        );
+        assert_eq!((over.outcome_of(&syn(2, 7)), over.order.len()), (Some(SynOutcome::Answered), 2));
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_what_was_noted_again_stays() {
+        let mut memory = RecentSyns::default();
+        for port in [1, 2, 1] {
+            memory.note(FourTuple::of(&syn(port, 0)), 0, SynOutcome::Passed);
+        }
+        for port in 10..10 + CAPACITY as u16 - 1 {
+            memory.note(FourTuple::of(&syn(port, 0)), 0, SynOutcome::Passed);
+        }
+        assert_eq!(
+            (memory.outcome_of(&syn(1, 0)), memory.outcome_of(&syn(2, 0))),
+            (Some(SynOutcome::Passed), None)
+        );
+        assert!(memory.order.len() == CAPACITY && memory.syn_outcomes.len() <= CAPACITY);
+    }
+}

@@ -1,0 +1,202 @@
+//! The snoop's thread: from the devices to the agent and back.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bentpipe_kernel::tun::Tun;
+use bentpipe_link::IpPacket;
+use bentpipe_link::agent::snoop::SnoopConfig;
+use bentpipe_link::ip::restore_hop;
+use bentpipe_units::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::deferred_accept::is_between_hosts;
+use crate::intercept::tun::MTU;
+use crate::types::mailbox::Mailbox;
+
+use super::counters::SharedCounters;
+use super::supervisor::{AgentSupervisor, Direction};
+use super::{Devices, QUEUE};
+
+/// Packets of one direction that are read before the other has its turn, and the clock.
+const BATCH: usize = 64;
+/// The thread wakes at least so often, and so knows a pause that was not of its own making.
+const PULSE: Duration = Duration::from_millis(500);
+/// After such a pause the agent's knowledge is old: its timers would all expire at once, and the rules may have let packets
+/// pass that it has not seen.
+const STALL: Duration = Duration::from_secs(1);
+/// The agent's timers are no finer.
+const TICK: Duration = Duration::from_millis(1);
+
+pub(super) struct Forwarder {
+    devices: Arc<Devices>,
+    agent: AgentSupervisor,
+    mailbox: Arc<Mailbox<SnoopConfig>>,
+    counters: Arc<SharedCounters>,
+    buffer: Box<[u8]>,
+    /// The beginning of the agent's time.
+    epoch: Instant,
+}
+
+impl Forwarder {
+    pub(super) fn new(
+        devices: Arc<Devices>,
+        config: SnoopConfig,
+        mailbox: Arc<Mailbox<SnoopConfig>>,
+        counters: Arc<SharedCounters>,
+    ) -> Self {
+        let (agent, buffer) = (AgentSupervisor::new(config), vec![0; MTU].into());
+        Self { devices, agent, mailbox, counters, buffer, epoch: Instant::now() }
+    }
+
+    /// Serves until it is told to stop. If the devices fail they are given up, so that packets go straight on, and
+    /// connections are split as before.
+    pub(super) fn run(mut self, stop: &AtomicBool) {
+        let mailbox = self.mailbox.clone();
+        if let Err(error) = self.serve(stop) {
+            tracing::error!(%error, "the snoop failed: flows that it looked after pass until the daemon is started anew");
+            self.give_up();
+        }
+        drop(self);
+        while !stop.load(Ordering::Acquire) {
+            mailbox.take();
+            let _ =
+                poll(&mut [PollFd::new(&*mailbox, PollFlags::IN)], Timespec::try_from(PULSE).ok().as_ref());
+        }
+    }
+
+    fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut last_round = Instant::now();
+        while !stop.load(Ordering::Acquire) {
+            let has_mail = self.wait()?;
+            let before = std::mem::replace(&mut last_round, Instant::now());
+            if last_round - before > STALL {
+                self.begin_anew()?;
+            }
+            if has_mail {
+                self.read_mail();
+            }
+            for direction in [Direction::FromLink, Direction::ToLink] {
+                self.receive(direction)?;
+            }
+            self.agent.on_timer(self.now());
+            self.send();
+            self.counters.note(&self.agent.counters());
+        }
+        self.give_up();
+        self.pass_what_waits()
+    }
+
+    /// Until there is a packet, a message (true), or something to do for the agent.
+    fn wait(&self) -> io::Result<bool> {
+        let due = self.agent.wake_at().since(self.now()).clamp(TICK, PULSE);
+        let Devices { to_link, from_link } = &*self.devices;
+        let mut fds = [
+            PollFd::new(to_link, PollFlags::IN),
+            PollFd::new(from_link, PollFlags::IN),
+            PollFd::new(&*self.mailbox, PollFlags::IN),
+        ];
+        match poll(&mut fds, Timespec::try_from(due).ok().as_ref()) {
+            Ok(_) => Ok(!fds[2].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_mail(&mut self) {
+        if let Some(config) = self.mailbox.take().pop_back()
+            && self.agent.adopt(config)
+        {
+            self.counters.restarts.add(1);
+            self.send();
+        }
+    }
+
+    /// Lets the agent have what has come this direction, and leaves the rest of it for the next round.
+    fn receive(&mut self, direction: Direction) -> io::Result<()> {
+        let now = self.now();
+        for _ in 0..BATCH {
+            let Some(packet) = self.read(direction)? else { break };
+            self.agent.take(now, direction, packet);
+            self.send();
+        }
+        Ok(())
+    }
+
+    /// The next packet from a device, as it was before its tun_divert.
+    fn read(&mut self, direction: Direction) -> io::Result<Option<IpPacket>> {
+        loop {
+            match self.devices.of(direction).read(&mut self.buffer) {
+                Ok(length) => {
+                    let packet = &mut self.buffer[..length];
+                    // What the kernel itself has to say on a device concerns nobody.
+                    if is_between_hosts(packet) {
+                        self.counters.packets.add(1);
+                        restore_hop(packet);
+                        return Ok(Some(IpPacket::new(&*packet)));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // Without its device there is no route into it either.
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives what the agent wants to be sent back to the kernel, which forwards it.
+    fn send(&mut self) {
+        while let Some((direction, packet)) = self.agent.poll() {
+            self.write(direction, &packet);
+        }
+    }
+
+    fn write(&self, direction: Direction, packet: &IpPacket) {
+        if let Err(error) = self.devices.of(direction).write(packet.bytes()) {
+            tracing::debug!(%error, ?direction, "cannot give a packet back");
+            self.counters.dropped.add(1);
+        }
+    }
+
+    /// What waits in the agent goes on before what has come after it.
+    fn give_up(&mut self) {
+        self.agent.give_up();
+        self.send();
+        self.counters.note(&self.agent.counters());
+    }
+
+    /// After a pause.
+    fn begin_anew(&mut self) -> io::Result<()> {
+        tracing::debug!("the daemon was stopped for a while: snooped flows are looked after anew");
+        self.agent.begin_anew();
+        self.send();
+        self.counters.restarts.add(1);
+        self.pass_what_waits()
+    }
+
+    /// What is in the devices goes on as it is.
+    fn pass_what_waits(&mut self) -> io::Result<()> {
+        for direction in [Direction::FromLink, Direction::ToLink] {
+            for _ in 0..QUEUE {
+                let Some(packet) = self.read(direction)? else { break };
+                self.write(direction, &packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.epoch.elapsed()
+    }
+}
+
+impl Devices {
+    fn of(&self, direction: Direction) -> &Tun {
+        match direction {
+            Direction::ToLink => &self.to_link,
+            Direction::FromLink => &self.from_link,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The flows of all workers, asked for and put together.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use super::report::FlowReport;
+use crate::types::mailbox::Mailbox;
+use crate::worker::Command;
+
+/// How long workers are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a worker is asked for: reports of so many of its flows, the fastest, in one message.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) most: usize,
+    answer: Sender<Vec<FlowReport>>,
+}
+
+impl Request {
+    /// Whoever asked may have gone.
+    pub(crate) fn answer(self, reports: Vec<FlowReport>) {
+        let _ = self.answer.send(reports);
+    }
+}
+
+/// Reports of `most` flows of all workers, the fastest first.
+pub(super) fn survey(workers: &[Arc<Mailbox<Command>>], most: usize) -> Vec<FlowReport> {
+    let (sender, answers) = mpsc::channel();
+    for worker in workers {
+        worker.send(Command::QueryFlows(Request { most, answer: sender.clone() }));
+    }
+    // What is left are the workers': the last that answers ends it.
+    drop(sender);
+    put_together(&answers, most, Instant::now() + PATIENCE)
+}
+
+fn put_together(answers: &Receiver<Vec<FlowReport>>, most: usize, until: Instant) -> Vec<FlowReport> {
+    let mut reports = Vec::new();
+    while let Ok(more) = answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        reports.extend(more);
+    }
+    reports.sort_by(|a, b| rank(b).0.total_cmp(&rank(a).0).then(rank(b).1.cmp(&rank(a).1)));
+    reports.truncate(most);
+    reports
+}
+
+/// Its rate, and among those that rest what it has carried.
+fn rank(report: &FlowReport) -> (f64, u64) {
+    (report.up_bps + report.down_bps, report.up_bytes + report.down_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{EndReport, FlowPhase};
+
+    fn report(id: u64, up_bps: f64, down_bytes: u64) -> FlowReport {
+        let end = EndReport { leg: "a".into(), ..EndReport::default() };
+        FlowReport {
+            id,
+            client: "10.0.0.1:1".into(),
+            server: "10.0.0.2:2".into(),
+            weight: 1,
+            phase: FlowPhase::Relaying,
+            age_s: 1.0,
+            idle_s: 0.0,
+            up_bytes: 0,
+            down_bytes,
+            up_bps,
+            down_bps: 0.0,
+            buffered_bytes: 0,
+            client_end: end.clone(),
+            server_end: end,
+        }
+    }
+
+    fn ids(reports: &[FlowReport]) -> Vec<u64> {
+        reports.iter().map(|report| report.id).collect()
+    }
+
+    #[test]
+    fn the_fastest_of_all_workers_come_first() {
+        let workers: Vec<Arc<Mailbox<Command>>> =
+            (0..2).map(|number| Arc::new(Mailbox::new(format!("worker {number}")).unwrap())).collect();
+        let reports = std::thread::scope(|scope| {
+            for (index, worker) in workers.iter().enumerate() {
+                scope.spawn(move || {
+                    let order = std::iter::repeat_with(|| worker.take()).find_map(|mut all| all.pop_front());
+                    let Some(Command::QueryFlows(request)) = order else { panic!("{order:?}") };
+                    assert_eq!(request.most, 3);
+                    let first = index as u64 * 10;
+                    request.answer(vec![
+                        report(first, 5.0 + index as f64, 0),
+                        report(first + 1, 0.0, 100 + first),
+                        report(first + 2, 0.0, 0),
+                    ]);
+                });
+            }
+            survey(&workers, 3)
+        });
+        assert_eq!(ids(&reports), [10, 0, 11]);
+    }
+
+    #[test]
+    fn who_does_not_answer_in_time_is_left_out() {
+        let (sender, answers) = mpsc::channel();
+        sender.send(vec![report(1, 1.0, 0)]).unwrap();
+        let reports = put_together(&answers, 9, Instant::now());
+        assert!(reports.len() <= 1, "it may have come in time");
+        // A living sender, and nothing comes.
+        let until = Instant::now() + Duration::from_millis(20);
+        assert!(put_together(&answers, 9, until).is_empty());
+        assert!(Instant::now() >= until);
+    }
+}

@@ -1,0 +1,84 @@
+//! The legs as they are told of: what is known of them and what the configuration says, put together.
+
+use std::time::{Duration, Instant};
+
+use bentpipe_link::explicit::LinkEstimate;
+
+use super::leg_stats::{Figures, LegStatsTable};
+use super::report::{ExplicitReport, Gain, LegReport};
+use super::sources::{LegFacts, Sources};
+
+/// The configured legs, and those on which connections of an earlier configuration live.
+pub(super) fn reports(leg_stats: &LegStatsTable, sources: &Sources, now: Instant) -> Vec<LegReport> {
+    let standings = sources.standings.as_ref().map(|standings| standings.get()).unwrap_or_default();
+    let standing = |name: &str| standings.iter().find(|(leg, _)| leg == name).map(|(_, standing)| standing);
+    let report = |facts: &LegFacts| {
+        let is_satellite = facts.interface.is_some();
+        let figures = leg_stats.leg(is_satellite, &facts.name).figures(now);
+        let explicit = standing(&facts.name).filter(|_| is_satellite).map(explicit);
+        LegReport {
+            interface: facts.interface.clone(),
+            congestion: facts.congestion.clone(),
+            rate_bps: facts.rate_bps,
+            explicit,
+            ..of(&facts.name, &figures)
+        }
+    };
+    let mut reports: Vec<LegReport> = sources.legs.iter().map(report).collect();
+    let terrestrial = reports.pop();
+    let is_configured =
+        |name: &str| sources.legs.iter().any(|leg| leg.interface.is_some() && leg.name == name);
+    for leg in leg_stats.legs().into_iter().filter(|leg| leg.is_satellite() && !is_configured(leg.name())) {
+        let figures = leg.figures(now);
+        if figures.flows > 0 {
+            reports.push(of(leg.name(), &figures));
+        }
+    }
+    reports.sort_by(|a, b| a.name.cmp(&b.name));
+    reports.extend(terrestrial);
+    reports
+}
+
+/// What splitting gains on all satellite legs.
+pub(super) fn gain(leg_stats: &LegStatsTable, now: Instant) -> Gain {
+    let (mut actual, mut end_to_end) = (0, 0);
+    for leg in leg_stats.legs() {
+        let shares = leg.figures(now).shares;
+        actual += shares.actual_bps;
+        end_to_end += shares.end_to_end_bps;
+    }
+    let (actual_bps, end_to_end_bps) = (actual as f64, end_to_end as f64);
+    Gain { ratio: (end_to_end > 0).then(|| actual_bps / end_to_end_bps), actual_bps, end_to_end_bps }
+}
+
+fn of(name: &str, figures: &Figures) -> LegReport {
+    let Figures { totals, shares, .. } = *figures;
+    LegReport {
+        name: name.to_owned(),
+        interface: None,
+        congestion: None,
+        rate_bps: None,
+        flows: figures.flows,
+        active: shares.active,
+        sent_bps: figures.sent_bps,
+        received_bps: figures.received_bps,
+        sent_bytes: totals.moved.sent,
+        received_bytes: totals.moved.received,
+        segments: totals.segments,
+        retransmissions: totals.retransmissions,
+        timeouts: totals.timeouts,
+        loss: figures.loss,
+        srtt_s: figures.srtt.map(|rtt| rtt.as_secs_f64()),
+        min_rtt_s: figures.min_rtt.map(|rtt| rtt.as_secs_f64()),
+        outage_s: figures.outage.map(|length: Duration| length.as_secs_f64()),
+        explicit: None,
+    }
+}
+
+fn explicit(standing: &LinkEstimate) -> ExplicitReport {
+    ExplicitReport {
+        capacity_bps: standing.capacity * 8.0,
+        queue_s: standing.queue.as_secs_f64(),
+        active: standing.active as u64,
+    }
+}

@@ -1,0 +1,322 @@
+//! What is known of each leg: sums over the connections that have an end on it.
+//!
+//! A leg is known by its name, so that its numbers go on when the configuration is read again. Each connection is looked at about
+//! once a second; what it has done since the last time is added to the totals, and what it does now, its *share* of the
+//! leg's rates and round trips, replaces the share that it had. A connection that ends takes its share with it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bentpipe_legs::LegId;
+use serde::{Deserialize, Serialize};
+
+use super::flow_stats::FlowStats;
+use super::outage_detector::{Observation, OutageDetector};
+use super::window::Window;
+use crate::flow::Route;
+
+/// Over which losses are counted.
+const LOSSES: Duration = Duration::from_secs(10);
+/// In which "now" is, for connections that ended.
+const NOW: Duration = Duration::from_secs(1);
+/// For how long the shortest round trip of a connection counts after it was looked at, and half of that.
+const SHORTEST: Duration = Duration::from_secs(2);
+
+/// What is known of all legs.
+#[derive(Debug, Default)]
+pub(crate) struct LegStatsTable {
+    legs: RwLock<Vec<Arc<LegStats>>>,
+    /// The number of the next flow.
+    next: AtomicU64,
+}
+
+/// What is known of one leg.
+#[derive(Debug)]
+pub(crate) struct LegStats {
+    /// A satellite leg may have the terrestrial one's name.
+    is_satellite: bool,
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    flows: u64,
+    totals: Totals,
+    shares: Share,
+    /// What connections have moved that ended before their rate was known.
+    ended: Moved,
+    recently_ended: Window<Moved>,
+    losses: Window<Totals>,
+    shortest: Shortest,
+    hearing: OutageDetector,
+}
+
+/// What has been done on a leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Totals {
+    /// Payload.
+    pub(crate) moved: Moved,
+    /// Segments with data sent, retransmissions included.
+    pub(crate) segments: u64,
+    /// Segments sent again.
+    pub(crate) retransmissions: u64,
+    /// Expiries of retransmission timers.
+    pub(crate) timeouts: u64,
+}
+
+/// Bytes each way, as the gateway sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Moved {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+/// What a connection adds to the leg's state as it was last seen, or the sum of these. In whole numbers, so that what was added
+/// can be taken away again without a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Share {
+    /// Connections on which something moved or waited.
+    pub(super) active: u64,
+    /// Those of them whose round trip is known, and the sum of these, µs.
+    pub(super) timed: u64,
+    pub(super) srtt_us: u64,
+    /// Payload that was acknowledged or came, bit/s.
+    pub(super) sent_bps: u64,
+    pub(super) received_bps: u64,
+    /// What the gain is computed of, bit/s.
+    pub(super) actual_bps: u64,
+    pub(super) end_to_end_bps: u64,
+}
+
+/// What was found when a connection was looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finding {
+    pub(super) news: Totals,
+    pub(super) before: Share,
+    pub(super) after: Share,
+    pub(super) look: Observation,
+    pub(super) min_rtt: Option<Duration>,
+    /// It is the last one: what is new counts as moved at once.
+    pub(super) is_last: bool,
+}
+
+/// A leg at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) flows: u64,
+    pub(crate) totals: Totals,
+    pub(super) shares: Share,
+    pub(super) sent_bps: f64,
+    pub(super) received_bps: f64,
+    pub(super) loss: Option<f64>,
+    pub(super) srtt: Option<Duration>,
+    pub(super) min_rtt: Option<Duration>,
+    pub(super) outage: Option<Duration>,
+}
+
+/// The shortest round trip of the last two to four seconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shortest {
+    began: Option<Instant>,
+    current: Option<Duration>,
+    previous: Option<Duration>,
+}
+
+impl LegStatsTable {
+    /// The accounts of a new flow.
+    pub(crate) fn open(&self, route: &Route, now: Instant) -> FlowStats {
+        let leg = |id: LegId| self.leg(id != LegId::Terrestrial, route.legs.get(id).name());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        FlowStats::open(number, [leg(route.pair.client), leg(route.pair.server)], now)
+    }
+
+    /// Every leg that has ever been there: the satellites, then the terrestrial one.
+    pub(super) fn legs(&self) -> Vec<Arc<LegStats>> {
+        let mut legs = self.legs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        legs.sort_by(|a, b| (!a.is_satellite, &a.name).cmp(&(!b.is_satellite, &b.name)));
+        legs
+    }
+
+    /// The leg of this name, from now on if it has not been there yet.
+    pub(crate) fn leg(&self, is_satellite: bool, name: &str) -> Arc<LegStats> {
+        let find = |legs: &[Arc<LegStats>]| legs.iter().find(|leg| leg.is(is_satellite, name)).cloned();
+        if let Some(leg) = find(&self.legs.read().unwrap_or_else(PoisonError::into_inner)) {
+            return leg;
+        }
+        let mut legs = self.legs.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster.
+        find(&legs).unwrap_or_else(|| {
+            let leg = Arc::new(LegStats::new(is_satellite, name));
+            legs.push(leg.clone());
+            leg
+        })
+    }
+}
+
+impl LegStats {
+    fn new(is_satellite: bool, name: &str) -> Self {
+        let state = State {
+            flows: 0,
+            totals: Totals::default(),
+            shares: Share::default(),
+            ended: Moved::default(),
+            recently_ended: Window::new(NOW, NOW / 10),
+            losses: Window::new(LOSSES, LOSSES / 10),
+            shortest: Shortest::default(),
+            hearing: OutageDetector::default(),
+        };
+        Self { is_satellite, name: name.to_owned(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn is_satellite(&self) -> bool {
+        self.is_satellite
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One more connection.
+    pub(super) fn join(&self) {
+        self.state().flows += 1;
+    }
+
+    /// One less, and its share with it.
+    pub(super) fn leave(&self, share: Share) {
+        let mut state = self.state();
+        state.flows -= 1;
+        state.shares = state.shares.replace(share, Share::default());
+    }
+
+    pub(super) fn note(&self, now: Instant, finding: &Finding) {
+        self.state().note(now, finding);
+    }
+
+    /// The share of segments that were sent again lately.
+    pub(super) fn loss(&self, now: Instant) -> Option<f64> {
+        self.state().loss(now)
+    }
+
+    pub(crate) fn figures(&self, now: Instant) -> Figures {
+        self.state().figures(now)
+    }
+
+    /// Adds what a process has done before us.
+    pub(super) fn inherit(&self, totals: Totals) {
+        let mut state = self.state();
+        state.totals = state.totals.plus(totals);
+        state.losses = Window::new(LOSSES, LOSSES / 10);
+    }
+
+    fn is(&self, is_satellite: bool, name: &str) -> bool {
+        self.is_satellite == is_satellite && self.name == name
+    }
+
+    /// The numbers are consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn note(&mut self, now: Instant, finding: &Finding) {
+        let Finding { news, before, after, look, min_rtt, is_last } = *finding;
+        self.losses.before_change(now, self.totals);
+        self.totals = self.totals.plus(news);
+        self.shares = self.shares.replace(before, after);
+        self.hearing.note(now, look);
+        if let Some(rtt) = min_rtt.filter(|_| after.active > 0) {
+            self.shortest.note(now, rtt);
+        }
+        if is_last {
+            self.recently_ended.before_change(now, self.ended);
+            self.ended = self.ended.plus(news.moved);
+        }
+    }
+
+    fn loss(&self, now: Instant) -> Option<f64> {
+        let before = self.losses.at_start(now)?;
+        let segments = self.totals.segments - before.segments;
+        let again = self.totals.retransmissions - before.retransmissions;
+        // A SYN that is sent again is no segment with data.
+        (segments > 0).then(|| (again as f64 / segments as f64).min(1.0))
+    }
+
+    fn figures(&self, now: Instant) -> Figures {
+        let ended = self.recently_ended.at_start(now).map_or(Moved::default(), |before| Moved {
+            sent: self.ended.sent - before.sent,
+            received: self.ended.received - before.received,
+        });
+        let rate = |living: u64, ended: u64| living as f64 + ended as f64 * 8.0 / NOW.as_secs_f64();
+        let srtt = self.shares.srtt_us.checked_div(self.shares.timed).map(Duration::from_micros);
+        Figures {
+            flows: self.flows,
+            totals: self.totals,
+            shares: self.shares,
+            sent_bps: rate(self.shares.sent_bps, ended.sent),
+            received_bps: rate(self.shares.received_bps, ended.received),
+            loss: self.loss(now),
+            srtt,
+            min_rtt: self.shortest.get(now),
+            outage: self.hearing.outage(now, srtt.unwrap_or_default()),
+        }
+    }
+}
+
+impl Totals {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            moved: self.moved.plus(other.moved),
+            segments: self.segments + other.segments,
+            retransmissions: self.retransmissions + other.retransmissions,
+            timeouts: self.timeouts + other.timeouts,
+        }
+    }
+}
+
+impl Moved {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { sent: self.sent + other.sent, received: self.received + other.received }
+    }
+}
+
+impl Share {
+    /// The sum with `before` taken from it and `after` added to it.
+    fn replace(self, before: Self, after: Self) -> Self {
+        Self {
+            active: self.active - before.active + after.active,
+            timed: self.timed - before.timed + after.timed,
+            srtt_us: self.srtt_us - before.srtt_us + after.srtt_us,
+            sent_bps: self.sent_bps - before.sent_bps + after.sent_bps,
+            received_bps: self.received_bps - before.received_bps + after.received_bps,
+            actual_bps: self.actual_bps - before.actual_bps + after.actual_bps,
+            end_to_end_bps: self.end_to_end_bps - before.end_to_end_bps + after.end_to_end_bps,
+        }
+    }
+}
+
+impl Shortest {
+    fn note(&mut self, now: Instant, rtt: Duration) {
+        if self.age(now).is_none_or(|age| age >= SHORTEST) {
+            let previous = self.current.filter(|_| self.age(now).is_some_and(|age| age < 2 * SHORTEST));
+            *self = Self { began: Some(now), current: None, previous };
+        }
+        self.current = Some(self.current.map_or(rtt, |current| current.min(rtt)));
+    }
+
+    fn get(&self, now: Instant) -> Option<Duration> {
+        let is_recent = self.age(now).is_some_and(|age| age < 2 * SHORTEST);
+        [self.current, self.previous].into_iter().flatten().min().filter(|_| is_recent)
+    }
+
+    fn age(&self, now: Instant) -> Option<Duration> {
+        self.began.map(|began| now.saturating_duration_since(began))
+    }
+}
+
+#[cfg(test)]
+mod tests;

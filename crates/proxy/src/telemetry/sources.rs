@@ -1,0 +1,72 @@
+//! Where the numbers come from that are not the leg_stats's.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bentpipe_legs::{LinkEstimates, TerrestrialLeg};
+
+use crate::config::Config;
+use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
+use crate::types::mailbox::Mailbox;
+use crate::worker::Command;
+
+/// The daemon's threads as others may look at them, and what its configuration says of the legs. It keeps no thread alive.
+#[derive(Default)]
+pub(crate) struct Sources {
+    pub(crate) workers: Vec<(Arc<Mailbox<Command>>, Arc<Counters>)>,
+    pub(crate) deferred_accept: Option<Arc<Counters>>,
+    pub(crate) snoop: Option<Box<dyn Fn() -> SnoopStats + Send + Sync>>,
+    pub(crate) routers: Option<Box<dyn Fn() -> RouterStats + Send + Sync>>,
+    pub(crate) standings: Option<LinkEstimates>,
+    /// The satellites in the order of their names, then the terrestrial one.
+    pub(crate) legs: Vec<LegFacts>,
+}
+
+/// What the configuration says of a leg.
+#[derive(Debug, Clone)]
+pub(crate) struct LegFacts {
+    pub(super) name: String,
+    /// None for the terrestrial one.
+    pub(super) interface: Option<String>,
+    pub(super) congestion: Option<String>,
+    pub(super) rate_bps: Option<u64>,
+}
+
+impl Sources {
+    /// The threads' own numbers.
+    pub(super) fn stats(&self) -> Stats {
+        let workers = self.workers.iter().map(|(_, counters)| &**counters);
+        let stats = Stats::sum(workers.chain(self.deferred_accept.as_deref()));
+        let snoop = self.snoop.as_ref().map_or_else(SnoopStats::default, |stats| stats());
+        let router = self.routers.as_ref().map_or_else(RouterStats::default, |stats| stats());
+        Stats { snoop, router, ..stats }
+    }
+
+    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox<Command>>> {
+        self.workers.iter().map(|(mailbox, _)| mailbox.clone()).collect()
+    }
+}
+
+impl LegFacts {
+    /// Those of every leg, the terrestrial one last, which is called `terrestrial`.
+    pub(crate) fn of(config: &Config, terrestrial: &str) -> Vec<Self> {
+        let satellites = config.legs.iter().map(|(name, leg)| Self {
+            name: name.clone(),
+            interface: Some(leg.interface.as_str().to_owned()),
+            congestion: Some(leg.congestion().to_owned()),
+            rate_bps: leg.rate.map(|rate| rate.bps()),
+        });
+        satellites.chain([Self::terrestrial(&config.terrestrial, terrestrial)]).collect()
+    }
+
+    fn terrestrial(leg: &TerrestrialLeg, name: &str) -> Self {
+        let congestion = leg.congestion.as_ref().map(|congestion| congestion.as_str().to_owned());
+        Self { name: name.to_owned(), interface: None, congestion, rate_bps: None }
+    }
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("legs", &self.legs).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! Where a worker keeps its flows, and the tokens by which epoll names them.
+
+use crate::flow::Side;
+
+/// Bits of a token's 64 that hold an index, and those that hold a generation above them.
+const INDEX_BITS: u32 = 30;
+const GENERATION_BITS: u32 = 30;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+
+/// The name of a flow. It is not given to another flow that takes the same place later, so that an event that was
+/// already on its way finds nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// What an event of epoll is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    Flow(Key, Side),
+    Listener(usize),
+    Wake,
+    /// A connection whose server has not been asked yet.
+    Pending(Key),
+}
+
+/// Flows by key, in places that are used again.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    places: Vec<Place<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, value: None });
+            u32::try_from(self.places.len() - 1).expect("descriptors run out before 2^32 flows")
+        });
+        let place = &mut self.places[index as usize];
+        place.value = Some(value);
+        Key { index, generation: place.generation }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let place = self.places.get_mut(key.index as usize)?;
+        if place.generation == key.generation { place.value.as_mut() } else { None }
+    }
+
+    /// The keys in the next `count` places from the place `from`.
+    pub(crate) fn keys(&self, from: usize, count: usize) -> Vec<Key> {
+        let living = |(index, place): (usize, &Place<T>)| {
+            place.value.as_ref().map(|_| Key { index: index as u32, generation: place.generation })
+        };
+        self.places.iter().enumerate().skip(from).take(count).filter_map(living).collect()
+    }
+
+    /// All values.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
+    /// Places, with a value or without.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let place =
+            self.places.get_mut(key.index as usize).filter(|place| place.generation == key.generation)?;
+        let value = place.value.take()?;
+        place.generation = (place.generation + 1) & GENERATION_MASK as u32;
+        self.free.push(key.index);
+        Some(value)
+    }
+}
+
+impl Token {
+    pub(crate) fn encode(self) -> u64 {
+        match self {
+            Token::Flow(key, side) => {
+                u64::from(key.generation) << (INDEX_BITS + 1) | u64::from(key.index) << 1 | side as u64
+            }
+            Token::Listener(index) => 1 << 62 | index as u64,
+            Token::Wake => 2 << 62,
+            Token::Pending(key) => 3 << 62 | u64::from(key.generation) << INDEX_BITS | u64::from(key.index),
+        }
+    }
+
+    pub(crate) fn decode(bits: u64) -> Self {
+        match bits >> 62 {
+            0 => {
+                let side = if bits & 1 == 0 { Side::Client } else { Side::Server };
+                let index = (bits >> 1 & INDEX_MASK) as u32;
+                let generation = (bits >> (INDEX_BITS + 1) & GENERATION_MASK) as u32;
+                Token::Flow(Key { index, generation }, side)
+            }
+            1 => Token::Listener((bits & INDEX_MASK) as usize),
+            2 => Token::Wake,
+            _ => {
+                let index = (bits & INDEX_MASK) as u32;
+                let generation = (bits >> INDEX_BITS & GENERATION_MASK) as u32;
+                Token::Pending(Key { index, generation })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_removed_flows_key_does_not_find_its_successor() {
+        let mut slab = Slab::new();
+        let first = slab.insert("first");
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(second.index, first.index);
+        assert_eq!(slab.get_mut(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get_mut(second), Some(&mut "second"));
+    }
+
+    #[test]
+    fn a_walk_in_steps_meets_every_living_value_once() {
+        let mut slab = Slab::new();
+        let keys: Vec<Key> = (0..10).map(|number| slab.insert(number)).collect();
+        slab.remove(keys[3]);
+        let met: Vec<Key> = (0..slab.places()).step_by(4).flat_map(|from| slab.keys(from, 4)).collect();
+        let living: Vec<Key> = keys.iter().copied().filter(|key| *key != keys[3]).collect();
+        assert_eq!(met, living);
+    }
+
+    proptest! {
+        #[test]
+        fn tokens_read_back(index in 0..=INDEX_MASK as u32, generation in 0..=GENERATION_MASK as u32) {
+            let key = Key { index, generation };
+            for token in [Token::Flow(key, Side::Client), Token::Flow(key, Side::Server),
+                          Token::Listener(index as usize), Token::Wake, Token::Pending(key)] {
+                prop_assert_eq!(Token::decode(token.encode()), token);
+            }
+        }
+    }
+}
