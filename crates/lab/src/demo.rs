@@ -3,7 +3,7 @@
 pub mod virtual_time;
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_link::{DirectionConfig, LinkConfig};
@@ -18,6 +18,13 @@ use crate::results::World;
 use crate::topology::{PAYLOAD_SHARE, SATELLITE, Topology, start_proxy};
 
 const PORT: u16 = 80;
+/// A slow download has shown what it has to show when it has taken this many times as long as the slowest through the proxy, and
+/// not less than [`STOP_AFTER`].
+const STOP_FACTOR: u32 = 6;
+/// See [`STOP_FACTOR`].
+const STOP_AFTER: Duration = Duration::from_secs(30);
+/// How often the running downloads are compared.
+const TICK: Duration = Duration::from_millis(100);
 /// What the gateway's satellite leg is told of outages.
 const RESTART_WITHIN: Duration = Duration::from_secs(1);
 const SURVIVE_OUTAGE: Duration = Duration::from_secs(25 * 60);
@@ -37,6 +44,8 @@ pub struct Settings {
     pub seed: u64,
     /// The schemes to compare.
     pub schemes: Vec<Scheme>,
+    /// Whether slow downloads run to their end, however long it takes.
+    pub whole: bool,
 }
 
 /// How the download crosses the satellite.
@@ -62,6 +71,7 @@ impl Default for Settings {
                 .into_iter()
                 .chain(["hybla", EXPLICIT].map(|name| Scheme::Split(name.into())))
                 .collect(),
+            whole: false,
         }
     }
 }
@@ -124,10 +134,12 @@ pub struct Run {
     pub goodput_bps: f64,
     /// Bytes received.
     pub bytes: u64,
-    /// From the start of the connection to the last byte.
+    /// From the start of the connection to the last byte, or until the download was stopped.
     pub seconds: f64,
     /// Whether the SHA-256 of what arrived is that of what was sent.
     pub identical: bool,
+    /// Whether the whole file arrived; if not, the download was stopped because it was slow.
+    pub complete: bool,
     /// Bytes received at instants since the start.
     #[serde(skip)]
     pub timeline: Vec<(Duration, u64)>,
@@ -168,6 +180,9 @@ fn watch_and_run(
                 *result.lock().expect("no one panics with it") = Some(run);
             });
         }
+        if !settings.whole {
+            scope.spawn(|| stop_slow_schemes(&settings.schemes, progress));
+        }
         watch();
     });
     let runs = results
@@ -183,17 +198,41 @@ fn watch_and_run(
     })
 }
 
+/// Cancels the end-to-end downloads that are still running when those through the proxy have long been finished.
+fn stop_slow_schemes(schemes: &[Scheme], progress: &[Progress]) {
+    let started = Instant::now();
+    let split = |(scheme, _): &(&Scheme, &Progress)| matches!(scheme, Scheme::Split(_));
+    let mut split_done_after = None;
+    while !progress.iter().all(Progress::is_finished) {
+        std::thread::sleep(TICK);
+        let elapsed = started.elapsed();
+        if split_done_after.is_none()
+            && schemes.iter().zip(progress).filter(split).all(|(_, progress)| progress.is_finished())
+        {
+            split_done_after = Some(elapsed);
+        }
+        if split_done_after.is_some_and(|slowest| elapsed > STOP_AFTER.max(STOP_FACTOR * slowest)) {
+            progress.iter().filter(|progress| !progress.is_finished()).for_each(Progress::cancel);
+            return;
+        }
+    }
+}
+
 fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run, Error> {
     let outcome = cross(settings, scheme, progress);
     progress.finish();
     let got = outcome?;
+    // A download that was stopped has taken all the time until then; one that broke off, until its last byte.
+    let complete = got.bytes == settings.bytes;
+    let seconds = if progress.is_cancelled() && !complete { got.elapsed } else { got.duration }.as_secs_f64();
     Ok(Run {
         name: scheme.name(),
         congestion: scheme.congestion().to_owned(),
-        goodput_bps: got.bytes as f64 * 8.0 / got.duration.as_secs_f64(),
+        goodput_bps: got.bytes as f64 * 8.0 / seconds,
         bytes: got.bytes,
-        seconds: got.duration.as_secs_f64(),
-        identical: got.identical,
+        seconds,
+        identical: if progress.is_cancelled() { got.intact } else { got.identical },
+        complete,
         timeline: got.timeline,
     })
 }

@@ -45,9 +45,17 @@ impl Request {
 
     /// The SHA-256 of the stream as it is sent.
     pub fn digest(self) -> [u8; 32] {
+        self.digest_of_first(self.bytes)
+    }
+
+    /// The SHA-256 of the first `bytes` of the stream, or of all of it if it is shorter.
+    fn digest_of_first(self, bytes: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
+        let mut left = bytes;
         self.generate(|chunk| {
-            hash.update(chunk);
+            let length = left.min(chunk.len() as u64);
+            hash.update(&chunk[..length as usize]);
+            left -= length;
             Ok(())
         })
         .expect("hashing does not fail");
@@ -182,17 +190,26 @@ impl Progress {
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
+
+    /// Whether the client was told to give up.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
 }
 
-/// A finished download.
+/// A download that has finished or was cancelled.
 #[derive(Debug, Clone)]
 pub struct Download {
-    /// From the start of the connection to the last byte.
+    /// From the start of the connection to the last byte that arrived.
     pub duration: Duration,
+    /// From the start of the connection to the end of the stream, or until it was cancelled.
+    pub elapsed: Duration,
     /// Bytes received.
     pub bytes: u64,
-    /// Whether what arrived has the SHA-256 of what was sent.
+    /// Whether the whole stream arrived, with the SHA-256 of what was sent.
     pub identical: bool,
+    /// Whether all bytes that arrived, possibly a part of the stream, are those that were sent.
+    pub intact: bool,
     /// Bytes received at instants since the start, at most one point per 20 ms.
     pub timeline: Vec<(Duration, u64)>,
     /// The client's socket at the end.
@@ -226,11 +243,13 @@ pub fn download(server: SocketAddr, request: Request, progress: &Progress) -> io
     }
     let digest: [u8; 32] = hash.finalize().into();
     timeline.push((ended - started, bytes));
+    let intact = bytes <= request.bytes && digest == request.digest_of_first(bytes);
     Ok(Download {
         duration: ended - started,
+        elapsed: started.elapsed(),
         bytes,
-        // The digest of a whole stream is not worth computing for a part of it.
-        identical: bytes == request.bytes && digest == request.digest(),
+        identical: intact && bytes == request.bytes,
+        intact,
         timeline,
         info: tcp_info(&connection)?,
     })
@@ -280,7 +299,19 @@ mod tests {
         });
         let got = download(address, Request { seed: 7, bytes: 1000 }, &Progress::default()).unwrap();
         thread.join().unwrap();
-        assert!(!got.identical && got.bytes == 100);
+        assert!(!got.identical && !got.intact && got.bytes == 100);
+    }
+
+    #[test]
+    fn a_part_of_the_stream_is_intact_and_not_identical() {
+        let mut server = Server::start(LOOPBACK.parse().unwrap(), None).unwrap();
+        // The server sends as much as the first request asks for; the check is against a longer stream.
+        let (asked, whole) = (Request { seed: 7, bytes: 131_072 }, Request { seed: 7, bytes: 1_000_000 });
+        let part = download(server.address(), asked, &Progress::default()).unwrap();
+        server.stop();
+        assert!(part.identical && part.intact);
+        assert_eq!(whole.digest_of_first(131_072), asked.digest());
+        assert_ne!(whole.digest_of_first(131_071), asked.digest());
     }
 
     #[test]

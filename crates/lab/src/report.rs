@@ -30,13 +30,17 @@ fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> String {
         true => format!("{:.1}×", run.goodput_bps / slowest_bps),
         false => "–".to_owned(),
     };
+    let time = if run.complete { format!("{:.1} s", run.seconds) } else { format!("> {:.1} s", run.seconds) };
+    let file = match (run.identical, run.complete) {
+        (true, true) => "identical".to_owned(),
+        (true, false) => format!("stopped at {:.1} MB", run.bytes as f64 / 1e6),
+        (false, _) => "DIFFERS".to_owned(),
+    };
     format!(
-        "{:<20} {:>8.1} s {:>7.2} Mbit/s {:>8.0}% {gain:>8}  {}\n",
+        "{:<20} {time:>10} {:>7.2} Mbit/s {:>8.0}% {gain:>8}  {file}\n",
         run.label(),
-        run.seconds,
         run.goodput_bps / 1e6,
         100.0 * run.goodput_bps / limit_bps,
-        if run.identical { "identical" } else { "DIFFERS" }
     )
 }
 
@@ -46,7 +50,8 @@ mod tests {
 
     fn run(name: &str, goodput_bps: f64, identical: bool) -> Run {
         let (congestion, timeline) = (name.to_owned(), Vec::new());
-        Run { name: name.into(), congestion, goodput_bps, bytes: 1, seconds: 1.0, identical, timeline }
+        let (seconds, complete) = (1.0, true);
+        Run { name: name.into(), congestion, goodput_bps, bytes: 1, seconds, identical, complete, timeline }
     }
 
     #[test]
@@ -60,5 +65,12 @@ mod tests {
         };
         let text = table(&comparison);
         assert!(text.contains("20.0×") && text.contains("DIFFERS") && text.contains("50%"), "{text}");
+    }
+
+    #[test]
+    fn a_stopped_download_shows_how_far_it_came() {
+        let stopped = Run { complete: false, bytes: 1_530_000, seconds: 61.25, ..run("reno", 0.2e6, true) };
+        let text = row(&stopped, 10e6, 0.2e6);
+        assert!(text.contains("> 61.2 s") && text.contains("stopped at 1.5 MB"), "{text}");
     }
 }

@@ -44,6 +44,10 @@ pub(crate) struct Demo {
     /// Where it runs: on this machine's kernel, or in virtual time. Without it, on the kernel if that is allowed.
     #[arg(long, value_name = "WORLD")]
     on: Option<On>,
+    /// Let slow downloads run to their end. Without it they are stopped when they have taken six times as long as the slowest
+    /// through bentpipe, and at least 30 s.
+    #[arg(long)]
+    whole: bool,
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
@@ -121,6 +125,7 @@ impl Demo {
             per: self.per,
             bytes: self.size.get(),
             seed: self.seed,
+            whole: self.whole,
             ..Settings::default()
         }
     }

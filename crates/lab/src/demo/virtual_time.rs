@@ -58,6 +58,7 @@ fn cross(settings: &Settings, scheme: &Scheme) -> Run {
         bytes: flow.bytes,
         seconds: flow.seconds,
         identical: flow.complete,
+        complete: flow.complete,
         timeline: timeline.0,
     }
 }
