@@ -66,7 +66,7 @@ impl Topology {
         let [client, gateway, server] = ["client", "gateway", "server"].map(Namespace::new);
         let (client, gateway, server) = (client?, gateway?, server?);
         let ends = ((&gateway, SATELLITE), (&client, SATELLITE));
-        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
+        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, stations, seed, MTU)?;
         SATELLITE_SUBNET.assign(&gateway, SATELLITE, &client, SATELLITE)?;
         veth(&gateway, TERRESTRIAL, &server, TERRESTRIAL)?;
         TERRESTRIAL_SUBNET.assign(&gateway, TERRESTRIAL, &server, TERRESTRIAL)?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub enum Fate {
     /// Its last bit arrives at the far end at this time.
     Deliver {
-        /// End of serialisation plus propagation; never earlier than that of a packet offered before.
+        /// End of serialisation plus propagation, and the time by which it is held back.
         at: Time,
     },
     /// It never arrives.
@@ -96,18 +96,22 @@ impl Counters {
         Cause::ALL.iter().map(|&cause| self.dropped(cause)).sum()
     }
 
-    pub(crate) fn count(&mut self, bytes: u64, fate: Fate) {
+    /// A packet of `bytes` was offered, which took `wire_bytes` if it was sent, and was lost for this cause, if any.
+    pub(crate) fn count(&mut self, bytes: u64, wire_bytes: u64, loss: Option<Cause>) {
         self.offered += 1;
         self.offered_bytes += bytes;
-        match fate {
-            Fate::Deliver { .. } => {
+        if loss != Some(Cause::QueueFull) {
+            self.wire_bytes += wire_bytes;
+        }
+        match loss {
+            None => {
                 self.delivered += 1;
                 self.delivered_bytes += bytes;
             }
-            Fate::Drop(Cause::QueueFull) => self.dropped.queue_full += 1,
-            Fate::Drop(Cause::Outage) => self.dropped.outage += 1,
-            Fate::Drop(Cause::BurstError) => self.dropped.burst_error += 1,
-            Fate::Drop(Cause::PacketError) => self.dropped.packet_error += 1,
+            Some(Cause::QueueFull) => self.dropped.queue_full += 1,
+            Some(Cause::Outage) => self.dropped.outage += 1,
+            Some(Cause::BurstError) => self.dropped.burst_error += 1,
+            Some(Cause::PacketError) => self.dropped.packet_error += 1,
         }
     }
 }
@@ -121,7 +125,7 @@ mod tests {
         let mut counters = Counters::default();
         for (times, &cause) in (1..).zip(&Cause::ALL) {
             for _ in 0..times {
-                counters.count(100, Fate::Drop(cause));
+                counters.count(100, 100, Some(cause));
             }
         }
         assert_eq!(Cause::ALL.map(|cause| counters.dropped(cause)), [1, 2, 3, 4]);
@@ -132,7 +136,7 @@ mod tests {
     #[test]
     fn counters_serialise_with_the_names_of_the_causes() {
         let mut counters = Counters::default();
-        counters.count(1500, Fate::Drop(Cause::BurstError));
+        counters.count(1500, 1500, Some(Cause::BurstError));
         let json = serde_json::to_value(counters).unwrap();
         assert_eq!(json["dropped"]["burst_error"], 1);
         assert_eq!(serde_json::to_value(Cause::QueueFull).unwrap(), "queue_full");

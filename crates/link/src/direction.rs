@@ -1,13 +1,15 @@
-//! The link and its two directions: configuration, state, and the path of a packet through the effects.
+//! The link and its two directions: configuration, state, and the list of effects that a packet walks through.
 
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
-use crate::loss::{BurstErrors, PacketErrors};
+use crate::effect::{
+    BurstErrors, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters, Impairments, OutageTrace,
+    PacketCopy, PacketErrors, Transit, Transmitter,
+};
 use crate::random::derive_seeds;
-use crate::transmitter::Transmitter;
-use crate::{Cause, Counters, Encapsulation, Fate, GilbertElliott, OutageTrace};
+use crate::{Cause, Counters, Fate};
 
 /// A satellite link: two directions, which may differ in everything.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -19,7 +21,7 @@ pub struct LinkConfig {
 }
 
 /// A running link. The directions share nothing but the seed from which their random streams are derived.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Link {
     /// From the gateway to the terminal.
     pub forward: Direction,
@@ -53,8 +55,10 @@ pub struct DirectionConfig {
     pub gilbert_elliott: Option<GilbertElliott>,
     /// When the sky is obstructed.
     pub outages: OutageTrace,
-    /// What the link layer adds to each packet.
+    /// The bytes that the link layer adds to each packet.
     pub encapsulation: Encapsulation,
+    /// How packets that the link delivers are reordered, duplicated and corrupted.
+    pub impairments: Impairments,
 }
 
 /// IP bytes of a full-size packet: the Ethernet MTU (RFC 894).
@@ -67,7 +71,7 @@ pub const FULL_SIZE_PACKET: ByteCount = ByteCount::new(1500);
 pub const MIN_DEFAULT_QUEUE_PACKETS: u64 = 16;
 
 impl DirectionConfig {
-    /// The drop-tail limit in wire bytes: `queue` if given, else one bandwidth-delay product, but at least
+    /// The drop-tail limit in wire bytes: `queue` if set, else one bandwidth-delay product, but at least
     /// [`MIN_DEFAULT_QUEUE_PACKETS`] full-size packets. `None` where the rate is infinite and nothing is
     /// given.
     pub fn queue_limit(&self) -> Option<ByteCount> {
@@ -82,7 +86,7 @@ impl DirectionConfig {
         self.rate.map(|rate| ByteCount::new(rate.bytes_in(self.delay.saturating_mul(2))))
     }
 
-    /// What the encapsulation leaves of the rate for the IP bytes of full-size packets. `None` where the rate is infinite.
+    /// The part of the rate that the encapsulation leaves for the IP bytes of full-size packets. `None` where the rate is infinite.
     pub fn rate_of_packets(&self) -> Option<Rate> {
         let packet = FULL_SIZE_PACKET.get();
         let on_the_wire = self.encapsulation.wire_bytes(packet);
@@ -94,51 +98,94 @@ impl DirectionConfig {
 }
 
 /// A running direction: decides the fate of each packet that is offered to it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Direction {
-    encapsulation: Encapsulation,
-    transmitter: Option<Transmitter>,
-    outages: OutageTrace,
-    burst_errors: Option<BurstErrors>,
-    packet_errors: PacketErrors,
-    delay: Duration,
+    effects: Vec<Box<dyn Effect>>,
+    impairments: Vec<Box<dyn Effect>>,
     latest: Time,
     counters: Counters,
+    impairment_counters: ImpairmentCounters,
+}
+
+/// What arrives of a packet that is not lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrivals {
+    /// When the packet's last bit left the transmitter.
+    pub departure: Time,
+    /// The packet itself.
+    pub packet: Arrival,
+    /// A second copy of it, if it was duplicated.
+    pub duplicate: Option<Arrival>,
+}
+
+/// One copy of a packet at the far end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// When its last bit arrives.
+    pub at: Time,
+    /// The bit that is wrong, counted from the most significant one of the first byte of the IP packet.
+    pub flipped_bit: Option<usize>,
 }
 
 impl Direction {
     /// A direction at rest. The same `config` and `seed` give the same fates to the same packets.
     ///
-    /// Bursts and packet errors have generators of their own, so switching one effect on or off does not
-    /// change which of the packets sent another one hits: two runs that differ in one parameter share the
-    /// rest of their luck. A packet that the queue drops is not sent: the radio never sees it, and it uses up
-    /// no luck.
+    /// Each random effect has a generator of its own, so switching one effect on or off does not change which of the
+    /// packets sent another one hits: two runs that differ in one parameter share the rest of their luck. A packet that
+    /// the queue drops is not sent: no further effect sees it, and it takes no draws.
     pub fn new(config: &DirectionConfig, seed: u64) -> Self {
-        let [burst_seed, packet_seed] = derive_seeds(seed);
-        Self {
-            encapsulation: config.encapsulation,
-            transmitter: config.rate.map(|rate| Transmitter::new(rate, config.queue_limit())),
-            outages: config.outages.clone(),
-            burst_errors: config.gilbert_elliott.map(|model| BurstErrors::new(model, burst_seed)),
-            packet_errors: PacketErrors::new(config.per, packet_seed),
-            delay: config.delay,
+        let [burst_seed, packet_seed, impairment_seed] = derive_seeds(seed);
+        let mut direction = Self {
+            effects: config.effects(burst_seed, packet_seed),
+            impairments: Vec::new(),
             latest: Time::ZERO,
             counters: Counters::default(),
-        }
+            impairment_counters: ImpairmentCounters::default(),
+        };
+        direction.impair(&config.impairments, impairment_seed);
+        direction
     }
 
-    /// Decides what becomes of a packet of `bytes` (IP length) that arrives at the transmitter `now`.
+    /// Impairs the packets offered from now on in this way, in place of the way before, and counts them anew.
+    pub fn impair(&mut self, impairments: &Impairments, seed: u64) {
+        self.impairments = impairments.effects(seed);
+        self.impairment_counters = ImpairmentCounters::default();
+    }
+
+    /// Decides what becomes of a packet of `bytes` (IP length) that arrives at the transmitter `now`. Of its copies, this is
+    /// the fate of the packet itself.
     ///
     /// Time never goes back: a `now` before that of an earlier call is taken as the latest one.
     pub fn offer(&mut self, now: Time, bytes: usize) -> Fate {
+        match self.transmit(now, bytes, bytes) {
+            Ok(arrivals) => Fate::Deliver { at: arrivals.packet.at },
+            Err(cause) => Fate::Drop(cause),
+        }
+    }
+
+    /// As [`offer`](Self::offer), for `bytes` of which `ip_bytes` are an IP packet, and with all that arrives of it. Corruption
+    /// flips bits of the IP packet only.
+    ///
+    /// # Errors
+    /// Why the packet is lost, if it is.
+    pub fn transmit(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
         self.latest = self.latest.max(now);
-        let bytes = bytes as u64;
-        let fate = match self.send(bytes) {
-            Some(departure) => self.cross(departure),
-            None => Fate::Drop(Cause::QueueFull),
-        };
-        self.counters.count(bytes, fate);
-        fate
+        let mut packet = Transit::new(self.latest, bytes, ip_bytes);
+        for effect in &mut self.effects {
+            effect.apply(&mut packet);
+            if packet.loss() == Some(Cause::QueueFull) {
+                break;
+            }
+        }
+        self.counters.count(bytes as u64, packet.wire_bytes, packet.loss());
+        if let Some(cause) = packet.loss() {
+            return Err(cause);
+        }
+        for effect in &mut self.impairments {
+            effect.apply(&mut packet);
+        }
+        self.impairment_counters.count(&packet);
+        Ok(Arrivals::of(&packet))
     }
 
     /// What this direction has done so far.
@@ -146,37 +193,158 @@ impl Direction {
         &self.counters
     }
 
+    /// What the impairments have done since the direction was made, or since [`impair`](Self::impair).
+    pub fn impairment_counters(&self) -> &ImpairmentCounters {
+        &self.impairment_counters
+    }
+
     /// Wire bytes that wait or are being sent at `now`. The packet being sent counts with the part that has
     /// not left.
     pub fn backlog(&self, now: Time) -> ByteCount {
         let now = now.max(self.latest);
-        ByteCount::new(self.transmitter.as_ref().map_or(0, |transmitter| transmitter.backlog(now)))
+        ByteCount::new(self.effects.iter().map(|effect| effect.backlog(now)).sum())
     }
+}
 
-    /// Queue and transmitter: when the last bit leaves, or nothing if the queue is full.
-    fn send(&mut self, bytes: u64) -> Option<Time> {
-        let wire_bytes = self.encapsulation.wire_bytes(bytes);
-        let departure = match &mut self.transmitter {
-            Some(transmitter) => transmitter.send(self.latest, wire_bytes)?,
-            None => self.latest,
-        };
-        self.counters.wire_bytes += wire_bytes;
-        Some(departure)
-    }
-
-    /// The radio, for a packet whose last bit leaves at `departure`.
-    fn cross(&mut self, departure: Time) -> Fate {
-        // Both draws are made for every packet sent, also for one that is lost anyway: see `new`.
-        let burst_error = self.burst_errors.as_mut().is_some_and(BurstErrors::lose_next);
-        let packet_error = self.packet_errors.lose_next();
-        if self.outages.covers(departure) {
-            Fate::Drop(Cause::Outage)
-        } else if burst_error {
-            Fate::Drop(Cause::BurstError)
-        } else if packet_error {
-            Fate::Drop(Cause::PacketError)
-        } else {
-            Fate::Deliver { at: departure + self.delay }
+impl DirectionConfig {
+    /// The effects of the link itself, in the order in which a packet meets them; effects that do nothing are left out.
+    fn effects(&self, burst_seed: u64, packet_seed: u64) -> Vec<Box<dyn Effect>> {
+        let mut effects: Vec<Box<dyn Effect>> = Vec::new();
+        if self.encapsulation != Encapsulation::default() {
+            effects.push(Box::new(self.encapsulation));
         }
+        if let Some(rate) = self.rate {
+            effects.push(Box::new(Transmitter::new(rate, self.queue_limit())));
+        }
+        if !self.outages.is_empty() {
+            effects.push(Box::new(self.outages.clone()));
+        }
+        if let Some(model) = self.gilbert_elliott {
+            effects.push(Box::new(BurstErrors::new(model, burst_seed)));
+        }
+        if self.per != Probability::ZERO {
+            effects.push(Box::new(PacketErrors::new(self.per, packet_seed)));
+        }
+        if !self.delay.is_zero() {
+            effects.push(Box::new(Delay(self.delay)));
+        }
+        effects
+    }
+}
+
+impl Arrivals {
+    fn of(packet: &Transit) -> Self {
+        let in_order = packet.departure + packet.delay;
+        let arrival = |copy: PacketCopy| Arrival {
+            at: in_order + copy.held_back.unwrap_or_default(),
+            flipped_bit: copy.flipped_bit,
+        };
+        Self {
+            departure: packet.departure,
+            packet: arrival(packet.packet),
+            duplicate: packet.duplicate.map(arrival),
+        }
+    }
+}
+
+impl Arrival {
+    /// Flips the wrong bit, if there is one, in the bytes of the IP packet.
+    pub fn apply_to(&self, packet: &mut [u8]) {
+        if let Some(bit) = self.flipped_bit
+            && let Some(byte) = packet.get_mut(bit / 8)
+        {
+            *byte ^= 0x80 >> (bit % 8);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALWAYS: &str = "1";
+
+    fn probability(text: &str) -> Probability {
+        text.parse().unwrap()
+    }
+
+    /// An ideal direction that impairs what it delivers.
+    fn impaired(impairments: Impairments) -> Direction {
+        Direction::new(&DirectionConfig { impairments, ..DirectionConfig::default() }, 1)
+    }
+
+    fn transmit(direction: &mut Direction, at: Time, bytes: usize) -> Arrivals {
+        direction.transmit(at, bytes, bytes).unwrap()
+    }
+
+    #[test]
+    fn without_impairments_a_packet_arrives_once_and_unchanged() {
+        let mut direction = impaired(Impairments::default());
+        for nanos in 0..1000 {
+            let at = Time::from_nanos(nanos);
+            let packet = Arrival { at, flipped_bit: None };
+            let unimpaired = Arrivals { departure: at, packet, duplicate: None };
+            assert_eq!(transmit(&mut direction, at, 1500), unimpaired);
+        }
+        assert_eq!(*direction.impairment_counters(), ImpairmentCounters::default());
+        assert!(Impairments::default().is_nothing());
+    }
+
+    #[test]
+    fn a_packet_held_back_is_late_by_the_configured_time() {
+        let reorder_by = Duration::from_millis(3);
+        let mut direction =
+            impaired(Impairments { reorder: probability(ALWAYS), reorder_by, ..Default::default() });
+        let Arrivals { packet, duplicate, .. } = transmit(&mut direction, Time::from_nanos(5), 100);
+        assert_eq!((packet.at, packet.flipped_bit), (Time::from_nanos(3_000_005), None));
+        assert_eq!((duplicate, direction.impairment_counters().held_back), (None, 1));
+    }
+
+    #[test]
+    fn each_copy_has_its_own_luck() {
+        let mut direction = impaired(Impairments {
+            duplicate: probability(ALWAYS),
+            corrupt: probability("50%"),
+            reorder: probability("50%"),
+            reorder_by: Duration::from_secs(1),
+        });
+        let both = (0..1000).map(|_| transmit(&mut direction, Time::ZERO, 1500));
+        let both: Vec<_> = both.map(|arrivals| (arrivals.packet, arrivals.duplicate.unwrap())).collect();
+        let late = both.iter().filter(|(packet, copy)| packet.at != copy.at).count();
+        let flipped = both.iter().filter(|(packet, copy)| packet.flipped_bit != copy.flipped_bit).count();
+        // Half of the pairs differ in what happens to one of them, and two flipped bits are hardly ever the same.
+        assert!((400..600).contains(&late) && (650..850).contains(&flipped), "{late}, {flipped}");
+        assert_eq!(direction.impairment_counters().duplicated, 1000);
+    }
+
+    #[test]
+    fn one_bit_of_the_packet_is_flipped_and_none_of_an_empty_one() {
+        let mut direction = impaired(Impairments { corrupt: probability(ALWAYS), ..Default::default() });
+        for length in 1..200 {
+            let mut bytes = vec![0x5a; length];
+            transmit(&mut direction, Time::ZERO, length).packet.apply_to(&mut bytes);
+            assert_eq!(bytes.iter().map(|byte| (byte ^ 0x5a).count_ones()).sum::<u32>(), 1, "{length}");
+        }
+        assert_eq!(transmit(&mut direction, Time::ZERO, 0).packet.flipped_bit, None);
+        assert_eq!(direction.impairment_counters().corrupted, 199);
+    }
+
+    #[test]
+    fn the_header_of_a_link_layer_is_never_corrupted() {
+        let mut direction = impaired(Impairments { corrupt: probability(ALWAYS), ..Default::default() });
+        let bits =
+            (0..100).filter_map(|_| direction.transmit(Time::ZERO, 1520, 1).unwrap().packet.flipped_bit);
+        assert!(bits.map(|bit| usize::from(bit < 8)).sum::<usize>() == 100);
+    }
+
+    #[test]
+    fn the_first_bit_is_the_most_significant_of_the_first_byte() {
+        let flip = |bit| {
+            let mut bytes = [0; 3];
+            Arrival { at: Time::ZERO, flipped_bit: Some(bit) }.apply_to(&mut bytes);
+            bytes
+        };
+        assert_eq!([flip(0), flip(15), flip(23)], [[0x80, 0, 0], [0, 1, 0], [0, 0, 1]]);
+        assert_eq!(flip(24), [0; 3], "beyond the packet");
     }
 }

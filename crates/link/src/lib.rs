@@ -1,21 +1,22 @@
 //! What happens to a packet on a satellite link.
 //!
-//! A [`Link`] joins a gateway and a terminal by two [`Direction`]s that share nothing. A packet offered to a
-//! direction meets its effects in this order, each a file of its own:
+//! A [`Link`] joins a gateway and a terminal by two [`Direction`]s that share nothing. A direction is a list of effects, each a
+//! file of its own behind one trait. A packet offered to it meets those that its [`DirectionConfig`] asks for, in this order:
 //!
 //! 1. **Encapsulation** adds headers and padding: the packet becomes longer on the wire ([`Encapsulation`]).
-//! 2. **Queue**: a drop-tail queue in bytes in front of the transmitter; no room, no transmission.
-//! 3. **Rate**: a FIFO transmitter sends one packet after the other at a fixed bit rate.
-//! 4. **Radio**: what has been sent may be lost to an outage ([`OutageTrace`]), to a burst of errors
+//! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other at a fixed bit rate, behind a drop-tail queue in
+//!    bytes; without room in the queue, a packet is not sent.
+//! 3. **Losses**: a packet that has been sent may be lost to an outage ([`OutageTrace`]), to a burst of errors
 //!    ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the same.
-//! 5. **Delay**: what survives arrives one propagation time after its last bit has left.
+//! 4. **Delay**: a packet that survives arrives one propagation time after its last bit has left.
+//! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others overtake it, and
+//!    corrupted.
 //!
-//! What sits at the link's ends and helps TCP across it is in [`agent`]; what shares the link out among its senders in
-//! [`explicit`].
+//! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's rate to its senders is
+//! in [`explicit`].
 //!
-//! A direction delivers in order and unharmed. A [`Mangler`] behind it reorders, duplicates and corrupts what it delivers.
-//!
-//! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums.
+//! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums. [`InFlight`] keeps
+//! packets until their time comes.
 //! Nothing here has a clock, a socket or a thread: the caller says what time it is. An emulator that moves
 //! real packets and a simulator in virtual time therefore run this same code, and a seed gives the same fates
 //! in both.
@@ -30,29 +31,26 @@
 //! ```
 
 #![deny(clippy::disallowed_methods)]
+#![forbid(unsafe_code)]
 
 pub mod agent;
 mod counters;
-mod csv;
 mod direction;
-mod encapsulation;
+mod effect;
 pub mod explicit;
+mod in_flight;
 pub mod ip;
-mod loss;
-mod mangling;
-mod outage;
 mod profile;
 mod random;
-mod transmitter;
 
 pub use counters::{Cause, Counters, Drops, Fate};
-pub use csv::TraceError;
 pub use direction::{
-    Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS,
+    Arrival, Arrivals, Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig,
+    MIN_DEFAULT_QUEUE_PACKETS,
 };
-pub use encapsulation::{Encapsulation, Frame};
+pub use effect::{
+    Encapsulation, Frame, GilbertElliott, ImpairmentCounters, Impairments, OutageTrace, TraceError,
+};
+pub use in_flight::InFlight;
 pub use ip::IpPacket;
-pub use loss::GilbertElliott;
-pub use mangling::{Arrival, Mangled, MangledCounters, Mangler, Mangling};
-pub use outage::OutageTrace;
 pub use profile::{Profile, UnknownProfile};

@@ -45,27 +45,27 @@ mod tests {
 
     #[test]
     fn certainty_is_certain_at_both_ends() {
-        let mut dice = Bernoulli::new(1);
+        let mut random = Bernoulli::new(1);
         let one = Probability::new(1.0).unwrap();
-        assert!((0..10_000).all(|_| dice.happens(one)));
-        assert!((0..10_000).all(|_| !dice.happens(Probability::ZERO)));
+        assert!((0..10_000).all(|_| random.happens(one)));
+        assert!((0..10_000).all(|_| !random.happens(Probability::ZERO)));
     }
 
     #[test]
     fn every_integer_below_the_limit_is_drawn_and_no_other() {
-        let mut dice = Bernoulli::new(1);
+        let mut random = Bernoulli::new(1);
         let mut seen = [0; 12];
-        (0..12_000).for_each(|_| seen[dice.below(12).unwrap()] += 1);
+        (0..12_000).for_each(|_| seen[random.below(12).unwrap()] += 1);
         // 1000 of each are expected; the standard error is 30.
         assert!(seen.iter().all(|&times| (850..1150).contains(&times)), "{seen:?}");
-        assert_eq!((dice.below(1), dice.below(0)), (Some(0), None));
+        assert_eq!((random.below(1), random.below(0)), (Some(0), None));
     }
 
     #[test]
     fn the_sequence_of_a_seed_never_changes() {
-        let mut dice = Bernoulli::new(42);
+        let mut random = Bernoulli::new(42);
         let half = Probability::new(0.5).unwrap();
-        let draws: String = (0..32).map(|_| if dice.happens(half) { '1' } else { '0' }).collect();
+        let draws: String = (0..32).map(|_| if random.happens(half) { '1' } else { '0' }).collect();
         assert_eq!(draws, "01000010100001101101100001100010");
         assert_eq!(derive_seeds(1477776061723855037), [1985237415132408290, 2979275885539914483]);
     }

@@ -73,8 +73,9 @@ impl Alarm {
 
 /// The events to come, the earliest first; of those at one time, the one that was scheduled first.
 ///
-/// A direction of a link delivers in order, so only its first packet is here: the queue is as long as there are links and
-/// endpoints, however many packets are on their way.
+/// Of the packets in flight on a direction of a link only the next one is here: the queue is as long as there are links and
+/// endpoints, however many packets are in flight. A packet that overtakes the next one gets an event too; the event of the
+/// overtaken one then comes without a packet, or for another packet that is due at its time.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     heap: BinaryHeap<Reverse<(Time, u64, Event)>>,

@@ -1,9 +1,7 @@
 //! Links and what is on them.
 
-use std::collections::VecDeque;
-
-use bentpipe_link::agent::Frame;
-use bentpipe_link::{Counters, Direction, Fate, Link};
+use bentpipe_link::agent::{self, Frame};
+use bentpipe_link::{Arrival, Arrivals, Cause, Counters, Direction, Fate, InFlight, Link};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::packet::Packet;
@@ -14,8 +12,8 @@ use crate::station::StationNode;
 #[derive(Debug)]
 pub(crate) struct Pipe {
     direction: Direction,
-    arriving: VecDeque<(Time, Packet)>,
-    /// The station in front of it, where the link has stations. Then frames are on their way, and `arriving` is empty.
+    in_flight: InFlight<Packet>,
+    /// The station in front of it, where the link has stations. Then frames are on their way, and `in_flight` is empty.
     near: Option<Box<StationNode>>,
 }
 
@@ -24,7 +22,7 @@ impl Pipe {
     pub(crate) fn of_links(links: &[LinkSpec], seed: impl Fn(usize) -> u64) -> Vec<Pipe> {
         let pipes = |(index, link): (usize, &LinkSpec)| {
             let Link { forward, reverse } = Link::new(&link.config, seed(index));
-            let pipe = |direction, near| Pipe { direction, arriving: VecDeque::new(), near };
+            let pipe = |direction, near| Pipe { direction, in_flight: InFlight::default(), near };
             let [first, second] = StationNode::of_link(link);
             [pipe(forward, first), pipe(reverse, second)]
         };
@@ -41,27 +39,29 @@ impl Pipe {
         pipe ^ 1
     }
 
-    /// A packet arrives at the transmitter; says when it will be delivered and whether it is the only one that will.
-    pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, bool) {
-        let fate = self.direction.offer(now, packet.segment.ip_length());
-        (fate, enqueue(&mut self.arriving, fate, packet))
+    /// A packet arrives at the transmitter. Says what becomes of it, and when the pipe delivers next, if this packet has changed that.
+    pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
+        let bytes = packet.segment.ip_length();
+        let arrivals = self.direction.transmit(now, bytes, bytes);
+        launch(&mut self.in_flight, arrivals, packet, Packet::corrupted)
     }
 
-    /// The first packet has arrived; with it, when the next one will.
-    pub(crate) fn deliver(&mut self) -> Option<(Packet, Option<Time>)> {
-        dequeue(&mut self.arriving)
+    /// The next packet, if it has arrived; with it, when the one after it will.
+    pub(crate) fn deliver(&mut self, now: Time) -> Option<(Packet, Option<Time>)> {
+        deliver(&mut self.in_flight, now)
     }
 
     /// As [`offer`](Self::offer), on a link with stations.
-    pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame<Packet>) -> (Fate, bool) {
-        let fate = self.direction.offer(now, frame.length());
-        let idle = self.near.as_mut().is_some_and(|near| enqueue(&mut near.arriving, fate, frame));
-        (fate, idle)
+    pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame<Packet>) -> (Fate, Option<Time>) {
+        let ip_bytes = frame.packet().map_or(0, agent::Packet::ip_length);
+        let arrivals = self.direction.transmit(now, frame.length(), ip_bytes);
+        let near = self.near.as_mut().expect("frames are sent by a station");
+        launch(&mut near.in_flight, arrivals, frame, |frame| frame.map_packet(Packet::corrupted))
     }
 
     /// As [`deliver`](Self::deliver), on a link with stations.
-    pub(crate) fn deliver_frame(&mut self) -> Option<(Frame<Packet>, Option<Time>)> {
-        dequeue(&mut self.near.as_mut()?.arriving)
+    pub(crate) fn deliver_frame(&mut self, now: Time) -> Option<(Frame<Packet>, Option<Time>)> {
+        deliver(&mut self.near.as_mut()?.in_flight, now)
     }
 
     /// Whether its link has stations.
@@ -88,16 +88,28 @@ impl Pipe {
     }
 }
 
-/// Puts what will be delivered behind the others; says whether there were none.
-fn enqueue<T>(arriving: &mut VecDeque<(Time, T)>, fate: Fate, load: T) -> bool {
-    let idle = arriving.is_empty();
-    if let Fate::Deliver { at } = fate {
-        arriving.push_back((at, load));
+/// Puts what arrives of a packet among those in flight. Returns its fate, and the next arrival if that has become an earlier one.
+fn launch<T: Clone>(
+    in_flight: &mut InFlight<T>,
+    arrivals: Result<Arrivals, Cause>,
+    packet: T,
+    corrupt: impl Fn(T) -> T,
+) -> (Fate, Option<Time>) {
+    let Arrivals { packet: arrival, duplicate, .. } = match arrivals {
+        Ok(arrivals) => arrivals,
+        Err(cause) => return (Fate::Drop(cause), None),
+    };
+    let before = in_flight.next_at();
+    let received =
+        |packet: T, copy: Arrival| if copy.flipped_bit.is_some() { corrupt(packet) } else { packet };
+    if let Some(copy) = duplicate {
+        in_flight.launch(copy.at, received(packet.clone(), copy));
     }
-    idle
+    in_flight.launch(arrival.at, received(packet, arrival));
+    (Fate::Deliver { at: arrival.at }, in_flight.next_at().filter(|_| in_flight.next_at() != before))
 }
 
-fn dequeue<T>(arriving: &mut VecDeque<(Time, T)>) -> Option<(T, Option<Time>)> {
-    let (_, load) = arriving.pop_front()?;
-    Some((load, arriving.front().map(|next| next.0)))
+fn deliver<T>(in_flight: &mut InFlight<T>, now: Time) -> Option<(T, Option<Time>)> {
+    let (_, packet) = in_flight.pop_due(now)?;
+    Some((packet, in_flight.next_at()))
 }

@@ -13,7 +13,15 @@ pub(crate) struct Packet {
     pub(crate) from: u32,
     /// How many links it has crossed. On a link with stations, and in them, the link itself does not count yet: so a
     /// packet and its copies have the same number wherever a station sends them from.
-    pub(crate) hop: u32,
+    pub(crate) hop: u16,
+    /// One of its bits is wrong, as its checksum shows.
+    pub(crate) corrupted: bool,
+}
+
+impl Packet {
+    pub(crate) fn corrupted(self) -> Self {
+        Self { corrupted: true, ..self }
+    }
 }
 
 /// As agents see it: an end is an endpoint, and the two ends of a connection differ in the last bit.
@@ -25,6 +33,9 @@ impl agent::Packet for Packet {
     }
 
     fn tcp(&self) -> Option<TcpHeader<'_, u32>> {
+        if self.corrupted {
+            return None;
+        }
         let Segment { seq, ack, len, window, flags, ref sack, .. } = self.segment;
         Some(TcpHeader {
             source: self.from,
@@ -46,6 +57,9 @@ impl agent::Packet for Packet {
         let CongestionOption::Request { rtt, spacing, feedback } = self.segment.congestion else {
             return None;
         };
+        if self.corrupted {
+            return None;
+        }
         Some(CongestionHeader {
             rtt: Duration::from_micros(rtt.into()),
             spacing: Duration::from_nanos(spacing.into()),
@@ -78,7 +92,7 @@ mod tests {
         let congestion = CongestionOption::Request { rtt: 600_000, spacing: 1_200, feedback: 99 };
         let segment =
             Segment { seq: 9, ack: 12, len: 100, window: 77, flags, timestamps, sack, congestion, syn: None };
-        Packet { segment, from: 6, hop: 1 }
+        Packet { segment, from: 6, hop: 1, corrupted: false }
     }
 
     #[test]
@@ -114,6 +128,13 @@ mod tests {
         let mut bare = packet();
         bare.segment.congestion = CongestionOption::Total(7);
         assert_eq!((bare.congestion_header(), bare.with_feedback(3)), (None, bare));
+    }
+
+    #[test]
+    fn an_agent_cannot_read_a_corrupted_packet() {
+        let corrupted = packet().corrupted();
+        assert_eq!((corrupted.tcp(), corrupted.congestion_header()), (None, None));
+        assert_eq!(corrupted.ip_length(), packet().ip_length());
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! A station at the end of a link, at work.
 
-use std::collections::VecDeque;
-
+use bentpipe_link::InFlight;
 use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 use bentpipe_units::Time;
 
@@ -16,7 +15,7 @@ pub(crate) struct StationNode {
     station: LinkEnd<Packet>,
     /// Nothing is there, but the other end has something: packets pass here as they are, and nobody is told of it.
     pub(crate) passes_through: bool,
-    pub(crate) arriving: VecDeque<(Time, Frame<Packet>)>,
+    pub(crate) in_flight: InFlight<Frame<Packet>>,
     alarm: Alarm,
     /// What it keeps and holds back.
     pub(crate) held: Occupancy,
@@ -29,7 +28,7 @@ impl StationNode {
         let post = |config: &LinkEndConfig| StationNode {
             station: LinkEnd::new(config),
             passes_through: config.is_nothing(),
-            arriving: VecDeque::new(),
+            in_flight: InFlight::default(),
             alarm: Alarm::default(),
             held: Occupancy::since(Time::ZERO),
         };

@@ -143,7 +143,8 @@ impl<'a> World<'a> {
     }
 
     fn arrive(&mut self, pipe: u32) {
-        let Some((packet, next)) = self.pipes[pipe as usize].deliver() else {
+        let Some((packet, next)) = self.pipes[pipe as usize].deliver(self.now) else {
+            // A packet that has overtaken the one of this event had an event of its own.
             return self.events.remove_first();
         };
         match next {
@@ -158,6 +159,9 @@ impl<'a> World<'a> {
     fn pass_on(&mut self, packet: Packet) {
         let place = &self.attachments[packet.from as usize];
         if packet.hop as usize == place.path.len() {
+            if packet.corrupted {
+                return;
+            }
             let peer = place.peer as usize;
             let was = self.endpoints[peer].state();
             self.endpoints[peer].on_segment(self.now, &packet.segment);
@@ -218,7 +222,7 @@ impl<'a> World<'a> {
 
     fn transmit(&mut self, endpoint: usize) {
         while let Some(segment) = self.endpoints[endpoint].poll_transmit(self.now) {
-            self.forward(Packet { segment, from: endpoint as u32, hop: 0 });
+            self.forward(Packet { segment, from: endpoint as u32, hop: 0, corrupted: false });
             if let Some(slot) = self.attachments[endpoint].slot.filter(|_| segment.len > 0) {
                 self.start_sender(slot);
             }
@@ -232,12 +236,10 @@ impl<'a> World<'a> {
         if self.pipes[pipe as usize].has_station() {
             return self.pass_station(pipe, packet);
         }
-        let next = Packet { hop: packet.hop + 1, ..packet };
-        let (fate, idle) = self.pipes[pipe as usize].offer(self.now, next);
-        if let Fate::Deliver { at } = fate
-            && idle
-        {
-            self.events.schedule(at, Event::Arrival(pipe));
+        let onward = Packet { hop: packet.hop + 1, ..packet };
+        let (fate, next) = self.pipes[pipe as usize].offer(self.now, onward);
+        if let Some(next) = next {
+            self.events.schedule(next, Event::Arrival(pipe));
         }
         if self.watches_packets {
             self.report(pipe, &packet.segment, packet.from, fate);

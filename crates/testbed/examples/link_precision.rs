@@ -94,7 +94,7 @@ fn measure(rate: Rate, length: Duration, stations: &[LinkEndConfig; 2]) -> Resul
     let (gateway, terminal, subnet) =
         (Namespace::new("gateway")?, Namespace::new("terminal")?, Subnet::new(0));
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-    let link = SatelliteLink::start_with_stations(ends.0, ends.1, &config, stations, 1, PACKET as u32)?;
+    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, stations, 1, PACKET as u32)?;
     subnet.assign(&gateway, "sat0", &terminal, "sat0")?;
     let Exchange { sent, elapsed, received } =
         exchange(&gateway, &terminal, subnet, link.started_at(), rate, length)?;

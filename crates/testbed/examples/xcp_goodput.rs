@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     let stations = [LinkEndConfig { agents: vec![router], arq: None }, LinkEndConfig::default()];
     let (gateway, terminal) = (Namespace::new("gateway")?, Namespace::new("terminal")?);
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-    let link = SatelliteLink::start_with_stations(ends.0, ends.1, &config, &stations, 42, 1500)?;
+    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, &stations, 42, 1500)?;
     // Room for three windows of the fastest link that is asked for.
     gateway.sysctl("net.ipv4.tcp_wmem", "4096 16384 67108864")?;
     terminal.sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")?;
@@ -127,6 +127,6 @@ fn main() -> Result<()> {
         100.0 * goodput / limit,
         limit * 1e-6
     );
-    println!("link {:?}\nstations {:?}", link.counters().0, link.station_reports());
+    println!("link {:?}\nstations {:?}", link.counters().0, link.link_end_reports());
     Ok(())
 }

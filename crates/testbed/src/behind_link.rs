@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::LinkEndConfig;
-use bentpipe_link::{LinkConfig, Mangling};
+use bentpipe_link::{Impairments, LinkConfig};
 use rustix::process::{Signal, getegid};
 
 use crate::signals::{Arrival, HeldSignals};
@@ -37,11 +37,11 @@ const MTU: u32 = 1500;
 pub struct BehindLink {
     /// The link; `forward` leads to the terminal, in which the command runs.
     pub config: LinkConfig,
-    /// What sits at its ends: at the far end, and at the terminal.
-    pub stations: [LinkEndConfig; 2],
-    /// How it mangles what it delivers.
-    pub mangling: Mangling,
-    /// The seed of its random losses, and of the mangling.
+    /// The agents at its ends: at the far end, and at the terminal.
+    pub link_ends: [LinkEndConfig; 2],
+    /// How it impairs the packets that it delivers.
+    pub impairments: Impairments,
+    /// The seed of its random losses, and of the impairments.
     pub seed: u64,
     /// A shell command line for the far end, for example a server. What it prints goes to standard error.
     pub far: Option<String>,
@@ -51,7 +51,7 @@ pub struct BehindLink {
 
 impl BehindLink {
     /// Runs the command and returns its exit code, or 128 plus the number of the signal that ended it. The packets by
-    /// fate, and what the agents at the link's ends have done, are printed on standard error at the end.
+    /// fate, and the counters of the agents at the link's ends are printed on standard error at the end.
     ///
     /// An ordinary user gets a user namespace, in which this process stays. Ctrl-C goes to the command, which shares the
     /// terminal; SIGTERM and SIGHUP ask the command to end, and after five seconds make it.
@@ -60,27 +60,27 @@ impl BehindLink {
     /// signals.
     ///
     /// # Errors
-    /// [`Error::Missing`] with all that the machine lacks; [`Error::Spawn`] if the command does not exist; whatever
-    /// setting up namespaces and the link can meet.
+    /// [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command does not exist; any error
+    /// of setting up namespaces and the link.
     pub fn run(self) -> Result<i32> {
         require(LINK_NEEDS)?;
         if !is_privileged() {
             enter_user_namespace()?;
         }
         let signals = HeldSignals::hold().map_err(|source| Error::Signals { source })?;
-        let place = Place::build(&self.config, &self.stations, self.seed)?;
-        place.link.mangle(&self.mangling, self.seed);
-        let far = self.far.as_deref().map(|line| place.start_far(line)).transpose()?;
-        let mut command = Child::spawn_in_foreground(place.terminal_command(&self.command)?)?;
+        let topology = Topology::build(&self.config, &self.link_ends, self.seed)?;
+        topology.link.impair(&self.impairments, self.seed);
+        let far = self.far.as_deref().map(|line| topology.start_far(line)).transpose()?;
+        let mut command = Child::spawn_in_foreground(topology.terminal_command(&self.command)?)?;
         let status = wait_for(&mut command, &signals)?;
         report_far(far)?;
-        eprint!("{}", place.summary()?);
+        eprint!("{}", topology.summary()?);
         Ok(exit_code(status))
     }
 }
 
 /// The two hosts and the link between them.
-struct Place {
+struct Topology {
     far: Namespace,
     terminal: Namespace,
     link: SatelliteLink,
@@ -89,12 +89,12 @@ struct Place {
 /// Left is the far end, where a gateway would be.
 const SUBNET: Subnet = Subnet::new(0);
 
-impl Place {
-    fn build(config: &LinkConfig, stations: &[LinkEndConfig; 2], seed: u64) -> Result<Self> {
+impl Topology {
+    fn build(config: &LinkConfig, link_ends: &[LinkEndConfig; 2], seed: u64) -> Result<Self> {
         let far = Namespace::new("far")?;
         let terminal = Namespace::new("terminal")?;
         let ends = ((&far, "sat0"), (&terminal, "sat0"));
-        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
+        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, link_ends, seed, MTU)?;
         SUBNET.assign(&far, "sat0", &terminal, "sat0")?;
         default_route(&far, SUBNET.right4())?;
         default_route(&far, SUBNET.right6())?;
@@ -122,7 +122,7 @@ impl Place {
         Ok(Self::for_user(command))
     }
 
-    /// The user's own programs have the addresses, and not the capabilities.
+    /// The user's own programs get the addresses, but not the capabilities.
     fn for_user(mut command: Command) -> Command {
         drop_capabilities(&mut command);
         command
@@ -135,12 +135,12 @@ impl Place {
 
     fn summary(&self) -> Result<String> {
         let (forward, reverse) = self.link.counters();
-        let (forward_mangled, reverse_mangled) = self.link.mangled();
-        let reports = self.link.station_reports();
+        let (forward_impaired, reverse_impaired) = self.link.impairment_counters();
+        let reports = self.link.link_end_reports();
         let unit = if reports[0].arq.is_some() { "frames" } else { "packets" };
-        let mut text = summary::direction("to the command", unit, &forward, &forward_mangled)
-            + &summary::direction("from the command", unit, &reverse, &reverse_mangled)
-            + &summary::stations(&reports);
+        let mut text = summary::direction("to the command", unit, &forward, &forward_impaired)
+            + &summary::direction("from the command", unit, &reverse, &reverse_impaired)
+            + &summary::link_ends(&reports);
         let unintended = self.link.unintended_drops()?;
         if unintended > 0 {
             let _ =
@@ -186,7 +186,7 @@ fn wait_for(command: &mut Child, signals: &HeldSignals) -> Result<ExitStatus> {
     }
 }
 
-/// What the terminal sends reaches the command without us: it is in the same foreground group.
+/// A signal from the terminal reaches the command without us: it is in the same foreground group.
 fn to_hand_on(arrival: Arrival) -> Option<Signal> {
     match arrival.signal {
         libc::SIGTERM => Some(Signal::TERM),
@@ -197,7 +197,7 @@ fn to_hand_on(arrival: Arrival) -> Option<Signal> {
     }
 }
 
-/// Ends the far server; says so if it had ended by itself with an error, since then the command had nobody to talk to.
+/// Ends the far server; says so if it had ended by itself with an error, since then the command had no server.
 fn report_far(far: Option<Child>) -> Result<()> {
     let Some(mut far) = far else { return Ok(()) };
     match far.wait_timeout(Duration::ZERO)? {

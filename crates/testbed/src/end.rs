@@ -9,35 +9,35 @@ use bentpipe_units::Time;
 use crate::clock::Clock;
 use crate::waker::Waker;
 
-/// A station whose timer is due again as soon as it has been served is left alone for so long: the carriers have real-time
-/// priority and would leave the processor to nobody.
-const REST: Duration = Duration::from_micros(100);
+/// The shortest time between two timer runs of a link end. The forwarders have real-time priority: an end whose timer is due
+/// again at once would leave the processor to nobody else.
+const TIMER_INTERVAL: Duration = Duration::from_micros(100);
 
-/// One end of the link: a station, on which two carriers call.
+/// One end of the link with its agents, which two forwarders share.
 ///
-/// The *sender* sends from here to the link: it brings the packets of this end's host, minds the station's timer, and it alone
-/// takes what the station gives for the link. The *receiver* delivers here: it brings what has come over the link, and it
-/// alone takes what the station gives for the host. Whatever one's call makes the station give to the other waits in order,
-/// and rings the other's bell. So all that goes one way goes through one thread, in the station's order.
+/// The *sender* sends from here to the link: it brings the packets of this end's host, runs the timer, and is the only one to take
+/// the frames for the link. The *receiver* delivers here: it brings the frames that have crossed the link, and is the only one to
+/// take the packets for the host. If a call of one of them produces something for the other, this waits in order and wakes
+/// the other. So everything that goes one way goes through one thread, in order.
 #[derive(Debug)]
 pub(crate) struct End {
-    served: Mutex<Served>,
+    state: Mutex<State>,
     clock: Clock,
     sender: Arc<Waker>,
     receiver: Arc<Waker>,
 }
 
 #[derive(Debug)]
-struct Served {
-    station: LinkEnd<IpPacket>,
-    /// What the station has given for the link, until the sender takes it.
+struct State {
+    link_end: LinkEnd<IpPacket>,
+    /// Frames for the link, until the sender takes them.
     to_link: VecDeque<Frame<IpPacket>>,
-    /// What the station has given for the host, until the receiver takes it.
+    /// Packets for the host, until the receiver takes them.
     to_host: VecDeque<IpPacket>,
-    /// When the sender will look at the timer by itself.
-    attended_at: Time,
-    /// The timer is not served before.
-    rests_until: Time,
+    /// When the sender will run the timer without being woken.
+    sender_wakes_at: Time,
+    /// The timer does not run before.
+    next_timer_run: Time,
 }
 
 impl End {
@@ -47,107 +47,106 @@ impl End {
         sender: &Arc<Waker>,
         receiver: &Arc<Waker>,
     ) -> Self {
-        let served = Served {
-            station: LinkEnd::new(config),
+        let state = State {
+            link_end: LinkEnd::new(config),
             to_link: VecDeque::new(),
             to_host: VecDeque::new(),
-            attended_at: Time::MAX,
-            rests_until: Time::ZERO,
+            sender_wakes_at: Time::MAX,
+            next_timer_run: Time::ZERO,
         };
         let (sender, receiver) = (Arc::clone(sender), Arc::clone(receiver));
-        Self { served: Mutex::new(served), clock, sender, receiver }
+        Self { state: Mutex::new(state), clock, sender, receiver }
     }
 
-    /// The sender brings a packet of the host, and takes what there is for the link.
+    /// The sender brings a packet of the host, and takes the frames for the link.
     pub(crate) fn outbound(&self, packet: IpPacket, frames: &mut VecDeque<Frame<IpPacket>>) {
-        let mut served = self.served();
-        served.station.outbound(self.clock.now(), packet);
-        self.leave_as_sender(served, frames);
+        let mut state = self.lock();
+        state.link_end.outbound(self.clock.now(), packet);
+        self.finish_as_sender(state, frames);
     }
 
-    /// The sender looks at the timer, and takes what there is for the link. When it is to do so again.
-    pub(crate) fn attend(&self, frames: &mut VecDeque<Frame<IpPacket>>) -> Time {
-        let mut served = self.served();
-        served.serve_timer(self.clock.now());
-        served.attended_at = served.due_at();
-        let due_at = served.attended_at;
-        self.leave_as_sender(served, frames);
+    /// The sender runs the timer if it is due, and takes the frames for the link. Returns when the sender must do so again.
+    pub(crate) fn run_timer(&self, frames: &mut VecDeque<Frame<IpPacket>>) -> Time {
+        let mut state = self.lock();
+        state.run_timer(self.clock.now());
+        state.sender_wakes_at = state.due_at();
+        let due_at = state.sender_wakes_at;
+        self.finish_as_sender(state, frames);
         due_at
     }
 
-    /// The sender tells that the queue in front of the link had no room for the frame with this serial.
+    /// The sender reports that the queue in front of the link had no room for the frame with this serial.
     pub(crate) fn refuse(&self, serial: u64) {
-        self.served().station.on_refused(serial);
+        self.lock().link_end.on_refused(serial);
     }
 
-    /// The receiver brings what has come over the link, and takes what there is for the host.
+    /// The receiver brings a frame that has crossed the link, and takes the packets for the host.
     pub(crate) fn inbound(&self, frame: Frame<IpPacket>, packets: &mut VecDeque<IpPacket>) {
-        let mut served = self.served();
-        served.station.inbound(self.clock.now(), frame);
-        self.leave_as_receiver(served, packets);
+        let mut state = self.lock();
+        state.link_end.inbound(self.clock.now(), frame);
+        self.finish_as_receiver(state, packets);
     }
 
-    /// The receiver takes what there is for the host.
-    pub(crate) fn collect(&self, packets: &mut VecDeque<IpPacket>) {
-        packets.append(&mut self.served().to_host);
+    /// The receiver takes the packets for the host.
+    pub(crate) fn take_for_host(&self, packets: &mut VecDeque<IpPacket>) {
+        packets.append(&mut self.lock().to_host);
     }
 
     pub(crate) fn report(&self) -> LinkEndReport {
-        self.served().station.report()
+        self.lock().link_end.report()
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.served().station.held_bytes()
+        self.lock().link_end.held_bytes()
     }
 
-    fn leave_as_sender(&self, mut served: MutexGuard<'_, Served>, frames: &mut VecDeque<Frame<IpPacket>>) {
-        let [_, news_for_host] = served.gather();
-        frames.append(&mut served.to_link);
-        drop(served);
-        if news_for_host {
-            self.receiver.ring();
+    fn finish_as_sender(&self, mut state: MutexGuard<'_, State>, frames: &mut VecDeque<Frame<IpPacket>>) {
+        let [_, host_has_news] = state.collect();
+        frames.append(&mut state.to_link);
+        drop(state);
+        if host_has_news {
+            self.receiver.wake();
         }
     }
 
-    fn leave_as_receiver(&self, mut served: MutexGuard<'_, Served>, packets: &mut VecDeque<IpPacket>) {
-        let [news_for_link, _] = served.gather();
-        packets.append(&mut served.to_host);
-        let due_at = served.due_at();
-        let too_late = due_at < served.attended_at;
-        if too_late {
-            served.attended_at = due_at;
+    fn finish_as_receiver(&self, mut state: MutexGuard<'_, State>, packets: &mut VecDeque<IpPacket>) {
+        let [link_has_news, _] = state.collect();
+        packets.append(&mut state.to_host);
+        let due_at = state.due_at();
+        let is_too_late = due_at < state.sender_wakes_at;
+        if is_too_late {
+            state.sender_wakes_at = due_at;
         }
-        drop(served);
-        if news_for_link || too_late {
-            self.sender.ring();
+        drop(state);
+        if link_has_news || is_too_late {
+            self.sender.wake();
         }
     }
 
-    /// The state, also after a carrier has panicked with it: the other direction goes on.
-    fn served(&self) -> MutexGuard<'_, Served> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The state, also after one forwarder has panicked while it held the lock: the other direction goes on.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Served {
+impl State {
     fn due_at(&self) -> Time {
-        self.station.wake_at().max(self.rests_until)
+        self.link_end.wake_at().max(self.next_timer_run)
     }
 
-    fn serve_timer(&mut self, now: Time) {
+    fn run_timer(&mut self, now: Time) {
         if self.due_at() <= now {
-            self.station.on_timer(now);
-            let is_due_again = self.station.wake_at() <= now;
-            self.rests_until = if is_due_again { now + REST } else { now };
+            self.link_end.on_timer(now);
+            let is_due_again = self.link_end.wake_at() <= now;
+            self.next_timer_run = if is_due_again { now + TIMER_INTERVAL } else { now };
         }
     }
 
-    /// Puts what the station gives where those who take it look for it. Whether there is something for the link, and for the
-    /// host, of which they do not know yet.
-    fn gather(&mut self) -> [bool; 2] {
+    /// Collects what the agents send. Returns whether the sender, and the receiver, must be told of it.
+    fn collect(&mut self) -> [bool; 2] {
         let known = [!self.to_link.is_empty(), !self.to_host.is_empty()];
-        self.to_link.extend(std::iter::from_fn(|| self.station.poll_to_link()));
-        self.to_host.extend(std::iter::from_fn(|| self.station.poll_to_host()));
+        self.to_link.extend(std::iter::from_fn(|| self.link_end.poll_to_link()));
+        self.to_host.extend(std::iter::from_fn(|| self.link_end.poll_to_host()));
         [!known[0] && !self.to_link.is_empty(), !known[1] && !self.to_host.is_empty()]
     }
 }
@@ -164,21 +163,21 @@ mod tests {
     const CLIENT: ([u8; 4], u16) = ([198, 51, 100, 1], 4000);
     const MSS: u32 = 1000;
 
-    /// An end with Snoop, and the bells of its sender and its receiver.
+    /// An end with Snoop, and the wakers of its sender and its receiver.
     fn end() -> (End, Arc<Waker>, Arc<Waker>) {
-        let bells = (Arc::new(Waker::new().unwrap()), Arc::new(Waker::new().unwrap()));
+        let wakers = (Arc::new(Waker::new().unwrap()), Arc::new(Waker::new().unwrap()));
         let once = SnoopConfig { copies: 1, ..SnoopConfig::with_cache("1MB".parse().unwrap()) };
         let snoop = AgentConfig::Snoop(once);
         let config = LinkEndConfig { agents: vec![snoop], arq: None };
-        (End::new(&config, Clock::start(), &bells.0, &bells.1), bells.0, bells.1)
+        (End::new(&config, Clock::start(), &wakers.0, &wakers.1), wakers.0, wakers.1)
     }
 
-    /// Whether it has rung since the last time.
-    fn rang(bell: &Waker) -> bool {
-        let mut events = [PollFd::new(bell, PollFlags::IN)];
-        let rang = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1;
-        bell.silence();
-        rang
+    /// Whether it has been woken since the last call.
+    fn is_woken(waker: &Waker) -> bool {
+        let mut events = [PollFd::new(waker, PollFlags::IN)];
+        let is_woken = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1;
+        waker.clear();
+        is_woken
     }
 
     /// A segment with an ACK: RFC 791 §3.1, RFC 9293 §3.1.
@@ -212,51 +211,51 @@ mod tests {
         let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
         (0..10).for_each(|number| end.outbound(data(number), &mut frames));
         assert!(frames.drain(..).eq((0..10).map(|number| Frame::Bare(data(number)))));
-        end.attend(&mut frames);
+        end.run_timer(&mut frames);
         end.inbound(acknowledgement(1), &mut packets);
         assert_eq!(packets.len(), 1);
     }
 
     #[test]
-    fn what_the_receivers_call_makes_the_station_send_waits_for_the_sender_and_rings_once() {
+    fn frames_that_the_receivers_call_produces_wait_for_the_sender_and_wake_it_once() {
         let (end, sender, receiver) = end();
         send_ten(&end);
-        rang(&sender);
+        is_woken(&sender);
         let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
-        while !rang(&sender) {
+        while !is_woken(&sender) {
             assert!(packets.len() < 8, "nothing was sent again");
             end.inbound(acknowledgement(1), &mut packets);
         }
         end.inbound(acknowledgement(1), &mut packets);
-        assert!(!rang(&sender), "the sender knows already");
-        end.attend(&mut frames);
+        assert!(!is_woken(&sender), "the sender knows already");
+        end.run_timer(&mut frames);
         assert_eq!(frames, [Frame::Bare(data(1))]);
-        assert!(!rang(&receiver));
+        assert!(!is_woken(&receiver));
     }
 
     #[test]
-    fn a_timer_that_is_due_before_the_sender_looks_rings_once() {
+    fn a_timer_that_is_due_before_the_sender_wakes_up_wakes_it_once() {
         let (end, sender, _) = end();
         let (mut frames, mut packets) = (VecDeque::new(), VecDeque::new());
-        assert_eq!(end.attend(&mut frames), Time::MAX, "it sleeps without an end");
+        assert_eq!(end.run_timer(&mut frames), Time::MAX, "it sleeps without an end");
         end.outbound(data(0), &mut frames);
-        assert!(!rang(&sender), "it is the sender who called");
+        assert!(!is_woken(&sender), "the sender itself called");
         // Nothing for the link comes of this, but the timer runs now.
         end.inbound(Frame::Bare(segment(CLIENT, SERVER, [1, 1], 100)), &mut packets);
-        assert!(rang(&sender));
+        assert!(is_woken(&sender));
         end.inbound(Frame::Bare(segment(CLIENT, SERVER, [101, 1], 100)), &mut packets);
-        assert!(!rang(&sender), "the sender knows already");
-        assert!(end.attend(&mut frames) < Time::MAX);
+        assert!(!is_woken(&sender), "the sender knows already");
+        assert!(end.run_timer(&mut frames) < Time::MAX);
     }
 
     #[test]
-    fn an_end_goes_on_after_a_panic_of_one_carrier() {
+    fn an_end_goes_on_after_a_panic_of_one_forwarder() {
         let (end, ..) = end();
         let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _served = end.served();
-            panic!("a carrier panics with the station");
+            let _state = end.lock();
+            panic!("a forwarder panics while it holds the lock");
         }));
-        assert!(held.is_err() && end.served.is_poisoned());
+        assert!(held.is_err() && end.state.is_poisoned());
         send_ten(&end);
     }
 }

@@ -2,7 +2,7 @@ use std::io;
 
 use bentpipe_kernel::tun::TunError;
 
-use crate::Missing;
+use crate::missing::Missing;
 
 /// What `bentpipe-testbed` could not do, on what, why, and what to do about it.
 #[derive(Debug, thiserror::Error)]

@@ -1,82 +1,204 @@
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bentpipe_link::agent::{Frame, Packet};
+use bentpipe_link::{Arrival, Cause, InFlight, IpPacket};
+use bentpipe_units::Time;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::in_flight::{Flying, InFlight};
-use crate::line::{Line, Sent};
+use crate::clock::{Clock, timespec};
+use crate::end::End;
+use crate::forwarder_state::ForwarderState;
+use crate::signals;
+use crate::tun::Tun;
+use crate::waker::{Stop, Waker};
 
-/// Carries packets in one direction of a link whose ends are bare, on a thread of its own.
+/// Forwards packets in one direction of a link, on a thread of its own.
 ///
-/// The walk of a packet: read from the TUN device at the near end, judged by the [`Direction`](bentpipe_link::Direction),
-/// kept until its time, written to the TUN device at the far end. Where stations are at the ends, it is a
-/// [`LinkEndForwarder`](crate::link_end_forwarder::LinkEndForwarder) that does so.
+/// A packet is read from the TUN device at the near end and passes the agents there; the [`Direction`](bentpipe_link::Direction)
+/// decides the fate of the frame that they send; it is kept until its time, passes the agents at the far end, and is written to
+/// the TUN device there.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    line: Line,
-    in_flight: InFlight<Buffer>,
-    /// Buffers that are free; after the first round trip no packet allocates.
-    pool: Vec<Buffer>,
+    pub(crate) from: Arc<Tun>,
+    pub(crate) to: Arc<Tun>,
+    /// The end from which it sends.
+    pub(crate) near: Arc<End>,
+    /// The end at which it delivers.
+    pub(crate) far: Arc<End>,
+    /// Wakes it when there is something to do at one of the two.
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) clock: Clock,
+    pub(crate) state: Arc<ForwarderState>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) buffers: Buffers,
 }
 
-/// As long as the longest packet, whatever the length of the one in it.
-type Buffer = Box<[u8]>;
+/// The memory of a forwarder.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    in_flight: InFlight<Transmission>,
+    /// As long as the longest packet.
+    packet: Box<[u8]>,
+    /// Empty between two steps, as is the next one; kept for their memory.
+    to_link: VecDeque<Frame<IpPacket>>,
+    to_host: VecDeque<IpPacket>,
+}
+
+/// One copy of a frame on the link.
+#[derive(Debug)]
+struct Transmission {
+    frame: Frame<IpPacket>,
+    /// When its last bit left the transmitter.
+    departure: Time,
+    /// The second copy of a frame that was duplicated.
+    is_duplicate: bool,
+}
+
+impl Buffers {
+    /// For packets of at most `mtu` bytes.
+    pub(crate) fn new(mtu: usize) -> Self {
+        Self {
+            in_flight: InFlight::default(),
+            packet: vec![0; mtu].into_boxed_slice(),
+            to_link: VecDeque::new(),
+            to_host: VecDeque::new(),
+        }
+    }
+}
 
 impl Forwarder {
-    pub(crate) fn new(line: Line) -> Self {
-        Self { line, in_flight: InFlight::new(), pool: Vec::new() }
-    }
-
-    /// Carries packets until it is asked to stop, or a device fails.
+    /// Forwards packets until it is asked to stop, or a device fails.
     pub(crate) fn run(mut self) {
-        self.line.clone().carry(|| self.turn());
+        become_prompt();
+        while !self.stop.is_asked() {
+            if let Err(errno) = self.step().or_else(ignore_interruption) {
+                return self.state.fail(errno);
+            }
+        }
     }
 
-    fn turn(&mut self) -> rustix::io::Result<()> {
+    fn step(&mut self) -> rustix::io::Result<()> {
         self.deliver_due();
+        self.far.take_for_host(&mut self.buffers.to_host);
+        self.write_all();
+        let timer = self.near.run_timer(&mut self.buffers.to_link);
+        self.send_all();
         match self.receive() {
-            Err(Errno::AGAIN) => self.line.sleep(self.in_flight.next_at(), None),
+            Err(Errno::AGAIN) => {
+                let arrival = self.buffers.in_flight.next_at().unwrap_or(Time::MAX);
+                self.sleep_until(arrival.min(timer))
+            }
             outcome => outcome,
         }
     }
 
-    /// Reads one packet at the near end and lets the model decide its fate; `EAGAIN` if none is there.
+    /// Reads one packet at the near end for the agents there; `EAGAIN` if there is none.
     fn receive(&mut self) -> rustix::io::Result<()> {
-        let mut packet = self.buffer();
-        let outcome = self.line.from.read(&mut packet);
-        match outcome.map(|len| (self.line.offer(len, len), len)) {
-            Ok((Ok(sent), len)) => self.send_off(&sent, packet, len),
-            _ => self.pool.push(packet),
+        let length = self.from.read(&mut self.buffers.packet)?;
+        let packet = IpPacket::new(&self.buffers.packet[..length]);
+        self.near.outbound(packet, &mut self.buffers.to_link);
+        self.send_all();
+        Ok(())
+    }
+
+    /// Offers to the model every frame that the near end sends, and puts the copies that will arrive among those in flight.
+    fn send_all(&mut self) {
+        while let Some(frame) = self.buffers.to_link.pop_front() {
+            let ip_bytes = frame.packet().map_or(0, Packet::ip_length);
+            let arrivals = match self.state.transmit(self.clock.now(), frame.length(), ip_bytes) {
+                Ok(arrivals) => arrivals,
+                Err(cause) => {
+                    if let Some(serial) = frame.serial().filter(|_| cause == Cause::QueueFull) {
+                        self.near.refuse(serial);
+                    }
+                    continue;
+                }
+            };
+            let departure = arrivals.departure;
+            if let Some(copy) = arrivals.duplicate {
+                let frame = corrupt(frame.clone(), copy);
+                self.buffers.in_flight.launch(copy.at, Transmission { frame, departure, is_duplicate: true });
+            }
+            let frame = corrupt(frame, arrivals.packet);
+            let transmission = Transmission { frame, departure, is_duplicate: false };
+            self.buffers.in_flight.launch(arrivals.packet.at, transmission);
         }
-        outcome.map(drop)
     }
 
-    /// Puts a packet, and its duplicate, among those in flight.
-    fn send_off(&mut self, sent: &Sent, mut packet: Buffer, len: usize) {
-        if let Some(arrival) = sent.mangled.duplicate {
-            let mut copy = self.buffer();
-            copy[..len].copy_from_slice(&packet[..len]);
-            arrival.apply_to(&mut copy[..len]);
-            self.in_flight.launch(sent.duplicate(arrival.at, copy));
-        }
-        sent.mangled.packet.apply_to(&mut packet[..len]);
-        self.in_flight.launch(sent.packet(packet));
-    }
-
-    fn buffer(&mut self) -> Buffer {
-        self.pool.pop().unwrap_or_else(|| vec![0; self.line.mtu].into_boxed_slice())
-    }
-
-    /// Writes every packet whose time has come. The clock is asked again for each: writing one takes as long as its way
-    /// through the far kernel.
+    /// Gives every frame whose time has come to the far end. The clock is asked again for each, because writing the packets
+    /// that it delivers takes as long as their way through the far kernel.
     fn deliver_due(&mut self) {
-        while let Some(next) = self.in_flight.next_due(self.line.clock.now()) {
-            self.deliver(&next);
-            self.pool.push(next.load);
+        while let Some((due, transmission)) = self.buffers.in_flight.pop_due(self.clock.now()) {
+            let Transmission { frame, departure, is_duplicate } = transmission;
+            if self.state.is_cut(departure) {
+                if !is_duplicate {
+                    self.state.count_cut(frame.length());
+                }
+                continue;
+            }
+            self.far.inbound(frame, &mut self.buffers.to_host);
+            self.write_all();
+            self.state.record_lateness(due, self.clock.now());
         }
     }
 
-    fn deliver(&self, next: &Flying<Buffer>) {
-        let Line { state, clock, .. } = &self.line;
-        if !state.is_cut(next) && self.line.write(&next.load[..next.length]) {
-            state.record_lateness(next.at, clock.now());
+    fn write_all(&mut self) {
+        while let Some(packet) = self.buffers.to_host.pop_front() {
+            self.write(packet.bytes());
         }
+    }
+
+    /// Writes a packet to the far host.
+    fn write(&self, packet: &[u8]) {
+        // Corruption may have made it a packet of no IP version, which a host ignores. The device would count it as dropped.
+        if packet.first().is_some_and(|byte| matches!(byte >> 4, 4 | 6)) {
+            self.state.count_written(packet.len(), self.to.write(packet).is_ok());
+        }
+    }
+
+    /// Sleeps until there is a packet at the near end, the waker is notified, `until` has come, or the forwarder is asked to
+    /// stop. The waker is cleared then.
+    fn sleep_until(&self, until: Time) -> rustix::io::Result<()> {
+        let timeout = timespec(until - self.clock.now());
+        let fds = [self.from.as_fd(), self.stop.as_fd(), self.waker.as_fd()];
+        let mut events = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        poll(&mut events, Some(&timeout))?;
+        if events[2].revents().contains(PollFlags::IN) {
+            self.waker.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Corrupts the packet in a frame as the model says. The header of the link layer is not touched.
+fn corrupt(frame: Frame<IpPacket>, arrival: Arrival) -> Frame<IpPacket> {
+    if arrival.flipped_bit.is_none() {
+        return frame;
+    }
+    frame.map_packet(|packet| {
+        let mut bytes = packet.bytes().to_vec();
+        arrival.apply_to(&mut bytes);
+        IpPacket::new(bytes)
+    })
+}
+
+fn ignore_interruption(errno: Errno) -> rustix::io::Result<()> {
+    if errno == Errno::INTR { Ok(()) } else { Err(errno) }
+}
+
+/// Makes the calling thread wake up on time: no timer slack (the default rounds by 50 µs), and real-time priority where
+/// that is permitted. Where it is not, the link works too, but its lateness grows.
+fn become_prompt() {
+    signals::block_all();
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    // SAFETY: a sched_param of zeroes is valid; sched_setscheduler(2) with 0 changes the calling thread only.
+    unsafe {
+        let mut parameters: libc::sched_param = std::mem::zeroed();
+        parameters.sched_priority = 1;
+        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters);
     }
 }

@@ -2,18 +2,17 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bentpipe_link::{Cause, Counters, Direction, Fate, Mangled, MangledCounters, Mangler, Mangling};
+use bentpipe_link::{Arrivals, Cause, Counters, Direction, ImpairmentCounters, Impairments};
 use bentpipe_units::{ByteCount, Time};
 use rustix::io::Errno;
 
-use crate::in_flight::Flying;
 use crate::lateness::Lateness;
 use crate::outage::CommandedOutages;
 
-/// What a carrier's thread shares with those who watch it.
+/// The state of a forwarder that other threads read and change.
 #[derive(Debug)]
 pub(crate) struct ForwarderState {
-    path: Mutex<Path>,
+    direction: Mutex<Direction>,
     outages: Arc<CommandedOutages>,
     lateness: Lateness,
     written: AtomicU64,
@@ -24,17 +23,10 @@ pub(crate) struct ForwarderState {
     failure: OnceLock<Errno>,
 }
 
-/// What decides over packets: the model, and behind it what mangles those that it delivers.
-#[derive(Debug)]
-struct Path {
-    direction: Direction,
-    mangler: Option<Mangler>,
-}
-
 impl ForwarderState {
     pub(crate) fn new(direction: Direction, outages: Arc<CommandedOutages>) -> Self {
         Self {
-            path: Mutex::new(Path { direction, mangler: None }),
+            direction: Mutex::new(direction),
             outages,
             lateness: Lateness::new(),
             written: AtomicU64::new(0),
@@ -48,30 +40,23 @@ impl ForwarderState {
 
     /// Bytes that wait in front of the transmitter, or are being sent.
     pub(crate) fn backlog(&self, now: Time) -> ByteCount {
-        self.path().direction.backlog(now)
+        self.direction().backlog(now)
     }
 
-    /// When the model delivers what is offered `now` with `length` bytes, and what arrives of it; why not, if it is lost. The
-    /// mangler flips bits in the `packet` bytes of it that are the IP packet.
-    pub(crate) fn offer(&self, now: Time, length: usize, packet: usize) -> Result<(Time, Mangled), Cause> {
-        let mut path = self.path();
-        let at = match path.direction.offer(now, length) {
-            Fate::Deliver { at } => at,
-            Fate::Drop(cause) => return Err(cause),
-        };
-        let mangled =
-            path.mangler.as_mut().map_or(Mangled::unharmed(at), |mangler| mangler.mangle(at, packet));
-        Ok((at, mangled))
+    /// Offers to the model `bytes` of which `ip_bytes` are an IP packet; see [`Direction::transmit`].
+    pub(crate) fn transmit(&self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
+        self.direction().transmit(now, bytes, ip_bytes)
     }
 
-    /// Whether a commanded outage loses what would arrive now; counts it if so.
-    pub(crate) fn is_cut<T>(&self, flying: &Flying<T>) -> bool {
-        let cut = self.outages.cover(flying.departure);
-        if cut && !flying.duplicate {
-            self.cut_bytes.fetch_add(flying.length as u64, Ordering::Release);
-            self.cut.fetch_add(1, Ordering::Release);
-        }
-        cut
+    /// Whether a commanded outage loses a packet whose last bit left at `departure`.
+    pub(crate) fn is_cut(&self, departure: Time) -> bool {
+        self.outages.cover(departure)
+    }
+
+    /// A commanded outage has lost a packet of `bytes`.
+    pub(crate) fn count_cut(&self, bytes: usize) {
+        self.cut_bytes.fetch_add(bytes as u64, Ordering::Release);
+        self.cut.fetch_add(1, Ordering::Release);
     }
 
     /// A packet of `bytes` was written to the far end, which has taken or refused it.
@@ -84,12 +69,12 @@ impl ForwarderState {
         }
     }
 
-    /// What was to arrive at `due` has arrived `now`.
+    /// A packet that was due at `due` has arrived `now`.
     pub(crate) fn record_lateness(&self, due: Time, now: Time) {
         self.lateness.record(now - due);
     }
 
-    /// The carrier gives up.
+    /// The forwarder has failed.
     pub(crate) fn fail(&self, errno: Errno) {
         let _ = self.failure.set(errno);
     }
@@ -98,7 +83,7 @@ impl ForwarderState {
     pub(crate) fn counters(&self) -> Counters {
         // Before the model's, so that no packet is counted as cut and not yet as delivered.
         let (cut, cut_bytes) = (self.cut.load(Ordering::Acquire), self.cut_bytes.load(Ordering::Acquire));
-        let mut counters = *self.path().direction.counters();
+        let mut counters = *self.direction().counters();
         counters.delivered -= cut;
         counters.delivered_bytes -= cut_bytes;
         counters.dropped.outage += cut;
@@ -121,17 +106,16 @@ impl ForwarderState {
         self.failure.get().map(|&errno| errno.into())
     }
 
-    /// Begins to mangle what the model delivers; what is in flight already arrives unharmed.
-    pub(crate) fn mangle(&self, mangling: &Mangling, seed: u64) {
-        self.path().mangler = (!mangling.is_nothing()).then(|| Mangler::new(mangling, seed));
+    /// Impairs packets that are offered from now on; see [`Direction::impair`].
+    pub(crate) fn impair(&self, impairments: &Impairments, seed: u64) {
+        self.direction().impair(impairments, seed);
     }
 
-    /// What has been mangled since [`ForwarderState::mangle`].
-    pub(crate) fn mangled(&self) -> MangledCounters {
-        self.path().mangler.as_ref().map(|mangler| *mangler.counters()).unwrap_or_default()
+    pub(crate) fn impairment_counters(&self) -> ImpairmentCounters {
+        *self.direction().impairment_counters()
     }
 
-    fn path(&self) -> MutexGuard<'_, Path> {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    fn direction(&self) -> MutexGuard<'_, Direction> {
+        self.direction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,23 @@
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Buckets of one microsecond; what is later is in the last one, and in the maximum.
-const BUCKETS: usize = 20_000;
+use hdrhistogram::Histogram;
 
-/// How late packets were, written by a driver thread without locks and read by anyone.
+/// The longest lateness that quantiles tell apart.
+const LONGEST: Duration = Duration::from_millis(20);
+
+/// How late packets were, recorded by a forwarder and read by any thread.
 #[derive(Debug)]
-pub(crate) struct Lateness {
-    buckets: Box<[AtomicU32]>,
-    max_nanos: AtomicU64,
+pub(crate) struct Lateness(Mutex<Recorded>);
+
+#[derive(Debug)]
+struct Recorded {
+    /// Microseconds, exact up to 2 ms and to one part in a thousand above.
+    histogram: Histogram<u32>,
+    max: Duration,
 }
 
-/// How much later than the model said packets were written, to the microsecond below.
+/// How much later than in the model packets were written, to the microsecond below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LatenessSummary {
     /// Packets measured.
@@ -26,36 +32,30 @@ pub struct LatenessSummary {
 
 impl Lateness {
     pub(crate) fn new() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| AtomicU32::new(0)).collect(), max_nanos: AtomicU64::new(0) }
+        let histogram = Histogram::new_with_bounds(1, micros(LONGEST), 3).expect("the bounds are valid");
+        Self(Mutex::new(Recorded { histogram, max: Duration::ZERO }))
     }
 
     pub(crate) fn record(&self, late: Duration) {
-        let nanos = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = usize::try_from(nanos / 1000).unwrap_or(usize::MAX).min(BUCKETS - 1);
-        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        self.max_nanos.fetch_max(nanos, Ordering::Relaxed);
+        let mut recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recorded.histogram.saturating_record(micros(late));
+        recorded.max = recorded.max.max(late);
     }
 
     pub(crate) fn summary(&self) -> LatenessSummary {
-        let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Ordering::Relaxed).into()).collect();
-        let packets = counts.iter().sum();
+        let recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let quantile = |q| Duration::from_micros(recorded.histogram.value_at_quantile(q)).min(LONGEST);
         LatenessSummary {
-            packets,
-            p50: quantile(&counts, packets, 50),
-            p99: quantile(&counts, packets, 99),
-            max: Duration::from_nanos(self.max_nanos.load(Ordering::Relaxed)),
+            packets: recorded.histogram.len(),
+            p50: quantile(0.50),
+            p99: quantile(0.99),
+            max: recorded.max,
         }
     }
 }
 
-fn quantile(counts: &[u64], packets: u64, percent: u64) -> Duration {
-    let rank = (packets * percent).div_ceil(100);
-    let mut seen = 0;
-    let bucket = counts.iter().position(|count| {
-        seen += count;
-        seen >= rank
-    });
-    Duration::from_micros(bucket.unwrap_or(0) as u64)
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_what_was_recorded() {
+    fn quantiles_are_those_of_the_recorded_values() {
         let lateness = Lateness::new();
         for micros in 1..=100 {
             lateness.record(Duration::from_micros(micros));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_no_lateness() {
+    fn without_records_the_summary_is_empty() {
         assert_eq!(Lateness::new().summary(), LatenessSummary::default());
     }
 }

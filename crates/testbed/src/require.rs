@@ -1,4 +1,3 @@
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -8,59 +7,12 @@ use std::process::{Command, Stdio};
 use bentpipe_kernel::tun::DEV_NET_TUN;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use crate::missing::{Missing, MissingItem, Need};
 use crate::namespace::find_tool;
 use crate::privilege::is_privileged;
 
-/// Something that the testbed may need of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Need {
-    /// CAP_SYS_ADMIN and CAP_NET_ADMIN now, as root has them.
-    Privileges,
-    /// Network namespaces by any means: with the privileges above, or in a user namespace.
-    Namespaces,
-    /// A `/dev/net/tun` that this user may open.
-    Tun,
-    /// A program, by name, such as `ip` or `nft`.
-    Program(&'static str),
-}
-
-/// What a [`SatelliteLink`](crate::SatelliteLink) needs of a process that may enter a user namespace first.
+/// The needs of a [`SatelliteLink`](crate::SatelliteLink), in a process that may enter a user namespace first.
 pub const LINK_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::Program("ip")];
-
-/// What the machine lacks, one line for each thing, with the line that fixes it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Missing {
-    items: Vec<MissingItem>,
-}
-
-/// One thing that the machine lacks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingItem {
-    /// The need that is not met.
-    pub need: Need,
-    /// What was found instead.
-    pub found: String,
-    /// What to do about it.
-    pub fix: String,
-}
-
-impl Missing {
-    /// The things, in the order in which they were asked for.
-    pub fn items(&self) -> &[MissingItem] {
-        &self.items
-    }
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this machine lacks something that the testbed needs")?;
-        for item in &self.items {
-            write!(f, "\n  {}; to fix it: {}", item.found, item.fix)?;
-        }
-        Ok(())
-    }
-}
 
 /// Checks that this process, on this machine, has all of `needs`. Nothing is changed; namespaces are tried out in a
 /// child process that ends at once.

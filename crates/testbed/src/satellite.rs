@@ -1,27 +1,25 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bentpipe_link::agent::{LinkEndConfig, LinkEndReport};
-use bentpipe_link::{Counters, Direction, Link, LinkConfig, MangledCounters, Mangling};
+use bentpipe_link::{Counters, ImpairmentCounters, Impairments, Link, LinkConfig};
 use bentpipe_units::{ByteCount, Time};
 
 use crate::clock::Clock;
 use crate::end::End;
-use crate::forwarder::Forwarder;
+use crate::forwarder::{Buffers, Forwarder};
 use crate::forwarder_state::ForwarderState;
-use crate::line::Line;
-use crate::link_end_forwarder::LinkEndForwarder;
 use crate::outage::CommandedOutages;
 use crate::tun::Tun;
 use crate::waker::{Stop, Waker};
 use crate::{Error, LatenessSummary, Namespace, Result};
 
 /// A running satellite link between two namespaces: a TUN device in each, and a thread for each direction that carries
-/// packets from one to the other as [`bentpipe_link`] says. There may be a [station](bentpipe_link::agent) at each end.
+/// packets from one to the other as [`bentpipe_link`] says. There may be [agents](bentpipe_link::agent) at each end.
 ///
-/// Dropping it stops the threads and removes the devices; packets in flight are lost, and those that stations hold.
+/// Dropping it stops the threads and removes the devices; packets in flight are lost, and those that agents hold.
 #[derive(Debug)]
 pub struct SatelliteLink {
     gateway: Arc<Tun>,
@@ -29,8 +27,8 @@ pub struct SatelliteLink {
     forward: Arc<ForwarderState>,
     reverse: Arc<ForwarderState>,
     outages: Arc<CommandedOutages>,
-    /// None where the ends are bare.
-    ends: Option<Ends>,
+    /// The gateway's and the terminal's.
+    ends: [Arc<End>; 2],
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     clock: Clock,
@@ -39,13 +37,13 @@ pub struct SatelliteLink {
 /// What one direction of the link has really done, as opposed to what the model decided ([`Counters`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Packets that the far host has got, duplicates included. Where stations are, these are others than have crossed the
-    /// link: stations drop, hold back and add.
+    /// Packets that the far host has received, duplicates included. Where there are agents, these are others than have
+    /// crossed the link: agents drop packets, hold them back and add some.
     pub packets: u64,
-    /// IP bytes that the far host has got.
+    /// IP bytes that the far host has received.
     pub bytes: u64,
-    /// How much later than the model said packets were written; where stations are, how much later the far station had taken
-    /// frames, and what it gave at once was written.
+    /// How much later than in the model packets were written; where there are agents, how much later they had received a
+    /// frame and the packets that they delivered at once were written.
     pub lateness: LatenessSummary,
 }
 
@@ -68,22 +66,21 @@ impl SatelliteLink {
         mtu: u32,
     ) -> Result<Self> {
         let (gateway, terminal) = ((gateway, gateway_if), (terminal, terminal_if));
-        Self::start_with_stations(gateway, terminal, config, &Default::default(), seed, mtu)
+        Self::start_with_agents(gateway, terminal, config, &Default::default(), seed, mtu)
     }
 
-    /// The same with stations at the ends, the gateway's and the terminal's. If nothing sits at either, there are none, and
-    /// packets are carried as by [`start`](Self::start).
+    /// The same with agents at the link's ends, the gateway's and the terminal's.
     ///
-    /// What crosses the link then are the stations' frames, and the model counts them: also those that stations send
-    /// again, and what they tell each other. [Mangling](Self::mangle) flips bits of the IP packets in them only.
+    /// The frames of the agents cross the link then, and the model counts them: also retransmissions, and reports between the
+    /// two ends. [Impairments](Self::impair) flip bits of the IP packets in them only.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_with_stations(
+    pub fn start_with_agents(
         (gateway, gateway_if): (&Namespace, &str),
         (terminal, terminal_if): (&Namespace, &str),
         config: &LinkConfig,
-        stations: &[LinkEndConfig; 2],
+        ends: &[LinkEndConfig; 2],
         seed: u64,
         mtu: u32,
     ) -> Result<Self> {
@@ -93,43 +90,58 @@ impl SatelliteLink {
         let stop = Arc::new(Stop::new().map_err(failed)?);
         let outages = Arc::new(CommandedOutages::default());
         let clock = Clock::start();
+        let wakers = [Arc::new(Waker::new().map_err(failed)?), Arc::new(Waker::new().map_err(failed)?)];
+        let [down, up] = &wakers;
+        let ends =
+            [Arc::new(End::new(&ends[0], clock, down, up)), Arc::new(End::new(&ends[1], clock, up, down))];
+        let forwarder =
+            |[from, to]: [&Arc<Tun>; 2], [near, far]: [&Arc<End>; 2], waker, direction| Forwarder {
+                from: Arc::clone(from),
+                to: Arc::clone(to),
+                near: Arc::clone(near),
+                far: Arc::clone(far),
+                waker: Arc::clone(waker),
+                clock,
+                state: Arc::new(ForwarderState::new(direction, Arc::clone(&outages))),
+                stop: Arc::clone(&stop),
+                buffers: Buffers::new(mtu as usize),
+            };
         let Link { forward, reverse } = Link::new(config, seed);
-        let line = |from: &Arc<Tun>, to: &Arc<Tun>, direction: Direction, delay: Duration| Line {
-            from: Arc::clone(from),
-            to: Arc::clone(to),
+        let forward = forwarder([&gateway, &terminal], [&ends[0], &ends[1]], down, forward);
+        let reverse = forwarder([&terminal, &gateway], [&ends[1], &ends[0]], up, reverse);
+        let states = [&forward, &reverse].map(|forwarder| Arc::clone(&forwarder.state));
+        let [forward_state, reverse_state] = states;
+        let mut link = Self {
+            gateway,
+            terminal,
+            forward: forward_state,
+            reverse: reverse_state,
+            outages,
+            ends,
+            stop,
+            threads: Vec::new(),
             clock,
-            delay,
-            mtu: mtu as usize,
-            state: Arc::new(ForwarderState::new(direction, Arc::clone(&outages))),
-            stop: Arc::clone(&stop),
         };
-        let down = line(&gateway, &terminal, forward, config.forward.delay);
-        let up = line(&terminal, &gateway, reverse, config.reverse.delay);
-        let (forward, reverse) = (Arc::clone(&down.state), Arc::clone(&up.state));
-        let (ends, work) = carriers(down, up, stations).map_err(failed)?;
-        let mut link =
-            Self { gateway, terminal, forward, reverse, outages, ends, stop, threads: Vec::new(), clock };
-        link.start_threads(work)?;
+        link.start_thread("link forward", forward)?;
+        link.start_thread("link reverse", reverse)?;
         Ok(link)
     }
 
-    fn start_threads(&mut self, work: [Work; 2]) -> Result<()> {
-        for (name, carry) in ["link forward", "link reverse"].into_iter().zip(work) {
-            let thread = thread::Builder::new().name(name.to_owned()).spawn(carry);
-            self.threads.push(thread.map_err(|source| driver_error(&self.gateway, &self.terminal, source))?);
-        }
+    fn start_thread(&mut self, name: &str, forwarder: Forwarder) -> Result<()> {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(|| forwarder.run());
+        self.threads.push(thread.map_err(|source| driver_error(&self.gateway, &self.terminal, source))?);
         Ok(())
     }
 
-    /// What the stations have done so far, and what they hold: the gateway's and the terminal's. Empty where there are none.
-    pub fn station_reports(&self) -> [LinkEndReport; 2] {
-        self.ends.as_ref().map(|ends| ends.each_ref().map(|end| end.report())).unwrap_or_default()
+    /// The counters of the agents at the gateway's end and at the terminal's. Empty where there are none.
+    pub fn link_end_reports(&self) -> [LinkEndReport; 2] {
+        self.ends.each_ref().map(|end| end.report())
     }
 
-    /// IP bytes of packets that the stations keep or hold back now: the gateway's and the terminal's. Cheap: sample it to
-    /// draw a curve.
+    /// IP bytes of packets that the agents keep or hold back now, at the gateway's end and at the terminal's. Cheap: sample it
+    /// to draw a curve.
     pub fn held_bytes(&self) -> [u64; 2] {
-        self.ends.as_ref().map(|ends| ends.each_ref().map(|end| end.held_bytes())).unwrap_or_default()
+        self.ends.each_ref().map(|end| end.held_bytes())
     }
 
     /// Packets by fate, forward and reverse, up to this moment. A packet counts when it is offered to the link; one that
@@ -138,7 +150,7 @@ impl SatelliteLink {
         (self.forward.counters(), self.reverse.counters())
     }
 
-    /// IP bytes that the far hosts have got, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
+    /// IP bytes that the far hosts have received, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
     pub fn delivered_bytes(&self) -> (u64, u64) {
         (self.forward.written().1, self.reverse.written().1)
     }
@@ -149,13 +161,13 @@ impl SatelliteLink {
         (self.forward.backlog(now), self.reverse.backlog(now))
     }
 
-    /// What has arrived, forward and reverse, and how punctually.
+    /// Packets that have arrived, forward and reverse, and how late they were.
     pub fn delivered(&self) -> (Delivered, Delivered) {
         (delivered(&self.forward), delivered(&self.reverse))
     }
 
-    /// Packets, of both directions, that were lost although the model did not say so: the kernel dropped them at a
-    /// device because the driver did not keep up, or refused to take them. Anything but zero spoils a measurement.
+    /// Packets, of both directions, that the model did not lose, but the kernel did: it dropped them at a device because the
+    /// forwarder did not keep up, or refused to take them. Anything but zero spoils a measurement.
     ///
     /// # Errors
     /// [`Error::EnterNamespace`] if a device's namespace cannot be entered.
@@ -164,22 +176,22 @@ impl SatelliteLink {
         Ok(kernel + self.forward.refused() + self.reverse.refused())
     }
 
-    /// Cuts both directions of the link now, or restores them. What leaves a transmitter meanwhile is lost, as in an
-    /// outage of the trace; what is beyond it arrives. Outages of the trace go on regardless.
+    /// Cuts both directions of the link now, or restores them. Packets that leave a transmitter meanwhile are lost, as in an
+    /// outage of the trace; packets that have left it arrive. Outages of the trace go on regardless.
     pub fn set_outage(&self, on: bool) {
         self.outages.set(on, self.clock.now());
     }
 
-    /// Begins to reorder, duplicate and corrupt what the link delivers, both ways, in place of any mangling before. The
-    /// directions draw their luck apart, each from `seed`.
-    pub fn mangle(&self, mangling: &Mangling, seed: u64) {
-        self.forward.mangle(mangling, seed);
-        self.reverse.mangle(mangling, !seed);
+    /// Begins to reorder, duplicate and corrupt packets, both ways, in place of any impairments before. Packets that have been
+    /// offered already are not affected. Each direction has random numbers of its own, derived from `seed`.
+    pub fn impair(&self, impairments: &Impairments, seed: u64) {
+        self.forward.impair(impairments, seed);
+        self.reverse.impair(impairments, !seed);
     }
 
-    /// What has been mangled, forward and reverse, since [`mangle`](Self::mangle).
-    pub fn mangled(&self) -> (MangledCounters, MangledCounters) {
-        (self.forward.mangled(), self.reverse.mangled())
+    /// Packets impaired, forward and reverse, since the start or the last call of [`impair`](Self::impair).
+    pub fn impairment_counters(&self) -> (ImpairmentCounters, ImpairmentCounters) {
+        (self.forward.impairment_counters(), self.reverse.impairment_counters())
     }
 
     /// The moment that is zero in the link's time, on the clock of [`Instant`], which is CLOCK_MONOTONIC.
@@ -192,10 +204,10 @@ impl SatelliteLink {
         self.clock.now()
     }
 
-    /// Whether both directions are being carried.
+    /// Whether both directions are being forwarded.
     ///
     /// # Errors
-    /// [`Error::Driver`] if a device failed, for example because somebody deleted it.
+    /// [`Error::Driver`] if a device failed, for example because it was deleted.
     pub fn check(&self) -> Result<()> {
         let (gateway, terminal) = (&self.gateway, &self.terminal);
         for (state, from, to) in [(&self.forward, gateway, terminal), (&self.reverse, terminal, gateway)] {
@@ -211,34 +223,10 @@ impl Drop for SatelliteLink {
     fn drop(&mut self) {
         self.stop.ask();
         for thread in self.threads.drain(..) {
-            // A carrier that panicked has told so on standard error already.
+            // A forwarder that panicked has reported it on standard error.
             let _ = thread.join();
         }
     }
-}
-
-/// The gateway's and the terminal's.
-type Ends = [Arc<End>; 2];
-/// What a carrier's thread does.
-type Work = Box<dyn FnOnce() + Send>;
-
-/// The ends, if anything sits there, and what the carriers of both directions do.
-fn carriers(
-    down: Line,
-    up: Line,
-    [gateway, terminal]: &[LinkEndConfig; 2],
-) -> io::Result<(Option<Ends>, [Work; 2])> {
-    if gateway.is_nothing() && terminal.is_nothing() {
-        let work = |line: Line| -> Work { Box::new(|| Forwarder::new(line).run()) };
-        return Ok((None, [work(down), work(up)]));
-    }
-    let bells = [Arc::new(Waker::new()?), Arc::new(Waker::new()?)];
-    let [forward, reverse] = &bells;
-    let gateway = Arc::new(End::new(gateway, down.clock, forward, reverse));
-    let terminal = Arc::new(End::new(terminal, up.clock, reverse, forward));
-    let forward = LinkEndForwarder::new(down, &gateway, &terminal, Arc::clone(forward));
-    let reverse = LinkEndForwarder::new(up, &terminal, &gateway, Arc::clone(reverse));
-    Ok((Some([gateway, terminal]), [Box::new(|| forward.run()), Box::new(|| reverse.run())]))
 }
 
 fn delivered(state: &ForwarderState) -> Delivered {

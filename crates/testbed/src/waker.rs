@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Wakes one carrier that sleeps in poll(2), or that will: what was rung before is not forgotten.
+/// Wakes one forwarder that sleeps in poll(2), or that is about to: a wake-up before the sleep is not lost.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
-/// Asks all carriers to end, also one that sleeps.
+/// Asks all forwarders to end, also one that sleeps.
 #[derive(Debug)]
 pub(crate) struct Stop {
     asked: AtomicBool,
-    bell: Waker,
+    waker: Waker,
 }
 
 impl Waker {
@@ -20,14 +20,14 @@ impl Waker {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(crate) fn ring(&self) {
-        // It fails only when it has been rung 2⁶⁴ − 1 times and not silenced.
+    pub(crate) fn wake(&self) {
+        // It fails only after 2⁶⁴ − 1 calls without a `clear`.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets what was rung. To be called before looking at what it was rung for, so that nothing is overlooked.
-    pub(crate) fn silence(&self) {
-        // It fails if it was not rung.
+    /// Forgets the wake-ups so far. Call it before looking for the work that they announced, so that nothing is overlooked.
+    pub(crate) fn clear(&self) {
+        // It fails if there was no wake-up.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }
@@ -40,13 +40,13 @@ impl AsFd for Waker {
 
 impl Stop {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { asked: AtomicBool::new(false), bell: Waker::new()? })
+        Ok(Self { asked: AtomicBool::new(false), waker: Waker::new()? })
     }
 
-    /// The bell is never silenced, so it wakes every carrier, whenever it looks.
+    /// The waker is never cleared, so that it wakes every forwarder, whenever that polls.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -56,6 +56,6 @@ impl Stop {
 
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.waker.as_fd()
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bentpipe_link::{DirectionConfig, LinkConfig, Mangling, OutageTrace, Profile};
+use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, OutageTrace, Profile};
 use bentpipe_testbed::{BehindLink, Error};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::Args;
@@ -57,7 +57,7 @@ pub(crate) struct Link {
     corrupt: Option<Probability>,
     #[command(flatten)]
     agents: Agents,
-    /// The seed of the losses and of the mangling.
+    /// The seed of the losses and of the impairments.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// A shell command line that runs on the far side for as long as COMMAND does.
@@ -70,10 +70,10 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let (config, mangling) = (self.config()?, self.mangling());
-        let stations = self.agents.stations(&config)?;
+        let (config, impairments) = (self.config()?, self.impairments());
+        let link_ends = self.agents.stations(&config)?;
         let (seed, far, command) = (self.seed, self.far, self.command);
-        let behind = BehindLink { config, stations, mangling, seed, far, command };
+        let behind = BehindLink { config, link_ends, impairments, seed, far, command };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
                 super::tell(format_args!("bentpipe: cannot run {program}: {source}"));
@@ -96,8 +96,8 @@ impl Link {
         Ok(config)
     }
 
-    fn mangling(&self) -> Mangling {
-        Mangling {
+    fn impairments(&self) -> Impairments {
+        Impairments {
             reorder: self.reorder.unwrap_or_default(),
             reorder_by: self.reorder_by.map_or(REORDER_BY, Span::get),
             duplicate: self.duplicate.unwrap_or_default(),

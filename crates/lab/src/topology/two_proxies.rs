@@ -39,7 +39,7 @@ impl TwoProxies {
             ["client", "terminal", "gateway", "server"].map(Namespace::new);
         let (client, terminal, gateway, server) = (client?, terminal?, gateway?, server?);
         let ends = ((&gateway, SATELLITE), (&terminal, SATELLITE));
-        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, seed, MTU)?;
+        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, stations, seed, MTU)?;
         SATELLITE_SUBNET.assign(&gateway, SATELLITE, &terminal, SATELLITE)?;
         for (host, far, subnet) in
             [(&gateway, &server, TERRESTRIAL_SUBNET), (&terminal, &client, CLIENT_SUBNET)]

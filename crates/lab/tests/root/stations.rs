@@ -33,7 +33,7 @@ fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Topology {
 }
 
 fn snoop_counters(topology: &Topology) -> SnoopCounters {
-    match topology.link.station_reports()[0].agents[..] {
+    match topology.link.link_end_reports()[0].agents[..] {
         [AgentReport::Snoop(counters)] => counters,
         ref other => panic!("{other:?}"),
     }
@@ -77,6 +77,6 @@ fn a_scene_without_stations_has_nothing_to_report() {
     }
     let topology = Topology::build(&symmetric(Rate::mbps(10), 20, 0.0), 1).unwrap();
     assert!(reno_download(&topology, 100_000).identical);
-    let [gateway, client] = topology.link.station_reports();
+    let [gateway, client] = topology.link.link_end_reports();
     assert!(gateway.agents.is_empty() && client.agents.is_empty());
 }

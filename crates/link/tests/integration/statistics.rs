@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use bentpipe_link::{
-    Direction, DirectionConfig, Fate, GilbertElliott, Link, LinkConfig, Mangled, MangledCounters, Mangler,
-    Mangling,
+    Arrivals, Direction, DirectionConfig, Fate, GilbertElliott, ImpairmentCounters, Impairments, Link,
+    LinkConfig,
 };
 use bentpipe_units::{Probability, Time};
 
@@ -184,23 +184,24 @@ fn the_two_kinds_of_error_hit_independently() {
     }
 }
 
-fn mangled(mangling: &Mangling, seed: u64) -> (Vec<Mangled>, MangledCounters) {
-    let mut mangler = Mangler::new(mangling, seed);
-    let arrivals = (0..PACKETS).map(|_| mangler.mangle(Time::ZERO, 1500)).collect();
-    (arrivals, *mangler.counters())
+fn impaired(impairments: &Impairments, seed: u64) -> (Vec<Arrivals>, ImpairmentCounters) {
+    let mut direction = Direction::new(&DirectionConfig::default(), seed);
+    direction.impair(impairments, seed);
+    let arrivals = (0..PACKETS).map(|_| direction.transmit(Time::ZERO, 1500, 1500).unwrap()).collect();
+    (arrivals, *direction.impairment_counters())
 }
 
 #[test]
-fn the_rates_of_mangling_are_kept() {
-    let mangling = Mangling {
+fn the_rates_of_impairments_are_kept() {
+    let impairments = Impairments {
         reorder: probability(0.02),
         reorder_by: Duration::from_millis(1),
         duplicate: probability(0.05),
         corrupt: probability(0.001),
     };
     for seed in SEEDS {
-        let (_, counters) = mangled(&mangling, seed);
-        let MangledCounters { held_back, duplicated, corrupted } = counters;
+        let (_, counters) = impaired(&impairments, seed);
+        let ImpairmentCounters { held_back, duplicated, corrupted } = counters;
         // Copies may be held back and corrupted as well; how many there are is known by then.
         let copies = (PACKETS as u64 + duplicated) as f64;
         for (what, observed, p, trials) in [
@@ -218,8 +219,8 @@ fn the_rates_of_mangling_are_kept() {
 #[test]
 fn a_flipped_bit_may_be_any_of_the_packet() {
     for seed in SEEDS {
-        let (arrivals, _) = mangled(&Mangling { corrupt: probability(1.0), ..Default::default() }, seed);
-        let bits = arrivals.iter().filter_map(|mangled| mangled.packet.flipped_bit);
+        let (arrivals, _) = impaired(&Impairments { corrupt: probability(1.0), ..Default::default() }, seed);
+        let bits = arrivals.iter().filter_map(|arrivals| arrivals.packet.flipped_bit);
         let (mut sum, mut seen) = (0, vec![false; 12_000]);
         for bit in bits {
             sum += bit;
@@ -240,9 +241,10 @@ fn a_flipped_bit_may_be_any_of_the_packet() {
 }
 
 #[test]
-fn one_effects_rate_does_not_change_whom_another_hits() {
-    let corrupt = Mangling { corrupt: probability(0.01), ..Default::default() };
-    let all = Mangling { duplicate: probability(0.3), reorder: probability(0.2), ..corrupt };
-    let flips = |mangling| mangled(mangling, 42).0.into_iter().map(|mangled| mangled.packet.flipped_bit);
+fn one_effects_rate_does_not_change_which_packets_another_hits() {
+    let corrupt = Impairments { corrupt: probability(0.01), ..Default::default() };
+    let all = Impairments { duplicate: probability(0.3), reorder: probability(0.2), ..corrupt };
+    let flips =
+        |impairments| impaired(impairments, 42).0.into_iter().map(|arrivals| arrivals.packet.flipped_bit);
     assert!(flips(&corrupt).eq(flips(&all)));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::exchange::Exchange;
 use crate::common::{Host, RELAYS, SERVER, network, network_over};
-use bentpipe_link::{DirectionConfig, LinkConfig, Mangling};
+use bentpipe_link::{DirectionConfig, Impairments, LinkConfig};
 use bentpipe_units::Rate;
 use rustix::process::Signal;
 
@@ -111,28 +111,28 @@ fn a_link_that_reorders_duplicates_and_corrupts_delivers_identical_bytes() {
     thread::scope(|scope| {
         for relay in RELAYS {
             for address in SERVER {
-                scope.spawn(move || transfer_over_mangling_link(relay, address));
+                scope.spawn(move || transfer_over_impaired_link(relay, address));
             }
         }
     });
 }
 
-fn transfer_over_mangling_link(relay: &str, address: &str) {
+fn transfer_over_impaired_link(relay: &str, address: &str) {
     let Some(net) = network_over(&link(50, 2)) else { return };
     let mut daemon = net.try_daemon(&format!("[proxy]\nrelay = \"{relay}\"\n{}", configuration(""))).unwrap();
-    let mangling = Mangling {
+    let impairments = Impairments {
         reorder: "2%".parse().unwrap(),
         reorder_by: Duration::from_millis(5),
         duplicate: "2%".parse().unwrap(),
         corrupt: "1%".parse().unwrap(),
     };
     let link = net.link.as_ref().unwrap();
-    link.mangle(&mangling, 1);
+    link.impair(&impairments, 1);
     Exchange::start(net.connection(&net.listen(address)), 4_000_000).expect_identical();
-    let (forward, reverse) = link.mangled();
-    for mangled in [forward, reverse] {
-        let counts = [mangled.held_back, mangled.duplicated, mangled.corrupted];
-        assert!(counts.iter().all(|&count| count > 10), "the link was too good: {mangled:?}");
+    let (forward, reverse) = link.impairment_counters();
+    for impaired in [forward, reverse] {
+        let counts = [impaired.held_back, impaired.duplicated, impaired.corrupted];
+        assert!(counts.iter().all(|&count| count > 10), "the link was too good: {impaired:?}");
     }
     for host in [&net.gateway, &net.server] {
         assert!(tcp_checksum_errors(host) > 0, "no segment was dropped for its checksum");

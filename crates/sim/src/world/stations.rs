@@ -30,7 +30,7 @@ impl World<'_> {
     /// The first frame of a pipe has come to its end, where the other station takes it.
     pub(super) fn arrive_framed(&mut self, pipe: u32) {
         let (now, back) = (self.now, Pipe::back(pipe));
-        let Some((frame, next)) = self.pipes[pipe as usize].deliver_frame() else {
+        let Some((frame, next)) = self.pipes[pipe as usize].deliver_frame(now) else {
             return self.events.remove_first();
         };
         match next {
@@ -75,16 +75,14 @@ impl World<'_> {
     fn send_frame(&mut self, pipe: u32, frame: Frame<Packet>) {
         let packet = if self.watches_packets { frame.packet().copied() } else { None };
         let serial = frame.serial();
-        let (fate, idle) = self.pipes[pipe as usize].offer_frame(self.now, frame);
+        let (fate, next) = self.pipes[pipe as usize].offer_frame(self.now, frame);
         if fate == Fate::Drop(Cause::QueueFull)
             && let Some((station, serial)) = self.pipes[pipe as usize].station_mut().zip(serial)
         {
             station.on_refused(serial);
         }
-        if let Fate::Deliver { at } = fate
-            && idle
-        {
-            self.events.schedule(at, Event::Frame(pipe));
+        if let Some(next) = next {
+            self.events.schedule(next, Event::Frame(pipe));
         }
         if let Some(packet) = packet {
             self.report(pipe, &packet.segment, packet.from, fate);

@@ -1,4 +1,4 @@
-//! What is said at the end: a line for each direction of the link, and one for each agent at its ends.
+//! The summary at the end: a line for each direction of the link, and one for each agent at its ends.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,15 @@ use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckCounters;
 use bentpipe_link::agent::snoop::SnoopCounters;
 use bentpipe_link::agent::xcp::XcpCounters;
 use bentpipe_link::agent::{AgentReport, LinkEndReport};
-use bentpipe_link::{Cause, Counters, MangledCounters};
+use bentpipe_link::{Cause, Counters, ImpairmentCounters};
 
-/// What one direction has done. What it carries are `unit`.
-pub(super) fn direction(name: &str, unit: &str, counters: &Counters, mangled: &MangledCounters) -> String {
+/// The counters of one direction, which carries `unit`: packets or frames.
+pub(super) fn direction(
+    name: &str,
+    unit: &str,
+    counters: &Counters,
+    impaired: &ImpairmentCounters,
+) -> String {
     let Counters { offered, delivered, .. } = counters;
     let mut text = format!("link: {name:<16} {offered} {unit} sent, {delivered} delivered");
     for cause in Cause::ALL {
@@ -21,15 +26,15 @@ pub(super) fn direction(name: &str, unit: &str, counters: &Counters, mangled: &M
             }
         }
     }
-    let MangledCounters { held_back, duplicated, corrupted } = *mangled;
+    let ImpairmentCounters { held_back, duplicated, corrupted } = *impaired;
     for part in occurred(&[(held_back, "held back"), (duplicated, "duplicated"), (corrupted, "corrupted")]) {
         let _ = write!(text, ", {part}");
     }
     text + "\n"
 }
 
-/// What the far end's agents have done, and the command's; nothing where there are none.
-pub(super) fn stations([far, near]: &[LinkEndReport; 2]) -> String {
+/// The counters of the far end's agents and of the command's; nothing where there are none.
+pub(super) fn link_ends([far, near]: &[LinkEndReport; 2]) -> String {
     let agents = far.agents.iter().chain(&near.agents).map(agent);
     let arqs = [("ARQ, far end", far.arq), ("ARQ, this end", near.arq)];
     agents.chain(arqs.iter().filter_map(|(name, counters)| Some(arq(name, &(*counters)?)))).collect()
@@ -116,7 +121,7 @@ fn line(name: &str, counts: &[(u64, &str)]) -> String {
     format!("link: {name:<16} {parts}\n")
 }
 
-/// What is not zero.
+/// The counters that are not zero.
 fn occurred(counts: &[(u64, &str)]) -> impl Iterator<Item = String> {
     counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
 }
@@ -129,10 +134,10 @@ mod tests {
     fn a_direction_names_only_the_causes_that_occurred() {
         let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
         counters.dropped.packet_error = 3;
-        let text = direction("to the command", "packets", &counters, &MangledCounters::default());
+        let text = direction("to the command", "packets", &counters, &ImpairmentCounters::default());
         assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
-        let mangled = MangledCounters { held_back: 2, duplicated: 0, corrupted: 1 };
-        let text = direction("to the command", "packets", &counters, &mangled);
+        let impaired = ImpairmentCounters { held_back: 2, duplicated: 0, corrupted: 1 };
+        let text = direction("to the command", "packets", &counters, &impaired);
         assert!(text.ends_with("3 lost: packet error, 2 held back, 1 corrupted\n"), "{text}");
     }
 
@@ -143,15 +148,15 @@ mod tests {
         let idle = AgentReport::DelayedDupAck(DelayedDupAckCounters::default());
         let near = LinkEndReport { agents: vec![idle], arq: None };
         assert_eq!(
-            stations(&[far, near]),
+            link_ends(&[far, near]),
             "link: snoop            40 segments kept, 2 sent again, 5 duplicate ACKs suppressed\n\
              link: delayed dup-ACKs nothing to do\n"
         );
-        assert_eq!(stations(&Default::default()), "");
+        assert_eq!(link_ends(&Default::default()), "");
         let paced =
             SnoopCounters { queue_dropped: 3, most_held_bytes: 70, most_queued_bytes: 60, ..counters };
         let far = LinkEndReport { agents: vec![AgentReport::Snoop(paced)], arq: None };
-        let text = stations(&[far, LinkEndReport::default()]);
+        let text = link_ends(&[far, LinkEndReport::default()]);
         assert!(
             text.ends_with(
                 ", 3 dropped by its full queue, 70 bytes held at most, 60 bytes in its queue at most\n"
@@ -166,7 +171,7 @@ mod tests {
             agents: Vec::new(),
             arq: Some(ArqCounters { packets, ..Default::default() }),
         };
-        let text = stations(&[report(3), report(0)]);
+        let text = link_ends(&[report(3), report(0)]);
         assert!(text.starts_with("link: ARQ, far end     3 packets sent"), "{text}");
         assert!(text.ends_with("link: ARQ, this end    nothing to do\n"), "{text}");
     }

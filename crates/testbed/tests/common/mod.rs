@@ -39,7 +39,7 @@ impl Bed {
         let gateway = Namespace::new("gateway").unwrap();
         let terminal = Namespace::new("terminal").unwrap();
         let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-        let link = SatelliteLink::start_with_stations(ends.0, ends.1, config, stations, 42, 1500).unwrap();
+        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, stations, 42, 1500).unwrap();
         let subnet = Subnet::new(0);
         subnet.assign(&gateway, "sat0", &terminal, "sat0").unwrap();
         Self { gateway, terminal, link, subnet }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Bed, can_run, delay, symmetric, wait_until};
-use bentpipe_link::{DirectionConfig, Mangling, OutageTrace};
+use bentpipe_link::{DirectionConfig, Impairments, OutageTrace};
 use bentpipe_units::{Probability, Rate, Time};
 use sha2::{Digest, Sha256};
 
@@ -197,12 +197,12 @@ fn packets_held_back_are_overtaken_and_all_arrive() {
     }
     let bed = Bed::new(&delay(1));
     let reorder_by = Duration::from_millis(20);
-    bed.link.mangle(&Mangling { reorder: "10%".parse().unwrap(), reorder_by, ..Default::default() }, 1);
+    bed.link.impair(&Impairments { reorder: "10%".parse().unwrap(), reorder_by, ..Default::default() }, 1);
     let mut numbers = numbers_that_arrive(&bed, 200);
     assert!(!numbers.is_sorted());
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..200));
-    let held_back = bed.link.mangled().1.held_back;
+    let held_back = bed.link.impairment_counters().1.held_back;
     assert!((5..40).contains(&held_back), "{held_back}");
 }
 
@@ -212,7 +212,7 @@ fn a_duplicated_packet_arrives_twice() {
         return;
     }
     let bed = Bed::new(&delay(1));
-    bed.link.mangle(&Mangling { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
+    bed.link.impair(&Impairments { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
     assert!(numbers_that_arrive(&bed, 100).into_iter().eq((0..200).map(|number| number / 2)));
     let (delivered, counters) = (bed.link.delivered().1.packets, bed.link.counters().1);
     assert_eq!((delivered, counters.offered, counters.delivered), (200, 100, 100));
@@ -226,9 +226,9 @@ fn the_receiving_kernel_finds_every_corrupted_packet_by_its_checksum() {
     let bed = Bed::new(&delay(1));
     assert!(numbers_that_arrive(&bed, 200).into_iter().eq(0..200));
     assert_eq!(checksum_errors(&bed), 0, "packets have no complete checksums before they are corrupted");
-    bed.link.mangle(&Mangling { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
+    bed.link.impair(&Impairments { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
     let numbers = numbers_that_arrive(&bed, 200);
-    let corrupted = bed.link.mangled().1.corrupted;
+    let corrupted = bed.link.impairment_counters().1.corrupted;
     // Nothing wrong arrives, and nothing right is missing.
     assert!(numbers.is_sorted() && numbers.iter().all(|&number| number < 200), "{numbers:?}");
     assert_eq!(numbers.len() as u64, 200 - corrupted);
@@ -275,14 +275,14 @@ fn a_packet_that_corruption_makes_one_of_no_ip_is_no_unintended_drop() {
         return;
     }
     let bed = Bed::new(&delay(1));
-    bed.link.mangle(&Mangling { corrupt: "1".parse().unwrap(), ..Default::default() }, 1);
+    bed.link.impair(&Impairments { corrupt: "1".parse().unwrap(), ..Default::default() }, 1);
     let socket = bed.terminal_socket((bed.subnet.left4(), 9));
     for _ in 0..3000 {
         // An answer that the port is closed comes back as an error of a later send.
         while socket.send(&[0; 4]).is_err() {}
     }
     // The version is in 4 of a packet's 256 bits, and one of the four flips makes 4 into 6.
-    wait_until("all packets mangled", || bed.link.mangled().1.corrupted == 3000);
+    wait_until("all packets corrupted", || bed.link.impairment_counters().1.corrupted == 3000);
     wait_until("the others written", || bed.link.delivered().1.packets > 2850);
     assert_eq!(bed.link.unintended_drops().unwrap(), 0);
 }

@@ -10,7 +10,7 @@ use bentpipe_link::agent::arq::{ArqConfig, ArqCounters, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::SnoopConfig;
 use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig, LinkEndReport};
-use bentpipe_link::{DirectionConfig, LinkConfig, Mangling};
+use bentpipe_link::{DirectionConfig, Impairments, LinkConfig};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use sha2::{Digest, Sha256};
 
@@ -92,7 +92,7 @@ fn a_download_through_all_agents_is_identical() {
     let config = lossy(0.01);
     let bed = Bed::with_stations(&config, &all_agents(&config));
     assert_identical_download(&bed);
-    let [gateway, terminal] = bed.link.station_reports();
+    let [gateway, terminal] = bed.link.link_end_reports();
     assert_eq!((gateway.agents.len(), terminal.agents.len()), (1, 1));
     assert!(gateway.arq.is_some() && terminal.arq.is_some());
 }
@@ -113,23 +113,23 @@ fn duplicate_acks_are_held_back_until_the_link_layer_has_filled_the_hole() {
     }
     let bed = Bed::with_stations(&config, &stations);
     assert_identical_download(&bed);
-    let [_, terminal] = bed.link.station_reports();
+    let [_, terminal] = bed.link.link_end_reports();
     let [AgentReport::DelayedDupAck(counters)] = terminal.agents[..] else { panic!("{terminal:?}") };
     assert!(counters.held > 0 && counters.dropped > 0, "{counters:?}");
 }
 
 #[test]
-fn a_download_over_a_mangling_link_with_all_agents_is_identical() {
+fn a_download_over_an_impaired_link_with_all_agents_is_identical() {
     if !can_run() {
         return;
     }
     let config = lossy(0.0);
     let bed = Bed::with_stations(&config, &all_agents(&config));
     let [reorder, duplicate, corrupt] = ["1%", "1%", "0.5%"].map(|share| share.parse().unwrap());
-    bed.link.mangle(&Mangling { reorder, reorder_by: Duration::from_millis(2), duplicate, corrupt }, 1);
+    bed.link.impair(&Impairments { reorder, reorder_by: Duration::from_millis(2), duplicate, corrupt }, 1);
     assert_identical_download(&bed);
-    let mangled = bed.link.mangled().0;
-    assert!(mangled.held_back > 0 && mangled.duplicated > 0 && mangled.corrupted > 0, "{mangled:?}");
+    let impaired = bed.link.impairment_counters().0;
+    assert!(impaired.held_back > 0 && impaired.duplicated > 0 && impaired.corrupted > 0, "{impaired:?}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn without_anything_at_the_ends_there_are_no_reports() {
     let socket = bed.terminal_socket(bed.echo());
     socket.send(b"bare").unwrap();
     assert_eq!(socket.recv(&mut [0; 10]).unwrap(), 4);
-    assert_eq!(bed.link.station_reports(), <[LinkEndReport; 2]>::default());
+    assert_eq!(bed.link.link_end_reports(), <[LinkEndReport; 2]>::default());
     assert_eq!(bed.link.held_bytes(), [0, 0]);
 }
 
@@ -186,7 +186,7 @@ fn a_packet_corrupted_between_arqs_is_found_by_the_receiving_kernel_and_not_by_t
 
 /// Of numbered datagrams from the terminal all arrive but those with a flipped bit.
 fn assert_corruption_is_found(bed: &Bed) {
-    bed.link.mangle(&Mangling { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
+    bed.link.impair(&Impairments { corrupt: "50%".parse().unwrap(), ..Default::default() }, 1);
     let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
     sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let socket = bed.terminal_socket((bed.subnet.left4(), 9));
@@ -194,7 +194,7 @@ fn assert_corruption_is_found(bed: &Bed) {
     let mut packet = [0; 4];
     let arrived: Vec<u32> =
         std::iter::from_fn(|| sink.recv(&mut packet).is_ok().then(|| u32::from_be_bytes(packet))).collect();
-    let corrupted = bed.link.mangled().1.corrupted;
+    let corrupted = bed.link.impairment_counters().1.corrupted;
     assert!(arrived.is_sorted() && arrived.iter().all(|&number| number < 200), "{arrived:?}");
     assert_eq!(arrived.len() as u64, 200 - corrupted);
     assert!(corrupted > 50);
@@ -207,7 +207,7 @@ fn a_duplicate_between_stations_is_a_second_frame_and_counts_once() {
         return;
     }
     let bed = Bed::with_stations(&delay(1), &[pass_through(), pass_through()]);
-    bed.link.mangle(&Mangling { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
+    bed.link.impair(&Impairments { duplicate: "1".parse().unwrap(), ..Default::default() }, 1);
     let sink = bed.gateway.run(|| UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
     let socket = bed.terminal_socket((bed.subnet.left4(), 9));
     (0..100).for_each(|_| assert_eq!(socket.send(b"twice").unwrap(), 5));
@@ -224,7 +224,7 @@ fn with_arq(config: &LinkConfig, arq: ArqConfig) -> Bed {
 
 /// The gateway's and the terminal's.
 fn arq_counters(bed: &Bed) -> [ArqCounters; 2] {
-    bed.link.station_reports().map(|report| report.arq.unwrap())
+    bed.link.link_end_reports().map(|report| report.arq.unwrap())
 }
 
 #[test]

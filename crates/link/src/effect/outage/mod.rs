@@ -1,10 +1,15 @@
-//! Outages: when the sky is obstructed, nothing that is sent arrives.
+//! Outages: while the sky is obstructed, every packet that is sent is lost.
+
+mod trace_file;
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::csv::{self, TraceError};
+use super::{Effect, Transit};
+use crate::Cause;
+
+pub use trace_file::TraceError;
 
 /// The outages of a link, known beforehand: tunnels on a railway, eclipses, scheduled hand-overs.
 ///
@@ -32,7 +37,7 @@ impl OutageTrace {
     /// # Errors
     /// A header or a number that is not as described, with its line and column.
     pub fn from_csv(text: &str) -> Result<Self, TraceError> {
-        csv::read_times(text)
+        trace_file::read_times(text)
     }
 
     /// Reads a trace in kilometres along a line that is travelled at `speed_kmh` kilometres per hour: a
@@ -44,7 +49,7 @@ impl OutageTrace {
     /// A speed that is not above zero; a header or a number that is not as described, with its line and
     /// column.
     pub fn from_railway_csv(text: &str, speed_kmh: f64) -> Result<Self, TraceError> {
-        csv::read_railway(text, speed_kmh)
+        trace_file::read_railway(text, speed_kmh)
     }
 
     /// Whether `t` lies in an outage.
@@ -66,6 +71,14 @@ impl OutageTrace {
     /// Whether there is no outage at all.
     pub fn is_empty(&self) -> bool {
         self.outages.is_empty()
+    }
+}
+
+impl Effect for OutageTrace {
+    fn apply(&mut self, packet: &mut Transit) {
+        if self.covers(packet.departure) {
+            packet.lose(Cause::Outage);
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Outage traces as text: two columns of numbers, comments, nothing else.
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use bentpipe_units::Time;
+use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 
-use crate::OutageTrace;
+use super::OutageTrace;
 
 /// An outage trace that could not be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -15,12 +17,12 @@ pub enum TraceError {
         /// The header that is accepted.
         expected: String,
     },
-    /// The first line that counts is not the header.
+    /// The first line that is neither blank nor a comment is not the header.
     #[error("line {line} of the outage trace, \"{found}\", is not its header: begin with \"{expected}\"")]
     Header {
         /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// The text in its place.
         found: String,
         /// The header that is accepted.
         expected: String,
@@ -30,7 +32,7 @@ pub enum TraceError {
     MissingColumn {
         /// Line number, from 1.
         line: usize,
-        /// Name of the column.
+        /// The name of the column.
         column: &'static str,
         /// The header that is accepted.
         expected: String,
@@ -40,11 +42,11 @@ pub enum TraceError {
     Number {
         /// Line number, from 1.
         line: usize,
-        /// Name of the column.
+        /// The name of the column.
         column: &'static str,
-        /// What stands there.
+        /// The text in its place.
         found: String,
-        /// What would be accepted.
+        /// What is accepted.
         accepted: &'static str,
     },
     /// A railway trace needs a train that moves.
@@ -54,17 +56,17 @@ pub enum TraceError {
     Speed(f64),
 }
 
-/// A kind of trace: the names of its two columns, the seconds that one unit takes, and what a number must be.
+/// A kind of trace: the names of its two columns, the length of one unit in seconds, and which numbers are accepted.
 struct Format {
     columns: [&'static str; 2],
     seconds_per_unit: f64,
     accepted: &'static str,
 }
 
-/// 31 years. Beyond this no experiment goes, and every sum still fits a [`Time`].
+/// 31 years. No experiment takes longer, and every sum still fits a [`Time`].
 const MAX_SECONDS: f64 = 1e9;
 
-pub(crate) fn read_times(text: &str) -> Result<OutageTrace, TraceError> {
+pub(super) fn read_times(text: &str) -> Result<OutageTrace, TraceError> {
     let format = Format {
         columns: ["start_s", "duration_s"],
         seconds_per_unit: 1.0,
@@ -73,7 +75,7 @@ pub(crate) fn read_times(text: &str) -> Result<OutageTrace, TraceError> {
     format.read(text)
 }
 
-pub(crate) fn read_railway(text: &str, speed_kmh: f64) -> Result<OutageTrace, TraceError> {
+pub(super) fn read_railway(text: &str, speed_kmh: f64) -> Result<OutageTrace, TraceError> {
     if !(speed_kmh.is_finite() && speed_kmh > 0.0) {
         return Err(TraceError::Speed(speed_kmh));
     }
@@ -87,26 +89,23 @@ pub(crate) fn read_railway(text: &str, speed_kmh: f64) -> Result<OutageTrace, Tr
 
 impl Format {
     fn read(&self, text: &str) -> Result<OutageTrace, TraceError> {
-        let mut lines = significant_lines(text);
-        let (line, header) = lines.next().ok_or_else(|| TraceError::NoHeader { expected: self.header() })?;
-        if !self.is_header(header) {
-            return Err(TraceError::Header { line, found: header.to_owned(), expected: self.header() });
+        let mut records = records(text);
+        let (line, header) =
+            records.next().ok_or_else(|| TraceError::NoHeader { expected: self.header() })?;
+        if !self.columns.iter().enumerate().all(|(index, &column)| header.get(index) == Some(column)) {
+            let found = header.iter().collect::<Vec<_>>().join(",");
+            return Err(TraceError::Header { line, found, expected: self.header() });
         }
-        lines.map(|(line, row)| self.read_row(line, row)).collect()
+        records.map(|(line, row)| self.read_row(line, &row)).collect()
     }
 
     fn header(&self) -> String {
         self.columns.join(",")
     }
 
-    fn is_header(&self, line: &str) -> bool {
-        let mut fields = line.split(',').map(str::trim);
-        self.columns.iter().all(|&column| fields.next() == Some(column))
-    }
-
-    fn read_row(&self, line: usize, row: &str) -> Result<(Time, Duration), TraceError> {
-        let mut fields = row.split(',').map(str::trim);
-        let [start, duration] = self.columns.map(|column| self.read_field(line, column, fields.next()));
+    fn read_row(&self, line: usize, row: &StringRecord) -> Result<(Time, Duration), TraceError> {
+        let [start, duration] =
+            [0, 1].map(|index| self.read_field(line, self.columns[index], row.get(index)));
         Ok((Time::ZERO + start?, duration?))
     }
 
@@ -127,11 +126,24 @@ impl Format {
     }
 }
 
-/// The lines that say something, with their numbers from 1, without a byte order mark and surrounding space.
-fn significant_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
-    numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+/// The records that are neither blank nor comments, with their line numbers from 1.
+fn records(text: &str) -> impl Iterator<Item = (usize, StringRecord)> {
+    // Without quotes every record ends with its line, so that the reader stands at the next line then.
+    let mut reader = ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .quoting(false)
+        .trim(Trim::All)
+        .terminator(Terminator::Any(b'\n'))
+        .from_reader(text.as_bytes().chain(&b"\n"[..]));
+    let numbered = std::iter::from_fn(move || {
+        let mut record = StringRecord::new();
+        // Reading UTF-8 from memory cannot fail.
+        let found = reader.read_record(&mut record).unwrap_or(false);
+        found.then(|| (reader.position().line() as usize - 1, record))
+    });
+    let is_blank = |record: &StringRecord| record.len() == 1 && record[0].is_empty();
+    numbered.filter(move |(_, record)| !is_blank(record) && !record[0].starts_with('#'))
 }
 
 #[cfg(test)]
@@ -139,7 +151,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DIRETTISSIMA: &str = include_str!("../../../data/direttissima.csv");
+    const DIRETTISSIMA: &str = include_str!("../../../../../data/direttissima.csv");
 
     fn rows(trace: &OutageTrace) -> Vec<(f64, f64)> {
         trace.outages().map(|(start, duration)| (start.as_secs_f64(), duration.as_secs_f64())).collect()

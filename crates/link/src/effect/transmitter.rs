@@ -6,12 +6,15 @@
 
 use bentpipe_units::{ByteCount, Rate, Time};
 
+use super::{Effect, Transit};
+use crate::Cause;
+
 /// Sends packets one after the other at a fixed rate.
 ///
 /// Time is counted in ticks of 1/rate nanoseconds. A bit takes 10⁹ of them whatever the rate is, and a
 /// nanosecond takes `rate` of them: both are integers, so nothing is ever rounded in the state and nothing
 /// can drift.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Transmitter {
     ticks_per_nano: u128,
     /// Room in front of the transmitter, in ticks.
@@ -35,9 +38,9 @@ impl Transmitter {
     /// When the last bit of a packet of `wire_bytes` that arrives `now` leaves; `None` if the queue has no
     /// room for it.
     ///
-    /// The backlog is what has not been sent: the waiting packets and the rest of the one being sent. A
+    /// The backlog is everything not yet sent: the waiting packets and the rest of the one being sent. A
     /// packet that finds the transmitter idle does not queue, and is sent whatever the limit is.
-    pub(crate) fn send(&mut self, now: Time, wire_bytes: u64) -> Option<Time> {
+    fn send(&mut self, now: Time, wire_bytes: u64) -> Option<Time> {
         let work = u128::from(wire_bytes) * TICKS_PER_BYTE;
         let backlog = self.unsent(now);
         if backlog > 0 && self.room.is_some_and(|room| backlog.saturating_add(work) > room) {
@@ -47,16 +50,11 @@ impl Transmitter {
         Some(self.last_departure())
     }
 
-    /// Wire bytes not yet sent at `now`; a byte partly sent counts.
-    pub(crate) fn backlog(&self, now: Time) -> u64 {
-        u64::try_from(self.unsent(now).div_ceil(TICKS_PER_BYTE)).unwrap_or(u64::MAX)
-    }
-
     fn unsent(&self, now: Time) -> u128 {
         self.free_at.saturating_sub(self.ticks(now))
     }
 
-    /// Rounded up to the nanosecond: what is said to have left, has.
+    /// Rounded up to the nanosecond, so that no packet is reported to have left before it has.
     fn last_departure(&self) -> Time {
         let nanos = self.free_at.div_ceil(self.ticks_per_nano);
         Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -64,6 +62,20 @@ impl Transmitter {
 
     fn ticks(&self, time: Time) -> u128 {
         u128::from(time.as_nanos()) * self.ticks_per_nano
+    }
+}
+
+impl Effect for Transmitter {
+    fn apply(&mut self, packet: &mut Transit) {
+        match self.send(packet.departure, packet.wire_bytes) {
+            Some(departure) => packet.departure = departure,
+            None => packet.lose(Cause::QueueFull),
+        }
+    }
+
+    /// A byte partly sent counts.
+    fn backlog(&self, now: Time) -> u64 {
+        u64::try_from(self.unsent(now).div_ceil(TICKS_PER_BYTE)).unwrap_or(u64::MAX)
     }
 }
 

@@ -1,7 +1,9 @@
-//! What the radio loses at random: lone packets, and bursts of them.
+//! Packet errors that come in bursts.
 
 use bentpipe_units::Probability;
 
+use super::{Effect, Transit};
+use crate::Cause;
 use crate::random::Bernoulli;
 
 /// A channel with a good and a bad state, stepped once for each packet that is sent (Elliott, "Estimates of
@@ -57,43 +59,33 @@ impl GilbertElliott {
 }
 
 /// A running Gilbert–Elliott channel. It starts in its long-run state, so that short runs are not too lucky.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct BurstErrors {
     model: GilbertElliott,
     bad: bool,
-    dice: Bernoulli,
+    random: Bernoulli,
 }
 
 impl BurstErrors {
     pub(crate) fn new(model: GilbertElliott, seed: u64) -> Self {
-        let mut dice = Bernoulli::new(seed);
-        let bad = dice.happens(model.stationary_bad());
-        Self { model, bad, dice }
+        let mut random = Bernoulli::new(seed);
+        let bad = random.happens(model.stationary_bad());
+        Self { model, bad, random }
     }
 
     /// Steps the channel by one packet and says whether it is lost. Takes two draws.
-    pub(crate) fn lose_next(&mut self) -> bool {
+    fn lose_next(&mut self) -> bool {
         let leave = if self.bad { self.model.bad_to_good } else { self.model.good_to_bad };
-        self.bad ^= self.dice.happens(leave);
-        self.dice.happens(if self.bad { self.model.loss_in_bad } else { self.model.loss_in_good })
+        self.bad ^= self.random.happens(leave);
+        self.random.happens(if self.bad { self.model.loss_in_bad } else { self.model.loss_in_good })
     }
 }
 
-/// Independent errors: every packet is lost with the same probability, whatever its size.
-#[derive(Debug, Clone)]
-pub(crate) struct PacketErrors {
-    per: Probability,
-    dice: Bernoulli,
-}
-
-impl PacketErrors {
-    pub(crate) fn new(per: Probability, seed: u64) -> Self {
-        Self { per, dice: Bernoulli::new(seed) }
-    }
-
-    /// Whether the next packet is lost. Takes one draw.
-    pub(crate) fn lose_next(&mut self) -> bool {
-        self.dice.happens(self.per)
+impl Effect for BurstErrors {
+    fn apply(&mut self, packet: &mut Transit) {
+        if self.lose_next() {
+            packet.lose(Cause::BurstError);
+        }
     }
 }
 

@@ -1,8 +1,10 @@
-//! Encapsulation: how many bytes a packet takes on the wire.
+//! How many bytes a packet takes on the wire.
 
 use std::num::NonZeroU32;
 
 use bentpipe_units::ByteCount;
+
+use super::{Effect, Transit};
 
 /// What the link layer adds to each packet: a fixed number of bytes, then padding to whole frames.
 ///
@@ -68,6 +70,12 @@ impl Encapsulation {
         let Some(frame) = self.frame else { return encapsulated };
         let payload = u64::from(frame.payload.get());
         encapsulated.div_ceil(payload).saturating_mul(payload + u64::from(frame.header))
+    }
+}
+
+impl Effect for Encapsulation {
+    fn apply(&mut self, packet: &mut Transit) {
+        packet.wire_bytes = self.wire_bytes(packet.wire_bytes);
     }
 }
 

@@ -1,0 +1,29 @@
+//! Lone packet errors.
+
+use bentpipe_units::Probability;
+
+use super::{Effect, Transit};
+use crate::Cause;
+use crate::random::Bernoulli;
+
+/// Independent errors: every packet is lost with the same probability, whatever its size.
+#[derive(Debug)]
+pub(crate) struct PacketErrors {
+    per: Probability,
+    random: Bernoulli,
+}
+
+impl PacketErrors {
+    pub(crate) fn new(per: Probability, seed: u64) -> Self {
+        Self { per, random: Bernoulli::new(seed) }
+    }
+}
+
+impl Effect for PacketErrors {
+    /// Takes one draw.
+    fn apply(&mut self, packet: &mut Transit) {
+        if self.random.happens(self.per) {
+            packet.lose(Cause::PacketError);
+        }
+    }
+}
