@@ -196,7 +196,7 @@ impl Controller {
         for leg in &mut self.legs {
             leg.tick(now);
         }
-        let standings = self.legs.iter().map(|leg| (leg.share.leg.name().to_owned(), leg.sharer.standing()));
+        let standings = self.legs.iter().map(|leg| (leg.share.leg.name().to_owned(), leg.sharer.estimate()));
         *self.standings.0.lock().unwrap_or_else(PoisonError::into_inner) = standings.collect();
         self.legs.iter().any(|leg| !leg.reports.is_empty())
     }
@@ -221,8 +221,8 @@ impl Controlled {
     }
 
     fn announce(&self) {
-        let newcomers = self.sharer.newcomers();
-        self.share.leg.set_newcomers(newcomers.rate as u64, newcomers.weight, self.sharer.standing().rtt);
+        let newcomers = self.sharer.initial_rate();
+        self.share.leg.set_newcomers(newcomers.rate as u64, newcomers.weight, self.sharer.estimate().rtt);
     }
 }
 
@@ -241,7 +241,7 @@ fn report(flow: &Flow) -> Report {
         min_rtt: flow.min_rtt,
         forward: flow.forward,
         window_limited: flow.window_limited,
-        hungry: flow.hungry,
+        backlogged: flow.hungry,
     }
 }
 

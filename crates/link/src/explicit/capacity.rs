@@ -1,4 +1,4 @@
-//! What a link carries: what it is said to carry, or what it turns out to.
+//! The capacity of a link: the configured one, or the one that measurements show.
 
 use std::time::Duration;
 
@@ -6,89 +6,90 @@ use bentpipe_units::{Rate, Time};
 
 use super::round::Rates;
 
-/// The part of the capacity that is given out where a queue of [`NOISE`] stands, and how much more where none does: senders that
-/// fall short of their rates by less than that fill the link all the same, and the queue settles at half of it.
+/// The part of the capacity that is allocated with a standing queue of [`NOISE`], and how much more without one: senders that fall
+/// short of their rates by less than that still fill the link, and the queue settles at half of it.
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
-/// The part of the standing queue that is drained in a round trip. As the queue is seen a round trip late, more than π/2 would
-/// make it swing.
+/// The part of the standing queue that is drained in a round trip. The queue is seen a round trip late, so that more than π/2 would
+/// make it oscillate.
 const DRAIN: f64 = 0.5;
-/// Round trips vary by this without a queue.
+/// Round-trip times vary by this without a queue.
 pub(super) const NOISE: Duration = Duration::from_millis(5);
-/// Rates and queues are measured over some time: so much later than it could show, what has been decided does.
+/// Rates and queues are measured over some time, so that the effect of a decision shows this much later.
 const SETTLED: Duration = Duration::from_millis(200);
-/// A queue of this, or of this part of a round trip, says that something is wrong with what is known of the capacity.
+/// A queue of this, or of this part of a round trip, shows that the estimate of the capacity is wrong.
 const STANDING: (Duration, u32) = (Duration::from_millis(15), 20);
-/// However long the queue, this part of the capacity is given out.
+/// However long the queue, this part of the capacity is allocated.
 const LEAST: f64 = 0.3;
-/// Below this part of what it should carry, with a standing queue, it does not carry that much. A few per cent may be lost.
+/// A link that delivers less than this part of the estimate, with a standing queue, is slower than the estimate. A few per cent may be
+/// lost.
 const CARRIES_LESS: f64 = 0.93;
-/// The first step of growth, and the largest later on. Each that works doubles the next.
+/// The first step of growth, and the largest later on. Each successful step doubles the next.
 const GROWTH: (f64, f64) = (1.0 / 64.0, 0.25);
-/// While nothing is known, each round trip doubles the rate, as slow start does.
+/// Before the first measurement each round trip doubles the rate, as slow start does.
 const FIRST_GROWTH: f64 = 1.0;
-/// What is sent at first where nothing is known: the initial window of RFC 6928, in a round trip.
+/// The first rate without a configured capacity: the initial window of RFC 6928 in a round trip.
 const FIRST_WINDOW: f64 = 10.0 * 1500.0;
-/// So many round trips after growth that was too much it is tried again, and twice as many each time, up to the second.
+/// The pause after growth that was too much, in round trips; each time it doubles, up to the second number.
 const PAUSE: (u32, u32) = (8, 64);
-/// Losses beyond the usual that are put down to too high a rate.
+/// Losses above the usual that count as the effect of too high a rate.
 const TOO_MANY: f64 = 0.12;
-/// Losses beyond the usual that a step of growth has made.
+/// Losses above the usual that count as the effect of a step of growth.
 const BY_GROWTH: f64 = 0.01;
-/// So many standard deviations above what is expected are no chance; of full packets.
+/// Losses this many standard deviations above the expected number are not chance; counted in full packets.
 const CHANCE: f64 = 2.0;
 const PACKET: f64 = 1500.0;
-/// A rate that was lowered because of losses was not their cause if so much of them remains.
+/// If this part of the losses remains after the rate was lowered for them, the rate was not their cause.
 const STILL: f64 = 0.6;
-/// So many round trips with its queue a queue should take to be drained; one that is not is none.
+/// A queue drains within this many round trips, its own delay included; a delay that stays is no queue.
 const PATIENCE: u32 = 3;
-/// It should shrink while less than this part of the capacity is sent.
+/// A queue shrinks while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
-/// What is left at least of the estimate when it is lowered. A link that carries less than that is found by the next decisions, a round
-/// trip apart; a moment that was misunderstood, as after an outage, has not cost everything.
+/// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions find it, a round trip
+/// apart; one misleading moment, as after an outage, does not cost everything.
 const STEP: f64 = 0.25;
-/// An estimate below this part of what the link has once carried was lowered, or misunderstood. When nothing has been amiss for so many
-/// round trips, the link is asked once whether it still carries that much.
+/// An estimate below this part of the rate that the link has once carried may be wrong. After this many round trips without queue and
+/// losses, the former rate is tried once.
 const APPEAL: (f64, u32) = (0.75, 2);
-/// Nothing is lower, bytes per second.
+/// The lowest estimate, bytes per second.
 const FLOOR: f64 = 100.0;
 
-/// What a link carries, and what of it is to be given out.
+/// The estimate of a link's capacity, and the part of it that may be allocated.
 #[derive(Debug, Clone)]
 pub(super) struct Capacity {
     configured: Option<f64>,
     estimate: f64,
     growth: f64,
     pause: u32,
-    /// What has been decided shows only then.
+    /// The effect of the last decision does not show before.
     hold_until: Time,
     no_growth_until: Time,
-    /// The estimate before the last step of growth, until it is known how it went.
+    /// The estimate before the last step of growth, until its effect is known.
     grown_from: Option<f64>,
     usual_loss: f64,
     /// The estimate before it was lowered because of losses, and the losses.
     blamed: Option<(f64, f64)>,
-    /// Since when a queue stands, and how long it was then.
+    /// Since when there is a standing queue, and how long it was then.
     standing: Option<(Time, Duration)>,
-    /// Since when it is not longer, and how long it was then.
+    /// Since when it has not grown, and how long it was then.
     longest: Option<(Time, Duration)>,
-    /// What has been sent without a queue, and has arrived but for the usual losses; until that is asked for again.
+    /// The highest rate that was sent without a queue and arrived but for the usual losses, until it is tried again.
     proven: f64,
-    /// Since when nothing has been amiss.
+    /// Since when there have been neither queue nor unusual losses.
     calm_since: Option<Time>,
 }
 
-/// What is seen of the link.
+/// Measurements of the link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
     pub(super) now: Time,
-    /// Over the last round trip, if there were acknowledgements for so long.
+    /// Over the last round trip, if there were acknowledgements during all of it.
     pub(super) rates: Option<Rates>,
-    /// Over the time in which a queue has stood, if that is long enough: this is what the link carries.
+    /// The rate of arrivals while there was a standing queue, if that was long enough: the rate of the link.
     pub(super) carried: Option<f64>,
     pub(super) queue: Duration,
-    /// Of the empty link.
+    /// The round-trip time of the empty link.
     pub(super) rtt: Duration,
-    /// Somebody would have more.
+    /// Some sender can use a higher rate.
     pub(super) wanted: bool,
 }
 
@@ -113,12 +114,12 @@ impl Capacity {
         }
     }
 
-    /// What the link is thought to carry.
+    /// The estimate.
     pub(super) fn bytes_per_second(&self) -> f64 {
         self.estimate
     }
 
-    /// What all senders together may send, with this queue and this round trip of the empty link.
+    /// The sum of all senders' rates, with this queue and this round-trip time of the empty link.
     pub(super) fn budget(&self, queue: Duration, rtt: Duration) -> f64 {
         let rtt = rtt.max(8 * NOISE).as_secs_f64();
         let drained = DRAIN * queue.saturating_sub(NOISE).as_secs_f64() / rtt;
@@ -126,17 +127,17 @@ impl Capacity {
         self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
     }
 
-    /// No decision before then.
+    /// Decides nothing before then.
     pub(super) fn hold(&mut self, until: Time) {
         self.hold_until = self.hold_until.max(until);
-        // Losses just before an outage were its beginning, and not too high a rate.
+        // Losses just before an outage were its beginning, and not the effect of too high a rate.
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
         (self.grown_from, self.standing, self.longest, self.calm_since) = (None, None, None, None);
     }
 
-    /// Takes in what is seen. True where the queue is none: it does not shrink however little is sent.
+    /// Takes in measurements. True if the delay is no queue, because it does not shrink however little is sent.
     pub(super) fn observe(&mut self, seen: &Observation) -> bool {
         let high = STANDING.0.max(seen.rtt / STANDING.1);
         if self.is_no_queue(seen, high) {
@@ -147,8 +148,9 @@ impl Capacity {
         if let Some((before, then)) = self.blamed.take() {
             self.judge_blame(before, then, loss);
         } else if seen.queue > high {
-            let stands = self.standing.is_some_and(|(since, then)| seen.now - since > 2 * (seen.rtt + then));
-            let carries_less = |carried: f64| stands || carried < CARRIES_LESS * self.estimate;
+            let persists =
+                self.standing.is_some_and(|(since, then)| seen.now - since > 2 * (seen.rtt + then));
+            let carries_less = |carried: f64| persists || carried < CARRIES_LESS * self.estimate;
             if let Some(carried) = seen.carried.filter(|&carried| carries_less(carried)) {
                 self.lower(carried, seen);
             }
@@ -174,7 +176,7 @@ impl Capacity {
             return false;
         }
         self.standing.get_or_insert((seen.now, seen.queue));
-        // It goes on growing for as long as it takes to see it.
+        // A queue goes on growing until its growth is noticed.
         let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
         if seen.queue > then + NOISE {
             self.longest = Some((seen.now, seen.queue));
@@ -197,7 +199,7 @@ impl Capacity {
         self.hold_until = seen.now + seen.rtt + seen.queue + SETTLED;
     }
 
-    /// Growth was too much: it goes on in small steps, and later.
+    /// Growth was too much: it resumes later, in small steps.
     fn step_back(&mut self, seen: &Observation) {
         self.grown_from = None;
         self.growth = GROWTH.0;
@@ -205,7 +207,7 @@ impl Capacity {
         self.pause = (2 * self.pause).min(PAUSE.1);
     }
 
-    /// Whether fewer were lost at the lower rate.
+    /// Restores the rate if the lower one has not reduced the losses.
     fn judge_blame(&mut self, before: f64, then: f64, loss: f64) {
         if loss > STILL * then {
             self.estimate = before;
@@ -225,16 +227,16 @@ impl Capacity {
         }
     }
 
-    /// Whether in the last round trip more was lost than usual and `margin` of everything, and more than chance makes of that: a
-    /// lone loss among ten packets is none in ten.
+    /// Whether more was lost in the last round trip than the usual part and `margin`, and more than by chance: one loss among ten
+    /// packets does not show a loss rate of a tenth.
     fn has_lost_more(&self, rates: Rates, rtt: Duration, margin: f64) -> bool {
         let packets = |bytes_per_second: f64| bytes_per_second * rtt.as_secs_f64() / PACKET;
         let expected = packets(rates.lost + rates.delivered) * (self.usual_loss + margin);
         packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
     }
 
-    /// What nothing is amiss with the link carries. What it has carried before it is asked for again, but once: if it fails, only
-    /// small steps lead there.
+    /// Without queue and losses the link carries the present rate. A higher rate that it has carried before is tried again, but
+    /// once: if that fails, growth goes in small steps.
     fn prove(&mut self, rates: Rates, seen: &Observation) {
         if rates.delivered + rates.lost >= 0.9 * self.estimate {
             self.proven = self.proven.max(self.estimate);
@@ -262,7 +264,7 @@ impl Capacity {
         if self.estimate == ceiling {
             self.pause = PAUSE.0;
         }
-        // Half a round trip, or one and a half, in which the effect is seen; while nothing is known, time is dearer.
+        // The effect shows after one and a half round trips, or two and a half; before the first measurement, speed matters more.
         let known = if self.growth < FIRST_GROWTH { 5 } else { 3 };
         self.hold_until = seen.now
             + known * seen.rtt / 2

@@ -1,28 +1,28 @@
-//! Max–min fairness with weights: nobody can have more without taking from somebody who has less for his weight.
+//! Weighted max–min fairness: no claim can get more without taking from one that has less for its weight.
 
-/// What somebody claims of a rate.
+/// The claim of one connection to a part of the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Claim {
     /// Its share in proportion to others.
     pub(super) weight: u32,
-    /// The most that it uses; infinite if it takes what it is given.
+    /// The most that it uses; infinite if it can use any rate.
     pub(super) most: f64,
 }
 
 impl Claim {
-    /// Whether it takes whatever it is given.
+    /// Whether it can use any rate.
     pub(super) fn is_greedy(&self) -> bool {
         self.most.is_infinite()
     }
 
-    /// What it would have to be given for one unit of weight to have all that it uses.
+    /// The rate for one unit of weight that satisfies it.
     fn saturation(&self) -> f64 {
         self.most / f64::from(self.weight)
     }
 }
 
-/// The rate for one unit of weight with which the claims take all of `budget`, or would if they claimed that much: those that
-/// claim less leave the rest to the others. Orders the claims.
+/// The rate for one unit of weight at which the claims take all of `budget`, or would if they claimed that much. Claims below it
+/// leave the rest to the others. Sorts the claims.
 pub(super) fn level(budget: f64, claims: &mut [Claim]) -> f64 {
     claims.sort_unstable_by(|a, b| a.saturation().total_cmp(&b.saturation()));
     let mut left = budget;
@@ -35,7 +35,7 @@ pub(super) fn level(budget: f64, claims: &mut [Claim]) -> f64 {
         left -= claim.most;
         weight -= u64::from(claim.weight);
     }
-    // All have what they use. Whoever wants more may have what is left, and so may the next one who comes.
+    // All are satisfied. The rest is there for any of them that wants more, and for the next connection.
     claims.last().map_or(budget, |last| last.saturation() + left.max(0.0))
 }
 
@@ -54,7 +54,7 @@ mod tests {
     const ALL: f64 = f64::INFINITY;
 
     #[test]
-    fn what_one_does_not_use_is_shared_by_the_others() {
+    fn the_others_share_what_one_does_not_use() {
         assert_eq!(shares(12.0, &[(1, ALL), (1, ALL), (1, 2.0)]), [5.0, 5.0, 2.0]);
         assert_eq!(shares(12.0, &[(1, 1.0), (2, ALL), (1, 3.0)]), [1.0, 8.0, 3.0]);
     }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_claim_has_everything_and_none_leaves_it_to_the_next() {
+    fn a_lone_claim_gets_everything_and_without_claims_the_next_one_does() {
         assert_eq!(shares(12.0, &[(5, ALL)]), [12.0]);
         assert_eq!(level(12.0, &mut []), 12.0);
         assert_eq!(shares(12.0, &[(1, 2.0), (1, 3.0)]), [2.0, 3.0]);
@@ -73,19 +73,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_given_twice_and_nothing_is_left_that_somebody_wants(
+        fn nothing_is_given_twice_and_no_wanted_rate_is_left(
             budget in 1.0..1e9f64,
             claims in prop::collection::vec((1u32..100, prop_oneof![Just(ALL), 0.0..1e9f64]), 1..50),
         ) {
             let shares = shares(budget, &claims);
             let sum: f64 = shares.iter().sum();
             prop_assert!(sum <= budget * (1.0 + 1e-9), "{sum} of {budget}");
-            let all_content = claims.iter().zip(&shares).all(|(claim, share)| *share >= claim.1);
-            prop_assert!(all_content || sum >= budget * (1.0 - 1e-9), "{sum} of {budget}");
+            let all_satisfied = claims.iter().zip(&shares).all(|(claim, share)| *share >= claim.1);
+            prop_assert!(all_satisfied || sum >= budget * (1.0 - 1e-9), "{sum} of {budget}");
             for (a, of_a) in claims.iter().zip(&shares) {
                 for (b, of_b) in claims.iter().zip(&shares) {
                     let (for_a, for_b) = (of_a / f64::from(a.0), of_b / f64::from(b.0));
-                    prop_assert!(*of_a >= a.1 || for_a >= for_b * (1.0 - 1e-9), "a discontent one has less");
+                    prop_assert!(*of_a >= a.1 || for_a >= for_b * (1.0 - 1e-9), "an unsatisfied one has less");
                 }
             }
         }

@@ -1,17 +1,17 @@
-//! Sharing out a satellite link among the connections of one gateway.
+//! Allocation of a satellite link's rate to the connections of one gateway.
 //!
-//! The gateway is the only sender onto the forward link. It knows its connections and what the link carries, so that it need not
-//! probe for a rate as TCP does, one connection against the others: it can give each its share. A loss then says that a segment
-//! is missing, and not that the rate was too high; whether it was, the queue says.
+//! The gateway is the only sender onto the forward link. It knows its connections and the capacity of the link, so that it need not
+//! probe for a rate as TCP does, one connection against the others: it gives each connection its share. A loss then means that a
+//! segment is missing, and not that the rate was too high; the queue shows whether it was.
 //!
 //! ```text
-//! reports of all senders ──► the last round trip ──► Capacity: what the link carries ──► max–min shares ──► rates
-//!   sent, arrived, lost,       sent, arrived, lost     less where a queue stands,          by weight; what one
-//!   round trip, in flight      over all; the queue     more where none does                does not use is others'
+//! reports of all senders ──► the last round trip ──► estimate of the capacity ──► max–min shares ──► rates
+//!   sent, arrived, lost,       sent, arrived, lost     lower with a standing        by weight; the rest
+//!   round trip, in flight      over all; the queue     queue, higher without        goes to the others
 //! ```
 //!
-//! A [`RateAllocator`] is told in short intervals what the senders report and answers with a rate for each. It has no clock and no
-//! socket: the daemon feeds it from an eBPF congestion control, the simulator from its endpoints.
+//! A [`RateAllocator`] takes the reports of all senders in short intervals and answers with a rate for each. It has no clock and
+//! no socket: the daemon feeds it from an eBPF congestion control, the simulator from its endpoints.
 //!
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
@@ -28,46 +28,46 @@ use capacity::{Capacity, Observation};
 use max_min::Claim;
 use round::Round;
 
-/// A connection that uses less of its rate than this is limited elsewhere: by its application, by its receiver.
+/// A connection that uses less than this part of its rate is limited elsewhere: by its application or by its receiver.
 const USED: f64 = 0.88;
-/// What is kept for one that is: a little more than it uses, so that it may grow.
-const KEPT: f64 = 1.1;
-/// How much faster it may become before the next look at it: so many times what it uses, and this part of a full share.
+/// The claim of such a connection: a little more than it uses, so that it may grow.
+const LIMITED_CLAIM: f64 = 1.1;
+/// How much faster it may become before the next measurement: this multiple of its use, and this part of a full share.
 const MAY_GROW: (f64, f64) = (2.0, 0.125);
-/// What a connection uses is measured over so many full segments at its rate, and no less than this time and a round trip.
+/// The use of a connection is measured over this many bytes at its rate, and over at least this time and a round trip.
 const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis(100));
-/// A round trip that was measured longer ago than one of now, and this, says nothing of now.
+/// A round-trip time that is older than one round trip and this does not describe the present.
 const STALE: Duration = Duration::from_millis(200);
-/// Acknowledgements of single segments are delayed by so much as a rule, a little more on a busy host, and are single where two
-/// segments take longer than that: it is no queue.
+/// Receivers delay acknowledgements of single segments by about this time. Where two segments take longer than that, every
+/// acknowledgement is of a single segment, and the delay is not taken for a queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
-/// Who has been silent for so long, and for two round trips, begins anew.
+/// A connection that has been silent for this long, and for two round trips, begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(1);
-/// So many round trips without any acknowledgement are an outage. The rates are kept for when it ends.
+/// This many round trips without any acknowledgement are an outage. The rates are kept until it ends.
 const OUTAGE: f64 = 1.5;
-/// So many round trips after an outage nothing is decided. What was lost in it is found out late: a sender that cannot know whether its
-/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and repeats what was lost in the next, and a decision looks
-/// one round trip back; one more for what is late. A rate that is lowered for these losses takes many round trips to grow again.
+/// For this many round trips after an outage nothing is decided. Its losses are detected late: a sender that cannot know whether its
+/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and retransmits in the next, and a decision looks one
+/// round trip back; one more round trip is a margin. A rate lowered for these losses would take many round trips to grow again.
 const AFTERMATH: u32 = 4;
 
-/// What is known of the link beforehand.
+/// What is known of the link before it is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateAllocatorConfig {
-    /// What the link carries, with the headers of IP and TCP; `None` if it must be found out.
+    /// The capacity of the link, with the headers of IP and TCP; `None` if it must be measured.
     pub capacity: Option<Rate>,
     /// The round-trip time of the empty link, until it is measured.
     pub rtt: Duration,
 }
 
-/// What a sender says of itself. Bytes are on the wire, and counted from the connection's beginning.
+/// The state of a sender. Bytes are on the wire, and counted from the connection's beginning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
-    /// Which connection it is.
+    /// The number of the connection.
     pub id: u64,
     /// Its share in proportion to others, 1 and up.
     pub weight: u32,
-    /// When it last heard from its receiver, and so when the following was so.
+    /// When the last acknowledgement arrived, which is the time of the following values.
     pub at: Time,
     /// Bytes sent, retransmissions included.
     pub sent: u64,
@@ -75,49 +75,48 @@ pub struct Report {
     pub delivered: u64,
     /// Bytes that were lost.
     pub lost: u64,
-    /// Whether something is on its way.
+    /// Whether data are in flight.
     pub in_flight: bool,
-    /// The shortest round trip of the last moment.
+    /// The shortest round-trip time measured recently.
     pub rtt: Option<Duration>,
-    /// The shortest round trip that it knows.
+    /// The shortest round-trip time measured so far.
     pub min_rtt: Option<Duration>,
-    /// By how much the way to the receiver alone has become longer than the shortest that is known, as the receiver's timestamps tell
-    /// (RFC 7323 §3, RFC 6817 §3.4.1); nothing where there are none. The rest of what a round trip has become longer
-    /// by, acknowledgements wait on their way back.
+    /// The one-way delay to the receiver, less the shortest that is known, from the receiver's timestamps (RFC 7323 §3, RFC 6817
+    /// §3.4.1); `None` without timestamps. RTT above the minimum, less this, is the delay of the return path.
     pub forward: Option<Duration>,
-    /// Its window, not its rate, holds it back.
+    /// It is limited by its window and not by its rate.
     pub window_limited: bool,
-    /// There is something to send, and its receiver has room for it: it would have more. One that waits for acknowledgements only
-    /// claims no more than it uses on the average.
-    pub hungry: bool,
+    /// It has data to send, and its receiver has room for them, so that it can use a higher rate. A sender that only waits for
+    /// acknowledgements claims no more than its average use.
+    pub backlogged: bool,
 }
 
-/// What there is for connections that begin before the next [`tick`](RateAllocator::tick): one of weight w has `rate`·w/(`weight` + w),
-/// the next one finds its weight added.
+/// The rate for connections that begin before the next [`tick`](RateAllocator::tick): a connection of weight w begins with
+/// `rate`·w/(`weight` + w), and for the next one w is added to `weight`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct InitialRate {
     /// Bytes per second.
     pub rate: f64,
-    /// The weights of all connections that would have more.
+    /// The sum of the weights of all connections that can use a higher rate.
     pub weight: u32,
 }
 
-/// What the sharer knows of the link.
+/// The allocator's estimate of the link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkEstimate {
-    /// What the link is thought to carry, bytes per second.
+    /// The capacity, bytes per second.
     pub capacity: f64,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
     /// How long a packet waits in the queue.
     pub queue: Duration,
-    /// Connections with something on its way.
+    /// Connections with data in flight.
     pub active: usize,
-    /// Nobody hears anything.
+    /// No sender receives acknowledgements.
     pub outage: bool,
 }
 
-/// Shares out one link.
+/// Allocates the rate of one link.
 #[derive(Debug)]
 pub struct RateAllocator {
     config: RateAllocatorConfig,
@@ -125,19 +124,19 @@ pub struct RateAllocator {
     round: Round,
     flows: HashMap<u64, Flow>,
     last_tick: Option<Time>,
-    /// When something last arrived, or nothing was on its way.
+    /// When data last arrived, or nothing was in flight.
     last_progress: Time,
-    /// How long acknowledgements wait on their way back.
-    way_back: Duration,
-    /// By how much that has changed since the beginning, seconds: `way_back` is what it is beyond the shortest round trip, and
-    /// changes with that too.
-    returning: f64,
-    /// The path has become longer by this, as far as round trips that do not shrink with the queue tell.
+    /// The delay of acknowledgements on the return path, above the shortest round trip.
+    return_delay: Duration,
+    /// By how much the delay of the return path has changed since the beginning, seconds. `return_delay` changes with the shortest
+    /// round trip too.
+    return_shift: f64,
+    /// By how much the path has become longer, as shown by round trips that do not shrink with the queue.
     grown: Duration,
-    /// Since when a queue stands.
+    /// Since when there is a standing queue.
     queued_since: Option<Time>,
-    newcomers: InitialRate,
-    standing: LinkEstimate,
+    initial_rate: InitialRate,
+    estimate: LinkEstimate,
     ticks: u64,
     claims: Vec<Claim>,
 }
@@ -151,32 +150,33 @@ struct Flow {
     rate: f64,
     /// The rate that it has when it is active.
     full: f64,
-    /// Bytes per second that it uses, where it is limited elsewhere.
+    /// Bytes per second that it uses, if it is limited elsewhere.
     limited_to: Option<f64>,
-    /// Since when its use is measured, what it had sent then, and what it might have sent since.
+    /// Since when its use is measured, the bytes sent until then, and the bytes that its rate has allowed since.
     since: Time,
     sent_then: u64,
-    might: f64,
-    /// Something is on its way, or has been sent since the last tick.
+    allowed: f64,
+    /// Data are in flight, or have been sent since the last tick.
     active: bool,
     last_active: Time,
-    seen: u64,
-    /// The round trip without the queue of the way to the receiver, when it was last measured.
-    returning: Option<Duration>,
+    /// The number of the last tick with a report of it.
+    reported: u64,
+    /// The round trip without the queue of the forward path, when it was last measured.
+    unqueued_rtt: Option<Duration>,
 }
 
 impl RateAllocator {
     /// A link at rest.
     pub fn new(config: RateAllocatorConfig) -> Self {
         let capacity = Capacity::new(config.capacity, config.rtt);
-        let standing = LinkEstimate {
+        let estimate = LinkEstimate {
             capacity: capacity.bytes_per_second(),
             rtt: config.rtt,
             queue: Duration::ZERO,
             active: 0,
             outage: false,
         };
-        let newcomers = InitialRate { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
+        let initial_rate = InitialRate { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
         Self {
             config,
             capacity,
@@ -184,55 +184,55 @@ impl RateAllocator {
             flows: HashMap::new(),
             last_tick: None,
             last_progress: Time::ZERO,
-            way_back: Duration::ZERO,
-            returning: 0.0,
+            return_delay: Duration::ZERO,
+            return_shift: 0.0,
             grown: Duration::ZERO,
             queued_since: None,
-            newcomers,
-            standing,
+            initial_rate,
+            estimate,
             ticks: 0,
             claims: Vec::new(),
         }
     }
 
-    /// Takes the reports of all connections and gives each its rate; zero to those that are silent, which begin anew as
-    /// [`newcomers`](Self::newcomers). To be called every few tens of milliseconds; `now` never goes back.
+    /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin anew with the
+    /// [`initial_rate`](Self::initial_rate). Call it every few tens of milliseconds; `now` never goes back.
     pub fn tick(&mut self, now: Time, reports: &[Report], mut give: impl FnMut(u64, f64)) {
         let elapsed = self.last_tick.map_or(Duration::ZERO, |last| now - last);
         self.last_tick = Some(now);
         self.ticks += 1;
-        let progress = self.take(now, reports);
-        self.standing.active = self.flows.values().filter(|flow| flow.active).count();
-        if progress || self.standing.active == 0 {
+        let progress = self.add_reports(now, reports);
+        self.estimate.active = self.flows.values().filter(|flow| flow.active).count();
+        if progress || self.estimate.active == 0 {
             self.last_progress = now;
         }
         let silent = (now - self.last_progress).as_secs_f64();
         let outage = silent > OUTAGE * self.round_trip().as_secs_f64();
-        if outage || self.standing.outage || self.standing.active == 0 {
-            // What was measured before says nothing about what comes after.
-            let round_trips = if outage || self.standing.outage { AFTERMATH } else { 1 };
+        if outage || self.estimate.outage || self.estimate.active == 0 {
+            // Measurements from before do not describe what comes after.
+            let round_trips = if outage || self.estimate.outage { AFTERMATH } else { 1 };
             self.restart_measurements(now, round_trips, reports);
         }
-        self.standing.outage = outage;
+        self.estimate.outage = outage;
         if !outage {
             self.observe(now, reports);
             self.measure_use(now, elapsed, reports);
         }
-        self.share(reports, &mut give);
+        self.allocate(reports, &mut give);
     }
 
-    /// What connections that begin before the next tick may have.
-    pub fn newcomers(&self) -> InitialRate {
-        self.newcomers
+    /// The rate for connections that begin before the next tick.
+    pub fn initial_rate(&self) -> InitialRate {
+        self.initial_rate
     }
 
-    /// What is known of the link now.
-    pub fn standing(&self) -> LinkEstimate {
-        self.standing
+    /// The present estimate of the link.
+    pub fn estimate(&self) -> LinkEstimate {
+        self.estimate
     }
 
-    /// Adds what is new to the sums. Says whether anything has arrived.
-    fn take(&mut self, now: Time, reports: &[Report]) -> bool {
+    /// Adds the new bytes of all reports to the sums. Returns whether any have arrived.
+    fn add_reports(&mut self, now: Time, reports: &[Report]) -> bool {
         let (mut sent, mut delivered, mut lost) = (0, 0, 0);
         for report in reports {
             let fresh = Flow {
@@ -245,13 +245,13 @@ impl RateAllocator {
                 limited_to: None,
                 since: report.at,
                 sent_then: report.sent,
-                might: 0.0,
+                allowed: 0.0,
                 active: report.in_flight,
-                seen: self.ticks,
-                returning: None,
+                reported: self.ticks,
+                unqueued_rtt: None,
             };
             let flow = self.flows.entry(report.id).or_insert(fresh);
-            // Another connection under the same number.
+            // This is another connection of the same number.
             if report.sent < flow.sent || report.delivered < flow.delivered {
                 *flow = fresh;
             }
@@ -260,31 +260,31 @@ impl RateAllocator {
             delivered += report.delivered - flow.delivered;
             lost += report.lost.saturating_sub(flow.lost);
             (flow.sent, flow.delivered, flow.lost) = (report.sent, report.delivered, report.lost);
-            flow.seen = self.ticks;
+            flow.reported = self.ticks;
         }
         let ticks = self.ticks;
-        self.flows.retain(|_, flow| flow.seen == ticks);
-        self.round.add(now, [sent, delivered, lost], self.returning, self.standing.rtt);
+        self.flows.retain(|_, flow| flow.reported == ticks);
+        self.round.add(now, [sent, delivered, lost], self.return_shift, self.estimate.rtt);
         delivered > 0
     }
 
-    /// With what waits in queues, of both directions.
+    /// The round-trip time with the queues of both directions.
     fn round_trip(&self) -> Duration {
-        self.standing.rtt + self.standing.queue + self.way_back
+        self.estimate.rtt + self.estimate.queue + self.return_delay
     }
 
-    /// Nothing is decided for so many round trips.
+    /// Decides nothing for this many round trips.
     fn restart_measurements(&mut self, now: Time, round_trips: u32, reports: &[Report]) {
         self.round.clear();
         self.capacity.hold(now + round_trips * self.round_trip());
         for report in reports {
             if let Some(flow) = self.flows.get_mut(&report.id) {
-                (flow.since, flow.sent_then, flow.might) = (report.at, report.sent, 0.0);
+                (flow.since, flow.sent_then, flow.allowed) = (report.at, report.sent, 0.0);
             }
         }
     }
 
-    /// The round trip and what waits in the queues of both ways, as those see it who have heard something in the last round trip.
+    /// Measures the round trip and the queues of both directions, from the senders with an acknowledgement in the last round trip.
     fn measure_queues(&mut self, now: Time, reports: &[Report]) {
         let recent = self.round_trip() + STALE;
         let (mut sum, mut above, mut shortest, mut back, mut later) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -298,85 +298,86 @@ impl RateAllocator {
                 sum += weight;
                 above += weight * forward.saturating_sub(delayed).as_secs_f64();
                 back += weight * (beyond - forward).as_secs_f64();
-                let returning = rtt.saturating_sub(forward);
-                let before = flow.returning.replace(returning).unwrap_or(returning);
-                later += weight * (returning.as_secs_f64() - before.as_secs_f64());
+                let unqueued = rtt.saturating_sub(forward);
+                let before = flow.unqueued_rtt.replace(unqueued).unwrap_or(unqueued);
+                later += weight * (unqueued.as_secs_f64() - before.as_secs_f64());
                 shortest += weight * least.as_secs_f64();
             }
         }
         if sum > 0.0 {
             let above = Duration::from_secs_f64(above / sum);
-            self.way_back = Duration::from_secs_f64(back / sum);
-            self.returning += later / sum;
+            self.return_delay = Duration::from_secs_f64(back / sum);
+            self.return_shift += later / sum;
             self.grown = self.grown.min(above);
-            self.standing.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
-            self.standing.queue = above - self.grown;
+            self.estimate.rtt = Duration::from_secs_f64(shortest / sum) + self.grown;
+            self.estimate.queue = above - self.grown;
         }
     }
 
-    /// Round trip, queue and capacity of the link, from what all have seen in the last round trip.
+    /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
     fn observe(&mut self, now: Time, reports: &[Report]) {
         self.measure_queues(now, reports);
         let wanted = self.claims.iter().any(Claim::is_greedy);
-        let LinkEstimate { rtt, queue, .. } = self.standing;
+        let LinkEstimate { rtt, queue, .. } = self.estimate;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
         let carried = self.queued_since.and_then(|since| self.round.carried_since(since, rtt));
         let observation = Observation { now, rates: self.round.rates(rtt), carried, queue, rtt, wanted };
         if self.capacity.observe(&observation) {
-            // It should be gone by now: the path has become longer.
-            self.grown += self.standing.queue;
-            self.standing.rtt += self.standing.queue;
-            self.standing.queue = Duration::ZERO;
+            // A queue would have drained by now: the path has become longer.
+            self.grown += self.estimate.queue;
+            self.estimate.rtt += self.estimate.queue;
+            self.estimate.queue = Duration::ZERO;
         }
-        self.standing.capacity = self.capacity.bytes_per_second();
+        self.estimate.capacity = self.capacity.bytes_per_second();
     }
 
-    /// Who uses its rate, and who is limited elsewhere.
+    /// Finds out which connections use their rates, and which are limited elsewhere.
     fn measure_use(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
-        let rtt = self.standing.rtt;
+        let rtt = self.estimate.rtt;
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
             if flow.active {
                 flow.last_active = now;
             } else if now - flow.last_active > FORGOTTEN.max(2 * rtt) {
-                (flow.limited_to, flow.since, flow.sent_then, flow.might) = (None, now, report.sent, 0.0);
+                (flow.limited_to, flow.since, flow.sent_then, flow.allowed) = (None, now, report.sent, 0.0);
                 continue;
             }
-            flow.might += flow.full * elapsed.as_secs_f64();
-            // Pauses count: a slow reader takes its bytes in bursts. Before its first word nobody knows what it sends.
+            flow.allowed += flow.full * elapsed.as_secs_f64();
+            // Pauses count: a slow reader takes its bytes in bursts. What it sends after its last report is unknown.
             let until = if flow.active { report.at } else { now };
             let span = until - flow.since;
-            if flow.might < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1.max(rtt) {
+            if flow.allowed < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1.max(rtt) {
                 continue;
             }
             let used = (report.sent - flow.sent_then) as f64 / span.as_secs_f64();
-            let might = flow.might / (now - flow.since).as_secs_f64();
-            flow.limited_to = (used < USED * might && !report.window_limited).then_some(used);
-            // What it might have sent between its last word and now belongs to the next measurement.
+            let allowed = flow.allowed / (now - flow.since).as_secs_f64();
+            flow.limited_to = (used < USED * allowed && !report.window_limited).then_some(used);
+            // The bytes allowed between its last report and now belong to the next measurement.
             let rest = flow.full * (now - until).as_secs_f64();
-            (flow.since, flow.sent_then, flow.might) = (until, report.sent, rest);
+            (flow.since, flow.sent_then, flow.allowed) = (until, report.sent, rest);
         }
     }
 
-    fn share(&mut self, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
-        let budget = self.capacity.budget(self.standing.queue, self.standing.rtt);
+    fn allocate(&mut self, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
+        let budget = self.capacity.budget(self.estimate.queue, self.estimate.rtt);
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
             let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;
-            let content = if report.hungry { f64::INFINITY } else { 0.0 };
-            let most = flow.limited_to.map_or(content, |used| KEPT * used);
+            let unlimited = if report.backlogged { f64::INFINITY } else { 0.0 };
+            let most = flow.limited_to.map_or(unlimited, |used| LIMITED_CLAIM * used);
             Some(Claim { weight: report.weight.max(1), most })
         }));
         let level = max_min::level(budget, &mut self.claims.clone());
-        let kept = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
-        let kept = kept.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
-        let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - kept.1;
-        self.newcomers = InitialRate { rate: budget - kept.0, weight };
+        let limited = self.claims.iter().filter(|claim| claim.most < level * f64::from(claim.weight));
+        let limited =
+            limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
+        let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - limited.1;
+        self.initial_rate = InitialRate { rate: budget - limited.0, weight };
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
-            // Who claims nothing now may have what a newcomer has.
-            let newcomer = self.newcomers.rate / f64::from(weight + report.weight.max(1));
-            let full = if report.hungry { level } else { level.min(newcomer) };
+            // A connection without a claim gets the rate of a new one.
+            let initial = self.initial_rate.rate / f64::from(weight + report.weight.max(1));
+            let full = if report.backlogged { level } else { level.min(initial) };
             let full = (full * f64::from(report.weight.max(1))).min(budget);
             flow.full = match flow.limited_to {
                 None => full,
@@ -387,10 +388,10 @@ impl RateAllocator {
         }
     }
 
-    /// What is known beforehand has changed; what has been measured is kept.
+    /// Takes a new configuration. Measurements are kept.
     pub fn reconfigure(&mut self, config: RateAllocatorConfig) {
         if config.capacity != self.config.capacity {
-            self.capacity = Capacity::new(config.capacity, self.standing.rtt);
+            self.capacity = Capacity::new(config.capacity, self.estimate.rtt);
         }
         self.config = config;
     }

@@ -1,24 +1,24 @@
-//! A sharer against a link of fluid: what is sent arrives half a round trip later, what is too much waits in a queue.
+//! An allocator on a fluid model of a link: data arrive after a round trip, the excess waits in a queue.
 
 use super::*;
 
 const TICK: Duration = Duration::from_millis(20);
 
 /// A link and its senders.
-struct Bed {
+struct Testbed {
     now: Time,
-    sharer: RateAllocator,
+    allocator: RateAllocator,
     /// Bytes per second.
     carries: f64,
-    /// Seconds of queue that it has room for.
+    /// The limit of the queue, seconds.
     room: f64,
     per: f64,
     rtt: Duration,
     up: bool,
-    /// Seconds for which acknowledgements wait on their way back, and whether receivers' timestamps tell.
+    /// The queueing delay of the return path, seconds, and whether receivers send timestamps.
     back: f64,
     timestamps: bool,
-    /// Weight of those that have begun since the last tick.
+    /// The weight of the connections that have begun since the last tick.
     joined: u32,
     queue: f64,
     dropped: f64,
@@ -44,13 +44,13 @@ struct Sender {
     sent_at: f64,
 }
 
-impl Bed {
+impl Testbed {
     fn new(configured: Option<u64>, carries: u64, rtt_ms: u64) -> Self {
         let rtt = Duration::from_millis(rtt_ms);
         let config = RateAllocatorConfig { capacity: configured.map(Rate::mbps), rtt };
         Self {
             now: Time::ZERO,
-            sharer: RateAllocator::new(config),
+            allocator: RateAllocator::new(config),
             carries: carries as f64 * 1e6 / 8.0,
             room: 1.0,
             per: 0.0,
@@ -69,9 +69,9 @@ impl Bed {
     }
 
     fn join(&mut self, weight: u32, most_mbps: f64) -> usize {
-        let newcomers = self.sharer.newcomers();
+        let initial = self.allocator.initial_rate();
         self.joined += weight;
-        let rate = newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined);
+        let rate = initial.rate * f64::from(weight) / f64::from(initial.weight + self.joined);
         let rtt = self.rtt.as_secs_f64();
         let most = most_mbps * 1e6 / 8.0;
         self.flows.push(Sender {
@@ -123,7 +123,7 @@ impl Bed {
         }
         let reports: Vec<Report> = self.flows.iter().enumerate().map(|(id, flow)| flow.report(id)).collect();
         let flows = &mut self.flows;
-        self.sharer.tick(self.now, &reports, |id, rate| flows[id as usize].rate = rate);
+        self.allocator.tick(self.now, &reports, |id, rate| flows[id as usize].rate = rate);
     }
 
     fn run(&mut self, seconds: f64) {
@@ -160,7 +160,7 @@ impl Sender {
             min_rtt: span(self.min_rtt),
             forward: self.forward.map(Duration::from_secs_f64),
             window_limited: false,
-            hungry: true,
+            backlogged: true,
         }
     }
 }
@@ -170,7 +170,7 @@ const ALL: f64 = f64::INFINITY;
 #[test]
 fn one_connection_fills_the_link_and_losses_change_nothing() {
     for (per, rtt) in [(0.0, 600), (0.01, 600), (0.05, 600), (0.01, 40), (0.01, 3000)] {
-        let mut bed = Bed::new(Some(10), 10, rtt);
+        let mut bed = Testbed::new(Some(10), 10, rtt);
         bed.per = per;
         bed.join(1, ALL);
         bed.run(5.0 * rtt as f64 / 1000.0);
@@ -181,8 +181,8 @@ fn one_connection_fills_the_link_and_losses_change_nothing() {
 }
 
 #[test]
-fn shares_are_by_weight_and_those_who_come_later_have_theirs() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn shares_follow_weights_and_later_connections_get_theirs() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     let first = [bed.join(1, ALL), bed.join(1, ALL)];
     bed.run(30.0);
     let second = [bed.join(1, ALL), bed.join(3, ALL)];
@@ -193,8 +193,8 @@ fn shares_are_by_weight_and_those_who_come_later_have_theirs() {
 }
 
 #[test]
-fn what_one_does_not_use_the_others_have() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn the_others_get_what_one_does_not_use() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     let (free, limited) = (bed.join(1, ALL), bed.join(1, 0.5));
     bed.run(10.0);
     let rate = |index: usize| bed.flows[index].rate * 8.0 / 1e6;
@@ -206,9 +206,9 @@ fn what_one_does_not_use_the_others_have() {
 }
 
 #[test]
-fn a_link_that_is_slower_than_it_was_said_to_be_is_not_overfilled() {
+fn a_link_slower_than_configured_is_not_overfilled() {
     for (room, per) in [(1.0, 0.0), (1.0, 0.01), (0.1, 0.01), (0.02, 0.0), (0.02, 0.01)] {
-        let mut bed = Bed::new(Some(10), 5, 600);
+        let mut bed = Testbed::new(Some(10), 5, 600);
         (bed.room, bed.per) = (room, per);
         bed.join(1, ALL);
         bed.run(8.0);
@@ -223,7 +223,7 @@ fn a_link_that_is_slower_than_it_was_said_to_be_is_not_overfilled() {
 
 #[test]
 fn a_link_that_becomes_faster_again_is_used_again() {
-    let mut bed = Bed::new(Some(10), 5, 600);
+    let mut bed = Testbed::new(Some(10), 5, 600);
     bed.join(1, ALL);
     bed.run(30.0);
     bed.carries *= 2.0;
@@ -232,9 +232,9 @@ fn a_link_that_becomes_faster_again_is_used_again() {
 }
 
 #[test]
-fn a_capacity_that_nobody_knows_is_found() {
+fn an_unknown_capacity_is_found() {
     for (carries, rtt) in [(2, 600), (10, 600), (100, 600), (10, 40)] {
-        let mut bed = Bed::new(None, carries, rtt);
+        let mut bed = Testbed::new(None, carries, rtt);
         bed.per = 0.01;
         bed.join(1, ALL);
         bed.run(25.0 * rtt as f64 / 1000.0);
@@ -249,7 +249,7 @@ fn a_capacity_that_nobody_knows_is_found() {
 
 #[test]
 fn after_an_outage_the_rates_are_what_they_were() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.per = 0.01;
     bed.join(1, ALL);
     bed.join(1, ALL);
@@ -257,7 +257,7 @@ fn after_an_outage_the_rates_are_what_they_were() {
     let before: Vec<f64> = bed.flows.iter().map(|flow| flow.rate).collect();
     bed.up = false;
     bed.run(60.0);
-    assert!(bed.sharer.standing().outage);
+    assert!(bed.allocator.estimate().outage);
     bed.up = true;
     let used = bed.use_over(10.0);
     assert!(used > 0.88, "{used}");
@@ -266,37 +266,37 @@ fn after_an_outage_the_rates_are_what_they_were() {
     }
 }
 
-/// The retransmission timer takes all that was on its way for lost before the silence is long enough for an outage.
+/// The retransmission timer declares everything in flight lost before the silence is long enough for an outage.
 #[test]
-fn what_is_lost_as_an_outage_begins_is_not_put_down_to_too_high_a_rate() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn losses_at_the_beginning_of_an_outage_do_not_lower_the_rate() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.per = 0.01;
     bed.join(1, ALL);
     bed.run(10.0);
     bed.up = false;
-    // What was on its way arrives for a round trip; then there is silence, and the timer.
+    // Data in flight arrive for a round trip; then there is silence, and the timer.
     bed.run(0.6 + 0.5);
     bed.flows[0].lost += 900_000.0;
     bed.run(0.1);
-    assert!(!bed.sharer.standing().outage);
+    assert!(!bed.allocator.estimate().outage);
     bed.run(60.0);
     bed.up = true;
     let used = bed.use_over(10.0);
-    assert!(used > 0.85, "{used}, {:?}", bed.sharer.standing());
+    assert!(used > 0.85, "{used}, {:?}", bed.allocator.estimate());
 }
 
-/// What was lost in the outage is found out, and repeated, when the first repetition has arrived; until then little is sent.
+/// The losses of the outage are detected, and retransmitted, when the first retransmission has arrived; until then little is sent.
 #[test]
-fn what_is_found_to_be_lost_after_an_outage_is_not_put_down_to_too_high_a_rate() {
+fn losses_detected_after_an_outage_do_not_lower_the_rate() {
     for round_trips in [0.5, 1.0, 1.5, 2.0] {
-        let mut bed = Bed::new(Some(10), 10, 600);
+        let mut bed = Testbed::new(Some(10), 10, 600);
         bed.per = 0.01;
         bed.join(1, ALL);
         bed.run(10.0);
         bed.up = false;
         bed.run(10.0);
         bed.up = true;
-        while bed.sharer.standing().outage {
+        while bed.allocator.estimate().outage {
             bed.step();
         }
         bed.flows[0].most = 1.25e6 / 8.0;
@@ -305,7 +305,7 @@ fn what_is_found_to_be_lost_after_an_outage_is_not_put_down_to_too_high_a_rate()
         bed.run(0.1);
         bed.flows[0].most = ALL;
         let used = bed.use_over(10.0);
-        assert!(used > 0.85, "{round_trips} round trips: {used}, {:?}", bed.sharer.standing());
+        assert!(used > 0.85, "{round_trips} round trips: {used}, {:?}", bed.allocator.estimate());
     }
 }
 
@@ -327,8 +327,8 @@ fn one_moment_costs_three_quarters_at_most() {
 }
 
 #[test]
-fn a_path_that_becomes_longer_is_no_queue_for_ever() {
-    let mut bed = Bed::new(Some(10), 10, 40);
+fn a_path_that_becomes_longer_is_not_taken_for_a_queue_for_ever() {
+    let mut bed = Testbed::new(Some(10), 10, 40);
     bed.join(1, ALL);
     bed.run(5.0);
     bed.rtt = Duration::from_millis(90);
@@ -340,8 +340,8 @@ fn a_path_that_becomes_longer_is_no_queue_for_ever() {
 }
 
 #[test]
-fn losses_of_the_radio_are_told_from_those_of_too_high_a_rate() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn losses_of_the_link_are_told_from_those_of_too_high_a_rate() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.per = 0.25;
     bed.join(1, ALL);
     bed.run(10.0);
@@ -350,8 +350,8 @@ fn losses_of_the_radio_are_told_from_those_of_too_high_a_rate() {
 }
 
 #[test]
-fn many_that_begin_at_once_do_not_flood_the_link() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn many_connections_that_begin_at_once_do_not_flood_the_link() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     (0..100).for_each(|_| _ = bed.join(1, ALL));
     bed.run(20.0);
     let worst = bed.queues.iter().copied().fold(0.0, f64::max);
@@ -359,8 +359,8 @@ fn many_that_begin_at_once_do_not_flood_the_link() {
     assert!(bed.use_over(10.0) > 0.97);
 }
 
-/// The way back fills and empties again and again, faster and slower than a round trip.
-fn fill_the_way_back(bed: &mut Bed, seconds: f64) {
+/// The queue of the return path grows and drains again and again, faster and slower than a round trip.
+fn congest_the_return_path(bed: &mut Testbed, seconds: f64) {
     for step in 0..(seconds / TICK.as_secs_f64()) as usize {
         let phase = step as f64 * TICK.as_secs_f64();
         bed.back = 0.25 + 0.15 * (phase * 1.3).sin() + 0.1 * (phase * 0.4).sin();
@@ -370,48 +370,48 @@ fn fill_the_way_back(bed: &mut Bed, seconds: f64) {
 }
 
 #[test]
-fn what_acknowledgements_wait_for_on_their_way_back_changes_no_rate() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn queueing_on_the_return_path_changes_no_rate() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.timestamps = true;
     bed.join(1, ALL);
     bed.run(10.0);
     let before = bed.flows[0].delivered;
-    fill_the_way_back(&mut bed, 60.0);
+    congest_the_return_path(&mut bed, 60.0);
     let used = (bed.flows[0].delivered - before) / 60.0 / bed.carries;
-    assert!(used > 0.97, "{used}, {:?}", bed.sharer.standing());
-    assert!(bed.sharer.standing().capacity > 0.99 * bed.carries, "{:?}", bed.sharer.standing());
+    assert!(used > 0.97, "{used}, {:?}", bed.allocator.estimate());
+    assert!(bed.allocator.estimate().capacity > 0.99 * bed.carries, "{:?}", bed.allocator.estimate());
 }
 
-/// A link that carries less is found while the way back is full.
+/// A slower link is found while the return path is congested.
 #[test]
-fn a_queue_is_seen_through_a_full_way_back() {
-    let mut bed = Bed::new(Some(10), 5, 600);
+fn a_queue_is_seen_despite_a_congested_return_path() {
+    let mut bed = Testbed::new(Some(10), 5, 600);
     bed.timestamps = true;
     bed.join(1, ALL);
-    fill_the_way_back(&mut bed, 20.0);
-    let standing = bed.sharer.standing();
-    assert!((0.85..1.03).contains(&(standing.capacity / bed.carries)), "{standing:?} of {}", bed.carries);
+    congest_the_return_path(&mut bed, 20.0);
+    let estimate = bed.allocator.estimate();
+    assert!((0.85..1.03).contains(&(estimate.capacity / bed.carries)), "{estimate:?} of {}", bed.carries);
     bed.queues.clear();
-    fill_the_way_back(&mut bed, 30.0);
+    congest_the_return_path(&mut bed, 30.0);
     assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
 }
 
 #[test]
-fn an_estimate_that_was_lowered_for_nothing_is_back_within_a_few_round_trips() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+fn an_estimate_lowered_without_reason_recovers_within_a_few_round_trips() {
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.join(1, ALL);
     bed.run(10.0);
-    fill_the_way_back(&mut bed, 20.0);
-    assert!(bed.sharer.standing().capacity < 0.7 * bed.carries, "{:?}", bed.sharer.standing());
+    congest_the_return_path(&mut bed, 20.0);
+    assert!(bed.allocator.estimate().capacity < 0.7 * bed.carries, "{:?}", bed.allocator.estimate());
     bed.run(8.0 * 0.6);
-    assert!(bed.sharer.standing().capacity > 0.99 * bed.carries, "{:?}", bed.sharer.standing());
+    assert!(bed.allocator.estimate().capacity > 0.99 * bed.carries, "{:?}", bed.allocator.estimate());
     assert!(bed.use_over(10.0) > 0.97);
 }
 
-/// It is asked once whether it carries again what it did, and then in small steps.
+/// The former rate is tried once; then growth goes in small steps.
 #[test]
 fn a_link_that_has_become_slower_is_overfilled_once() {
-    let mut bed = Bed::new(Some(10), 10, 600);
+    let mut bed = Testbed::new(Some(10), 10, 600);
     bed.join(1, ALL);
     bed.run(10.0);
     bed.carries /= 2.0;
@@ -446,29 +446,29 @@ mod arbitrary {
                     min_rtt,
                     forward: rtt.filter(|_| id % 2 == 0),
                     window_limited,
-                    hungry: weight % 2 == 0,
+                    backlogged: weight % 2 == 0,
                 }
             })
     }
 
     proptest! {
         #[test]
-        fn whatever_is_reported_rates_are_numbers_and_not_more_than_there_is(
+        fn arbitrary_reports_give_finite_rates_within_the_capacity(
             ticks in prop::collection::vec((0u64..2000, prop::collection::vec(report(), 0..6)), 1..60),
             known: bool,
         ) {
             let capacity = known.then_some(Rate::mbps(10));
-            let mut sharer = RateAllocator::new(RateAllocatorConfig { capacity, rtt: Duration::from_millis(600) });
+            let mut allocator = RateAllocator::new(RateAllocatorConfig { capacity, rtt: Duration::from_millis(600) });
             let mut now = Time::ZERO;
             for (passed, mut reports) in ticks {
                 now += Duration::from_millis(passed);
                 reports.sort_by_key(|report| report.id);
                 reports.dedup_by_key(|report| report.id);
                 let mut rates = Vec::new();
-                sharer.tick(now, &reports, |_, rate| rates.push(rate));
+                allocator.tick(now, &reports, |_, rate| rates.push(rate));
                 prop_assert!(rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0), "{rates:?}");
-                let newcomers = sharer.newcomers();
-                prop_assert!(newcomers.rate.is_finite() && newcomers.rate >= 0.0, "{newcomers:?}");
+                let initial = allocator.initial_rate();
+                prop_assert!(initial.rate.is_finite() && initial.rate >= 0.0, "{initial:?}");
                 let greedy: f64 = rates.iter().sum();
                 prop_assert!(!known || greedy <= 6.0 * 1.25e6, "{rates:?}");
             }
@@ -477,12 +477,12 @@ mod arbitrary {
 }
 
 #[test]
-fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
-    let mut sharer = RateAllocator::new(RateAllocatorConfig {
+fn a_sender_that_only_waits_for_acknowledgements_leaves_its_share_to_the_others() {
+    let mut allocator = RateAllocator::new(RateAllocatorConfig {
         capacity: Some(Rate::mbps(8)),
         rtt: Duration::from_millis(600),
     });
-    let report = |id, hungry| Report {
+    let report = |id, backlogged| Report {
         id,
         weight: 1,
         at: Time::ZERO,
@@ -494,12 +494,12 @@ fn who_waits_for_acknowledgements_only_leaves_its_share_to_the_others() {
         min_rtt: None,
         forward: None,
         window_limited: false,
-        hungry,
+        backlogged,
     };
     let mut rates = HashMap::new();
-    sharer.tick(Time::ZERO, &[report(1, true), report(2, false)], |id, rate| _ = rates.insert(id, rate));
+    allocator.tick(Time::ZERO, &[report(1, true), report(2, false)], |id, rate| _ = rates.insert(id, rate));
     assert!(rates[&1] > 0.99e6, "{rates:?}");
-    sharer
+    allocator
         .tick(Time::ZERO + TICK, &[report(1, true), report(2, true)], |id, rate| _ = rates.insert(id, rate));
     assert!((rates[&1] / rates[&2] - 1.0).abs() < 1e-9, "{rates:?}");
 }

@@ -68,7 +68,7 @@ impl SharedDirection {
 
     /// What there is for somebody of this weight that begins now.
     fn initial_rate(&mut self, weight: u32) -> f64 {
-        let newcomers = self.allocator.newcomers();
+        let newcomers = self.allocator.initial_rate();
         self.joined += weight;
         newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined)
     }
@@ -117,7 +117,7 @@ impl World<'_> {
     pub(super) fn update_rates(&mut self, number: u32) {
         let share = &mut self.shares[number as usize];
         share.tick(self.now, &mut self.endpoints);
-        share.ticking = share.allocator.standing().active > 0;
+        share.ticking = share.allocator.estimate().active > 0;
         match share.ticking {
             true => self.events.reschedule_first(self.now + TICK),
             false => self.events.remove_first(),
@@ -138,7 +138,7 @@ fn report(member: Member, reported: &Reported) -> Report {
         min_rtt: reported.round_trips.map(|rtts| rtts.shortest),
         forward: reported.round_trips.and_then(|rtts| rtts.forward),
         window_limited: reported.window_limited,
-        hungry: reported.hungry,
+        backlogged: reported.hungry,
     }
 }
 

@@ -4,7 +4,6 @@ mod bundles;
 mod closed_forms;
 mod explicit;
 mod impairments;
-mod impairments;
 mod scene;
 mod stations;
 mod way_back;
