@@ -1,6 +1,6 @@
 use super::TcpHeader;
 
-/// One direction of a TCP connection: who sends the data, and who receives them.
+/// One direction of a TCP connection, from the sender of the data to their receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow<E> {
     /// The end that sends the data.

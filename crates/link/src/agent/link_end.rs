@@ -1,4 +1,4 @@
-//! One end of a link with all that sits there.
+//! One end of a link with its agents.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use super::snoop::{Snoop, SnoopConfig};
 use super::xcp::{Xcp, XcpConfig};
 use super::{Agent, AgentReport, Outbox, Packet};
 
-/// What sits at one end of a link. The default is nothing.
+/// The agents at one end of a link. The default is none.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinkEndConfig {
     /// The agents, from the host's side to the link's.
     pub agents: Vec<AgentConfig>,
-    /// Retransmission by the link layer; it needs its like at the other end.
+    /// Retransmission by the link layer; it needs a peer at the other end.
     pub arq: Option<ArqConfig>,
 }
 
@@ -31,16 +31,16 @@ pub enum AgentConfig {
     Xcp(XcpConfig),
 }
 
-/// What is on the link between two stations.
+/// A frame on the link between two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<P> {
     /// A packet as it is.
     Bare(P),
-    /// What two ARQs say to each other.
+    /// A frame of the ARQ.
     Arq(ArqFrame<P>),
 }
 
-/// What a station has done so far, and what it holds.
+/// The counters of one link end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct LinkEndReport {
     /// Its agents, from the host's side to the link's.
@@ -51,8 +51,8 @@ pub struct LinkEndReport {
 
 /// One end of a link with its agents.
 ///
-/// It is told what arrives and what time it is, and is asked afterwards what there is to send, each way in order. After
-/// every call ask [`poll_to_link`](Self::poll_to_link) and [`poll_to_host`](Self::poll_to_host) until they are empty.
+/// The caller hands it packets and frames with the time of their arrival. After every call, call
+/// [`poll_to_link`](Self::poll_to_link) and [`poll_to_host`](Self::poll_to_host) until both are empty.
 #[derive(Debug)]
 pub struct LinkEnd<P: Packet> {
     agents: Vec<Box<dyn Agent<P> + Send>>,
@@ -64,7 +64,7 @@ pub struct LinkEnd<P: Packet> {
 }
 
 impl LinkEndConfig {
-    /// True if packets pass as they are.
+    /// True if packets pass unchanged.
     pub fn is_nothing(&self) -> bool {
         self.agents.is_empty() && self.arq.is_none()
     }
@@ -79,7 +79,7 @@ impl<P: Packet> Frame<P> {
         }
     }
 
-    /// The packet in it; none in what ARQs tell each other.
+    /// The packet in it; none in frames between ARQs alone.
     pub fn packet(&self) -> Option<&P> {
         match self {
             Frame::Bare(packet) => Some(packet),
@@ -87,7 +87,7 @@ impl<P: Packet> Frame<P> {
         }
     }
 
-    /// What the station wants to be told if the queue in front of the link has no room for the frame.
+    /// The number to pass to [`LinkEnd::on_refused`] if the queue in front of the link has no room for the frame.
     pub fn serial(&self) -> Option<u64> {
         match self {
             Frame::Bare(_) => None,
@@ -106,7 +106,7 @@ impl<P: Packet> Frame<P> {
 }
 
 impl<P: Packet> LinkEnd<P> {
-    /// A station at rest.
+    /// A link end at rest.
     pub fn new(config: &LinkEndConfig) -> Self {
         let agent = |config: &AgentConfig| -> Box<dyn Agent<P> + Send> {
             match config {
@@ -137,7 +137,7 @@ impl<P: Packet> LinkEnd<P> {
                 arq.on_frame(now, frame);
                 self.drain_arq(now);
             }
-            // Nobody here understands it, as where one end only has an ARQ.
+            // Only the other end has an ARQ.
             (Frame::Arq(frame), None) => {
                 if let Some(packet) = frame.into_packet() {
                     self.towards_host(now, self.agents.len(), packet);
@@ -147,15 +147,14 @@ impl<P: Packet> LinkEnd<P> {
     }
 
     /// The queue in front of the link had no room for the frame with this [`serial`](Frame::serial). A link layer retransmits
-    /// what is lost on the link, and not what never came to it.
+    /// frames that the link has lost, and not those that were never sent.
     pub fn on_refused(&mut self, serial: u64) {
         if let Some(arq) = &mut self.arq {
             arq.on_refused(serial);
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called; [`Time::MAX`] for never. It may be earlier than there is something
-    /// to do.
+    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing to do.
     pub fn wake_at(&self) -> Time {
         let agents = self.agents.iter().map(|agent| agent.wake_at());
         agents.chain(self.arq.as_ref().map(Arq::wake_at)).min().unwrap_or(Time::MAX)
@@ -184,13 +183,13 @@ impl<P: Packet> LinkEnd<P> {
         self.to_host.pop_front()
     }
 
-    /// IP bytes of packets that its agents and its ARQ keep or hold back now.
+    /// IP bytes of packets that its agents and its ARQ cache or hold back now.
     pub fn held_bytes(&self) -> u64 {
         let agents: u64 = self.agents.iter().map(|agent| agent.held_bytes()).sum();
         agents + self.arq.as_ref().map_or(0, Arq::held_bytes)
     }
 
-    /// What it has done so far, and what it holds.
+    /// Its counters.
     pub fn report(&self) -> LinkEndReport {
         LinkEndReport {
             agents: self.agents.iter().map(|agent| agent.report()).collect(),
@@ -198,7 +197,7 @@ impl<P: Packet> LinkEnd<P> {
         }
     }
 
-    /// To the agent of this index and to those behind it, and then to the link.
+    /// Hands a packet to the agent of this index and to those behind it, and then to the link.
     fn towards_link(&mut self, now: Time, index: usize, packet: P) {
         if index < self.agents.len() {
             return self.with_outbox(now, index, |agent, out| agent.outbound(now, packet, out));
@@ -212,7 +211,7 @@ impl<P: Packet> LinkEnd<P> {
         }
     }
 
-    /// To the agents before this index, and then to the host.
+    /// Hands a packet to the agents before this index, and then to the host.
     fn towards_host(&mut self, now: Time, index: usize, packet: P) {
         match index.checked_sub(1) {
             Some(index) => self.with_outbox(now, index, |agent, out| agent.inbound(now, packet, out)),
@@ -220,7 +219,7 @@ impl<P: Packet> LinkEnd<P> {
         }
     }
 
-    /// Lets an agent act, and its neighbours on what it sends.
+    /// Lets an agent act, and hands the packets that it sends to its neighbours.
     fn with_outbox(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What sits at the ends of a link and helps TCP across it without splitting connections.
+//! Agents at the ends of a link, which help TCP across it without splitting connections.
 //!
 //! A [`LinkEnd`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways, from its host
 //! to the link and from the link to its host, and meet its agents in order:
@@ -10,14 +10,14 @@
 //!
 //! An [`Agent`] sees packets through [`Packet`], a small view that both the simulator's segments and real packets
 //! ([`IpPacket`](crate::IpPacket)) offer, so that virtual time and real time run the same code. It may hold a packet back,
-//! drop it, or send more, in either direction. What it does not understand it passes on untouched.
+//! drop it, or send more, in either direction. Packets that it does not understand it passes on unchanged.
 //!
 //! | agent | at | what it does |
 //! |---|---|---|
-//! | [`Snoop`](snoop::Snoop) | the gateway | keeps TCP's segments and sends lost ones again before the sender learns of it |
-//! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | holds duplicate ACKs back while the link layer may still repair |
-//! | [`Xcp`](xcp::Xcp) | in front of the bottleneck | tells XCP's senders by how much their rates are to change |
-//! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, which knows nothing of TCP |
+//! | [`Snoop`](snoop::Snoop) | the gateway | caches TCP's segments and retransmits lost ones before the sender learns of the loss |
+//! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | holds duplicate ACKs back while the link layer may still repair the loss |
+//! | [`Xcp`](xcp::Xcp) | in front of the bottleneck | tells XCP's senders by how much to change their rates |
+//! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, independent of TCP |
 
 pub mod arq;
 pub mod delayed_dup_ack;
@@ -38,10 +38,10 @@ pub use flow::Flow;
 pub use link_end::{AgentConfig, Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 pub use packet::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 
-/// Something at one end of a link through which all packets pass.
+/// An agent at one end of a link, through which all packets pass.
 ///
-/// It has no clock: `now` never goes back. What it wants to send it puts into the [`Outbox`], also the packet that it was
-/// given, unless it keeps or drops it.
+/// It has no clock: `now` never goes back. It puts the packets that it sends into the [`Outbox`], also the one that it was
+/// given, unless it holds that back or drops it.
 pub trait Agent<P: Packet>: fmt::Debug {
     /// A packet from the host's side, on its way to the link.
     fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
@@ -49,29 +49,28 @@ pub trait Agent<P: Packet>: fmt::Debug {
     /// A packet from the link, on its way to the host's side.
     fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
 
-    /// When it wants [`on_timer`](Self::on_timer) to be called; [`Time::MAX`] for never. It may be earlier than there is
-    /// something to do.
+    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing to do.
     fn wake_at(&self) -> Time;
 
     /// The time of [`wake_at`](Self::wake_at) has come.
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>);
 
-    /// It is asked no more after this: all that it holds back goes out at once, whatever its time. These are packets on their way,
-    /// which nobody else has; copies that it keeps to send them again are none.
+    /// The last call: sends at once every packet that it holds back, because there is no other copy of it. Copies cached for
+    /// retransmission are not sent.
     ///
-    /// The default is right for an agent that holds nothing back, or that is never taken away from running traffic.
-    fn give_up(&mut self, out: &mut Outbox<P>) {
+    /// The default is right for an agent that holds nothing back, or that is never removed from running traffic.
+    fn flush(&mut self, out: &mut Outbox<P>) {
         let _ = out;
     }
 
-    /// IP bytes of packets that it keeps or holds back now.
+    /// IP bytes of packets that it caches or holds back now.
     fn held_bytes(&self) -> u64;
 
-    /// What it has done so far, and what it holds.
+    /// Its counters.
     fn report(&self) -> AgentReport;
 }
 
-/// What an agent wants to be sent, each way in this order.
+/// The packets that an agent sends, each way in this order.
 #[derive(Debug)]
 pub struct Outbox<P> {
     /// Towards the link.
@@ -86,7 +85,7 @@ impl<P> Default for Outbox<P> {
     }
 }
 
-/// What an agent has done so far, and what it holds.
+/// The counters of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "agent", rename_all = "snake_case")]
 pub enum AgentReport {

@@ -2,27 +2,27 @@ use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// A packet, as far as agents look into it. Cloning one is cheap.
+/// The view that agents have of a packet. Cloning a packet is cheap.
 pub trait Packet: Clone + fmt::Debug + Send + 'static {
-    /// One end of a TCP connection: an address and a port, or what stands for them.
+    /// One end of a TCP connection: an address and a port, or an equivalent.
     type End: Copy + Eq + Hash + fmt::Debug + Send;
 
     /// Length of the IP packet, bytes.
     fn ip_length(&self) -> usize;
 
-    /// What TCP says in it. `None` for what is not one whole and intact TCP segment.
+    /// The TCP header. `None` unless the packet is one whole and intact TCP segment.
     fn tcp(&self) -> Option<TcpHeader<'_, Self::End>>;
 
-    /// Whether an option of its TCP header has something to say for itself, so that it counts though it acknowledges nothing
-    /// new and carries nothing: Multipath TCP tells of addresses and priorities so (RFC 8684), once.
+    /// Whether an option of its TCP header carries information of its own, so that the packet matters although it acknowledges
+    /// nothing new and carries no data. Multipath TCP announces addresses and priorities in this way (RFC 8684), once.
     fn says_more(&self) -> bool {
         false
     }
 
-    /// The same packet without its SACK blocks, which RFC 2018 §8 allows: they are advice, and a receiver may take it back.
+    /// The same packet without its SACK blocks. RFC 2018 §8 allows this: they are advisory, and a receiver may renege.
     fn without_sack(&self) -> Self;
 
-    /// What its sender tells the routers of its path, where it does.
+    /// The congestion header for the routers of its path, if it has one.
     fn congestion_header(&self) -> Option<CongestionHeader> {
         None
     }
@@ -34,37 +34,37 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     }
 }
 
-/// What an XCP sender tells the routers of its path in each segment (Katabi, Handley and Rohrs 2002, §3.1).
+/// The congestion header of an XCP sender, which the routers of its path read in each segment (Katabi, Handley and Rohrs 2002,
+/// §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CongestionHeader {
     /// The sender's round-trip time; zero before the first measurement.
     pub rtt: Duration,
     /// X: the time between its packets, that is the round-trip time divided by the window in packets.
     pub spacing: Duration,
-    /// By how much the sender's rate is to change for this packet, bytes per second: what the sender asks for, and what
-    /// routers leave of it.
+    /// The change of the sender's rate for this packet, bytes per second: the sender writes its demand, and routers lower it.
     pub feedback: i32,
 }
 
-/// What the header of a TCP segment says (RFC 9293 §3.1).
+/// The header of a TCP segment (RFC 9293 §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpHeader<'a, E> {
-    /// Who sent it.
+    /// The sender.
     pub source: E,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: E,
     /// Sequence number of the first payload byte, or of the SYN.
     pub seq: u32,
-    /// The next sequence number that is expected; meaningless without the ACK flag.
+    /// The next sequence number that the sender expects; meaningless without the ACK flag.
     pub ack: u32,
     /// Payload bytes.
     pub payload: u32,
-    /// The receive window as it stands in the header, not scaled.
+    /// The receive window in the header, not scaled.
     pub window: u16,
     /// SYN, ACK, FIN, RST.
     pub flags: TcpFlags,
     /// The SACK blocks (RFC 2018): first sequence number, and the one after the last. A D-SACK block (RFC 2883) is the
-    /// first one, where there is any.
+    /// first one, if there is any.
     pub sack: &'a [(u32, u32)],
 }
 
@@ -103,12 +103,12 @@ impl fmt::Debug for TcpFlags {
 }
 
 impl<E> TcpHeader<'_, E> {
-    /// The sequence space that it takes: payload, and one each for SYN and FIN (RFC 9293 §3.4).
+    /// Its length in sequence space: payload, and one each for SYN and FIN (RFC 9293 §3.4).
     pub fn sequence_length(&self) -> u32 {
         self.payload + u32::from(self.flags.is_syn()) + u32::from(self.flags.is_fin())
     }
 
-    /// The sequence number behind its last.
+    /// The sequence number after its last.
     pub fn end(&self) -> u32 {
         self.seq.wrapping_add(self.sequence_length())
     }

@@ -1,8 +1,8 @@
-//! The round-trip time between here and the other end (RFC 6298 §2).
+//! The round-trip time to the other end (RFC 6298 §2).
 
 use std::time::Duration;
 
-/// Smoothed round-trip time, its variation and its minimum; nothing before the first measurement.
+/// Smoothed round-trip time, its variation and its minimum; none before the first measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RoundTrip {
     measured: Option<Measured>,
@@ -16,7 +16,7 @@ struct Measured {
 }
 
 impl RoundTrip {
-    /// Takes a measurement in: RFC 6298 (2.2) and (2.3), α = 1/8, β = 1/4.
+    /// Adds a measurement: RFC 6298 (2.2) and (2.3), α = 1/8, β = 1/4.
     pub(crate) fn sample(&mut self, rtt: Duration) {
         let Some(measured) = &mut self.measured else {
             self.measured = Some(Measured { smoothed: rtt, variation: rtt / 2, least: rtt });
@@ -27,7 +27,7 @@ impl RoundTrip {
         measured.least = rtt.min(measured.least);
     }
 
-    /// The shortest so far.
+    /// The minimum so far.
     pub(crate) fn least(&self) -> Option<Duration> {
         self.measured.map(|measured| measured.least)
     }

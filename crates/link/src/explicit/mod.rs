@@ -122,7 +122,7 @@ pub struct RateAllocator {
     config: RateAllocatorConfig,
     capacity: Capacity,
     round: Round,
-    flows: HashMap<u64, Flow>,
+    flows: HashMap<u64, SenderState>,
     last_tick: Option<Time>,
     /// When data last arrived, or nothing was in flight.
     last_progress: Time,
@@ -141,9 +141,9 @@ pub struct RateAllocator {
     claims: Vec<Claim>,
 }
 
-/// A connection as it was at the last tick.
+/// The state of a connection at the last tick.
 #[derive(Debug, Clone, Copy)]
-struct Flow {
+struct SenderState {
     sent: u64,
     delivered: u64,
     lost: u64,
@@ -235,7 +235,7 @@ impl RateAllocator {
     fn add_reports(&mut self, now: Time, reports: &[Report]) -> bool {
         let (mut sent, mut delivered, mut lost) = (0, 0, 0);
         for report in reports {
-            let fresh = Flow {
+            let fresh = SenderState {
                 sent: report.sent,
                 delivered: report.delivered,
                 lost: report.lost,

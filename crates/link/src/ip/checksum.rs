@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::TCP;
 
-/// The one's complement of the one's complement sum of 16-bit words: what stands in a header of IPv4 that has zeroes in its
+/// The one's complement of the one's complement sum of 16-bit words: the checksum of an IPv4 header, computed with zeroes in its
 /// place.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     !fold(add(0, bytes))
@@ -15,17 +15,17 @@ pub fn is_intact([source, destination]: [IpAddr; 2], segment: &[u8]) -> bool {
     fold(add(pseudo_header(source, destination, segment.len()), segment)) == u16::MAX
 }
 
-/// What stands in a TCP segment that has zeroes in its place.
+/// The checksum of a TCP segment, computed with zeroes in its place.
 pub(super) fn tcp_checksum([source, destination]: [IpAddr; 2], segment: &[u8]) -> u16 {
     !fold(add(pseudo_header(source, destination, segment.len()), segment))
 }
 
-/// The checksum of what had `checksum` before these 16-bit words in it changed (RFC 1624, equation 3).
+/// The new checksum after these 16-bit words have changed (RFC 1624, equation 3).
 pub(super) fn corrected_checksum(checksum: u16, before: &[u8; 6], after: &[u8; 6]) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!fold(add(0, before))) + u64::from(fold(add(0, after))))
 }
 
-/// What the checksum of TCP covers besides the segment.
+/// The sum of the pseudo-header, which the checksum of TCP covers besides the segment.
 fn pseudo_header(source: IpAddr, destination: IpAddr, length: usize) -> u64 {
     let addresses = [source, destination].iter().fold(0, |sum, address| match address {
         IpAddr::V4(address) => add(sum, &address.octets()),

@@ -1,4 +1,4 @@
-//! What the IP header says.
+//! The IP header.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::{IPV4_HEADER, IPV6_HEADER, TCP, internet_checksum};
 pub struct Carried<'a> {
     /// The differentiated services code point.
     pub dscp: u8,
-    /// Where in the packet the segment begins.
+    /// The offset of the segment in the packet.
     pub offset: usize,
     /// The segment. It is not checked.
     pub segment: &'a [u8],
 }
 
-/// The source and the destination, in either family. `None` for what is neither IPv4 nor IPv6.
+/// The source and the destination, in either family. `None` for packets of no IP version.
 pub fn addresses(packet: &[u8]) -> Option<[IpAddr; 2]> {
     let four = |at: usize| packet.get(at..)?.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes));
     let six = |at: usize| packet.get(at..)?.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes));
@@ -36,7 +36,7 @@ pub fn carried_tcp(packet: &[u8]) -> Option<Carried<'_>> {
     }
 }
 
-/// Gives a packet the hop back that a router has taken from its time to live.
+/// Restores the hop that a router has subtracted from the time to live.
 pub fn restore_hop(packet: &mut [u8]) {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) => {
@@ -53,7 +53,7 @@ pub fn restore_hop(packet: &mut [u8]) {
     }
 }
 
-/// RFC 791 §3.1. The header's checksum is not looked at: a host does so, and that of TCP covers what matters here.
+/// RFC 791 §3.1. The header's checksum is not verified: hosts do so, and the checksum of TCP covers the fields used here.
 fn ipv4(packet: &[u8]) -> Option<Carried<'_>> {
     let header = packet.first_chunk::<IPV4_HEADER>()?;
     let offset = usize::from(header[0] & 15) * 4;

@@ -14,26 +14,26 @@ const MAX_SACK_BLOCKS: usize = 4;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const SACK: u8 = 5;
-/// Those that acknowledgements carry as a matter of course: SACK, timestamps (RFC 7323), signatures (RFC 2385, RFC 5925),
+/// The options that acknowledgements carry routinely: SACK, timestamps (RFC 7323), signatures (RFC 2385, RFC 5925),
 /// the counters of accurate ECN (RFC 9768), which the next one has again.
 const ADVICE: [u8; 6] = [SACK, 8, 19, 29, 172, 174];
-/// Multipath TCP, and its subtype that does so (RFC 8684 §3.3): the data sequence signal.
+/// Multipath TCP, and its subtype that acknowledgements carry routinely (RFC 8684 §3.3): the data sequence signal.
 const MULTIPATH: u8 = 30;
 const DATA_SEQUENCE_SIGNAL: u8 = 2;
-/// What XCP's ends say to routers and to each other, as an experiment (RFC 6994): the option's kind, the experiment's number,
-/// and the length of a congestion header. The experiment's other options are for the ends alone.
+/// The option of XCP, as an experiment (RFC 6994): its kind, the experiment's number, and the length of a congestion header, which
+/// routers read. The experiment's other options are for the ends alone.
 const EXPERIMENT: u8 = 254;
 const XCP: [u8; 2] = [0x42, 0x50];
 const CONGESTION_HEADER: usize = 16;
 
-/// A packet of IPv4 or IPv6, its bytes and what agents need to know of them. Copies share the bytes.
+/// A packet of IPv4 or IPv6: its bytes, and the fields that agents read. Copies share the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IpPacket {
     bytes: Arc<[u8]>,
     tcp: Option<Tcp>,
 }
 
-/// The header of a TCP segment whose checksum is right.
+/// The header of a TCP segment with a correct checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tcp {
     source: (IpAddr, u16),
@@ -66,7 +66,7 @@ struct SackOption {
 }
 
 impl IpPacket {
-    /// Any bytes: what is no whole, intact TCP segment is a packet that has no [`tcp`](Packet::tcp).
+    /// A packet of any bytes. Without a whole, intact TCP segment, its [`tcp`](Packet::tcp) is `None`.
     pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
         let tcp = Tcp::parse(&bytes);
@@ -97,7 +97,7 @@ impl Packet for IpPacket {
         self.tcp.is_some_and(|tcp| tcp.says_more)
     }
 
-    /// Puts NOPs in the option's place and corrects the checksum.
+    /// Replaces the option by NOPs and corrects the checksum.
     fn without_sack(&self) -> Self {
         let Some(tcp @ Tcp { sack: Some(sack), .. }) = self.tcp else { return self.clone() };
         let mut bytes = self.bytes.to_vec();
@@ -116,7 +116,7 @@ impl Packet for IpPacket {
         Some(self.tcp?.congestion?.header)
     }
 
-    /// Corrects the checksum by the difference; copies the packet only where others share it.
+    /// Corrects the checksum by the difference; copies the packet only if others share it.
     fn with_feedback(mut self, feedback: i32) -> Self {
         let Some(Tcp { offset, congestion: Some(option), .. }) = &mut self.tcp else { return self };
         option.header.feedback = feedback;
@@ -163,8 +163,7 @@ impl Tcp {
     }
 }
 
-/// The options of a header, up to the end of the list or to one that is not well-formed: where each begins, its kind and
-/// its value.
+/// The options of a header, up to the end of the list or to the first malformed one: where each begins, its kind and its value.
 fn list(options: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -183,13 +182,13 @@ fn list(options: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
 fn is_signal(kind: u8, value: &[u8]) -> bool {
     let is_data_sequence =
         kind == MULTIPATH && value.first().is_some_and(|byte| byte >> 4 == DATA_SEQUENCE_SIGNAL);
-    // Requests are for routers, and the receiver's running total is in the next acknowledgement again.
+    // Requests are for routers, and the next acknowledgement repeats the receiver's running total.
     let is_xcp = kind == EXPERIMENT && value.starts_with(&XCP);
     !(is_data_sequence || is_xcp || ADVICE.contains(&kind))
 }
 
 impl CongestionOption {
-    /// The feedback, in the option: behind its kind, its length, the experiment's number, the round-trip time and the spacing.
+    /// The feedback in the option, after kind, length, the experiment's number, round-trip time and spacing.
     const FEEDBACK: Range<usize> = 12..CONGESTION_HEADER;
 
     /// The congestion header among all of a segment's options.
@@ -210,10 +209,10 @@ impl CongestionOption {
         })
     }
 
-    /// Writes the feedback that it has into the segment.
+    /// Writes its feedback into the segment.
     fn write_feedback(&self, segment: &mut [u8]) {
         let start = usize::from(self.offset) + Self::FEEDBACK.start;
-        // Options need not be aligned, and the checksum's words are.
+        // The words of the checksum are aligned; options need not be.
         let words = start & !1..(start + 5) & !1;
         let before: [u8; 6] = padded(&segment[words.clone()]);
         segment[start..start + Self::FEEDBACK.len()].copy_from_slice(&self.header.feedback.to_be_bytes());
@@ -223,7 +222,7 @@ impl CongestionOption {
     }
 }
 
-/// At most six bytes, with zeroes behind them, which no checksum notices.
+/// At most six bytes, padded with zeroes, which do not change a checksum.
 fn padded(words: &[u8]) -> [u8; 6] {
     let mut padded = [0; 6];
     padded.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
@@ -231,7 +230,7 @@ fn padded(words: &[u8]) -> [u8; 6] {
 }
 
 impl SackOption {
-    /// The SACK option among all of a segment's, if there is one and if it is well-formed.
+    /// The SACK option of a segment, if there is a well-formed one.
     fn find(options: &[u8]) -> Option<Self> {
         let (at, _, value) = list(options).find(|(_, kind, _)| *kind == SACK)?;
         Self::read(at, value)

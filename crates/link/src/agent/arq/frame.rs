@@ -1,4 +1,4 @@
-//! What two ARQs say to each other.
+//! The frames between two ARQs.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use super::Packet;
 /// Bytes that a data frame adds to its packet: five fields of four bytes, the first with the kind of the frame in its
 /// two upper bits.
 ///
-/// Numbers and serials are counted in 64 bits here; four bytes of them are enough on the wire, because of those under
-/// way at a time no two are 2³¹ apart ([`MAX_SPAN`]), so that the rest follows from the neighbours (RFC 1982).
+/// Numbers and serials are counted in 64 bits here. Four bytes of them are enough on the wire: no two that are outstanding at the
+/// same time are 2³¹ apart ([`MAX_SPAN`]), so that the upper bits follow from the neighbours (RFC 1982).
 pub const DATA_HEADER: usize = 20;
-/// Bytes of a frame that tells the floor: incarnation and kind, and the floor.
+/// Bytes of a floor frame: incarnation and kind, and the floor.
 pub const FLOOR_FRAME: usize = 8;
 /// Bytes of a report without its ranges: incarnation and kind, first and last serial that it covers, the delay in
 /// microseconds.
 pub const REPORT_HEADER: usize = 16;
 /// Bytes of a range of missing serials: its two ends.
 pub const RANGE: usize = 8;
-/// Ranges in a report at the most. What has no room is in the next one.
+/// Limit of the ranges in a report. Further ranges are in the next one.
 pub const MAX_RANGES: usize = 32;
-/// Numbers and serials that may be under way at a time, whatever the buffer.
+/// Limit of the outstanding numbers and serials, whatever the buffer.
 pub const MAX_SPAN: usize = 1 << 30;
 
 /// A frame of the link layer.
@@ -28,30 +28,29 @@ pub const MAX_SPAN: usize = 1 << 30;
 pub enum ArqFrame<P> {
     /// A packet.
     Data(DataFrame<P>),
-    /// What is not worth waiting for any more, where no packet is there to say it. If it is lost, the next packet
-    /// says so.
+    /// The floor, where there is no packet to carry it. If this frame is lost, the next packet carries the floor.
     Floor {
         /// See [`DataFrame::incarnation`].
         incarnation: u32,
         /// See [`DataFrame::floor`].
         floor: u64,
     },
-    /// What has come and what has not.
+    /// Which frames have arrived and which have not.
     Report(Report),
 }
 
 /// A packet, sent for the first time or again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFrame<P> {
-    /// Tells this sender from one at the same place that has no memory of it: 30 bits of the time of its first packet.
+    /// Distinguishes this sender from its predecessors and successors at the same end: 30 bits of the time of its first packet.
     pub incarnation: u32,
-    /// Counts transmissions: each has a new one, so that of two that arrive it is known which left first.
+    /// The number of the transmission. Each has a new one, so that of two that arrive it is known which was sent first.
     pub serial: u64,
-    /// Counts packets: the same for each transmission of one.
+    /// The number of the packet, the same for each of its transmissions.
     pub number: u64,
-    /// All packets below this number have arrived or are given up, but for this one.
+    /// All packets below this number, except this one, have arrived or are abandoned.
     pub floor: u64,
-    /// What became of all serials below this one the sender knows, or does not care.
+    /// The sender knows the fate of all serials below this one, or does not need it.
     pub settled: u64,
     /// The packet.
     pub packet: P,
@@ -60,13 +59,13 @@ pub struct DataFrame<P> {
 /// The link layer's acknowledgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Of the sender whose frames it is about.
+    /// The incarnation of the sender whose frames it reports.
     pub incarnation: u32,
-    /// The serials that it is about.
+    /// The serials that it covers.
     pub covers: Range<u64>,
-    /// Those of them that have not come, in order; all others have.
+    /// Those of them that have not arrived, in order; all others have.
     pub missing: Vec<Range<u64>>,
-    /// How long before this report the last serial came. `None` where it is not the highest one that has come.
+    /// The time between the arrival of the last serial and this report. `None` if that serial is not the highest one that has arrived.
     pub delay: Option<Duration>,
 }
 
@@ -80,7 +79,7 @@ impl<P: Packet> ArqFrame<P> {
         }
     }
 
-    /// The packet in it; none in a report.
+    /// The packet in it; none in a report or a floor frame.
     pub fn packet(&self) -> Option<&P> {
         match self {
             ArqFrame::Data(data) => Some(&data.packet),
@@ -88,7 +87,7 @@ impl<P: Packet> ArqFrame<P> {
         }
     }
 
-    /// The packet in it; none in a report.
+    /// The packet in it; none in a report or a floor frame.
     pub fn into_packet(self) -> Option<P> {
         match self {
             ArqFrame::Data(data) => Some(data.packet),

@@ -1,31 +1,30 @@
 //! Retransmission by the link layer: selective repeat with a bounded number of retransmissions.
 //!
-//! It knows nothing of what it carries. Each packet has a *number*, and each transmission of it a new *serial*, as in
-//! QUIC (RFC 9002 §3). A link delivers in order, so a serial below the highest one received that has not come is
-//! lost, for certain, a retransmission like anything else; what is sent again is what was lost. (A path that reorders
-//! makes it send again what was only late: the second copy is dropped for its number.)
+//! It does not look into packets. Each packet has a *number*, and each transmission of it a new *serial*, as in QUIC
+//! (RFC 9002 §3). A link delivers in order, so that a serial below the highest one received that has not arrived is
+//! certainly lost, whether or not it was a retransmission. Only lost packets are retransmitted. (On a path that reorders,
+//! late packets are retransmitted too; the second copy is dropped because of its number.)
 //!
-//! The receiver *reports* the serials that are missing, at once when there is a new gap, otherwise now and then.
-//! Reports may be lost: a gap is in all of them until the frames say that the sender knows, which they do by
-//! `settled`. Where the gaps are more than a report has room for, the next one goes on where it ended.
+//! The receiver *reports* missing serials, at once when there is a new gap, otherwise now and then. Reports may be lost:
+//! each one lists every gap until the sender acknowledges it, by `settled` in its frames. If there are more gaps than a
+//! report has room for, the next report continues where it ended.
 //!
-//! Where no report comes at all, as when the last packet is lost, the oldest packet is sent again; whatever arrives
-//! brings to light what has not. In an outage that is one frame for each timeout, and at some time all is given up.
+//! If no report arrives at all, for example because the last packet is lost, the oldest packet is retransmitted: its arrival
+//! makes the receiver report all others. In an outage this is one frame for each timeout, until all packets are abandoned.
 //!
-//! What is given up raises the *floor*: nothing below it will come, and nobody is to wait for it.
+//! Abandoned packets raise the *floor*: no packet below it will arrive, and the receiver does not wait for any.
 //!
-//! An end that begins anew has another *incarnation*. Its peer hands on what waits and begins with it at its floor;
-//! what reports say of another incarnation is ignored. An end that meets a sender in the middle begins at that
-//! sender's `settled` and floor: what its predecessor had and did not report comes again; what waited in it is lost
-//! with it.
+//! An end that restarts has another *incarnation*. Its peer delivers the packets that wait, and begins anew at its floor;
+//! reports about another incarnation are ignored. A receiver that restarts begins at the sender's `settled` and floor:
+//! packets that its predecessor had received but not reported arrive again; packets that waited in it are lost.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
-//! | `frame` | what goes over the link, and what it weighs |
-//! | `sender` | packets under way, what becomes of them, and what is sent again |
-//! | `timer` | when a report should have come |
-//! | `reporter` | which serials have come |
-//! | `resequencer` | which numbers have come, and the order of packets |
+//! | `frame` | the frames on the link, and their lengths |
+//! | `sender` | outstanding packets, their fates, and retransmission |
+//! | `timer` | the retransmission timer |
+//! | `reporter` | which serials have arrived |
+//! | `resequencer` | which numbers have arrived, and the order of packets |
 
 mod frame;
 mod reporter;
@@ -52,14 +51,14 @@ pub use frame::{
 /// Parameters of an [`Arq`]; both ends of a link have the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArqConfig {
-    /// How often a packet is sent again at the most; then its loss is not repaired.
+    /// Limit of the retransmissions of a packet; after that, its loss is not repaired.
     pub retransmissions: u32,
-    /// Whether packets behind a missing one wait for it.
+    /// Whether packets after a missing one wait for it.
     pub delivery: Delivery,
-    /// IP bytes that are kept for retransmission at the most, where the oldest packet gives way; and again that wait
-    /// for a missing packet at the most, where that is not waited for any more.
+    /// Limit of the IP bytes kept for retransmission; beyond it the oldest packet is evicted. Also the limit of the IP bytes that
+    /// wait for a missing packet; beyond it the missing packet is skipped.
     pub buffer: ByteCount,
-    /// The receiver reports after so many frames without a gap; a gap is reported at once.
+    /// The receiver reports after this many frames without a gap; a gap is reported at once.
     pub report_every: u32,
     /// The receiver reports at the latest this long after a frame.
     pub report_within: Duration,
@@ -67,52 +66,52 @@ pub struct ArqConfig {
     pub rtt: Duration,
 }
 
-/// What happens to packets behind a missing one.
+/// The handling of packets after a missing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// They wait until it has come or is given up.
+    /// They wait until it has arrived or is abandoned.
     InOrder,
-    /// They are delivered as they come.
+    /// They are delivered as they arrive.
     Immediate,
 }
 
-/// What an ARQ has done so far, and what it holds.
+/// The counters of an [`Arq`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ArqCounters {
     /// Packets sent, without retransmissions.
     pub packets: u64,
-    /// Packets sent again because a report said that they are missing.
+    /// Packets retransmitted because a report listed them as missing.
     pub retransmitted: u64,
-    /// Packets sent again because no report came.
+    /// Packets retransmitted because no report arrived.
     pub timed_out: u64,
-    /// Packets that were sent as often as may be, or for too long, without word of their arrival. They may have
-    /// arrived.
+    /// Packets abandoned after the allowed number of retransmissions, or after too long a time, without a report of their
+    /// arrival. They may have arrived.
     pub given_up: u64,
     /// Packets for which the queue in front of the link had no room.
     pub refused: u64,
-    /// Packets that gave way in the full buffer.
+    /// Packets evicted from the full buffer.
     pub crowded_out: u64,
     /// Reports sent.
     pub reports_sent: u64,
     /// Their bytes on the link.
     pub report_bytes: u64,
-    /// Frames sent that said only what is given up.
+    /// Floor frames sent.
     pub floors_sent: u64,
     /// Reports received.
     pub reports_received: u64,
-    /// Packets received and handed on.
+    /// Packets received and delivered.
     pub delivered: u64,
-    /// Packets received a second time, or when they were not waited for any more.
+    /// Packets received a second time, or after they had been skipped.
     pub duplicates: u64,
-    /// Packets that were not waited for any more before they came.
+    /// Packets skipped before they arrived.
     pub skipped: u64,
-    /// How often another incarnation of the peer began, the first one included.
+    /// Incarnations of the peer, the first one included.
     pub peers: u64,
-    /// Frames that were sent by an incarnation of the peer that is no more, or were meant for one of this end.
+    /// Frames from a former incarnation of the peer, or for a former one of this end.
     pub stale: u64,
-    /// IP bytes that are held now, for retransmission or behind a missing packet.
+    /// IP bytes held at present, for retransmission or after a missing packet.
     pub held_bytes: u64,
-    /// The most that were held at any time.
+    /// The highest value of `held_bytes`.
     pub most_held_bytes: u64,
 }
 
@@ -123,12 +122,12 @@ pub struct Arq<P> {
     sender: Sender<P>,
     reporter: Reporter,
     resequencer: Resequencer<P>,
-    /// When the peer's sender last gave a sign of life.
+    /// When a frame of the peer's sender last arrived.
     heard_at: Time,
     out: Output<P>,
 }
 
-/// What is to be sent and to be handed on, and the sums.
+/// The frames to send, the packets to deliver, and the sums.
 #[derive(Debug)]
 struct Output<P> {
     frames: VecDeque<ArqFrame<P>>,
@@ -137,7 +136,7 @@ struct Output<P> {
 }
 
 impl ArqConfig {
-    /// What suits a link: three retransmissions, in order, a buffer for the packets of four round trips.
+    /// Parameters for a link: three retransmissions, delivery in order, a buffer for the packets of four round trips.
     pub fn for_link(link: &LinkConfig) -> Self {
         let rtt = link.forward.delay.saturating_add(link.reverse.delay);
         let directions = [&link.forward, &link.reverse];
@@ -189,7 +188,7 @@ impl<P: Packet> Arq<P> {
                 self.heard_at = now;
                 self.resequencer.on_floor(floor, &mut self.out);
             }
-            // A floor alone is not where to begin: a packet says the same, and more.
+            // A receiver does not begin with a floor frame: the next packet carries the same, and more.
             ArqFrame::Floor { .. } => self.out.counters.stale += 1,
         }
         self.note_held();
@@ -205,32 +204,32 @@ impl<P: Packet> Arq<P> {
         self.out.frames.pop_front()
     }
 
-    /// The next packet that has come from the other end.
+    /// The next packet that has arrived from the other end.
     pub fn poll_packet(&mut self) -> Option<P> {
         self.out.packets.pop_front()
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called; [`Time::MAX`] for never.
+    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never.
     pub fn wake_at(&self) -> Time {
-        self.sender.wake_at().min(self.reporter.wake_at()).min(self.patient_until())
+        self.sender.wake_at().min(self.reporter.wake_at()).min(self.give_up_waiting_at())
     }
 
     /// The time of [`wake_at`](Self::wake_at) has come.
     pub fn on_timer(&mut self, now: Time) {
         self.sender.on_timer(now, &mut self.out);
         self.reporter.on_timer(now, &mut self.out);
-        if self.patient_until() <= now {
+        if self.give_up_waiting_at() <= now {
             self.resequencer.release_all(&mut self.out);
         }
         self.note_held();
     }
 
-    /// IP bytes of packets that it keeps for retransmission and of those that wait for a missing one.
+    /// IP bytes of packets kept for retransmission, and of those that wait for a missing one.
     pub fn held_bytes(&self) -> u64 {
-        self.sender.kept_bytes() + self.resequencer.waiting_bytes()
+        self.sender.cached_bytes() + self.resequencer.waiting_bytes()
     }
 
-    /// What it has done so far, and what it holds.
+    /// Its counters.
     pub fn counters(&self) -> ArqCounters {
         ArqCounters { held_bytes: self.held_bytes(), ..self.out.counters }
     }
@@ -254,17 +253,17 @@ impl<P: Packet> Arq<P> {
         self.reporter.on_data(now, serial, settled, &mut self.out);
     }
 
-    /// Until when packets wait for a missing one if nothing more is heard: as long as the sender itself would try.
-    fn patient_until(&self) -> Time {
+    /// Until when packets wait for a missing one if no frame arrives: as long as the sender itself would try.
+    fn give_up_waiting_at(&self) -> Time {
         match self.resequencer.is_waiting() {
-            true => self.heard_at + self.sender.timer().patience(self.retransmissions),
+            true => self.heard_at + self.sender.timer().give_up_after(self.retransmissions),
             false => Time::MAX,
         }
     }
 
     fn note_held(&mut self) {
         let most = &mut self.out.counters.most_held_bytes;
-        *most = (self.sender.kept_bytes() + self.resequencer.waiting_bytes()).max(*most);
+        *most = (self.sender.cached_bytes() + self.resequencer.waiting_bytes()).max(*most);
     }
 }
 
@@ -275,8 +274,8 @@ impl<P> Output<P> {
     }
 }
 
-/// Numbers or serials that may be under way at a time: as many as there are packets in a full buffer if they are as
-/// short as packets get. It bounds the memory for what is known of them where a packet stays under way for very long.
+/// Limit of the outstanding numbers or serials: the number of packets in a full buffer if all are as short as possible. It bounds
+/// the memory for their records if a packet is outstanding for very long.
 fn span_of(config: &ArqConfig) -> usize {
     /// The headers of IPv4 and TCP without options.
     const SHORT_PACKET: u64 = 40;

@@ -1,4 +1,4 @@
-//! The end that receives frames and reports which.
+//! The receiver of frames, which reports what has arrived.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,41 +9,41 @@ use bentpipe_units::Time;
 use super::frame::MAX_RANGES;
 use super::{ArqConfig, ArqFrame, Output, Packet, Report, pop_front_if};
 
-/// Gaps that are remembered at the most. The next one is taken together with the last, and what has come between them
-/// is sent again for nothing.
+/// Limit of the recorded gaps. A further gap is merged with the last one, and the frames between them are retransmitted
+/// unnecessarily.
 const MAX_GAPS: usize = 4096;
 
-/// Which serials have come from one incarnation of the sender.
+/// Which serials of one incarnation of the sender have arrived.
 ///
-/// The link keeps frames in order: a serial below the highest one that has not come is lost.
+/// The link delivers in order: a serial below the highest one that has not arrived is lost.
 #[derive(Debug)]
 pub(super) struct Reporter {
     every: u32,
     within: Duration,
     incarnation: Option<u32>,
-    /// The one before: what a path that reorders brings of it too late.
+    /// The incarnation before, whose frames may be late on a path that reorders.
     former: Option<u32>,
-    /// The serial behind the highest one.
+    /// The serial after the highest one.
     next: u64,
     arrived_at: Time,
-    /// The sender knows what became of those below.
+    /// The sender knows the fate of all serials below.
     settled: u64,
-    /// Serials that have not come, from `settled` on, in order.
+    /// Serials that have not arrived, from `settled` on, in order.
     gaps: VecDeque<Range<u64>>,
-    /// Where the next report begins, if the one before did not have room for all.
+    /// Where the next report begins, if the one before did not have room for all gaps.
     resume_at: u64,
     unreported: u32,
     report_at: Time,
 }
 
-/// What a frame is to the receiver.
+/// The origin of a frame, from the receiver's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// From the sender that it knows.
+    /// The present incarnation of the sender.
     Known,
-    /// From one that has just begun, or that it meets in the middle.
+    /// A new incarnation.
     New,
-    /// From one that is no more.
+    /// The former incarnation.
     Former,
 }
 
@@ -72,7 +72,7 @@ impl Reporter {
         }
     }
 
-    /// Another sender's serials from now on, of which this is the first that comes.
+    /// Begins with another incarnation, of which this serial is the first to arrive.
     pub(super) fn begin(&mut self, incarnation: u32, serial: u64, settled: u64) {
         let settled = settled.min(serial);
         self.former = self.incarnation.replace(incarnation);
@@ -110,7 +110,7 @@ impl Reporter {
         }
     }
 
-    /// Forgets gaps that the sender knows of.
+    /// Removes gaps that the sender knows of.
     fn settle(&mut self, settled: u64) {
         self.settled = self.settled.max(settled.min(self.next));
         while pop_front_if(&mut self.gaps, |gap| gap.end <= self.settled).is_some() {}
@@ -137,7 +137,7 @@ impl Reporter {
         let unlisted = gaps.next().map(|gap| gap.start);
         let end = unlisted.unwrap_or(self.next);
         let delay = unlisted.is_none().then(|| now.since(self.arrived_at));
-        // The rest follows soon, also if no frame does.
+        // The rest follows soon, even if no frame arrives.
         self.report_at = if unlisted.is_some() { now + self.within } else { Time::MAX };
         self.resume_at = unlisted.unwrap_or(0);
         self.unreported = 0;

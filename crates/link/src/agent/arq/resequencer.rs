@@ -1,18 +1,18 @@
-//! The end that hands packets on, each once.
+//! The receiver of packets, which delivers each of them once.
 
 use std::collections::VecDeque;
 
 use super::{ArqConfig, Delivery, Output, Packet, pop_front_if, span_of};
 
-/// Which numbers have come, and the packets that wait for those that have not.
+/// Which numbers have arrived, and the packets that wait for missing ones.
 #[derive(Debug)]
 pub(super) struct Resequencer<P> {
     delivery: Delivery,
     buffer: u64,
     span: u64,
-    /// All below have been handed on or are not waited for.
+    /// All below have been delivered or skipped.
     expected: u64,
-    /// From `expected` on; the first and the last, if there are any, are missing and not missing.
+    /// The numbers from `expected` on; if there are any, the first is missing, and the last is not.
     slots: VecDeque<Slot<P>>,
     waiting_bytes: u64,
 }
@@ -20,9 +20,8 @@ pub(super) struct Resequencer<P> {
 #[derive(Debug)]
 enum Slot<P> {
     Missing,
-    /// It has been handed on.
-    Came,
-    Waits(P),
+    Delivered,
+    Waiting(P),
 }
 
 impl<P: Packet> Resequencer<P> {
@@ -37,13 +36,13 @@ impl<P: Packet> Resequencer<P> {
         }
     }
 
-    /// Another sender's numbers from now on: what waits goes on.
+    /// Begins with another incarnation of the sender: delivers the packets that wait.
     pub(super) fn begin(&mut self, expected: u64, out: &mut Output<P>) {
         self.release_all(out);
         self.expected = expected;
     }
 
-    /// A packet has come. Of those below `floor` it is the last.
+    /// A packet has arrived. If it is below `floor`, it is the last one there.
     pub(super) fn on_packet(&mut self, number: u64, floor: u64, packet: P, out: &mut Output<P>) {
         self.on_floor(floor.min(number), out);
         while number.saturating_sub(self.expected) >= self.span {
@@ -54,7 +53,7 @@ impl<P: Packet> Resequencer<P> {
             }
         }
         match number.checked_sub(self.expected) {
-            Some(index) if !self.has_come(index) => self.insert(index as usize, packet, out),
+            Some(index) if !self.has_arrived(index) => self.insert(index as usize, packet, out),
             _ => out.counters.duplicates += 1,
         }
         self.release_run(out);
@@ -64,11 +63,11 @@ impl<P: Packet> Resequencer<P> {
         self.on_floor(floor, out);
     }
 
-    /// Nothing below `floor` comes any more.
+    /// No packet below `floor` will arrive any more.
     pub(super) fn on_floor(&mut self, floor: u64, out: &mut Output<P>) {
         while self.expected < floor {
             match self.slots.pop_front() {
-                Some(slot) => self.hand_on(slot, out),
+                Some(slot) => self.deliver(slot, out),
                 None => {
                     out.counters.skipped = out.counters.skipped.saturating_add(floor - self.expected);
                     self.expected = floor;
@@ -78,7 +77,7 @@ impl<P: Packet> Resequencer<P> {
         self.release_run(out);
     }
 
-    /// Waits for nothing any more.
+    /// Skips all missing packets.
     pub(super) fn release_all(&mut self, out: &mut Output<P>) {
         while !self.slots.is_empty() {
             self.skip_hole(out);
@@ -94,7 +93,7 @@ impl<P: Packet> Resequencer<P> {
         self.waiting_bytes
     }
 
-    fn has_come(&self, index: u64) -> bool {
+    fn has_arrived(&self, index: u64) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| !matches!(slot, Slot::Missing))
     }
 
@@ -105,35 +104,35 @@ impl<P: Packet> Resequencer<P> {
         self.slots[index] = match self.delivery {
             Delivery::InOrder => {
                 self.waiting_bytes += packet.ip_length() as u64;
-                Slot::Waits(packet)
+                Slot::Waiting(packet)
             }
             Delivery::Immediate => {
                 out.deliver(packet);
-                Slot::Came
+                Slot::Delivered
             }
         };
     }
 
     fn release_run(&mut self, out: &mut Output<P>) {
         while let Some(slot) = pop_front_if(&mut self.slots, |slot| !matches!(slot, Slot::Missing)) {
-            self.hand_on(slot, out);
+            self.deliver(slot, out);
         }
     }
 
     fn skip_hole(&mut self, out: &mut Output<P>) {
         while let Some(slot) = pop_front_if(&mut self.slots, |slot| matches!(slot, Slot::Missing)) {
-            self.hand_on(slot, out);
+            self.deliver(slot, out);
         }
         self.release_run(out);
     }
 
-    /// What was in the first slot.
-    fn hand_on(&mut self, slot: Slot<P>, out: &mut Output<P>) {
+    /// Delivers or skips the first slot.
+    fn deliver(&mut self, slot: Slot<P>, out: &mut Output<P>) {
         self.expected = self.expected.saturating_add(1);
         match slot {
             Slot::Missing => out.counters.skipped = out.counters.skipped.saturating_add(1),
-            Slot::Came => {}
-            Slot::Waits(packet) => {
+            Slot::Delivered => {}
+            Slot::Waiting(packet) => {
                 self.waiting_bytes -= packet.ip_length() as u64;
                 out.deliver(packet);
             }

@@ -1,4 +1,4 @@
-//! The end that sends packets, and sends them again.
+//! The sender of packets, which retransmits lost ones.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -10,32 +10,32 @@ use bentpipe_units::Time;
 use super::timer::Timer;
 use super::{ArqConfig, ArqFrame, DataFrame, Output, Packet, Report, pop_front_if, span_of};
 
-/// Packets under way, by their numbers, and their transmissions, by their serials.
+/// Outstanding packets, by their numbers, and their transmissions, by their serials.
 #[derive(Debug)]
 pub(super) struct Sender<P> {
     retransmissions: u32,
     buffer: u64,
     span: usize,
     incarnation: Option<u32>,
-    /// Packets from number `floor` on; the first is there.
-    kept: VecDeque<Option<Kept<P>>>,
+    /// Packets from number `floor` on; the first one is present.
+    cached: VecDeque<Option<CachedPacket<P>>>,
     floor: u64,
-    kept_bytes: u64,
+    cached_bytes: u64,
     /// Transmissions from serial `settled` on.
     sent: VecDeque<Transmission>,
     settled: u64,
-    /// Serials of which nothing is known yet, in order; one range, but where a report did not have room for all.
+    /// Serials whose fate is unknown, in order; usually one range, more if a report did not have room for all gaps.
     unresolved: Vec<Range<u64>>,
     timer: Timer,
-    /// The floor that has been told, and the number behind the highest one given up.
-    told_floor: u64,
-    given_up_to: u64,
+    /// The floor that was sent last, and the number after the highest abandoned one.
+    sent_floor: u64,
+    abandoned_to: u64,
 }
 
 #[derive(Debug)]
-struct Kept<P> {
+struct CachedPacket<P> {
     packet: P,
-    /// Of the latest transmission, and its time.
+    /// The serial of the latest transmission, and its time.
     serial: u64,
     at: Time,
     retransmissions: u32,
@@ -54,28 +54,29 @@ impl<P: Packet> Sender<P> {
             buffer: config.buffer.get(),
             span: span_of(config),
             incarnation: None,
-            kept: VecDeque::new(),
+            cached: VecDeque::new(),
             floor: 0,
-            kept_bytes: 0,
+            cached_bytes: 0,
             sent: VecDeque::new(),
             settled: 0,
             unresolved: Vec::new(),
             timer: Timer::new(config),
-            told_floor: 0,
-            given_up_to: 0,
+            sent_floor: 0,
+            abandoned_to: 0,
         }
     }
 
     pub(super) fn send(&mut self, now: Time, packet: P, out: &mut Output<P>) {
-        if self.kept.is_empty() {
+        if self.cached.is_empty() {
             self.timer.start(now);
         }
-        let number = self.floor + self.kept.len() as u64;
-        self.kept_bytes += packet.ip_length() as u64;
-        let kept = Kept { packet: packet.clone(), serial: self.next_serial(), at: now, retransmissions: 0 };
-        self.kept.push_back(Some(kept));
-        while self.kept_bytes > self.buffer || self.kept.len() > self.span {
-            self.crowd_out(self.floor, out);
+        let number = self.floor + self.cached.len() as u64;
+        self.cached_bytes += packet.ip_length() as u64;
+        let cached =
+            CachedPacket { packet: packet.clone(), serial: self.next_serial(), at: now, retransmissions: 0 };
+        self.cached.push_back(Some(cached));
+        while self.cached_bytes > self.buffer || self.cached.len() > self.span {
+            self.evict(self.floor, out);
         }
         out.counters.packets += 1;
         self.transmit(now, number, packet, out);
@@ -97,8 +98,8 @@ impl<P: Packet> Sender<P> {
             let Some(&Transmission { number, .. }) = self.transmission(serial) else { continue };
             if !is_missing {
                 self.remove(number);
-            } else if self.kept(number).is_some_and(|kept| kept.serial == serial)
-                && self.repeat(now, number, out)
+            } else if self.cached(number).is_some_and(|cached| cached.serial == serial)
+                && self.retransmit(now, number, out)
             {
                 out.counters.retransmitted += 1;
             }
@@ -106,18 +107,19 @@ impl<P: Packet> Sender<P> {
         let settled = self.unresolved.first().map_or(self.next_serial(), |range| range.start);
         self.sent.drain(..(settled - self.settled) as usize);
         self.settled = settled;
-        self.tell_floor(out);
+        self.send_floor(out);
     }
 
-    /// The queue in front of the link had no room for this transmission. A packet's first is its end, as on any router:
-    /// repaired here, an overflow would be hidden from who must slow down. A later one has used up none of its retries.
+    /// The queue in front of the link had no room for this transmission. If it was the first one of a packet, the packet is dropped, as
+    /// by any router: a repair would hide the overflow from the senders, which must slow down. A retransmission that was refused
+    /// does not count.
     pub(super) fn on_refused(&mut self, serial: u64, out: &mut Output<P>) {
         let Some(&Transmission { number, .. }) = self.transmission(serial) else { return };
         let index = number.checked_sub(self.floor).map(|index| index as usize);
-        let kept = index.and_then(|index| self.kept.get_mut(index)?.as_mut());
-        let Some(kept) = kept.filter(|kept| kept.serial == serial) else { return };
-        match kept.retransmissions.checked_sub(1) {
-            Some(fewer) => kept.retransmissions = fewer,
+        let cached = index.and_then(|index| self.cached.get_mut(index)?.as_mut());
+        let Some(cached) = cached.filter(|cached| cached.serial == serial) else { return };
+        match cached.retransmissions.checked_sub(1) {
+            Some(fewer) => cached.retransmissions = fewer,
             None => {
                 out.counters.refused += 1;
                 self.withdraw(number);
@@ -125,13 +127,13 @@ impl<P: Packet> Sender<P> {
         }
     }
 
-    /// When a report should have come; [`Time::MAX`] if none is waited for.
+    /// When a report is overdue; [`Time::MAX`] if none is expected.
     pub(super) fn wake_at(&self) -> Time {
-        if self.kept.is_empty() { Time::MAX } else { self.timer.deadline() }
+        if self.cached.is_empty() { Time::MAX } else { self.timer.deadline() }
     }
 
-    /// Sends the oldest packet again, whose arrival tells what became of all others. When as many of these have been
-    /// in vain as one packet is worth, the link is down, and all that is older than a round trip is given up.
+    /// Retransmits the oldest packet, whose arrival makes the receiver report the fate of all others. After as many attempts in
+    /// vain as a packet is allowed, the link is down, and all packets older than a round trip are abandoned.
     pub(super) fn on_timer(&mut self, now: Time, out: &mut Output<P>) {
         if now < self.wake_at() {
             return;
@@ -139,19 +141,19 @@ impl<P: Packet> Sender<P> {
         let overdue = self.timer.timeout();
         self.timer.on_expiry(now);
         if self.timer.expiries() > self.retransmissions {
-            self.give_up_older_than(now, overdue, out);
+            self.abandon_older_than(now, overdue, out);
         }
-        while !self.kept.is_empty() {
-            if self.repeat(now, self.floor, out) {
+        while !self.cached.is_empty() {
+            if self.retransmit(now, self.floor, out) {
                 out.counters.timed_out += 1;
                 break;
             }
         }
-        self.tell_floor(out);
+        self.send_floor(out);
     }
 
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.kept_bytes
+    pub(super) fn cached_bytes(&self) -> u64 {
+        self.cached_bytes
     }
 
     pub(super) fn timer(&self) -> &Timer {
@@ -166,13 +168,13 @@ impl<P: Packet> Sender<P> {
         self.sent.get(usize::try_from(serial.checked_sub(self.settled)?).ok()?)
     }
 
-    fn kept(&self, number: u64) -> Option<&Kept<P>> {
-        self.kept.get(usize::try_from(number.checked_sub(self.floor)?).ok()?)?.as_ref()
+    fn cached(&self, number: u64) -> Option<&CachedPacket<P>> {
+        self.cached.get(usize::try_from(number.checked_sub(self.floor)?).ok()?)?.as_ref()
     }
 
-    /// Takes the serials that a report covers from those of which nothing was known, and says which they were.
+    /// Removes the serials that a report covers from those of unknown fate, and returns them.
     fn resolve(&mut self, covered: &Range<u64>) -> Vec<Range<u64>> {
-        let mut news = Vec::with_capacity(1);
+        let mut resolved = Vec::with_capacity(1);
         for range in mem::take(&mut self.unresolved) {
             let new = range.start.max(covered.start)..range.end.min(covered.end);
             if new.is_empty() {
@@ -181,29 +183,29 @@ impl<P: Packet> Sender<P> {
             }
             let rest = [range.start..new.start, new.end..range.end];
             self.unresolved.extend(rest.into_iter().filter(|range| !range.is_empty()));
-            news.push(new);
+            resolved.push(new);
         }
-        news
+        resolved
     }
 
-    /// The round trip of the highest serial, if the report is the first to speak of it.
+    /// The round trip of the highest serial, if this report is the first that covers it.
     fn measure(&self, now: Time, news: &Range<u64>, report: &Report) -> Option<Duration> {
         let is_first = news.end == report.covers.end;
         let sent = self.transmission(news.end - 1).filter(|_| is_first)?;
         Some(now.since(sent.at).saturating_sub(report.delay?))
     }
 
-    /// Sends a packet again, or gives it up: then false.
-    fn repeat(&mut self, now: Time, number: u64, out: &mut Output<P>) -> bool {
+    /// Retransmits a packet; false if it is abandoned instead.
+    fn retransmit(&mut self, now: Time, number: u64, out: &mut Output<P>) -> bool {
         let (serial, limit) = (self.next_serial(), self.retransmissions);
         let index = (number - self.floor) as usize;
-        let Some(kept) = self.kept[index].as_mut().filter(|kept| kept.retransmissions < limit) else {
-            self.give_up(number, out);
+        let Some(cached) = self.cached[index].as_mut().filter(|cached| cached.retransmissions < limit) else {
+            self.abandon(number, out);
             return false;
         };
-        kept.retransmissions += 1;
-        (kept.serial, kept.at) = (serial, now);
-        let packet = kept.packet.clone();
+        cached.retransmissions += 1;
+        (cached.serial, cached.at) = (serial, now);
+        let packet = cached.packet.clone();
         self.transmit(now, number, packet, out);
         true
     }
@@ -218,7 +220,7 @@ impl<P: Packet> Sender<P> {
         while self.sent.len() > self.span {
             self.forget_oldest_serial(out);
         }
-        self.told_floor = self.floor;
+        self.sent_floor = self.floor;
         // In units of about a microsecond; 30 bits of them last 18 minutes.
         let incarnation = *self.incarnation.get_or_insert((now.as_nanos() >> 10) as u32 & 0x3fff_ffff);
         let (floor, settled) = (self.floor, self.settled);
@@ -232,11 +234,11 @@ impl<P: Packet> Sender<P> {
         }));
     }
 
-    /// Nothing has been heard for so many transmissions that the record of them must not grow any more.
+    /// Removes the record of the oldest transmission, because without reports the records would grow without limit.
     fn forget_oldest_serial(&mut self, out: &mut Output<P>) {
         let Some(Transmission { number, .. }) = self.sent.pop_front() else { return };
-        if self.kept(number).is_some_and(|kept| kept.serial == self.settled) {
-            self.crowd_out(number, out);
+        if self.cached(number).is_some_and(|cached| cached.serial == self.settled) {
+            self.evict(number, out);
         }
         self.settled += 1;
         if let Some(first) = self.unresolved.first_mut()
@@ -249,54 +251,55 @@ impl<P: Packet> Sender<P> {
         }
     }
 
-    fn give_up_older_than(&mut self, now: Time, age: Duration, out: &mut Output<P>) {
-        let is_old = |kept: &Kept<P>| now.since(kept.at) >= age;
-        let numbers = (self.floor..).zip(&self.kept);
-        let old = numbers.filter(|(_, kept)| kept.as_ref().is_some_and(is_old)).map(|(number, _)| number);
+    fn abandon_older_than(&mut self, now: Time, age: Duration, out: &mut Output<P>) {
+        let is_old = |cached: &CachedPacket<P>| now.since(cached.at) >= age;
+        let numbers = (self.floor..).zip(&self.cached);
+        let old = numbers.filter(|(_, cached)| cached.as_ref().is_some_and(is_old)).map(|(number, _)| number);
         for number in old.collect::<Vec<_>>() {
-            self.give_up(number, out);
+            self.abandon(number, out);
         }
     }
 
-    fn give_up(&mut self, number: u64, out: &mut Output<P>) {
+    fn abandon(&mut self, number: u64, out: &mut Output<P>) {
         out.counters.given_up += 1;
-        self.given_up_to = self.given_up_to.max(number + 1);
+        self.abandoned_to = self.abandoned_to.max(number + 1);
         self.remove(number);
     }
 
-    fn crowd_out(&mut self, number: u64, out: &mut Output<P>) {
+    fn evict(&mut self, number: u64, out: &mut Output<P>) {
         out.counters.crowded_out += 1;
         self.remove(number);
     }
 
-    /// It has never been on the link. The latest packet's number goes to the next one, so that nobody waits for it.
+    /// Removes a packet that was never on the link. If it is the latest one, its number goes to the next packet, so that the
+    /// receiver does not wait for it.
     fn withdraw(&mut self, number: u64) {
-        if number + 1 == self.floor + self.kept.len() as u64 {
-            let kept = self.kept.pop_back().flatten();
-            self.kept_bytes -= kept.map_or(0, |kept| kept.packet.ip_length() as u64);
+        if number + 1 == self.floor + self.cached.len() as u64 {
+            let cached = self.cached.pop_back().flatten();
+            self.cached_bytes -= cached.map_or(0, |cached| cached.packet.ip_length() as u64);
         } else {
-            self.given_up_to = self.given_up_to.max(number + 1);
+            self.abandoned_to = self.abandoned_to.max(number + 1);
             self.remove(number);
         }
     }
 
-    /// It has arrived, or nobody waits for it any more.
+    /// Removes a packet that has arrived or is abandoned.
     fn remove(&mut self, number: u64) {
         let index = number.checked_sub(self.floor).and_then(|index| usize::try_from(index).ok());
-        if let Some(kept) = index.and_then(|index| self.kept.get_mut(index)?.take()) {
-            self.kept_bytes -= kept.packet.ip_length() as u64;
+        if let Some(cached) = index.and_then(|index| self.cached.get_mut(index)?.take()) {
+            self.cached_bytes -= cached.packet.ip_length() as u64;
         }
-        while pop_front_if(&mut self.kept, |kept| kept.is_none()).is_some() {
+        while pop_front_if(&mut self.cached, |cached| cached.is_none()).is_some() {
             self.floor += 1;
         }
     }
 
-    /// Lets the receiver know that a packet is given up, if no frame has said so since.
-    fn tell_floor(&mut self, out: &mut Output<P>) {
+    /// Announces an abandoned packet to the receiver, if no frame has carried the new floor yet.
+    fn send_floor(&mut self, out: &mut Output<P>) {
         if let Some(incarnation) = self.incarnation
-            && self.told_floor < self.given_up_to.min(self.floor)
+            && self.sent_floor < self.abandoned_to.min(self.floor)
         {
-            self.told_floor = self.floor;
+            self.sent_floor = self.floor;
             out.counters.floors_sent += 1;
             out.frames.push_back(ArqFrame::Floor { incarnation, floor: self.floor });
         }

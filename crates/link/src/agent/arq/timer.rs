@@ -1,4 +1,4 @@
-//! When the sender stops waiting for a report.
+//! The retransmission timer.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use bentpipe_units::Time;
 use super::super::rtt::RoundTrip;
 use super::ArqConfig;
 
-/// The timeout doubles so often at the most. What it sends is one frame, and the first one behind an outage brings
-/// all the rest to light: it is to go soon, and cannot do harm.
+/// Limit of the doublings of the timeout. An expiry sends a single frame, which does no harm, and the first one after an outage makes
+/// the receiver report all others, so that it must not be late.
 const MAX_BACKOFF: u32 = 3;
-/// No timeout is shorter, on a link without length.
+/// The shortest timeout, on a link without delay.
 const GRANULARITY: Duration = Duration::from_millis(1);
-/// The receiver has patience for as many expiries at the most, where packets are sent again for ever.
+/// Limit of the expiries for which the receiver waits, if the number of retransmissions is not limited.
 const PATIENCE: u32 = 16;
 
-/// The retransmission timer (RFC 6298), for all that is under way together.
+/// The retransmission timer (RFC 6298), one for all outstanding packets.
 ///
-/// Each transmission has a serial of its own, so each measurement is right, and Karn's rule is not needed.
+/// Each transmission has a serial of its own, so that each measurement is unambiguous, and Karn's rule is not needed.
 #[derive(Debug)]
 pub(super) struct Timer {
     rtt: RoundTrip,
@@ -39,13 +39,13 @@ impl Timer {
         }
     }
 
-    /// Something is under way, and nothing was before.
+    /// A packet is outstanding, and none was before.
     pub(super) fn start(&mut self, now: Time) {
         self.running_since = now;
         self.expiries = 0;
     }
 
-    /// A report has come, and with it perhaps a measurement.
+    /// A report has arrived, perhaps with a measurement.
     pub(super) fn on_report(&mut self, now: Time, rtt: Option<Duration>) {
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
@@ -63,21 +63,21 @@ impl Timer {
         self.expiries
     }
 
-    /// When it expires, if something is under way.
+    /// When it expires, if a packet is outstanding.
     pub(super) fn deadline(&self) -> Time {
         self.running_since + self.timeout().saturating_mul(1 << self.expiries.min(MAX_BACKOFF))
     }
 
-    /// How long a report takes at the most, if it is not lost: srtt + 4·rttvar, and the receiver's own leisure. At
-    /// least a quarter more than the shortest round trip: on a link that has been steady for long rttvar is nothing.
+    /// The longest time that a report takes, if it is not lost: srtt + 4·rttvar, and the receiver's delay. At least a quarter more
+    /// than the shortest round trip: on a steady link rttvar vanishes.
     pub(super) fn timeout(&self) -> Duration {
         let floor = self.rtt.least().map_or(Duration::ZERO, |least| least.saturating_add(least / 4));
         let timeout = self.rtt.timeout().unwrap_or(self.initial).max(floor).max(GRANULARITY);
         timeout.saturating_add(self.report_within)
     }
 
-    /// How long a sender like this one tries before it gives up what nobody reports on.
-    pub(super) fn patience(&self, retransmissions: u32) -> Duration {
+    /// How long a sender like this one tries before it abandons a packet without a report.
+    pub(super) fn give_up_after(&self, retransmissions: u32) -> Duration {
         let timeouts =
             (0..=retransmissions.min(PATIENCE)).map(|expiries| 1 << expiries.min(MAX_BACKOFF)).sum();
         self.timeout().saturating_mul(timeouts)
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_doubles_three_times_and_a_report_brings_it_back() {
+    fn it_doubles_three_times_and_a_report_resets_it() {
         let mut timer = timer();
         let waits: Vec<Duration> = (0..6)
             .map(|_| {
@@ -116,7 +116,7 @@ mod tests {
         let mut timer = timer();
         (0..100).for_each(|_| timer.on_report(Time::ZERO, Some(MS * 80)));
         assert_eq!(timer.timeout(), MS * (80 + 20 + 20));
-        assert_eq!(timer.patience(3), MS * 120 * 15);
-        assert_eq!(timer.patience(u32::MAX), MS * 120 * (15 + 13 * 8));
+        assert_eq!(timer.give_up_after(3), MS * 120 * 15);
+        assert_eq!(timer.give_up_after(u32::MAX), MS * 120 * (15 + 13 * 8));
     }
 }

@@ -1,24 +1,23 @@
 //! Delayed duplicate acknowledgements (Vaidya, Mehta, Perkins, Montenegro: "Delayed Duplicate Acknowledgements: A
 //! TCP-Unaware Approach to Improve Performance of TCP over Wireless", 1997).
 //!
-//! The link layer retransmits, but takes a round trip for it, and meanwhile the receiver sends duplicate ACKs. The
-//! third one would make the sender take the loss for congestion. So the first two pass, and each further one is held
-//! for d. If the ACK number advances before, the hole is filled, and what is held is dropped; if not, the sender
-//! learns of it after all.
+//! A retransmission by the link layer takes a round trip, and meanwhile the receiver sends duplicate ACKs. The third one
+//! would make the sender take the loss for congestion. So the first two pass, and each further one is held back for d. If
+//! the ACK number advances before, the hole is filled, and the held ACKs are dropped; if not, they are released, and the
+//! sender learns of the loss.
 //!
 //! Beyond the paper, for senders that need no third duplicate ACK because the SACK blocks of the first one are enough
-//! (RFC 6675, RFC 8985): while the hole is younger than d, the blocks are taken out of all that passes
-//! ([`DelayedDupAckConfig::hide_sack`]). What is held keeps its blocks, since it passes when the hole is older. An
-//! ACK that advances and has blocks shows the next hole, which is young from then on.
+//! (RFC 6675, RFC 8985): while the hole is younger than d, the blocks are removed from all ACKs that pass
+//! ([`DelayedDupAckConfig::hide_sack`]). Held ACKs keep their blocks, because they pass when the hole is older. An
+//! ACK that advances and has blocks shows the next hole, whose age counts from then on.
 //!
-//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does no harm.
-//! What they say of the hole is no duplicate ACK (RFC 5681 §2), and their blocks are hidden. A held ACK that comes
-//! after them has a sequence number that the sender has got beyond, so it may throw it away as an old segment (RFC
-//! 9293 §3.10.7.4), as it would one that the network has delivered late: a hint is lost, no data, and the next
-//! duplicate ACK has the new number.
+//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does no harm:
+//! they are no duplicate ACKs (RFC 5681 §2), and their blocks are hidden. A held ACK that follows them has an old sequence
+//! number, so that the sender may discard it as an old segment (RFC 9293 §3.10.7.4), like one that the network has
+//! delivered late. Only a hint is lost then, and the next duplicate ACK has the new number.
 //!
-//! A connection is joined wherever it is met, and may be forgotten at any time: all that is lost is that its next
-//! duplicate ACKs are counted from the first.
+//! A connection is added when its first ACK is seen, also in its middle, and may be removed at any time. The only effect is
+//! that its next duplicate ACKs are counted from the first.
 
 mod connection;
 
@@ -28,26 +27,26 @@ use std::time::Duration;
 use bentpipe_units::Time;
 use serde::Serialize;
 
-use self::connection::{Connection, Verdict};
+use self::connection::Connection;
 use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
 
-/// Duplicate ACKs of one connection that are held at the most; the oldest one passes when one more comes. They are a
+/// Limit of the held duplicate ACKs of one connection; the oldest one passes when one more arrives. They correspond to a
 /// window of 6 MB in full-size segments: 80 Mbit/s over a geostationary link.
 const MAX_HELD_OF_CONNECTION: usize = 4096;
-/// Duplicate ACKs of all connections together: less than 20 MB with all that belongs to them.
+/// Limit of the held duplicate ACKs of all connections: less than 20 MB of memory.
 const MAX_HELD: usize = 65_536;
-/// A connection that has not acknowledged anything for so long is forgotten, at the latest when as many
-/// acknowledgements have passed as there are connections.
+/// A connection without ACKs for this long is removed, at the latest when as many acknowledgements have passed as there are
+/// connections.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Parameters of [`DelayedDupAck`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DelayedDupAckConfig {
-    /// How long the third duplicate ACK and later ones are held: d.
+    /// How long the third duplicate ACK and later ones are held back: d.
     pub delay: Duration,
-    /// Connections that are looked after at a time; those beyond pass as they are.
+    /// Limit of the connections at a time; packets of further connections pass unchanged.
     pub flows: usize,
-    /// SACK blocks are taken out of what passes while a hole is younger than `delay`: a sender that uses them needs
+    /// SACK blocks are removed from ACKs that pass while a hole is younger than `delay`: a sender that uses them needs
     /// no third duplicate ACK (RFC 6675, RFC 8985).
     pub hide_sack: bool,
 }
@@ -59,60 +58,60 @@ impl DelayedDupAckConfig {
     }
 }
 
-/// What a [`DelayedDupAck`] has done so far, and what it holds.
+/// The counters of a [`DelayedDupAck`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct DelayedDupAckCounters {
     /// Duplicate ACKs held back.
     pub held: u64,
-    /// Of these, those that passed after their time.
+    /// Of these, those that passed after d.
     pub released: u64,
     /// Of these, those that passed before, because too many were held.
     pub crowded_out: u64,
     /// Of these, those that were dropped because the hole was filled or the connection ended.
     pub dropped: u64,
-    /// Segments whose SACK blocks were taken out.
+    /// Segments whose SACK blocks were removed.
     pub sack_hidden: u64,
-    /// Connections that are looked after now.
+    /// Connections at present.
     pub flows: u64,
-    /// Acknowledgements of connections that found no room.
+    /// Acknowledgements of connections beyond the limit.
     pub flows_passed: u64,
-    /// IP bytes of duplicate ACKs that are held now.
+    /// IP bytes of held duplicate ACKs at present.
     pub held_bytes: u64,
-    /// The most that were held at any time.
+    /// The highest value of `held_bytes`.
     pub most_held_bytes: u64,
 }
 
 /// Holds back duplicate ACKs at the terminal, so that the link layer has time to fill the hole. See the [module](self).
 ///
-/// A connection of real packets takes less than 350 bytes while nothing of it is held, all tables included, and what
-/// is held of all together 20 MB at the most.
+/// A connection of real packets takes less than 350 bytes without held ACKs, all tables included. The held ACKs of all connections
+/// take at most 20 MB.
 #[derive(Debug)]
 pub struct DelayedDupAck<P: Packet> {
     config: DelayedDupAckConfig,
     by_ends: HashMap<Flow<P::End>, u32>,
-    places: Vec<Option<Place<P>>>,
+    slots: Vec<Option<Slot<P>>>,
     free: Vec<u32>,
-    /// The place that is looked at next for whether its connection is idle.
+    /// The slot whose connection is checked next for whether it is idle.
     hand: usize,
-    /// When the first held packet of a place is due.
+    /// When the first held packet of each slot is due.
     due: BTreeSet<(Time, u32)>,
     held: usize,
     counters: DelayedDupAckCounters,
 }
 
 #[derive(Debug)]
-struct Place<P: Packet> {
+struct Slot<P: Packet> {
     flow: Flow<P::End>,
     connection: Connection<P>,
 }
 
 impl<P: Packet> DelayedDupAck<P> {
-    /// Without any connection yet.
+    /// An agent without connections.
     pub fn new(config: &DelayedDupAckConfig) -> Self {
         Self {
             config: *config,
             by_ends: HashMap::new(),
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             hand: 0,
             due: BTreeSet::new(),
@@ -123,29 +122,29 @@ impl<P: Packet> DelayedDupAck<P> {
 
     /// An acknowledgement leaves.
     fn on_ack(&mut self, now: Time, header: &TcpHeader<'_, P::End>, packet: &P, out: &mut Outbox<P>) {
-        self.look_for_idle(now);
+        self.remove_idle(now);
         let flow = Flow::of_acknowledgement(header);
         let Some(&index) = self.by_ends.get(&flow) else {
-            return match self.join(now, flow, header) {
+            return match self.add(now, flow, header) {
                 Some(index) => self.pass(now, index, packet.clone(), out),
                 None => out.to_link.push_back(packet.clone()),
             };
         };
         let delay = self.config.delay;
-        let (verdict, is_filled) = self.connection(index).on_ack(now, header, packet.says_more(), delay);
+        let (must_hold, is_filled) = self.connection(index).on_ack(now, header, packet.says_more(), delay);
         if is_filled {
             self.drop_held(index);
         }
-        match verdict {
-            Verdict::Pass => self.pass(now, index, packet.clone(), out),
-            Verdict::Hold => self.hold(now, index, packet.clone(), out),
+        match must_hold {
+            true => self.hold(now, index, packet.clone(), out),
+            false => self.pass(now, index, packet.clone(), out),
         }
         if self.connection(index).is_finished() {
-            self.forget(flow);
+            self.remove(flow);
         }
     }
 
-    /// Lets a packet of a connection go.
+    /// Sends a packet of a connection.
     fn pass(&mut self, now: Time, index: u32, packet: P, out: &mut Outbox<P>) {
         let delay = self.config.delay;
         let hides = self.config.hide_sack && self.connection(index).has_young_hole(now, delay);
@@ -161,7 +160,7 @@ impl<P: Packet> DelayedDupAck<P> {
     fn hold(&mut self, now: Time, index: u32, packet: P, out: &mut Outbox<P>) {
         let is_full = self.held >= MAX_HELD || self.connection(index).held() >= MAX_HELD_OF_CONNECTION;
         if is_full {
-            // Its oldest goes, or itself.
+            // The oldest one of the connection passes, or this one.
             self.counters.crowded_out += 1;
             let Some(oldest) = self.take_held(index) else {
                 self.counters.held += 1;
@@ -182,7 +181,7 @@ impl<P: Packet> DelayedDupAck<P> {
         }
     }
 
-    /// Takes out what is held longest.
+    /// Removes the packet that has been held longest.
     fn take_held(&mut self, index: u32) -> Option<P> {
         let connection = self.connection(index);
         let due = connection.due()?;
@@ -203,48 +202,51 @@ impl<P: Packet> DelayedDupAck<P> {
     }
 
     /// # Panics
-    /// If the place is free: an index is in `by_ends`, in `due` or at hand only while it is not.
+    /// If the slot is free. An index is in `by_ends` or in `due` only while it is not.
     fn connection(&mut self, index: u32) -> &mut Connection<P> {
-        &mut self.places[index as usize].as_mut().expect("an index leads to a place that is taken").connection
+        &mut self.slots[index as usize]
+            .as_mut()
+            .expect("an index leads to a slot with a connection")
+            .connection
     }
 
-    /// Looks after a connection from now on, if there is room.
-    fn join(&mut self, now: Time, flow: Flow<P::End>, header: &TcpHeader<'_, P::End>) -> Option<u32> {
+    /// Adds a connection, if there is room.
+    fn add(&mut self, now: Time, flow: Flow<P::End>, header: &TcpHeader<'_, P::End>) -> Option<u32> {
         if self.by_ends.len() >= self.config.flows {
             self.counters.flows_passed += 1;
             return None;
         }
-        let place = Some(Place { flow, connection: Connection::new(now, header) });
+        let slot = Some(Slot { flow, connection: Connection::new(now, header) });
         let index = match self.free.pop() {
             Some(index) => {
-                self.places[index as usize] = place;
+                self.slots[index as usize] = slot;
                 index
             }
             None => {
-                self.places.push(place);
-                (self.places.len() - 1) as u32
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
             }
         };
         self.by_ends.insert(flow, index);
         Some(index)
     }
 
-    fn forget(&mut self, flow: Flow<P::End>) {
+    fn remove(&mut self, flow: Flow<P::End>) {
         if let Some(&index) = self.by_ends.get(&flow) {
             self.drop_held(index);
             self.by_ends.remove(&flow);
-            self.places[index as usize] = None;
+            self.slots[index as usize] = None;
             self.free.push(index);
         }
     }
 
-    /// Looks at one place more, so that all have been looked at when as many acknowledgements have passed.
-    fn look_for_idle(&mut self, now: Time) {
-        self.hand = if self.hand < self.places.len() { self.hand } else { 0 };
-        if let Some(Some(place)) = self.places.get(self.hand)
-            && place.connection.is_idle(now, IDLE)
+    /// Checks one more slot, so that all have been checked when as many acknowledgements have passed.
+    fn remove_idle(&mut self, now: Time) {
+        self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
+        if let Some(Some(slot)) = self.slots.get(self.hand)
+            && slot.connection.is_idle(now, IDLE)
         {
-            self.forget(place.flow);
+            self.remove(slot.flow);
         }
         self.hand += 1;
     }
@@ -254,8 +256,8 @@ impl<P: Packet> Agent<P> for DelayedDupAck<P> {
     fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>) {
         match packet.tcp() {
             Some(header) if header.flags.is_rst() || header.flags.is_syn() => {
-                // No connection any more, or another one.
-                self.forget(Flow::of_acknowledgement(&header));
+                // The connection has ended, or is another one now.
+                self.remove(Flow::of_acknowledgement(&header));
             }
             Some(header) if header.flags.is_ack() => return self.on_ack(now, &header, &packet, out),
             _ => {}
@@ -263,12 +265,12 @@ impl<P: Packet> Agent<P> for DelayedDupAck<P> {
         out.to_link.push_back(packet);
     }
 
-    /// Packets from the link pass; what they say of the end of a connection is noted.
+    /// Packets from the link pass; a reset, a SYN or a FIN ends the connection.
     fn inbound(&mut self, _now: Time, packet: P, out: &mut Outbox<P>) {
         if let Some(header) = packet.tcp() {
             let flow = Flow::of_data(&header);
             if header.flags.is_rst() || header.flags.is_syn() {
-                self.forget(flow);
+                self.remove(flow);
             } else if header.flags.is_fin()
                 && let Some(&index) = self.by_ends.get(&flow)
             {

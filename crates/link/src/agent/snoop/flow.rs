@@ -1,4 +1,4 @@
-//! One flow that Snoop looks after.
+//! The state of one flow.
 
 mod repair;
 
@@ -15,79 +15,79 @@ use super::cached_segment::{CachedSegment, Segments};
 use super::overflow::{DelayClass, LossesByDelay};
 use super::sacked::Sacked;
 
-/// The local timer before there is a measurement. RFC 6298's 1 s is too short for a geostationary link with a queue, and the
-/// older RFC 2988's 3 s cost nothing: the sender's own timer is there.
+/// The local timer before the first measurement. The 1 s of RFC 6298 is too short for a geostationary link with a queue, and the
+/// 3 s of the older RFC 2988 cost nothing: the sender has a timer of its own.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(3);
-/// The local timer doubles so often at the most.
+/// Limit of the doublings of the local timer.
 const MAX_BACKOFF: u32 = 5;
-/// A flow of which nothing is seen for so long is forgotten, with what is kept of it. If it goes on, it is joined anew.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
-/// Sequence numbers that differ by more belong to another connection or to nobody: windows are smaller (RFC 7323 §2.3).
+/// A flow without packets for this long is removed, with its cached segments. If it goes on, it is added anew.
+const IDLE: Duration = Duration::from_secs(120);
+/// Sequence numbers that differ by more cannot be of one connection: windows are smaller (RFC 7323 §2.3).
 const FURTHEST: u32 = 1 << 30;
 
-/// What an acknowledgement says.
+/// The fields of an acknowledgement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ack<'a> {
     pub(super) ack: u32,
     pub(super) window: u16,
     pub(super) sack: &'a [(u32, u32)],
-    /// It does nothing but acknowledge.
+    /// It has no other purpose than to acknowledge.
     pub(super) is_pure: bool,
 }
 
 impl Ack<'_> {
-    /// RFC 5681 §2. One that carries a D-SACK block alone (RFC 2883) is about a segment that came twice.
-    fn may_tell_of_loss(&self) -> bool {
+    /// RFC 5681 §2. An ACK with only a D-SACK block (RFC 2883) reports a segment that arrived twice.
+    fn may_report_loss(&self) -> bool {
         let is_above = |&(first, _): &(u32, u32)| is_before(self.ack, first);
         self.is_pure && (self.sack.is_empty() || self.sack.iter().any(is_above))
     }
 }
 
-/// What becomes of an acknowledgement.
+/// What happens to an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum AckAction {
     Pass,
-    /// The sender is to see it, but not what it says of holes that Snoop fills.
+    /// It passes without its SACK blocks, which would show holes that Snoop repairs.
     HideSack,
     Suppress,
 }
 
-/// A flow with the segments that are kept.
+/// A flow with its cached segments.
 ///
-/// Snoop stands before a link that keeps packets in order. So a segment that went out before one that has arrived, and
-/// has not arrived itself, is lost, and it does not matter whether either was a retransmission. `order` numbers what
-/// goes out, `delivered` is the highest of these numbers known to have arrived.
+/// Snoop is in front of a link that delivers in order. So a segment that was sent before one that has arrived, and has not
+/// arrived itself, is lost, whether or not either was a retransmission. `order` numbers transmissions; `delivered` is the highest
+/// of these numbers that is known to have arrived.
 #[derive(Debug)]
-pub(super) struct Tracked<P> {
+pub(super) struct SnoopedFlow<P> {
     segments: Segments<P>,
     held: u64,
-    /// Behind the highest sequence number that the sender has sent.
+    /// The sequence number after the highest one that the sender has sent.
     next: u32,
     fin: Option<u32>,
     acked: Option<u32>,
     window: u16,
-    /// Duplicate ACKs since the ACK number has moved.
+    /// Duplicate ACKs since the ACK number last advanced.
     duplicates: u32,
-    /// As many can come of what went out before the first segment was sent again.
+    /// Limit of the duplicate ACKs that segments sent before the retransmission of the first one can cause.
     expected: u32,
     sacked: Sacked,
     sent: u64,
     delivered: u64,
-    /// Original transmissions before this sequence number have been judged by `delivered`.
+    /// Original transmissions before this sequence number have been compared with `delivered`.
     examined: u32,
-    /// Which of them before this one have been counted as lost or not.
-    judged: u32,
+    /// Those before this one have been counted in `losses`.
+    counted: u32,
     losses: LossesByDelay,
-    /// The queueing that the last segment met which has arrived.
+    /// The queueing delay of the last segment that has arrived.
     delay: DelayClass,
-    /// Duplicates that second copies cause, and no loss, and until when they can come.
-    excused: u32,
-    excused_until: Time,
-    /// Retransmissions in their order, with their sequence numbers; some have arrived since.
+    /// Duplicate ACKs that second copies and not losses cause, and until when they can arrive.
+    spurious: u32,
+    spurious_until: Time,
+    /// Retransmissions in their order, with their sequence numbers, including some that have arrived since.
     resent: VecDeque<(u64, u32)>,
-    /// Repair goes on until this is acknowledged.
+    /// Recovery lasts until this is acknowledged.
     recover: Option<u32>,
-    /// All is the sender's care until this is acknowledged.
+    /// All losses are left to the sender until this is acknowledged.
     yielding: Option<u32>,
     rtt: RoundTrip,
     backoff: u32,
@@ -95,8 +95,8 @@ pub(super) struct Tracked<P> {
     last_seen: Time,
 }
 
-impl<P: Packet> Tracked<P> {
-    /// A flow whose next segment begins at `seq`. What went out before it has not been seen.
+impl<P: Packet> SnoopedFlow<P> {
+    /// A flow whose next segment begins at `seq`. Earlier segments have not been seen.
     pub(super) fn new(now: Time, seq: u32) -> Self {
         Self {
             segments: Segments::new(),
@@ -111,11 +111,11 @@ impl<P: Packet> Tracked<P> {
             sent: 0,
             delivered: 0,
             examined: seq,
-            judged: seq,
+            counted: seq,
             losses: LossesByDelay::default(),
             delay: DelayClass::default(),
-            excused: 0,
-            excused_until: Time::ZERO,
+            spurious: 0,
+            spurious_until: Time::ZERO,
             resent: VecDeque::new(),
             recover: None,
             yielding: None,
@@ -126,12 +126,12 @@ impl<P: Packet> Tracked<P> {
         }
     }
 
-    /// IP bytes that are kept.
+    /// IP bytes of cached segments.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// IP bytes that are kept, and segments that are kept or remembered.
+    /// IP bytes of cached segments, and the number of segments with a record.
     pub(super) fn size(&self) -> (u64, u64) {
         (self.held, self.segments.len() as u64)
     }
@@ -146,21 +146,21 @@ impl<P: Packet> Tracked<P> {
         self.sacked.len()
     }
 
-    /// Its last byte has been acknowledged.
+    /// Whether its last byte has been acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.zip(self.acked).is_some_and(|(fin, acked)| !is_before(acked, fin))
     }
 
-    /// A loss has been left to the sender, and what has followed it.
+    /// Whether losses are left to the sender.
     pub(super) fn is_yielding(&self) -> bool {
         self.yielding.is_some()
     }
 
-    pub(super) fn is_forgotten(&self, now: Time) -> bool {
-        now >= self.last_seen + FORGOTTEN_AFTER
+    pub(super) fn is_idle(&self, now: Time) -> bool {
+        now >= self.last_seen + IDLE
     }
 
-    /// A segment of the sender's goes out; true if it is kept. `has_room` says whether it may be.
+    /// The sender sends a segment; true if it is cached. `has_room` says whether it may be.
     pub(super) fn on_segment(
         &mut self,
         now: Time,
@@ -182,7 +182,7 @@ impl<P: Packet> Tracked<P> {
         }
         if self.segments.is_empty() {
             self.timer_since = now;
-            (self.examined, self.judged) = (seq, seq);
+            (self.examined, self.counted) = (seq, seq);
         }
         self.sent += 1;
         self.held += packet.ip_length() as u64;
@@ -193,29 +193,29 @@ impl<P: Packet> Tracked<P> {
             sent_at: now,
             order: self.sent,
             resent: 0,
-            given_up: false,
+            exhausted: false,
             by_sender: false,
             sacked: false,
             delay: DelayClass::default(),
-            waiting: false,
+            queued: false,
             extra: 0,
         });
         true
     }
 
-    /// The flow's sender ends it behind `end`.
+    /// The sender ends the flow with a FIN before `end`.
     pub(super) fn on_fin(&mut self, end: u32) {
         self.fin = Some(end);
     }
 
-    /// An acknowledgement comes back. What is to be sent again is handed to `send`.
+    /// An acknowledgement arrives. Hands retransmissions to `send`.
     pub(super) fn on_ack(
         &mut self,
         now: Time,
         ack: Ack<'_>,
         config: &SnoopConfig,
         send: &mut impl FnMut(P),
-    ) -> Verdict {
+    ) -> AckAction {
         self.last_seen = now;
         if self.acked.is_some_and(|acked| is_before(ack.ack, acked)) {
             return self.pass(config, &ack);
@@ -223,7 +223,7 @@ impl<P: Packet> Tracked<P> {
         let beyond = ack.ack.wrapping_sub(self.next);
         if !is_before(ack.ack, self.next) && beyond > 0 {
             if beyond > FURTHEST {
-                return Verdict::Pass;
+                return AckAction::Pass;
             }
             self.next = ack.ack;
         }
@@ -232,35 +232,36 @@ impl<P: Packet> Tracked<P> {
         if advances {
             self.advance(now, ack.ack);
         }
-        let is_news = self.note_sack(now, ack.ack, ack.sack);
-        if !advances && !is_news && ack.is_pure && same_window && self.excuses(now) {
-            return Verdict::Suppress;
+        let has_news = self.add_sack(now, ack.ack, ack.sack);
+        if !advances && !has_news && ack.is_pure && same_window && self.is_spurious(now) {
+            return AckAction::Suppress;
         }
         let is_duplicate =
-            !advances && ack.may_tell_of_loss() && (same_window || is_news) && !self.segments.is_empty();
+            !advances && ack.may_report_loss() && (same_window || has_news) && !self.segments.is_empty();
         self.duplicates += u32::from(is_duplicate);
-        let overflowed = self.judge_losses() && !config.hide_congestion;
+        let overflowed = self.count_losses() && !config.hide_congestion;
         if overflowed && self.yielding.is_none() {
             self.yielding = Some(self.next);
         }
-        let in_care = self.is_in_care();
+        let was_responsible = self.is_responsible();
         if self.yielding.is_none() && (self.duplicates >= 2 || advances && self.recover.is_some()) {
             self.repair(now, config, send);
         }
-        // A window that has changed is news for the sender.
-        match in_care && self.is_in_care() && is_duplicate && same_window && self.duplicates >= 2 {
-            true => Verdict::Suppress,
+        // The sender must see a new window.
+        match was_responsible && self.is_responsible() && is_duplicate && same_window && self.duplicates >= 2
+        {
+            true => AckAction::Suppress,
             false => self.pass(config, &ack),
         }
     }
 
     /// When [`on_timer`](Self::on_timer) has something to do.
     pub(super) fn deadline(&self, config: &SnoopConfig) -> Time {
-        let forgotten = self.last_seen + FORGOTTEN_AFTER;
-        self.expiry(config).map_or(forgotten, |expiry| forgotten.min(expiry))
+        let idle = self.last_seen + IDLE;
+        self.expiry(config).map_or(idle, |expiry| idle.min(expiry))
     }
 
-    /// Sends the first segment again if the local timer has expired; true if it did.
+    /// Retransmits the first segment if the local timer has expired; true if it has.
     pub(super) fn on_timer(&mut self, now: Time, config: &SnoopConfig, send: &mut impl FnMut(P)) -> bool {
         let expired = self.expiry(config).is_some_and(|expiry| now >= expiry);
         if expired {
@@ -276,44 +277,44 @@ impl<P: Packet> Tracked<P> {
         expired
     }
 
-    /// Whether the segment that the receiver waits for is kept and Snoop's to repair.
-    fn is_in_care(&self) -> bool {
+    /// Whether the segment that the receiver waits for is cached, and Snoop repairs its loss.
+    fn is_responsible(&self) -> bool {
         if self.yielding.is_some() {
             return false;
         }
-        let is_awaited = |kept: &CachedSegment<P>| {
-            self.acked.is_none_or(|acked| !is_before(acked, kept.seq) && is_before(acked, kept.end))
+        let is_awaited = |segment: &CachedSegment<P>| {
+            self.acked.is_none_or(|acked| !is_before(acked, segment.seq) && is_before(acked, segment.end))
         };
-        self.segments.first().is_some_and(|kept| {
-            is_awaited(kept) && kept.packet.is_some() && !kept.by_sender && !kept.given_up
+        self.segments.first().is_some_and(|segment| {
+            is_awaited(segment) && segment.packet.is_some() && !segment.by_sender && !segment.exhausted
         })
     }
 
-    /// When the local timer expires. None runs for what waits here for its turn.
+    /// When the local timer expires. It does not run while the retransmission waits for its turn.
     fn expiry(&self, config: &SnoopConfig) -> Option<Time> {
-        let waits = self.segments.first().is_some_and(|kept| kept.waiting);
-        (self.is_in_care() && !waits).then(|| self.timer_since + self.timeout(config))
+        let is_queued = self.segments.first().is_some_and(|segment| segment.queued);
+        (self.is_responsible() && !is_queued).then(|| self.timer_since + self.timeout(config))
     }
 
-    /// Whether a duplicate is the second copy's of what has just filled a hole. That one went out directly behind the first; what
-    /// comes later than a round trip is another's, as the answer to a probe.
-    fn excuses(&mut self, now: Time) -> bool {
-        let excuses = self.excused > 0 && now <= self.excused_until;
-        self.excused -= u32::from(excuses);
-        excuses
+    /// Whether the second copy of the segment that has just filled a hole causes a duplicate ACK. That copy was sent directly after
+    /// the first; a duplicate ACK later than a round trip has another cause, for example a probe.
+    fn is_spurious(&mut self, now: Time) -> bool {
+        let is_spurious = self.spurious > 0 && now <= self.spurious_until;
+        self.spurious -= u32::from(is_spurious);
+        is_spurious
     }
 
-    /// Whether these sequence numbers can be this connection's.
+    /// Whether these sequence numbers can be of this connection.
     fn is_near(&self, seq: u32, end: u32) -> bool {
-        let oldest = self.segments.first().map(|kept| kept.seq).or(self.acked).unwrap_or(self.next);
+        let oldest = self.segments.first().map(|segment| segment.seq).or(self.acked).unwrap_or(self.next);
         let near = |a: u32, b: u32| (a.wrapping_sub(b) as i32).unsigned_abs() <= FURTHEST;
         near(seq, self.next) && (!is_before(oldest, end) || near(end, oldest))
     }
 
-    fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> Verdict {
-        match config.hide_sack && !ack.sack.is_empty() && self.is_in_care() {
-            true => Verdict::HideSack,
-            false => Verdict::Pass,
+    fn pass(&self, config: &SnoopConfig, ack: &Ack<'_>) -> AckAction {
+        match config.hide_sack && !ack.sack.is_empty() && self.is_responsible() {
+            true => AckAction::HideSack,
+            false => AckAction::Pass,
         }
     }
 
@@ -322,45 +323,45 @@ impl<P: Packet> Tracked<P> {
         timeout * (1 << self.backoff)
     }
 
-    /// The sender sends something again. From here on it is its care: its window pays for the loss in any case, and it sees
-    /// all that the receiver says of it.
+    /// The sender retransmits. From here on the loss is left to it: its window has shrunk in any case, and it sees all duplicate
+    /// ACKs and SACK blocks.
     fn sent_by_sender(&mut self, now: Time, seq: u32, end: u32) {
         self.sent += 1;
-        for kept in self.segments.overlapping(seq, end) {
-            (kept.by_sender, kept.order, kept.sent_at) = (true, self.sent, now);
+        for segment in self.segments.overlapping(seq, end) {
+            (segment.by_sender, segment.order, segment.sent_at) = (true, self.sent, now);
         }
         if is_before(self.next, end) {
             self.next = end;
         }
     }
 
-    /// The ACK number moves to `ack`.
+    /// The ACK number advances to `ack`.
     fn advance(&mut self, now: Time, ack: u32) {
         let in_order = self.duplicates == 0 && self.recover.is_none();
         let mut arrived = 0;
-        self.excused = 0;
+        self.spurious = 0;
         self.acked = Some(ack);
         (self.duplicates, self.expected, self.backoff, self.timer_since) = (0, 0, 0, now);
         let mut newest = None;
-        while let Some(kept) = self.segments.pop_before(ack) {
-            self.held -= kept.held_bytes();
-            self.excused += kept.extra;
-            if kept.sacked {
-                self.delay = kept.delay;
+        while let Some(segment) = self.segments.pop_before(ack) {
+            self.held -= segment.held_bytes();
+            self.spurious += segment.extra;
+            if segment.sacked {
+                self.delay = segment.delay;
             } else {
-                self.deliver(now, &kept);
-                newest = Some((kept.is_original(), kept.sent_at));
+                self.deliver(now, &segment);
+                newest = Some((segment.is_original(), segment.sent_at));
                 arrived += 1;
             }
         }
-        self.excused_until = now + self.rtt.least().unwrap_or_default();
-        // What waited behind a hole has arrived long ago.
+        self.spurious_until = now + self.rtt.least().unwrap_or_default();
+        // Segments behind a hole arrived long ago, so that only in-order arrivals give a round trip.
         if let Some((true, sent_at)) = newest.filter(|_| in_order) {
             self.delay = self.measure(now - sent_at);
             self.losses.delivered(self.delay, arrived);
         }
-        if is_before(self.judged, ack) {
-            self.judged = ack;
+        if is_before(self.counted, ack) {
+            self.counted = ack;
         }
         self.sacked.acknowledge(ack);
         while self.resent.front().is_some_and(|&(_, seq)| is_before(seq, ack)) {
@@ -380,47 +381,47 @@ impl<P: Packet> Tracked<P> {
         }
     }
 
-    /// Takes note of the SACK blocks above `ack`; true if they say something new. D-SACK blocks lie below it.
-    fn note_sack(&mut self, now: Time, ack: u32, blocks: &[(u32, u32)]) -> bool {
-        let mut is_news = false;
+    /// Adds the SACK blocks above `ack`; true if one of them is new. D-SACK blocks are below it.
+    fn add_sack(&mut self, now: Time, ack: u32, blocks: &[(u32, u32)]) -> bool {
+        let mut has_news = false;
         let outstanding = self.next.wrapping_sub(ack);
         for &(first, end) in blocks {
             let (from, to) = (first.wrapping_sub(ack), end.wrapping_sub(ack));
             if 0 < from && from < to && to <= outstanding && outstanding <= FURTHEST {
                 let mut parts = [(0, 0); 4];
                 let mut count = 0;
-                // A receiver that has whole segments has no more ranges of them than there are.
+                // A receiver of whole segments has no more ranges than segments.
                 self.sacked.add((first, end), self.segments.len(), |first, end| {
-                    // A block covers several parts only where ranges merge; what does not fit here is noted when it is
+                    // A block covers several parts only if ranges merge; parts that do not fit here count when they are
                     // acknowledged.
                     if let Some(part) = parts.get_mut(count) {
                         (*part, count) = ((first, end), count + 1);
                     }
-                    is_news = true;
+                    has_news = true;
                 });
                 parts[..count].iter().for_each(|&part| self.arrived(now, part));
             }
         }
-        is_news
+        has_news
     }
 
     /// The receiver has this range of sequence numbers, above a hole.
     fn arrived(&mut self, now: Time, (first, end): (u32, u32)) {
         let mut delivered = self.delivered;
         let (mut newest, least) = (None, self.rtt.least());
-        for kept in self.segments.overlapping(first, end) {
-            if kept.sacked || is_before(kept.seq, first) || is_before(end, kept.end) {
+        for segment in self.segments.overlapping(first, end) {
+            if segment.sacked || is_before(segment.seq, first) || is_before(end, segment.end) {
                 continue;
             }
-            self.held -= kept.held_bytes();
-            (kept.sacked, kept.packet) = (true, None);
-            if counts(now, kept, &self.rtt) {
-                delivered = delivered.max(kept.order);
+            self.held -= segment.held_bytes();
+            (segment.sacked, segment.packet) = (true, None);
+            if counts(now, segment, &self.rtt) {
+                delivered = delivered.max(segment.order);
             }
-            if kept.is_original() {
-                let round_trip = now - kept.sent_at;
-                kept.delay = DelayClass::of(round_trip, least.unwrap_or(round_trip));
-                self.losses.delivered(kept.delay, 1);
+            if segment.is_original() {
+                let round_trip = now - segment.sent_at;
+                segment.delay = DelayClass::of(round_trip, least.unwrap_or(round_trip));
+                self.losses.delivered(segment.delay, 1);
                 newest = Some(round_trip);
             }
         }
@@ -430,22 +431,22 @@ impl<P: Packet> Tracked<P> {
         }
     }
 
-    /// Takes a round trip in, and says how long a queue it met.
+    /// Adds a round trip, and returns the class of its queueing delay.
     fn measure(&mut self, round_trip: Duration) -> DelayClass {
         self.rtt.sample(round_trip);
         DelayClass::of(round_trip, self.rtt.least().unwrap_or(round_trip))
     }
 
-    fn deliver(&mut self, now: Time, kept: &CachedSegment<P>) {
-        if counts(now, kept, &self.rtt) {
-            self.delivered = self.delivered.max(kept.order);
+    fn deliver(&mut self, now: Time, segment: &CachedSegment<P>) {
+        if counts(now, segment, &self.rtt) {
+            self.delivered = self.delivered.max(segment.order);
         }
     }
 }
 
-/// Whether the arrival of a segment tells that what went out before its latest copy has arrived or is lost. Where there
-/// were several copies it may be an earlier one that has arrived (Karn's problem), unless this one had the time to; one that
-/// waits has not.
-fn counts<P>(now: Time, kept: &CachedSegment<P>, rtt: &RoundTrip) -> bool {
-    !kept.waiting && (kept.is_original() || rtt.least().is_some_and(|least| now - kept.sent_at >= least))
+/// Whether the arrival of a segment shows that everything sent before its latest copy has arrived or is lost. If there were
+/// several copies, an earlier one may have arrived (Karn's problem), unless a round trip has passed since the latest was sent.
+fn counts<P>(now: Time, segment: &CachedSegment<P>, rtt: &RoundTrip) -> bool {
+    !segment.queued
+        && (segment.is_original() || rtt.least().is_some_and(|least| now - segment.sent_at >= least))
 }

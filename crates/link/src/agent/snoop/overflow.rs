@@ -1,21 +1,21 @@
-//! Which losses are the queue's.
+//! Distinguishes overflows of a queue from errors of the link.
 
 use std::time::Duration;
 
-/// Queueing delays are told apart in classes of half an octave, from a sixty-fourth of the shortest round trip on. The last
+/// Queueing delays are sorted into classes of half an octave, from a sixty-fourth of the shortest round trip on. The last class
 /// begins at nearly three round trips.
 const CLASSES: usize = 16;
 const FINEST: u32 = 64;
-/// Beyond so many segments what was seen of all is halved: links change.
+/// After this many segments all counts are halved, because links change.
 const MEMORY: u32 = 4000;
-/// With fewer segments that met a shorter queue nothing is known of what the link loses by itself.
+/// With fewer segments at shorter queueing delays, the loss rate of the link itself is unknown.
 const LEAST: u32 = 10;
 
-/// How many segments were lost at which queueing delay.
+/// The number of segments lost at each queueing delay.
 ///
-/// A link loses packets without regard to the queue before it; a queue loses them when it is full. So where more are lost at a
-/// delay than at all shorter ones, the surplus is the queue's. It is a comparison and no threshold: it holds at any packet error rate
-/// and any length of the queue, as long as the delay of a full one can be measured at all.
+/// The errors of a link do not depend on the queue in front of it; a queue loses packets when it is full. So if more are lost at a
+/// delay than at all shorter ones, the surplus is due to the queue. This comparison needs no threshold: it holds at any packet error
+/// rate and any length of the queue, provided that the delay of a full one can be measured.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LossesByDelay {
     classes: [Class; CLASSES],
@@ -33,7 +33,7 @@ struct Class {
 pub(super) struct DelayClass(u8);
 
 impl DelayClass {
-    /// The class of a round trip, by what it is above the shortest.
+    /// The class of a round trip, from its excess over the shortest.
     pub(super) fn of(round_trip: Duration, shortest: Duration) -> Self {
         let queueing = round_trip.saturating_sub(shortest).as_nanos() * u128::from(FINEST);
         let ratio = queueing as f64 / shortest.as_nanos().max(1) as f64;
@@ -43,23 +43,23 @@ impl DelayClass {
 }
 
 impl LossesByDelay {
-    /// So many segments that met this delay have arrived.
+    /// This many segments with this delay have arrived.
     pub(super) fn delivered(&mut self, delay: DelayClass, segments: u32) {
         let segments = segments.min(MEMORY);
         self.age(segments);
         self.classes[usize::from(delay.0)].sent += segments as u16;
     }
 
-    /// A segment is lost of which the one before it met this delay.
+    /// A segment is lost; the one before it had this delay.
     pub(super) fn lost(&mut self, delay: DelayClass) {
         self.age(1);
         let class = &mut self.classes[usize::from(delay.0)];
         (class.sent, class.lost) = (class.sent + 1, class.lost + 1);
     }
 
-    /// Whether a loss at this delay is more likely the queue's than the link's: twice as many are lost there as at shorter delays, and
-    /// by five standard deviations (and two and a half losses, where there are few) more than that would be by chance: the question is asked
-    /// at every loss, and the link's own must not be left to the sender.
+    /// Whether a loss at this delay is probably an overflow of the queue: losses there are twice as frequent as at shorter delays, and
+    /// exceed these by five standard deviations and two and a half losses. The margin is wide because the test is made at every loss,
+    /// and errors of the link must not be left to the sender.
     pub(super) fn is_likely_at(&self, delay: DelayClass) -> bool {
         let (below, at) = self.classes.split_at(usize::from(delay.0));
         let sum = |of: fn(&Class) -> u16| below.iter().map(|class| u32::from(of(class))).sum::<u32>();
@@ -93,7 +93,7 @@ mod tests {
         DelayClass::of(Duration::from_millis(640 + ms), Duration::from_millis(640))
     }
 
-    /// What was seen: milliseconds of queueing, segments that arrived, segments that were lost.
+    /// Counts of milliseconds of queueing, segments that arrived, segments that were lost.
     fn seen(courses: &[(u64, u32, u32)]) -> LossesByDelay {
         let mut losses = LossesByDelay::default();
         for &(ms, arrived, lost) in courses {
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_come_with_a_long_delay_are_the_queues() {
+    fn losses_at_a_long_delay_are_overflows_of_the_queue() {
         let losses = seen(&[(0, 500, 0), (100, 40, 4)]);
         assert!(losses.is_likely_at(class(100)));
         assert!(!losses.is_likely_at(class(0)) && !losses.is_likely_at(class(20)));
     }
 
     #[test]
-    fn losses_at_all_delays_are_the_links() {
+    fn losses_at_all_delays_are_errors_of_the_link() {
         for percent in [1, 5, 20] {
             let course = |ms| (ms, 500 - 5 * percent, 5 * percent);
             let losses = seen(&[course(0), course(50), course(100), course(600)]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_ago_is_forgotten_and_no_count_overflows() {
+    fn old_losses_are_forgotten_and_no_count_overflows() {
         let mut losses = seen(&[(0, 500, 0), (100, 40, 30)]);
         assert!(losses.is_likely_at(class(100)));
         (0..20).for_each(|_| losses.delivered(class(100), 1_000_000));

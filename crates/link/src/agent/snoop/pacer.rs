@@ -9,52 +9,52 @@ use super::super::{Flow, Packet};
 use super::Pace;
 use crate::FULL_SIZE_PACKET;
 
-/// A timer that comes late may be made up for by so much, and no more: what follows a pause is not to go out as a burst.
+/// The limit up to which the pacer makes up for a late timer, so that no burst follows a pause.
 const LATE: Duration = Duration::from_millis(2);
 
-/// So many places that nobody has keep the memory of a few packets: a flow's wait is often short, and it soon waits again.
-const PLACES_KEPT: usize = 1000;
-const ROOM_KEPT: usize = 4;
+/// This many free queues keep the memory for a few packets: flows often wait only briefly, and soon wait again.
+const FREE_QUEUES: usize = 1000;
+const FREE_QUEUE_CAPACITY: usize = 4;
 
-/// What is on its way to the link waits here for its turn.
+/// Packets for the link wait here for their turn.
 ///
-/// Repairs go first. The rest goes by turns of flows, a full packet's bytes in each (deficit round robin: Shreedhar and Varghese,
-/// "Efficient fair queueing using deficit round robin", SIGCOMM 1995), so that one which fills the queue keeps no other
-/// waiting. What is no TCP is a flow of its own.
+/// Retransmissions go first. Then flows take turns, each with the bytes of a full-size packet (deficit round robin: Shreedhar and
+/// Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995), so that a flow that fills the queue does not delay
+/// the others. All packets other than TCP are one flow.
 #[derive(Debug)]
 pub(super) struct Pacer<P: Packet> {
     pace: Pace,
-    /// How many of each repair go out, one directly behind the other.
+    /// Copies of each retransmission, sent directly one after the other.
     copies: u32,
-    /// When the link is done with all that has gone out.
+    /// When the link will have sent everything that was handed to it.
     free_at: Time,
     repairs: VecDeque<P>,
-    /// The places of those that have something to send.
+    /// The queues of the flows that have packets to send.
     flows: HashMap<Option<Flow<P::End>>, u32>,
-    /// The same, the one whose turn it is first.
+    /// The same, in the order of their turns.
     turns: VecDeque<u32>,
-    places: Vec<Waiting<P>>,
-    /// Places that nobody has.
+    queues: Vec<FlowQueue<P>>,
+    /// Queues without a flow.
     free: Vec<u32>,
     queued: u64,
 }
 
-/// What waits of one flow.
+/// The packets of one flow.
 #[derive(Debug)]
-struct Waiting<P: Packet> {
+struct FlowQueue<P: Packet> {
     flow: Option<Flow<P::End>>,
     packets: VecDeque<P>,
     bytes: u64,
-    /// Bytes that it may send before others have their turn.
+    /// Bytes that it may send before the next turn.
     credit: u64,
-    /// So many of the first are of a connection that has ended since they came.
-    of_no_use: usize,
+    /// This many of the first packets are of a connection that has ended since their arrival.
+    ended: usize,
 }
 
-/// What becomes of a packet that comes from the host's side.
+/// What happens to a packet from the host's side.
 #[derive(Debug)]
 pub(super) enum Admission<P> {
-    /// The link is free: it goes out at once.
+    /// The link is free: it is sent at once.
     Go(P),
     /// It waits.
     Queued,
@@ -62,18 +62,18 @@ pub(super) enum Admission<P> {
     Dropped,
 }
 
-/// What goes out next.
+/// The next packet to send.
 #[derive(Debug)]
 pub(super) enum Turn<P> {
-    /// Something that is sent again.
+    /// A retransmission.
     Repair(P),
-    /// Something that has waited, and whether its connection is still there.
-    First { packet: P, of_use: bool },
+    /// A packet that has waited, and whether its connection is still alive.
+    First { packet: P, alive: bool },
 }
 
 impl<P: Packet> Pacer<P> {
     pub(super) fn new(pace: Pace, copies: u32) -> Self {
-        let (repairs, flows, turns, places, free) = Default::default();
+        let (repairs, flows, turns, queues, free) = Default::default();
         Self {
             pace,
             copies: copies.max(1),
@@ -81,7 +81,7 @@ impl<P: Packet> Pacer<P> {
             repairs,
             flows,
             turns,
-            places,
+            queues,
             free,
             queued: 0,
         }
@@ -95,128 +95,128 @@ impl<P: Packet> Pacer<P> {
             return Admission::Go(packet);
         }
         let flow = packet.tcp().map(|header| Flow::of_data(&header));
-        let place = self.flows.get(&flow).copied();
-        if !self.has_room(place, length) {
+        let index = self.flows.get(&flow).copied();
+        if !self.has_room(index, length) {
             return Admission::Dropped;
         }
-        let place = place.unwrap_or_else(|| self.take_place(flow));
-        let waiting = &mut self.places[place as usize];
-        waiting.bytes += length;
-        waiting.packets.push_back(packet);
+        let index = index.unwrap_or_else(|| self.add_queue(flow));
+        let queue = &mut self.queues[index as usize];
+        queue.bytes += length;
+        queue.packets.push_back(packet);
         self.queued += length;
         Admission::Queued
     }
 
-    /// Something is to be sent again, before all that waits.
+    /// Adds a retransmission, which is sent before the other packets.
     pub(super) fn repair(&mut self, packet: P) {
         self.queued += packet.ip_length() as u64;
         self.repairs.push_back(packet);
     }
 
-    /// What waits of this flow now is of no use any more to its sender.
+    /// The connection of this flow has ended: its packets are sent, but not cached.
     pub(super) fn let_pass(&mut self, flow: Flow<P::End>) {
-        if let Some(&place) = self.flows.get(&Some(flow)) {
-            let waiting = &mut self.places[place as usize];
-            waiting.of_no_use = waiting.packets.len();
+        if let Some(&index) = self.flows.get(&Some(flow)) {
+            let queue = &mut self.queues[index as usize];
+            queue.ended = queue.packets.len();
         }
     }
 
-    /// The next one whose time has come. A repair that is not wanted any more takes nothing of the link.
-    pub(super) fn next(&mut self, now: Time, mut is_wanted: impl FnMut(&P) -> bool) -> Option<Turn<P>> {
+    /// The next packet whose time has come. A retransmission that is no longer needed takes no time on the link.
+    pub(super) fn next(&mut self, now: Time, mut is_needed: impl FnMut(&P) -> bool) -> Option<Turn<P>> {
         if self.free_at > now {
             return None;
         }
         while let Some(packet) = self.repairs.pop_front() {
             let length = packet.ip_length() as u64;
             self.queued -= length;
-            if is_wanted(&packet) {
+            if is_needed(&packet) {
                 self.spend(now, length.saturating_mul(u64::from(self.copies)));
                 return Some(Turn::Repair(packet));
             }
         }
-        let (packet, of_use) = self.take_turn()?;
+        let (packet, alive) = self.take_turn()?;
         let length = packet.ip_length() as u64;
         self.queued -= length;
         self.spend(now, length);
-        Some(Turn::First { packet, of_use })
+        Some(Turn::First { packet, alive })
     }
 
-    /// All that waits, in the order in which it would have left.
+    /// All packets, in the order in which they would have been sent.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = P> {
         self.queued = 0;
         let repairs = std::mem::take(&mut self.repairs).into_iter();
         repairs.chain(std::iter::from_fn(|| self.take_turn().map(|(packet, _)| packet)))
     }
 
-    /// When [`next`](Self::next) has something.
+    /// When [`next`](Self::next) has a packet.
     pub(super) fn wake_at(&self) -> Time {
         if self.is_empty() { Time::MAX } else { self.free_at }
     }
 
-    /// IP bytes that wait.
+    /// IP bytes of all packets.
     pub(super) fn queued(&self) -> u64 {
         self.queued
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> usize {
-        self.places.len()
+    pub(super) fn queues(&self) -> usize {
+        self.queues.len()
     }
 
     fn is_empty(&self) -> bool {
         self.repairs.is_empty() && self.turns.is_empty()
     }
 
-    /// Once half of the queue is taken no flow may have more than its share, which is one packet at the least.
-    fn has_room(&self, place: Option<u32>, length: u64) -> bool {
+    /// Once half of the queue is full, no flow may have more than its share, which is at least one packet.
+    fn has_room(&self, index: Option<u32>, length: u64) -> bool {
         let (all, queue) = (self.queued + length, self.pace.queue.get());
-        let (mine, flows) = match place {
-            Some(place) => (self.places[place as usize].bytes + length, self.turns.len()),
+        let (mine, flows) = match index {
+            Some(index) => (self.queues[index as usize].bytes + length, self.turns.len()),
             None => (length, self.turns.len() + 1),
         };
         all <= queue && (all <= queue / 2 || mine <= (queue / flows as u64).max(length))
     }
 
-    /// A flow begins to wait. It has its first turn's bytes: with less it would wait for two turns of all the others.
-    fn take_place(&mut self, flow: Option<Flow<P::End>>) -> u32 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Waiting { flow, packets: VecDeque::new(), bytes: 0, credit: 0, of_no_use: 0 });
-            (self.places.len() - 1) as u32
+    /// Adds a queue for a flow. It begins with the bytes of one turn: with less it would wait for two turns of all others.
+    fn add_queue(&mut self, flow: Option<Flow<P::End>>) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.queues.push(FlowQueue { flow, packets: VecDeque::new(), bytes: 0, credit: 0, ended: 0 });
+            (self.queues.len() - 1) as u32
         });
-        let waiting = &mut self.places[place as usize];
-        (waiting.flow, waiting.credit) = (flow, FULL_SIZE_PACKET.get());
-        self.flows.insert(flow, place);
-        self.turns.push_back(place);
-        place
+        let queue = &mut self.queues[index as usize];
+        (queue.flow, queue.credit) = (flow, FULL_SIZE_PACKET.get());
+        self.flows.insert(flow, index);
+        self.turns.push_back(index);
+        index
     }
 
-    /// What goes out next of what goes out for the first time, and whether its connection is still there.
+    /// The next packet that is no retransmission, and whether its connection is still alive.
     fn take_turn(&mut self) -> Option<(P, bool)> {
         loop {
-            let place = *self.turns.front()?;
-            let waiting = &mut self.places[place as usize];
-            let length = waiting.packets.front()?.ip_length() as u64;
-            if waiting.credit < length {
-                waiting.credit += FULL_SIZE_PACKET.get();
+            let index = *self.turns.front()?;
+            let queue = &mut self.queues[index as usize];
+            let length = queue.packets.front()?.ip_length() as u64;
+            if queue.credit < length {
+                queue.credit += FULL_SIZE_PACKET.get();
                 self.turns.rotate_left(1);
                 continue;
             }
-            waiting.credit -= length;
-            waiting.bytes -= length;
-            let packet = waiting.packets.pop_front()?;
-            let of_use = waiting.of_no_use == 0;
-            waiting.of_no_use = waiting.of_no_use.saturating_sub(1);
-            if waiting.packets.is_empty() {
-                waiting.packets.shrink_to(if self.free.len() < PLACES_KEPT { ROOM_KEPT } else { 0 });
-                self.flows.remove(&waiting.flow);
+            queue.credit -= length;
+            queue.bytes -= length;
+            let packet = queue.packets.pop_front()?;
+            let alive = queue.ended == 0;
+            queue.ended = queue.ended.saturating_sub(1);
+            if queue.packets.is_empty() {
+                queue.packets.shrink_to(if self.free.len() < FREE_QUEUES { FREE_QUEUE_CAPACITY } else { 0 });
+                self.flows.remove(&queue.flow);
                 self.turns.pop_front();
-                self.free.push(place);
+                self.free.push(index);
             }
-            return Some((packet, of_use));
+            return Some((packet, alive));
         }
     }
 
-    /// The link is busy with so many bytes more.
+    /// The link is busy with this many bytes more.
     fn spend(&mut self, now: Time, bytes: u64) {
         let earliest = Time::ZERO + now.since(Time::ZERO).saturating_sub(LATE);
         self.free_at = self.free_at.max(earliest) + self.pace.rate.time_for(bytes);

@@ -1,4 +1,4 @@
-//! What a receiver has selectively acknowledged.
+//! The ranges that a receiver has selectively acknowledged.
 
 use super::super::packet::is_before;
 
@@ -9,8 +9,8 @@ pub(super) struct Sacked {
 }
 
 impl Sacked {
-    /// Adds a block and calls `new` with each part of it that was not there before, in order. One that would make more
-    /// than `most` ranges is told, but not remembered.
+    /// Adds a block and calls `new` with each part of it that was not there before, in order. A block that would make more
+    /// than `most` ranges is reported, but not stored.
     pub(super) fn add(&mut self, (first, end): (u32, u32), most: usize, mut new: impl FnMut(u32, u32)) {
         let from = self.ranges.partition_point(|range| is_before(range.1, first));
         let to = self.ranges.partition_point(|range| !is_before(end, range.0));
@@ -33,7 +33,7 @@ impl Sacked {
         }
     }
 
-    /// Forgets what lies before the cumulative acknowledgement.
+    /// Removes the ranges before the cumulative acknowledgement.
     pub(super) fn acknowledge(&mut self, ack: u32) {
         let done = self.ranges.partition_point(|range| !is_before(ack, range.1));
         self.ranges.drain(..done);
@@ -52,7 +52,7 @@ impl Sacked {
         self.ranges.clear();
     }
 
-    /// Gives memory back that is not needed now.
+    /// Frees memory that is not needed now.
     pub(super) fn shrink(&mut self) {
         self.ranges.shrink_to_fit();
     }
@@ -78,18 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn a_block_beyond_the_bound_is_told_and_not_remembered() {
+    fn a_block_beyond_the_bound_is_reported_and_not_stored() {
         let mut sacked = Sacked::default();
         add(&mut sacked, (10, 20));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for block in [(30, 40), (30, 40), (15, 25)] {
-            sacked.add(block, 1, |first, end| told.push((first, end)));
+            sacked.add(block, 1, |first, end| reported.push((first, end)));
         }
-        assert_eq!((told, sacked.ranges), (vec![(30, 40), (30, 40), (20, 25)], vec![(10, 25)]));
+        assert_eq!((reported, sacked.ranges), (vec![(30, 40), (30, 40), (20, 25)], vec![(10, 25)]));
     }
 
     #[test]
-    fn only_what_is_new_of_a_block_is_told() {
+    fn only_the_new_part_of_a_block_is_reported() {
         let mut sacked = Sacked::default();
         assert_eq!(add(&mut sacked, (10, 20)), [(10, 20)]);
         assert_eq!(add(&mut sacked, (10, 30)), [(20, 30)]);
@@ -113,12 +113,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_is_told_once(
+        fn every_number_is_reported_once(
             base: u32,
             blocks in prop::collection::vec((0u32..200, 1u32..50), 1..40),
         ) {
             let mut sacked = Sacked::default();
-            let mut told = vec![false; 300];
+            let mut reported = vec![false; 300];
             let mut covered = vec![false; 300];
             for (first, length) in blocks {
                 covered[first as usize..(first + length) as usize].fill(true);
@@ -126,11 +126,11 @@ mod tests {
                 sacked.add((first, end), usize::MAX, |first, end| {
                     let (mut at, end) = (first.wrapping_sub(base), end.wrapping_sub(base));
                     while at < end {
-                        assert!(!std::mem::replace(&mut told[at as usize], true));
+                        assert!(!std::mem::replace(&mut reported[at as usize], true));
                         at += 1;
                     }
                 });
-                prop_assert_eq!(&told, &covered);
+                prop_assert_eq!(&reported, &covered);
             }
             for pair in sacked.ranges.windows(2) {
                 prop_assert!(is_before(pair[0].1, pair[1].0));

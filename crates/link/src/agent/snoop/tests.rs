@@ -184,8 +184,8 @@ impl Timeline {
         assert_eq!(self.inbound(ack), (vec![], resent.to_vec()), "{number} triggers {resent:?}");
     }
 
-    fn only_flow(&self) -> &Tracked<Segment> {
-        let mut flows = self.snoop.places.iter().filter_map(|place| place.occupant.as_ref());
+    fn only_flow(&self) -> &SnoopedFlow<Segment> {
+        let mut flows = self.snoop.slots.iter().filter_map(|slot| slot.flow.as_ref());
         &flows.next().expect("a flow is looked after").1
     }
 
@@ -358,7 +358,7 @@ fn connections_that_come_and_go_leave_no_wake_ups_behind() {
         line.send([0]).wait(Duration::from_millis(1));
         line.outbound(Segment { payload: 0, flags: RST, ..line.data(1) });
     }
-    assert!(line.snoop.alarms.len() <= 2, "{} wake-ups", line.snoop.alarms.len());
+    assert!(line.snoop.timers.len() <= 2, "{} timers", line.snoop.timers.len());
     // The one that is left is of no flow.
     while line.snoop.wake_at() < Time::MAX {
         line.now = line.snoop.wake_at();
@@ -645,15 +645,15 @@ fn what_is_selectively_acknowledged_is_held_no_more_and_is_the_senders_care_if_i
 }
 
 #[test]
-fn a_receiver_that_keeps_one_hole_open_does_not_make_it_remember_for_ever() {
+fn a_receiver_that_keeps_one_hole_open_does_not_make_its_records_grow_without_limit() {
     let mut line = Timeline::with(SnoopConfig::with_cache(ByteCount::new(16_000)));
     for number in 0..2000 {
         line.outbound(Segment { seq: 1 + number * 10, payload: 10, ..line.data(0) });
         let ack = Segment { sack: vec![(11, 11 + number * 10)], ..line.ack(0, &[]) };
         line.inbound(ack);
     }
-    let remembered = line.only_flow().size().1;
-    assert_eq!((remembered, line.snoop.remembered), (16_000 / REMEMBERED, remembered));
+    let records = line.only_flow().size().1;
+    assert_eq!((records, line.snoop.records), (16_000 / RECORD, records));
     assert_eq!(line.counters().held_bytes, 50);
 }
 
@@ -771,7 +771,7 @@ proptest! {
                 prop_assert!(passed.is_some() || segment.payload == 0);
             }
             prop_assert!(out.to_link.iter().all(|segment| seen.contains(segment)));
-            let held: u64 = snoop.places.iter().filter_map(|place| place.occupant.as_ref()).map(|(_, tracked)| tracked.held()).sum();
+            let held: u64 = snoop.slots.iter().filter_map(|slot| slot.flow.as_ref()).map(|(_, tracked)| tracked.held()).sum();
             prop_assert_eq!(held, snoop.held_bytes());
             prop_assert!(held <= cache && snoop.by_ends.len() <= flows);
         }

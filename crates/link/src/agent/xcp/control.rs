@@ -1,4 +1,4 @@
-//! What an XCP router decides once in each control interval, and how it hands that out packet by packet.
+//! The decision of an XCP router in each control interval, and its allocation to packets.
 //!
 //! Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002), §3.5, with the
 //! rates in bytes per second as in draft-falk-xcp-spec-03:
@@ -6,8 +6,8 @@
 //! ```text
 //! y = input / Te                         the rate at which bytes arrive
 //! d = Σ RTT·X / Σ X                      the mean round-trip time
-//! φ = α·(C − y) − β·Q/d                  by how much the sum of all rates is to change
-//! shuffle = max(0, γ·y − |φ|)            what is taken from all and given to all, so that shares become equal
+//! φ = α·(C − y) − β·Q/d                  the change of the sum of all rates
+//! shuffle = max(0, γ·y − |φ|)            taken from all and given to all, so that shares become equal
 //! r⁺ = max(φ, 0) + shuffle               r⁻ = max(−φ, 0) + shuffle
 //! Cp = r⁺ / Σ X                          Cn = r⁻ / input
 //! ```
@@ -21,7 +21,7 @@ const SHORTEST_TIME: Duration = Duration::from_micros(1);
 /// α, β and γ.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
-    /// α: the part of the spare capacity that is given out in an interval.
+    /// α: the part of the spare capacity that is allocated in an interval.
     pub spare: f64,
     /// β: the part of the standing queue that is drained in an interval.
     pub queue: f64,
@@ -29,22 +29,22 @@ pub struct Gains {
     pub shuffled: f64,
 }
 
-/// What has arrived since the last decision.
+/// The sums over all packets since the last decision.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
-    /// Bytes on the wire, of packets without a congestion header too.
+    /// Bytes on the wire, also of packets without a congestion header.
     pub bytes: f64,
     /// Σ X, seconds.
     pub spacing: f64,
     /// Σ RTT·X, square seconds.
     pub rtt_spacing: f64,
-    /// Σ X of the packets to which positive feedback is given: all of them in XCP, those of senders that ask for more in P-XCP.
+    /// Σ X of the packets that get positive feedback: all of them in XCP, those of senders that ask for more in P-XCP.
     pub asking_spacing: f64,
-    /// The shortest that the queue has been, bytes.
+    /// The standing queue, bytes.
     pub queue: f64,
 }
 
-/// What is left to be given out in this interval.
+/// The feedback left to allocate in this interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Shares {
     /// r⁺, bytes per second.
@@ -65,7 +65,7 @@ impl Default for Gains {
 }
 
 impl Sums {
-    /// d, the mean round-trip time of the traffic; `None` where no packet has said anything of it.
+    /// d, the mean round-trip time of the traffic; `None` without packets that carry one.
     pub fn mean_rtt(&self) -> Option<Duration> {
         let mean = self.rtt_spacing / self.spacing;
         (mean > 0.0).then(|| Duration::try_from_secs_f64(mean).ok()).flatten()
@@ -73,8 +73,8 @@ impl Sums {
 }
 
 impl Shares {
-    /// What to give out in the interval that begins, after one of `elapsed` at a link of this `capacity` with this mean
-    /// round-trip time. Times below a microsecond count as one, so that no share is infinite.
+    /// The feedback to allocate in the next interval, after one of `elapsed`, on a link of this `capacity` with this mean round-trip
+    /// time. Times below a microsecond count as one, so that no share is infinite.
     pub fn decide(gains: Gains, capacity: Rate, elapsed: Duration, mean_rtt: Duration, sums: &Sums) -> Self {
         let seconds = |time: Duration| time.max(SHORTEST_TIME).as_secs_f64();
         let capacity = capacity.bps() as f64 / 8.0;
@@ -92,14 +92,14 @@ impl Shares {
         }
     }
 
-    /// The feedback of a packet of so many `bytes`, whose sender has this `spacing` and asks for `asked`, bytes per second.
-    /// `may_grow`: positive feedback is given to it.
+    /// The feedback of a packet of this many `bytes`, whose sender has this `spacing` and asks for `asked`, bytes per second.
+    /// `may_grow`: it gets positive feedback.
     pub fn give(&mut self, spacing: Duration, bytes: f64, asked: f64, may_grow: bool) -> f64 {
         let growth = if may_grow { self.per_second * spacing.as_secs_f64() } else { 0.0 };
         let mut positive = self.positive.min(growth);
         let mut negative = self.negative.min(self.per_byte * bytes);
         let feedback = positive - negative;
-        // A router downstream, or the sender itself, wants less: what it leaves is for others.
+        // An upstream router, or the sender itself, allows less: the rest is for others.
         if asked < feedback {
             negative = self.negative.min(negative + feedback - asked);
             positive = (asked + negative).max(0.0);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_less_leaves_the_rest_to_others_and_the_sum_as_it_was() {
+    fn a_sender_that_asks_for_less_leaves_the_rest_to_others_and_the_sum_unchanged() {
         let mut shares = decide(&full());
         // 100 kB/s · 1 ms · 2 − 0.1 · 1000 = 100 B/s would be its feedback, and it wants 40.
         let given = shares.give(Duration::from_millis(2), 1000.0, 40.0, true);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_no_division_by_zero() {
+    fn empty_sums_cause_no_division_by_zero() {
         let shares =
             Shares::decide(Gains::default(), Rate::mbps(8), Duration::ZERO, Duration::ZERO, &Sums::default());
         assert_eq!((shares.per_second, shares.per_byte, Sums::default().mean_rtt()), (0.0, 0.0, None));

@@ -1,12 +1,12 @@
-//! The router of XCP and of P-XCP: it tells each sender by how much its rate is to change.
+//! The router of XCP and of P-XCP: it tells each sender by how much to change its rate.
 //!
 //! Sources: Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002);
 //! draft-falk-xcp-spec-03 for rates instead of windows; Zhou, Yeung and Li, "P-XCP: a Transport Layer Protocol for Satellite
-//! IP Networks" (GLOBECOM 2004), as Lopez Pacheco and Lochin (IWSSC 2009) tell it.
+//! IP Networks" (GLOBECOM 2004), as described by Lopez Pacheco and Lochin (IWSSC 2009).
 //!
-//! The agent stands in front of the link's queue and all of the link's traffic passes it. It knows no flows: what it needs to
-//! know of a sender is in the header of each of its packets. It sees the queue by an account of its own, which drains at the
-//! capacity, so that it works the same in front of a queue that it cannot look into.
+//! The agent is in front of the link's queue, and all of the link's traffic passes it. It keeps no state of flows: the header of
+//! each packet carries what the router needs to know of its sender. It estimates the queue with a model of its own, which drains at
+//! the capacity, so that it works in front of a queue that it cannot see.
 
 pub mod control;
 mod queue;
@@ -20,51 +20,49 @@ use serde::Serialize;
 
 use super::{Agent, AgentReport, CongestionHeader, Outbox, Packet};
 use control::{Gains, Shares, Sums};
-use queue::QueueAccount;
+use queue::QueueEstimate;
 
-/// The control interval, and the round trip that is believed, before any packet has told of one.
+/// The control interval, and the round-trip time, before the first packet with a round-trip time.
 pub const FIRST_INTERVAL: Duration = Duration::from_millis(200);
-/// No control interval is shorter: a header that claims a round trip of a microsecond must not cost a million decisions per
+/// The shortest control interval: a header that claims a round trip of a microsecond must not cost a million decisions per
 /// second.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest round trip that is believed unless told otherwise: far above that of any satellite around the Earth.
+/// The default limit of round-trip times in headers, far above that of any satellite around the Earth.
 pub const DEFAULT_MAX_RTT: Duration = Duration::from_secs(10);
 
-/// Which of the two routers it is.
+/// The protocol of the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
-    /// Positive feedback is for every sender.
+    /// Every sender gets positive feedback.
     #[default]
     Xcp,
-    /// Positive feedback is for those senders only that ask for more; a sender that asks for nothing is limited elsewhere, by
-    /// its application or its receiver, and would leave it unused.
+    /// Only senders that ask for more get positive feedback. A sender that does not is limited elsewhere, by its application or its
+    /// receiver, and would leave it unused.
     PXcp,
 }
 
 /// Parameters of the router.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct XcpConfig {
-    /// What there is to be shared out: IP bits per second that the link carries. Where the link encapsulates, less than its
-    /// rate.
+    /// The rate to allocate: IP bits per second that the link carries, less than its rate if the link encapsulates.
     pub capacity: Rate,
     /// XCP or P-XCP.
     pub variant: Variant,
     /// α, β and γ.
     pub gains: Gains,
-    /// The longest round trip that it believes of a header. It bounds the control interval, and what one sender can distort
-    /// the mean. Where real round trips are longer the control is too fast for them and oscillates.
+    /// The limit of round-trip times in headers. It bounds the control interval, and the influence of one sender on the mean. If
+    /// actual round trips are longer, the control is too fast for them and oscillates.
     pub max_rtt: Duration,
 }
 
 impl XcpConfig {
-    /// An XCP router of this capacity with the gains of the paper. There is no default for the capacity: no feedback is right
-    /// without it.
+    /// An XCP router of this capacity with the gains of the paper. The capacity has no default: without it no feedback is right.
     pub fn with_capacity(capacity: Rate) -> Self {
         Self { capacity, variant: Variant::Xcp, gains: Gains::default(), max_rtt: DEFAULT_MAX_RTT }
     }
 }
 
-/// What the router has done so far, and what it believes.
+/// The counters and estimates of the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct XcpCounters {
     /// Packets with a congestion header.
@@ -75,7 +73,7 @@ pub struct XcpCounters {
     pub intervals: u64,
     /// Senders that asked for more in the last interval, N = Σ X / Te, thousandths.
     pub asking_milli: u64,
-    /// Senders that did not, limited elsewhere, thousandths. For an XCP router they are of the others' kind.
+    /// Senders that did not, because they are limited elsewhere, thousandths. An XCP router treats them like the others.
     pub limited_milli: u64,
     /// The mean round-trip time of the last interval, microseconds.
     pub mean_rtt_us: u64,
@@ -86,24 +84,24 @@ pub struct XcpCounters {
 pub struct Xcp {
     config: XcpConfig,
     counters: XcpCounters,
-    queue: QueueAccount,
+    queue: QueueEstimate,
     sums: Sums,
     /// Σ X of the senders that did not ask for more, seconds.
     limited_spacing: f64,
     shares: Shares,
-    /// The last known mean, within its bounds.
+    /// The last mean, within its bounds.
     mean_rtt: Duration,
-    /// When the interval under way began; `None` while nothing passes.
+    /// When the present interval began; `None` without traffic.
     began_at: Option<Time>,
 }
 
 impl Xcp {
-    /// A router that has seen nothing yet.
+    /// A router without traffic so far.
     pub fn new(config: &XcpConfig) -> Self {
         Self {
             config: XcpConfig { max_rtt: config.max_rtt.max(SHORTEST_INTERVAL), ..*config },
             counters: XcpCounters::default(),
-            queue: QueueAccount::new(config.capacity),
+            queue: QueueEstimate::new(config.capacity),
             sums: Sums::default(),
             limited_spacing: 0.0,
             shares: Shares::default(),
@@ -112,13 +110,13 @@ impl Xcp {
         }
     }
 
-    /// When the interval under way ends.
+    /// When the present interval ends.
     fn ends_at(&self) -> Time {
         self.began_at.map_or(Time::MAX, |began| began + self.mean_rtt)
     }
 
-    /// Ends the interval if its time has come. One in which nothing has passed is the last: the next packet begins anew, and
-    /// gets no feedback made of what was before the silence.
+    /// Ends the interval if its time has come. After an interval without traffic none follows: the next packet begins anew, and
+    /// gets no feedback from before the silence.
     fn end_interval(&mut self, now: Time) {
         let Some(began) = self.began_at.filter(|_| self.ends_at() <= now) else { return };
         self.queue.advance(now, self.mean_rtt);
@@ -149,10 +147,10 @@ impl Xcp {
         self.counters.mean_rtt_us = self.mean_rtt.as_micros() as u64;
     }
 
-    /// Counts the packet in, and returns the feedback for it.
+    /// Adds the packet to the sums, and returns the feedback for it.
     fn feedback(&mut self, bytes: f64, header: CongestionHeader) -> i32 {
         let rtt = header.rtt.min(self.config.max_rtt).as_secs_f64();
-        // A sender sends a packet in each round trip at the least.
+        // A sender sends at least one packet in each round trip.
         let spacing = header.spacing.min(header.rtt).min(self.config.max_rtt);
         let asks = header.feedback > 0;
         let may_grow = asks || self.config.variant == Variant::Xcp;
@@ -161,7 +159,7 @@ impl Xcp {
         self.sums.asking_spacing += if may_grow { spacing.as_secs_f64() } else { 0.0 };
         self.limited_spacing += if asks { 0.0 } else { spacing.as_secs_f64() };
         let given = self.shares.give(spacing, bytes, f64::from(header.feedback), may_grow);
-        // Towards zero, so that no more is given or taken than was decided; never above what is asked.
+        // Rounded towards zero, so that no more is given or taken than was decided; never above the demand.
         (given as i32).min(header.feedback)
     }
 }

@@ -1,46 +1,46 @@
-//! The queue in front of the link, by the router's own account.
+//! The router's estimate of the queue in front of the link.
 
 use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
-/// The least time over which the shortest queue is sought: what stands for less is a burst.
-const SHORTEST_WATCH: Duration = Duration::from_millis(2);
+/// The shortest time over which the minimum of the queue is taken: a queue that lasts less is a burst.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(2);
 
-/// What has been sent to the link and cannot have left at its capacity yet, and how short that has been: a burst drains within
-/// a round trip, a queue that stands does not (Katabi and others 2002, §3.5.1; draft-falk-xcp-spec-03, "assessing the queue").
+/// The bytes that were sent to the link and cannot have left it yet at its capacity, and their minimum: a burst drains within a
+/// round trip, a standing queue does not (Katabi and others 2002, §3.5.1; draft-falk-xcp-spec-03, "assessing the queue").
 #[derive(Debug, Clone, Copy)]
-pub(super) struct QueueAccount {
+pub(super) struct QueueEstimate {
     /// Bytes per second.
     capacity: f64,
     backlog: f64,
     at: Time,
-    /// The shortest of the watch under way, and when that ends.
+    /// The minimum in the present window, and when that ends.
     shortest: f64,
     ends_at: Time,
-    /// The shortest of the watch before.
+    /// The minimum in the window before.
     standing: f64,
 }
 
-impl QueueAccount {
+impl QueueEstimate {
     pub(super) fn new(capacity: Rate) -> Self {
         let capacity = capacity.bps() as f64 / 8.0;
         let zero = Time::ZERO;
         Self { capacity, backlog: 0.0, at: zero, shortest: 0.0, ends_at: zero, standing: 0.0 }
     }
 
-    /// So many bytes join it.
+    /// Adds this many bytes.
     pub(super) fn arrive(&mut self, now: Time, mean_rtt: Duration, bytes: f64) {
         self.advance(now, mean_rtt);
         self.backlog += bytes;
     }
 
-    /// Bytes that have stood throughout a watch.
+    /// Bytes of the standing queue: the minimum over a window.
     pub(super) fn standing(&self) -> f64 {
         self.standing
     }
 
-    /// Lets it drain until now. A watch lasts max(2 ms, (d − q/C)/2).
+    /// Drains it until now. A window lasts max(2 ms, (d − q/C)/2).
     pub(super) fn advance(&mut self, now: Time, mean_rtt: Duration) {
         let elapsed = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
@@ -50,7 +50,7 @@ impl QueueAccount {
             self.standing = self.shortest;
             self.shortest = self.backlog;
             let drained = Duration::try_from_secs_f64(self.backlog / self.capacity).unwrap_or(Duration::MAX);
-            self.ends_at = now + (mean_rtt.saturating_sub(drained) / 2).max(SHORTEST_WATCH);
+            self.ends_at = now + (mean_rtt.saturating_sub(drained) / 2).max(SHORTEST_WINDOW);
         }
     }
 }
@@ -66,21 +66,21 @@ mod tests {
     }
 
     /// 1 Mbyte/s: a kilobyte in a millisecond.
-    fn account() -> QueueAccount {
-        QueueAccount::new(Rate::mbps(8))
+    fn estimate() -> QueueEstimate {
+        QueueEstimate::new(Rate::mbps(8))
     }
 
     #[test]
     fn a_burst_drains_and_does_not_stand() {
-        let mut queue = account();
+        let mut queue = estimate();
         queue.arrive(at(0), RTT, 40_000.0);
         (1..=200).for_each(|ms| queue.advance(at(ms), RTT));
         assert_eq!(queue.standing(), 0.0);
     }
 
     #[test]
-    fn what_never_drains_stands_with_its_least() {
-        let mut queue = account();
+    fn a_queue_that_never_drains_stands_at_its_minimum() {
+        let mut queue = estimate();
         queue.arrive(at(0), RTT, 20_000.0);
         // Five kilobytes in every five milliseconds: full load, between 15 and 20 kB.
         (1..=60).for_each(|n| queue.arrive(at(5 * n), RTT, 5_000.0));
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn time_that_seems_to_go_back_is_none() {
-        let mut queue = account();
+    fn a_clock_that_goes_back_changes_nothing() {
+        let mut queue = estimate();
         queue.arrive(at(10), RTT, 3_000.0);
         queue.advance(at(5), RTT);
         queue.advance(at(11), RTT);

@@ -88,7 +88,7 @@ impl AgentSupervisor {
 
     /// All that the agent holds back is to be sent now. It is to get no more packets.
     pub(super) fn give_up(&mut self) {
-        self.attempt(|agent, out| agent.give_up(out));
+        self.attempt(|agent, out| agent.flush(out));
     }
 
     fn replace(&mut self) {
@@ -210,7 +210,7 @@ mod tests {
 
         fn on_timer(&mut self, _now: Time, _out: &mut Outbox<IpPacket>) {}
 
-        fn give_up(&mut self, out: &mut Outbox<IpPacket>) {
+        fn flush(&mut self, out: &mut Outbox<IpPacket>) {
             for (direction, packet) in self.0.drain(..) {
                 assert!(packet.bytes().len() > 1, "on purpose");
                 match direction {

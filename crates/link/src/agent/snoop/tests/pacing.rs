@@ -120,7 +120,7 @@ fn flows_that_wait_one_after_the_other_need_one_place() {
         // It ends, so that nothing is sent again.
         line.inbound(Segment { source: client, flags: RST, ..line.ack(0, &[]) });
     }
-    assert_eq!(line.snoop.pacer.as_ref().unwrap().places(), 1);
+    assert_eq!(line.snoop.pacer.as_ref().unwrap().queues(), 1);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn given_up_it_lets_go_of_all_that_waits() {
     let mut line = paced(100);
     line.offer(0..5);
     let mut out = Outbox::default();
-    line.snoop.give_up(&mut out);
+    line.snoop.flush(&mut out);
     assert_eq!(line.numbers(out).1, [1, 2, 3, 4]);
     assert_eq!((line.counters().queued_bytes, line.snoop.wake_at() > line.now + SLOT), (0, true));
 }
