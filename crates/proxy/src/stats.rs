@@ -1,157 +1,96 @@
-//! What the daemon counts, and the snapshot of it that others read.
+//! What the daemon counts: every counter's declaration, and the sums over all threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use bentpipe_metrics::metrics;
 use serde::{Deserialize, Serialize};
 
-/// What a daemon has done since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Stats {
-    /// Flows that live now, draining ones included.
-    pub flows_open: u64,
-    /// Connections that wait for their server now.
-    pub connecting: u64,
-    /// Flows that were ever accepted.
-    pub flows_total: u64,
-    /// Flows that ended in order at both ends.
-    pub flows_finished: u64,
-    /// Flows that were reset at both ends because one end was reset, timed out or became unreachable.
-    pub flows_reset: u64,
-    /// Flows whose server refused or could not be reached: reset to the client.
-    pub connects_failed: u64,
-    /// Flows that were reset because nothing moved on them for too long; they are among `flows_reset`.
-    pub flows_expired: u64,
-    /// Connections beyond a limit that had been answered before the rules kept them out: reset, and no flows.
-    pub flows_refused: u64,
-    /// Upstream connections whose port is not the client's because that one was taken.
-    pub other_port: u64,
-    /// Connections to the proxy's own port, reset at once.
-    pub own_port: u64,
-    /// Connections that wait now for their server's answer, or with it for their client's.
-    pub held_open: u64,
-    /// Connections whose server was asked before the client was answered.
-    pub held_total: u64,
-    /// Those of them whose server refused or could not be reached: their SYNs went on, unsplit.
-    pub held_refused: u64,
-    /// Those of them that ended without a word: the server was silent, or the client had gone.
-    pub held_forgotten: u64,
-    /// SYNs that were held and then went on unsplit, repeated ones included.
-    pub syns_passed: u64,
-    /// Times that a worker stopped accepting because descriptors had run out.
-    pub accept_pauses: u64,
-    /// Bytes written towards servers.
-    pub bytes_up: u64,
-    /// Bytes written towards clients.
-    pub bytes_down: u64,
-    /// Buffers and pipes that hold data in flight now.
-    #[serde(rename = "vessels_lent")]
-    pub relay_buffers_in_use: u64,
-    /// RecentSyns that all flows take in the daemon's and the kernel's buffers, bytes, as they were looked at within the last
-    /// second or so.
-    pub buffered: u64,
-    /// Flows that are not split but snooped.
-    pub snoop: SnoopStats,
-    /// The routers of legs with `congestion = "xcp"` or `"p-xcp"`.
-    pub router: RouterStats,
-}
+pub(crate) use bentpipe_metrics::Counter;
 
-/// What the XCP routers have done, in packets on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RouterStats {
-    /// Packets that left by their interfaces.
-    pub xcp_packets: u64,
-    /// Those with a congestion header.
-    pub xcp_headers: u64,
-    /// Those of them whose sender got less than it asked for.
-    pub xcp_lowered: u64,
-    /// Segments with TCP options that could not be read; they passed.
-    pub xcp_malformed: u64,
-    /// Control intervals that have ended.
-    pub xcp_intervals: u64,
-}
-
-/// What has been done for the flows that are not split but looked after packet by packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SnoopStats {
-    /// Packets that came to the daemon, both ways.
-    pub packets: u64,
-    /// Segments kept since the beginning.
-    pub cached: u64,
-    /// Segments that found no room and passed.
-    pub not_cached: u64,
-    /// Segments sent again, for whatever reason.
-    pub retransmitted: u64,
-    /// How often the local timer expired.
-    pub timed_out: u64,
-    /// Duplicate ACKs that were not passed on.
-    pub suppressed: u64,
-    /// ACKs whose SACK blocks were taken out.
-    pub sack_hidden: u64,
-    /// Times that a loss was taken for congestion and left to the sender.
-    pub yielded: u64,
-    /// Flows that are looked after now.
-    pub flows: u64,
-    /// Segments of flows that found no room; they passed.
-    pub flows_passed: u64,
-    /// Segments that found no room in the queue of those that wait for their turn; they were dropped, as by any queue.
-    pub queue_dropped: u64,
-    /// IP bytes that wait for their turn now.
-    pub queued_bytes: u64,
-    /// The most that waited at any time.
-    pub most_queued_bytes: u64,
-    /// IP bytes of segments that are kept now.
-    pub held_bytes: u64,
-    /// The most that were kept at any time.
-    pub most_held_bytes: u64,
-    /// Packets that could not be given back to the kernel.
-    pub dropped: u64,
-    /// Times that the agent began anew, knowing nothing: other settings, a pause of the daemon, a fault of its own.
-    pub restarts: u64,
-}
-
-/// The counters of one worker, or of the deferred_accept, on cache lines of their own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Counters {
-    pub(crate) flows_total: Counter,
-    pub(crate) flows_finished: Counter,
-    pub(crate) flows_reset: Counter,
-    pub(crate) connects_failed: Counter,
-    pub(crate) flows_expired: Counter,
-    pub(crate) flows_refused: Counter,
-    pub(crate) other_port: Counter,
-    pub(crate) own_port: Counter,
-    pub(crate) held_total: Counter,
-    pub(crate) held_refused: Counter,
-    pub(crate) held_forgotten: Counter,
-    pub(crate) held_claimed: Counter,
-    pub(crate) syns_passed: Counter,
-    pub(crate) accept_pauses: Counter,
-    pub(crate) bytes_up: Counter,
-    pub(crate) bytes_down: Counter,
-    pub(crate) relay_buffers_in_use: Counter,
-    pub(crate) buffered: Counter,
-}
-
-/// A number that one thread writes and others read.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, amount: u64) {
-        // Only this thread writes it: no read-modify-write cycle has to be locked.
-        self.0.store(self.get() + amount, Ordering::Relaxed);
+metrics! {
+    /// What a daemon has done since it started.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Stats {
+        flows_open: Gauge("flows_open", "flows", "Open flows, including draining ones."),
+        connecting: Gauge("flows_connecting", "flows", "Flows that wait for a connection to their server."),
+        flows_total: Counter("flows_total", "flows", "Accepted flows."),
+        flows_finished: Counter("flows_finished_total", "flows", "Flows that both ends closed in order."),
+        flows_reset: Counter("flows_reset_total", "flows",
+            "Flows reset at both ends because one end was reset, timed out or became unreachable."),
+        connects_failed: Counter("connects_failed_total", "flows",
+            "Flows whose server refused the connection or was unreachable; the client was reset."),
+        flows_expired: Counter("flows_expired_total", "flows",
+            "Flows reset because they were idle for too long; a subset of flows_reset_total."),
+        flows_refused: Counter("flows_refused_total", "connections",
+            "Connections reset because they exceeded a limit; they are not flows."),
+        other_port: Counter("other_port_total", "flows",
+            "Flows whose upstream port differs from the client's, which was in use."),
+        own_port: Counter("own_port_total", "connections", "Connections to the proxy's own port, which were reset."),
+        held_open: Gauge("held_open", "connections",
+            "Connections whose handshake waits for the server's answer."),
+        held_total: Counter("held_total", "connections",
+            "Connections whose server was contacted before the client was answered."),
+        held_refused: Counter("held_refused_total", "connections",
+            "Held connections whose server refused or was unreachable; their SYNs passed unsplit."),
+        held_forgotten: Counter("held_forgotten_total", "connections",
+            "Held connections that ended without an answer: the server was silent or the client had gone."),
+        syns_passed: Counter("syns_passed_total", "segments",
+            "Held SYNs that then passed unsplit, including retransmitted ones."),
+        accept_pauses: Counter("accept_pauses_total", "pauses",
+            "Times that a worker stopped accepting because descriptors had run out."),
+        bytes_up: Counter("up_bytes_total", "bytes", "Payload sent to servers."),
+        bytes_down: Counter("down_bytes_total", "bytes", "Payload sent to clients."),
+        #[serde(rename = "vessels_lent")]
+        relay_buffers_in_use: Gauge("relay_buffers_in_use", "buffers and pipes", "Buffers and pipes that hold data in flight."),
+        buffered: Gauge("buffered_bytes", "bytes",
+            "Memory of all flows in the daemon's and the kernel's buffers, up to a second old."),
+        ../// Flows that are snooped instead of split.
+        snoop: SnoopStats,
+        ../// The routers of legs with `congestion = "xcp"` or `"p-xcp"`.
+        router: RouterStats,
     }
+    /// The counters of one thread, on cache lines of their own. Gauges that are derived from counters stay zero here.
+    #[derive(Debug, Default)]
+    #[repr(align(128))]
+    pub(crate) struct Counters of Counter { held_claimed, }
+}
 
-    pub(crate) fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
+metrics! {
+    /// What the XCP routers have done, in packets on the wire.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct RouterStats {
+        xcp_packets: Counter("xcp_packets_total", "packets", "Packets sent through the interfaces of XCP routers."),
+        xcp_headers: Counter("xcp_headers_total", "packets", "Packets with a congestion header."),
+        xcp_lowered: Counter("xcp_lowered_total", "packets", "Congestion headers whose feedback was reduced."),
+        xcp_malformed: Counter("xcp_malformed_total", "packets", "Segments with unreadable TCP options; they passed."),
+        xcp_intervals: Counter("xcp_intervals_total", "intervals", "Completed control intervals."),
     }
+}
 
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+metrics! {
+    /// What the Snoop agent has done for flows that are not split.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct SnoopStats {
+        packets: Counter("snoop_packets_total", "packets", "Packets of snooped flows, both ways."),
+        cached: Counter("snoop_cached_total", "segments", "Cached segments."),
+        not_cached: Counter("snoop_not_cached_total", "segments", "Segments that passed because the cache was full."),
+        retransmitted: Counter("snoop_retransmitted_total", "segments", "Segments retransmitted from the cache."),
+        timed_out: Counter("snoop_timeouts_total", "expiries", "Expiries of the local retransmission timer."),
+        suppressed: Counter("snoop_suppressed_total", "segments", "Suppressed duplicate ACKs."),
+        sack_hidden: Counter("snoop_sack_hidden_total", "segments", "ACKs whose SACK blocks were removed."),
+        yielded: Counter("snoop_yielded_total", "losses", "Losses left to the sender as congestion."),
+        flows: Gauge("snoop_flows_open", "flows", "Snooped flows."),
+        flows_passed: Counter("snoop_flows_passed_total", "segments",
+            "Segments that passed because the flow table was full."),
+        queue_dropped: Counter("snoop_queue_dropped_total", "segments", "Segments dropped because the queue was full."),
+        queued_bytes: Gauge("snoop_queued_bytes", "bytes", "IP bytes in the queue."),
+        most_queued_bytes: Peak("snoop_most_queued_bytes", "bytes", "Maximum of snoop_queued_bytes so far."),
+        held_bytes: Gauge("snoop_held_bytes", "bytes", "IP bytes of cached segments."),
+        most_held_bytes: Peak("snoop_most_held_bytes", "bytes", "Maximum of snoop_held_bytes so far."),
+        dropped: Counter("snoop_dropped_total", "packets", "Packets that could not be returned to the kernel."),
+        restarts: Counter("snoop_restarts_total", "restarts",
+            "Times that the agent started without state: after other settings, a pause of the daemon or a fault."),
     }
 }
 
@@ -159,112 +98,24 @@ impl Stats {
     /// Sums the threads' counters. Each number is exact; they are not all of the same instant.
     pub(crate) fn sum<'a>(threads: impl IntoIterator<Item = &'a Counters>) -> Self {
         let (mut sum, mut claimed) = (Self::default(), 0);
-        for worker in threads {
-            let ended = worker.flows_finished.get() + worker.flows_reset.get() + worker.connects_failed.get();
-            let total = worker.flows_total.get();
-            sum.flows_open += total.saturating_sub(ended);
-            sum.flows_total += total;
-            sum.flows_finished += worker.flows_finished.get();
-            sum.flows_reset += worker.flows_reset.get();
-            sum.connects_failed += worker.connects_failed.get();
-            sum.flows_expired += worker.flows_expired.get();
-            sum.flows_refused += worker.flows_refused.get();
-            sum.other_port += worker.other_port.get();
-            sum.own_port += worker.own_port.get();
-            sum.accept_pauses += worker.accept_pauses.get();
-            sum.bytes_up += worker.bytes_up.get();
-            sum.bytes_down += worker.bytes_down.get();
-            sum.relay_buffers_in_use += worker.relay_buffers_in_use.get();
-            sum.buffered += worker.buffered.get();
-            sum.held_total += worker.held_total.get();
-            sum.held_refused += worker.held_refused.get();
-            sum.held_forgotten += worker.held_forgotten.get();
-            sum.syns_passed += worker.syns_passed.get();
-            claimed += worker.held_claimed.get();
+        for thread in threads {
+            let mut stats = thread.read();
+            let ended = stats.flows_finished + stats.flows_reset + stats.connects_failed;
+            stats.flows_open = stats.flows_total.saturating_sub(ended);
+            sum = sum.plus(&stats);
+            claimed += thread.held_claimed.get();
         }
         let ended = sum.held_refused + sum.held_forgotten + claimed;
         sum.held_open = sum.held_total.saturating_sub(ended);
         sum
     }
 
-    /// What is there now is left out, and with it what is not over: flows that live were not *ever accepted*, for whoever goes on
-    /// with them counts them himself.
-    pub(crate) fn without_the_present(self) -> Self {
-        let snoop = SnoopStats { flows: 0, queued_bytes: 0, held_bytes: 0, ..self.snoop };
+    /// What a successor adds to its own counters. It counts the flows that it takes over itself.
+    pub(crate) fn carried_over(self) -> Self {
         Self {
             flows_total: self.flows_total - self.flows_open,
             held_total: self.held_total - self.held_open,
-            flows_open: 0,
-            connecting: 0,
-            held_open: 0,
-            relay_buffers_in_use: 0,
-            buffered: 0,
-            snoop,
-            ..self
-        }
-    }
-
-    /// Both together.
-    pub(crate) fn plus(self, other: &Self) -> Self {
-        Self {
-            flows_open: self.flows_open + other.flows_open,
-            connecting: self.connecting + other.connecting,
-            flows_total: self.flows_total + other.flows_total,
-            flows_finished: self.flows_finished + other.flows_finished,
-            flows_reset: self.flows_reset + other.flows_reset,
-            connects_failed: self.connects_failed + other.connects_failed,
-            flows_expired: self.flows_expired + other.flows_expired,
-            flows_refused: self.flows_refused + other.flows_refused,
-            other_port: self.other_port + other.other_port,
-            own_port: self.own_port + other.own_port,
-            held_open: self.held_open + other.held_open,
-            held_total: self.held_total + other.held_total,
-            held_refused: self.held_refused + other.held_refused,
-            held_forgotten: self.held_forgotten + other.held_forgotten,
-            syns_passed: self.syns_passed + other.syns_passed,
-            accept_pauses: self.accept_pauses + other.accept_pauses,
-            bytes_up: self.bytes_up + other.bytes_up,
-            bytes_down: self.bytes_down + other.bytes_down,
-            relay_buffers_in_use: self.relay_buffers_in_use + other.relay_buffers_in_use,
-            buffered: self.buffered + other.buffered,
-            snoop: self.snoop.plus(&other.snoop),
-            router: self.router.plus(&other.router),
-        }
-    }
-}
-
-impl RouterStats {
-    fn plus(self, other: &Self) -> Self {
-        Self {
-            xcp_packets: self.xcp_packets + other.xcp_packets,
-            xcp_headers: self.xcp_headers + other.xcp_headers,
-            xcp_lowered: self.xcp_lowered + other.xcp_lowered,
-            xcp_malformed: self.xcp_malformed + other.xcp_malformed,
-            xcp_intervals: self.xcp_intervals + other.xcp_intervals,
-        }
-    }
-}
-
-impl SnoopStats {
-    fn plus(self, other: &Self) -> Self {
-        Self {
-            packets: self.packets + other.packets,
-            cached: self.cached + other.cached,
-            not_cached: self.not_cached + other.not_cached,
-            retransmitted: self.retransmitted + other.retransmitted,
-            timed_out: self.timed_out + other.timed_out,
-            suppressed: self.suppressed + other.suppressed,
-            sack_hidden: self.sack_hidden + other.sack_hidden,
-            yielded: self.yielded + other.yielded,
-            flows: self.flows + other.flows,
-            flows_passed: self.flows_passed + other.flows_passed,
-            queue_dropped: self.queue_dropped + other.queue_dropped,
-            queued_bytes: self.queued_bytes + other.queued_bytes,
-            most_queued_bytes: self.most_queued_bytes.max(other.most_queued_bytes),
-            held_bytes: self.held_bytes + other.held_bytes,
-            most_held_bytes: self.most_held_bytes.max(other.most_held_bytes),
-            dropped: self.dropped + other.dropped,
-            restarts: self.restarts + other.restarts,
+            ..self.without_gauges()
         }
     }
 }
@@ -294,7 +145,7 @@ mod tests {
         before.buffered.set(77);
         let mut seen = Stats::sum([&before]);
         seen.snoop = SnoopStats { queue_dropped: 3, queued_bytes: 9, most_queued_bytes: 20, ..seen.snoop };
-        let left = seen.without_the_present();
+        let left = seen.carried_over();
         assert_eq!((left.flows_total, left.flows_open, left.buffered), (6, 0, 0));
         let more =
             SnoopStats { queue_dropped: 1, queued_bytes: 5, most_queued_bytes: 8, ..SnoopStats::default() };

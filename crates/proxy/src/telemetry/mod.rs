@@ -98,7 +98,7 @@ impl StatsHandle {
             totals: leg.figures(now).totals,
         };
         CounterSnapshot {
-            stats: self.stats().without_the_present(),
+            stats: self.stats().carried_over(),
             legs: self.shared.leg_stats.legs().into_iter().map(leg).collect(),
             uptime: self.uptime(),
             upgrades: self.upgrades(),
