@@ -168,7 +168,7 @@ async fn status(
 
 async fn show_metrics(State(state): State<Arc<AppState>>) -> Result<impl IntoResponse, Failure> {
     let text = state.look(0, |status| metrics::text(&status, &metrics::Process::now())).await?;
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+    Ok(([(header::CONTENT_TYPE, bentpipe_metrics::CONTENT_TYPE)], text))
 }
 
 async fn ready(State(state): State<Arc<AppState>>) -> (StatusCode, String) {

@@ -70,7 +70,7 @@ impl Family {
         Self { stem, unit, is_counter, help, samples }
     }
 
-    fn encode_value(&self, mut sample: MetricEncoder<'_>, value: f64) -> fmt::Result {
+    fn encode_value(&self, sample: &mut MetricEncoder<'_>, value: f64) -> fmt::Result {
         if self.is_counter {
             sample.encode_counter::<NoLabelSet, f64, f64>(&value, None)
         } else {
@@ -86,11 +86,11 @@ impl Collector for Exposition {
             let mut metric =
                 encoder.encode_descriptor(family.stem, &family.help, family.unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {
-                match labels.is_empty() {
-                    // An empty label set would be written as braces.
-                    true if family.is_counter => metric.encode_counter::<NoLabelSet, f64, f64>(value, None)?,
-                    true => metric.encode_gauge(value)?,
-                    false => family.encode_value(metric.encode_family(labels)?, *value)?,
+                // An empty label set would be written as braces.
+                if labels.is_empty() {
+                    family.encode_value(&mut metric, *value)?;
+                } else {
+                    family.encode_value(&mut metric.encode_family(labels)?, *value)?;
                 }
             }
         }
@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn the_unit_in_a_name_is_declared_and_counters_end_in_total() {
-        let metrics = [Metric::<f64>::counter("sent_bytes_total", "bytes", "Bytes sent.", |value| Some(*value))];
+        let metrics =
+            [Metric::<f64>::counter("sent_bytes_total", "bytes", "Bytes sent.", |value| Some(*value))];
         let mut exposition = Exposition::default();
         exposition.add_each(&metrics, &[(vec![("leg", "a\"b".to_owned())], &7.0)]);
         assert_eq!(

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bentpipe_metrics::table;
 use bentpipe_proxy::telemetry::{Drain, ExplicitReport, Gain};
+use bentpipe_proxy::{RouterStats, SnoopStats, Stats};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -141,11 +143,18 @@ fn this_process_has_descriptors_memory_and_time() {
 }
 
 #[test]
-fn what_is_no_number_is_said_in_the_words_of_the_format() {
-    assert_eq!(
-        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e21, 0.5].map(number),
-        ["NaN", "+Inf", "-Inf", "1000000000000000000000", "0.5"]
-    );
+fn the_documentation_has_every_metric_as_it_is_declared() {
+    let mut rows = String::new();
+    table(&mut rows, PREFIX, BUILD);
+    table(&mut rows, PREFIX, DAEMON);
+    table(&mut rows, PREFIX, Stats::METRICS);
+    table(&mut rows, PREFIX, SnoopStats::METRICS);
+    table(&mut rows, PREFIX, RouterStats::METRICS);
+    table(&mut rows, PREFIX, LEG_INFO);
+    table(&mut rows, PREFIX, LEGS);
+    table(&mut rows, PREFIX, PROCESS);
+    let page = include_str!("../../../../docs/metrics.md");
+    assert!(page.contains(&rows), "the rows of docs/metrics.md should be:\n{rows}");
 }
 
 proptest! {

@@ -1,4 +1,5 @@
-//! The text format of Prometheus, version 0.0.4, read strictly.
+//! The text format of OpenMetrics 1.0, read strictly. Families go by the names of their samples, so that those of
+//! counters end in `_total`.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +15,29 @@ pub(crate) struct Family {
 /// A parser of the format that takes nothing which the format does not have, and no family in two pieces.
 pub(crate) fn read(text: &str) -> BTreeMap<String, Family> {
     let mut families: BTreeMap<String, Family> = BTreeMap::new();
-    let mut current = String::new();
-    assert!(
-        text.ends_with('\n') && !text.contains("\n\n") && !text.contains('\r'),
-        "lines end with a line feed"
-    );
+    // The family's own name, and the name of its samples.
+    let (mut described, mut current) = (String::new(), String::new());
+    assert!(!text.contains("\n\n") && !text.contains('\r'), "lines end with a line feed");
+    let text = text.strip_suffix("# EOF\n").expect("the text ends with # EOF");
+    let mut help_before_type = None;
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
-            let family = Family { help: help.to_owned(), ..Family::default() };
-            assert!(families.insert(name.to_owned(), family).is_none(), "{name} comes twice");
-            current = name.to_owned();
+            help_before_type = Some(help.to_owned());
+            described = name.to_owned();
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
-            assert_eq!(name, current, "the type is behind the help");
+            assert_eq!(name, described, "the type is behind the help");
             assert!(matches!(kind, "counter" | "gauge"), "{line}");
-            let family = families.get_mut(name).unwrap();
-            assert!(family.kind.is_empty() && family.samples.is_empty(), "{line}");
-            family.kind = kind.to_owned();
+            let help = help_before_type.take().unwrap_or_else(|| panic!("{line}"));
+            current = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            let family = Family { help, kind: kind.to_owned(), ..Family::default() };
+            assert!(families.insert(current.clone(), family).is_none(), "{name} comes twice");
+        } else if let Some(rest) = line.strip_prefix("# UNIT ") {
+            let (name, unit) = rest.split_once(' ').unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(name, described, "the unit is behind the type");
+            assert!(name.ends_with(&format!("_{unit}")), "{line}: the name ends in the unit");
+            assert!(families[&current].samples.is_empty(), "{line}");
         } else {
             let (name, labels, value) = read_sample(line);
             assert_eq!(name, current, "samples are behind their type");
@@ -99,8 +105,8 @@ fn read_sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
         }
     }
     let value = match rest.strip_prefix(' ').unwrap_or_else(|| panic!("{line}")) {
-        "+Inf" => f64::INFINITY,
-        "-Inf" => f64::NEG_INFINITY,
+        "inf" => f64::INFINITY,
+        "-inf" => f64::NEG_INFINITY,
         "NaN" => f64::NAN,
         number => {
             assert!(number.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b)), "{line}");

@@ -27,7 +27,10 @@ fn what_can_be_seen_is_seen_by_both_ways() {
     );
     assert_eq!(status.pid, std::process::id());
     let metrics = served.get("/metrics");
-    assert_eq!(metrics.field("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(
+        metrics.field("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
     assert!(
         metrics.body.contains("\nbentpipe_leg_sent_bytes_total{leg=\"satellite\"} 1000\n"),
         "{}",

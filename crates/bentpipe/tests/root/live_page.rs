@@ -193,7 +193,10 @@ fn metrics_status_and_top_say_what_is_documented() {
     let least = sent();
     let (head, body) = get(&topology, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    assert!(head.to_lowercase().contains("\r\ncontent-type: text/plain; version=0.0.4"), "{head}");
+    assert!(
+        head.to_lowercase().contains("\r\ncontent-type: application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
     let families = exposition::read(&body);
     exposition::assert_well_described(&families);
     assert!(families.len() > 60, "{} families", families.len());

@@ -229,7 +229,7 @@ async fn status(State(node): State<Node>) -> Response {
 }
 
 async fn show_metrics(State(node): State<Node>) -> Response {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::text(&node.status())).into_response()
+    ([(header::CONTENT_TYPE, bentpipe_metrics::CONTENT_TYPE)], metrics::text(&node.status())).into_response()
 }
 
 impl From<Refused> for Failure {

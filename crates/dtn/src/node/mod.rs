@@ -343,8 +343,8 @@ impl Node {
         if self.queue().remove(key).is_none() {
             return Ok(false);
         }
-        self.0.counters.delivered.fetch_add(1, Ordering::Relaxed);
-        self.0.counters.delivered_bytes.fetch_add(bundle.payload_len, Ordering::Relaxed);
+        self.0.counters.delivered.add(1);
+        self.0.counters.delivered_bytes.add(bundle.payload_len);
         self.report(&bundle, ReportStatus::Delivered, ReasonCode::NoInformation);
         Ok(true)
     }
@@ -379,7 +379,7 @@ impl Node {
         for record in &gone {
             let bundle = &record.bundle;
             tracing::info!("gave up {} to {}: {why}", bundle.id, bundle.destination);
-            self.0.counters.given_up.fetch_add(1, Ordering::Relaxed);
+            self.0.counters.given_up.add(1);
             self.report(bundle, ReportStatus::Deleted, why);
         }
         Ok(gone.len())

@@ -1,7 +1,5 @@
 //! A bundle on its way into the store.
 
-use std::sync::atomic::Ordering;
-
 use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
 use crate::bundle::{Bundle, Decoder, Malformed, Piece};
@@ -80,7 +78,7 @@ impl Receiver {
         let Self { node, mut bundle, writer } = self;
         bundle.payload_len = writer.len();
         node.accept(bundle, writer.finish()?, None)?;
-        node.0.counters.originated.fetch_add(1, Ordering::Relaxed);
+        node.0.counters.originated.add(1);
         Ok(())
     }
 }
@@ -152,8 +150,8 @@ impl PeerReceiver {
         };
         let len = bundle.payload_len;
         self.node.accept(bundle, writer.finish()?, Some(self.peer))?;
-        self.node.0.counters.received.fetch_add(1, Ordering::Relaxed);
-        self.node.0.counters.received_bytes.fetch_add(len, Ordering::Relaxed);
+        self.node.0.counters.received.add(1);
+        self.node.0.counters.received_bytes.add(len);
         Ok(())
     }
 
@@ -161,10 +159,10 @@ impl PeerReceiver {
     fn refusal(node: &Node, peer: &Eid, why: &Refused) -> Refusal {
         let counters = &node.0.counters;
         if matches!(why, Refused::Known) {
-            counters.duplicates.fetch_add(1, Ordering::Relaxed);
+            counters.duplicates.add(1);
             return Refusal::Completed;
         }
-        counters.refused.fetch_add(1, Ordering::Relaxed);
+        counters.refused.add(1);
         tracing::warn!("refused a bundle of {peer}: {why}");
         match why {
             Refused::Store(_) | Refused::NoMemory(_) => Refusal::NoResources,

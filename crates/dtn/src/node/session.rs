@@ -4,7 +4,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -77,7 +76,7 @@ impl BundleAgent for PeerSession {
                 })?;
                 // A session introduces its peer once.
                 if self.peer.set((peer.clone(), handle)).is_ok() {
-                    self.node.0.counters.sessions.fetch_add(1, Ordering::Relaxed);
+                    self.node.0.counters.sessions.add(1);
                 }
                 Ok(())
             }
@@ -87,7 +86,7 @@ impl BundleAgent for PeerSession {
     fn receive(&self, peer: &Eid, announced: Option<u64>) -> Result<Box<dyn Incoming>, Refusal> {
         let usage = self.node.store().usage();
         if announced.is_some_and(|len| len > usage.quota.get()) {
-            self.node.0.counters.refused.fetch_add(1, Ordering::Relaxed);
+            self.node.0.counters.refused.add(1);
             tracing::warn!(
                 "refused a bundle of {peer}: it has {} bytes, the store's quota is {}",
                 announced.unwrap_or_default(),
@@ -143,8 +142,8 @@ impl BundleAgent for PeerSession {
         let Some(record) = self.node.queue().remove(Key(handle)) else { return };
         self.node.remove_later(record.key);
         let counters = &self.node.0.counters;
-        counters.sent.fetch_add(1, Ordering::Relaxed);
-        counters.sent_bytes.fetch_add(record.bundle.payload_len, Ordering::Relaxed);
+        counters.sent.add(1);
+        counters.sent_bytes.add(record.bundle.payload_len);
         tracing::debug!("{peer} has {}", record.bundle.id);
         self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NoInformation);
     }
@@ -170,7 +169,7 @@ impl BundleAgent for PeerSession {
     }
 
     fn returned(&self, _peer: &Eid, handle: BundleHandle) {
-        self.node.0.counters.broken_off.fetch_add(1, Ordering::Relaxed);
+        self.node.0.counters.broken_off.add(1);
         let again = self.node.queue().requeue(Key(handle), clock());
         self.node.wake(again.iter());
     }
