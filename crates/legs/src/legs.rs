@@ -1,14 +1,14 @@
-//! The configured legs, ready to give sockets their settings.
+//! The configured legs, prepared to set up sockets.
 
 use std::collections::BTreeMap;
 
+use bentpipe_kernel::explicit::SharedLeg;
 use bentpipe_kernel::leg::{Leg, LegSettings};
 use bentpipe_link::explicit::RateAllocatorConfig;
 
-use crate::rate_controller::{RateController, RateControllerError, Share};
 use crate::settings::{SatelliteLeg, TerrestrialLeg};
 
-/// What the terrestrial leg is called in the log.
+/// The name of the terrestrial leg in the log.
 const TERRESTRIAL: &str = "terrestrial";
 
 /// One side of the gateway.
@@ -20,7 +20,7 @@ pub enum LegId {
     Terrestrial,
 }
 
-/// The configured legs, ready to give sockets their settings.
+/// The configured legs, prepared to set up sockets.
 #[derive(Debug)]
 pub struct Legs {
     /// In the order of their names.
@@ -28,20 +28,27 @@ pub struct Legs {
     terrestrial: Leg,
 }
 
+/// A leg whose connections are given explicit rates.
+#[derive(Debug, Clone)]
+pub(crate) struct ControlledLeg {
+    pub(crate) leg: SharedLeg,
+    pub(crate) config: RateAllocatorConfig,
+}
+
 #[derive(Debug)]
 struct Satellite {
     leg: Leg,
-    sharer: RateAllocatorConfig,
+    allocator: RateAllocatorConfig,
 }
 
 impl Legs {
-    /// Loads what these legs need and derives their timers, as [`Leg::prepare`]: what this kernel lacks is replaced by the next
-    /// best and logged. Needs `CAP_BPF` and `CAP_PERFMON` where a congestion control is one of ours.
+    /// Loads the congestion controls of these legs and derives their timers with [`Leg::prepare`]. A feature that this kernel
+    /// lacks is replaced by the next best one, with a log line. Needs `CAP_BPF` and `CAP_PERFMON` for our congestion controls.
     pub fn prepare(satellites: &BTreeMap<String, SatelliteLeg>, terrestrial: &TerrestrialLeg) -> Self {
         Self::prepare_with(satellites, terrestrial, |settings| settings)
     }
 
-    /// The same with settings that `adjust` may change, such as buffers that a limit makes smaller.
+    /// [`Legs::prepare`] with settings that `adjust` may change; for example, it bounds the buffers.
     pub fn prepare_with(
         satellites: &BTreeMap<String, SatelliteLeg>,
         terrestrial: &TerrestrialLeg,
@@ -50,7 +57,7 @@ impl Legs {
         let prepare = |name: &str, settings| Leg::prepare(name, &adjust(settings));
         let satellite = |(name, leg): (&String, &SatelliteLeg)| Satellite {
             leg: prepare(name, leg.settings()),
-            sharer: leg.sharer(),
+            allocator: leg.allocator_config(),
         };
         Self {
             satellites: satellites.iter().map(satellite).collect(),
@@ -63,7 +70,7 @@ impl Legs {
         self.satellites().find(|leg| leg.name() == name)
     }
 
-    /// The leg of every other interface.
+    /// The leg of all other interfaces.
     pub fn terrestrial(&self) -> &Leg {
         &self.terrestrial
     }
@@ -73,10 +80,10 @@ impl Legs {
         self.satellites.iter().map(|satellite| &satellite.leg)
     }
 
-    /// The leg of this position.
+    /// The leg with this id.
     ///
     /// # Panics
-    /// There are not so many satellite legs.
+    /// If there is no satellite leg at this position.
     pub fn get(&self, id: LegId) -> &Leg {
         match id {
             LegId::Satellite(index) => &self.satellites[index].leg,
@@ -84,22 +91,12 @@ impl Legs {
         }
     }
 
-    /// Starts to share out those legs whose connections wait to be given their rates; `None` if there are none. Whoever opens
-    /// sockets with such a leg keeps it: without it they keep to ten segments in a round trip.
-    ///
-    /// # Errors
-    /// The thread could not be started.
-    pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
-        let is_shared = self.satellites().any(|leg| leg.shared().is_some());
-        is_shared.then(|| RateController::start(self)).transpose()
-    }
-
-    /// The legs whose connections wait to be given their rates.
-    pub(crate) fn shares(&self) -> Vec<Share> {
-        let share = |satellite: &Satellite| {
-            Some(Share { leg: satellite.leg.shared()?.clone(), config: satellite.sharer })
+    /// The legs whose connections are given explicit rates.
+    pub(crate) fn controlled(&self) -> Vec<ControlledLeg> {
+        let controlled = |satellite: &Satellite| {
+            Some(ControlledLeg { leg: satellite.leg.shared()?.clone(), config: satellite.allocator })
         };
-        self.satellites.iter().filter_map(share).collect()
+        self.satellites.iter().filter_map(controlled).collect()
     }
 }
 
@@ -116,7 +113,7 @@ mod tests {
                        [land]\ninterface = \"sat0\"\ncongestion = \"cubic\"\n";
 
     #[test]
-    fn a_leg_is_found_by_its_name_and_by_its_place_among_the_names() {
+    fn a_leg_is_found_by_name_and_by_position() {
         let legs = Legs::prepare(&satellites(TWO), &TerrestrialLeg::default());
         let names: Vec<&str> = legs.satellites().map(Leg::name).collect();
         assert_eq!(names, ["land", "sea"]);
@@ -124,7 +121,7 @@ mod tests {
         assert!(legs.leg("sea").unwrap().timers().user_timeout.is_some());
         assert_eq!(legs.get(LegId::Satellite(0)).name(), "land");
         assert_eq!(legs.get(LegId::Terrestrial).congestion(), None);
-        // An operator may call a satellite leg so; the other is not to be had by a name.
+        // An operator may give this name to a satellite leg; the terrestrial leg is not found by name.
         assert!(legs.leg(TERRESTRIAL).is_none());
     }
 
@@ -138,11 +135,5 @@ mod tests {
         let legs = Legs::prepare_with(&satellites(TWO), &TerrestrialLeg::default(), adjust);
         assert_eq!(adjusted.get(), 3);
         assert!(legs.satellites().chain([legs.terrestrial()]).all(|leg| leg.congestion() == Some("reno")));
-    }
-
-    #[test]
-    fn without_explicit_rates_nobody_shares_them_out() {
-        let legs = Legs::prepare(&satellites(TWO), &TerrestrialLeg::default());
-        assert!(legs.share().unwrap().is_none());
     }
 }

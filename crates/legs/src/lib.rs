@@ -1,9 +1,8 @@
-//! What a daemon's sockets have to do with a link: the settings of a leg as operators write them, the leg as the kernel takes
-//! it, and the thread that shares out its rate.
+//! The legs of a daemon: their settings, the socket options that follow, and the thread that allocates explicit rates.
 //!
 //! ```text
 //! [legs.NAME], [terrestrial] ──► Legs ──► Leg::apply, to every socket that faces the leg
-//!                                 └─────► RateController: rates for those whose congestion control is `explicit`
+//!                                 └─────► RateController, for sockets with the congestion control `explicit`
 //! ```
 
 mod legs;

@@ -1,11 +1,11 @@
-//! The controller of explicit rates: a thread that shares out each leg among its connections.
+//! The controller of explicit rates: a thread that allocates the rate of each leg to its connections.
 //!
 //! ```text
 //! eBPF congestion control ──► flows ──► RateAllocator of the leg ──► rates ──► eBPF congestion control
 //! ```
 //!
-//! Both ways are memory that the kernel and this process share. What is shared out, and how, is decided by
-//! [`RateAllocator`](bentpipe_link::explicit::RateAllocator), which virtual time runs too.
+//! Flows and rates are in memory that the kernel and this process share. The simulator runs the same
+//! [`RateAllocator`](bentpipe_link::explicit::RateAllocator).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,147 +14,150 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bentpipe_kernel::explicit::{Flow, SharedLeg};
-use bentpipe_link::explicit::{LinkEstimate, RateAllocator, RateAllocatorConfig, Report};
+use bentpipe_kernel::explicit::Flow;
+use bentpipe_link::explicit::{LinkEstimate, RateAllocator, Report};
 use bentpipe_units::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::legs::Legs;
+use crate::legs::{ControlledLeg, Legs};
 
-/// How often rates are decided anew: at 10 Mbit/s a connection that begins between two decisions sends 25 kB too much at most.
+/// The interval between two allocations: at 10 Mbit/s, a connection that starts in between sends at most 25 kB too much.
 const TICK: Duration = Duration::from_millis(20);
-/// The same while no connection is there.
+/// The interval while there is no connection.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 
-/// The running controller; it ends when it is dropped. Connections then keep the rates that they have.
+/// The running controller; it stops when it is dropped. Connections then keep their last rates.
 #[derive(Debug)]
 pub struct RateController {
     thread: Option<JoinHandle<()>>,
-    bell: Waker,
-    standings: LinkEstimates,
+    waker: Waker,
+    estimates: LinkEstimates,
 }
 
-/// What is known of each leg, with its name, for others to look at from time to time.
+/// The latest estimate of each leg, by name, for other threads to read.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimates(Arc<Mutex<Vec<(String, LinkEstimate)>>>);
 
-/// Why legs are not shared out.
+/// Why the controller could not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start the controller of explicit rates: {source}; raise the limit of threads (ulimit -u)")]
 pub struct RateControllerError {
-    /// What the system said.
+    /// The system's error.
     source: std::io::Error,
 }
 
-/// By which the controller is asked whether it lives.
+/// Asks the controller's thread for a sign of life.
 #[derive(Debug, Clone)]
 pub struct Waker {
-    orders: Sender<Order>,
-    heard: Arc<AtomicU64>,
+    commands: Sender<Command>,
+    acks: Arc<AtomicU64>,
 }
 
-/// What the thread is told.
 #[derive(Debug)]
-enum Order {
-    Show,
-    Replace(Vec<Share>),
-    End,
-}
-
-/// A leg whose connections are given rates, and what is known of it beforehand.
-#[derive(Debug, Clone)]
-pub(crate) struct Share {
-    pub(crate) leg: SharedLeg,
-    pub(crate) config: RateAllocatorConfig,
-}
-
-/// What the thread works with.
-#[derive(Debug)]
-struct Controller {
-    orders: Receiver<Order>,
-    heard: Arc<AtomicU64>,
-    standings: LinkEstimates,
-    legs: Vec<Controlled>,
+enum Command {
+    Ping,
+    Replace(Vec<ControlledLeg>),
+    Stop,
 }
 
 #[derive(Debug)]
-struct Controlled {
-    share: Share,
-    sharer: RateAllocator,
+struct Controller {
+    commands: Receiver<Command>,
+    acks: Arc<AtomicU64>,
+    estimates: LinkEstimates,
+    legs: Vec<LegState>,
+}
+
+#[derive(Debug)]
+struct LegState {
+    controlled: ControlledLeg,
+    allocator: RateAllocator,
     reports: Vec<Report>,
     slots: HashMap<u64, usize>,
 }
 
+impl Legs {
+    /// Starts a controller for the legs with explicit rates; `None` if there are none. Keep it while sockets use these legs:
+    /// without it, a connection sends at most ten segments per round trip.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
+        let is_controlled = self.satellites().any(|leg| leg.shared().is_some());
+        is_controlled.then(|| RateController::start(self)).transpose()
+    }
+}
+
 impl RateController {
-    /// Starts to share out those of these legs whose connections wait to be given their rates, if there are any: legs that have
-    /// such connections may come later.
+    /// Starts to allocate the rates of those legs that have explicit rates. There may be none yet:
+    /// [`replace`](Self::replace) may add some.
     ///
     /// # Errors
     /// The thread could not be started.
     pub fn start(legs: &Legs) -> Result<Self, RateControllerError> {
-        let (sender, orders) = mpsc::channel();
-        let (heard, standings) = (Arc::<AtomicU64>::default(), LinkEstimates::default());
+        let (sender, commands) = mpsc::channel();
+        let (acks, estimates) = (Arc::<AtomicU64>::default(), LinkEstimates::default());
         let mut controller =
-            Controller { orders, heard: heard.clone(), standings: standings.clone(), legs: Vec::new() };
-        // Before the first connection: one that has no rate yet keeps to ten segments.
-        controller.replace(legs.shares());
+            Controller { commands, acks: acks.clone(), estimates: estimates.clone(), legs: Vec::new() };
+        // Before the first connection: without a rate it would send at most ten segments.
+        controller.replace(legs.controlled());
         let thread = std::thread::Builder::new()
             .name("bentpipe-rates".into())
             .spawn(move || controller.run())
             .map_err(|source| RateControllerError { source })?;
-        Ok(Self { thread: Some(thread), bell: Waker { orders: sender, heard }, standings })
+        Ok(Self { thread: Some(thread), waker: Waker { commands: sender, acks }, estimates })
     }
 
-    /// Goes on with these legs. What has been learnt of one that was there before is kept.
+    /// Controls these legs from now on. A leg that was there before keeps its estimate.
     pub fn replace(&self, legs: &Legs) {
-        self.bell.send(Order::Replace(legs.shares()));
+        self.waker.send(Command::Replace(legs.controlled()));
     }
 
-    /// By which it shows that it lives.
-    pub fn bell(&self) -> Waker {
-        self.bell.clone()
+    /// A handle to check that the controller is alive.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
-    /// What is known of each leg, with its name.
-    pub fn standings(&self) -> Vec<(String, LinkEstimate)> {
-        self.standings.get()
+    /// The latest estimate of each leg, with its name.
+    pub fn estimates(&self) -> Vec<(String, LinkEstimate)> {
+        self.estimates.get()
     }
 
-    /// The same for somebody who looks on by himself. When the controller has ended, what it knew last stays.
+    /// A handle to the estimates. After the controller has stopped it keeps the last ones.
     pub fn view(&self) -> LinkEstimates {
-        self.standings.clone()
+        self.estimates.clone()
     }
 }
 
 impl LinkEstimates {
-    /// As they were at the last decision.
+    /// The estimates of the last allocation.
     pub fn get(&self) -> Vec<(String, LinkEstimate)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Waker {
-    /// Asks for a sign of life.
-    pub fn ring(&self) {
-        self.send(Order::Show);
+    /// Asks for an acknowledgement.
+    pub fn ping(&self) {
+        self.send(Command::Ping);
     }
 
-    /// How many times it has been heard.
-    pub fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Acquire)
+    /// How many pings the controller has acknowledged.
+    pub fn acks(&self) -> u64 {
+        self.acks.load(Ordering::Acquire)
     }
 
-    fn send(&self, order: Order) {
-        // Fails only when the thread has ended, and then it is not heard either.
-        let _ = self.orders.send(order);
+    fn send(&self, command: Command) {
+        // Fails only when the thread has ended, and then there is no acknowledgement either.
+        let _ = self.commands.send(command);
     }
 }
 
 impl Drop for RateController {
     fn drop(&mut self) {
-        self.bell.send(Order::End);
+        self.waker.send(Command::Stop);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the controller of explicit rates had panicked");
+            tracing::error!("the controller of explicit rates panicked");
         }
     }
 }
@@ -163,71 +166,75 @@ impl Controller {
     fn run(mut self) {
         loop {
             let busy = self.tick();
-            match self.orders.recv_timeout(if busy { TICK } else { IDLE_TICK }) {
-                Ok(Order::Show) => drop(self.heard.fetch_add(1, Ordering::Release)),
-                Ok(Order::Replace(shares)) => self.replace(shares),
-                Ok(Order::End) | Err(RecvTimeoutError::Disconnected) => return,
+            match self.commands.recv_timeout(if busy { TICK } else { IDLE_TICK }) {
+                Ok(Command::Ping) => drop(self.acks.fetch_add(1, Ordering::Release)),
+                Ok(Command::Replace(legs)) => self.replace(legs),
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    fn replace(&mut self, shares: Vec<Share>) {
+    fn replace(&mut self, legs: Vec<ControlledLeg>) {
         let mut before = std::mem::take(&mut self.legs);
-        for share in shares {
-            let same = before.iter().position(|leg| leg.share.leg.number() == share.leg.number());
-            let mut leg = match same {
-                Some(place) => before.swap_remove(place),
-                None => Controlled::new(share.clone()),
+        for controlled in legs {
+            let number = controlled.leg.number();
+            let mut state = match before.iter().position(|state| state.controlled.leg.number() == number) {
+                Some(index) => before.swap_remove(index),
+                None => LegState::new(controlled.clone()),
             };
-            leg.sharer.reconfigure(share.config);
-            leg.share = share;
-            leg.announce();
-            self.legs.push(leg);
+            state.allocator.reconfigure(controlled.config);
+            state.controlled = controlled;
+            state.announce();
+            self.legs.push(state);
         }
-        // Connections of a leg that the configuration has no more live on, and need rates.
-        before.retain(|leg| !leg.reports.is_empty());
+        // Connections of a leg that is no longer configured live on, and need rates.
+        before.retain(|state| !state.reports.is_empty());
         self.legs.append(&mut before);
     }
 
-    /// Says whether there is any connection.
+    /// Allocates rates once; true if there is any connection.
     fn tick(&mut self) -> bool {
         let now = monotonic();
-        for leg in &mut self.legs {
-            leg.tick(now);
+        for state in &mut self.legs {
+            state.tick(now);
         }
-        let standings = self.legs.iter().map(|leg| (leg.share.leg.name().to_owned(), leg.sharer.estimate()));
-        *self.standings.0.lock().unwrap_or_else(PoisonError::into_inner) = standings.collect();
-        self.legs.iter().any(|leg| !leg.reports.is_empty())
+        let estimate =
+            |state: &LegState| (state.controlled.leg.name().to_owned(), state.allocator.estimate());
+        *self.estimates.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.legs.iter().map(estimate).collect();
+        self.legs.iter().any(|state| !state.reports.is_empty())
     }
 }
 
-impl Controlled {
-    fn new(share: Share) -> Self {
-        Self { sharer: RateAllocator::new(share.config), share, reports: Vec::new(), slots: HashMap::new() }
+impl LegState {
+    fn new(controlled: ControlledLeg) -> Self {
+        let allocator = RateAllocator::new(controlled.config);
+        Self { controlled, allocator, reports: Vec::new(), slots: HashMap::new() }
     }
 
     fn tick(&mut self, now: Time) {
-        let (number, explicit) = (self.share.leg.number(), self.share.leg.explicit());
+        let (number, explicit) = (self.controlled.leg.number(), self.controlled.leg.explicit());
         self.reports.clear();
         self.slots.clear();
         for flow in explicit.flows().filter(|flow| flow.leg == number && !flow.at.is_zero()) {
             self.reports.push(report(&flow));
             self.slots.insert(flow.owner, flow.slot);
         }
-        self.sharer
-            .tick(now, &self.reports, |owner, rate| explicit.set_rate(self.slots[&owner], rate as u64));
+        let set_rate = |owner, rate| explicit.set_rate(self.slots[&owner], rate as u64);
+        self.allocator.tick(now, &self.reports, set_rate);
         self.announce();
     }
 
+    /// Tells the kernel the rate that a new connection starts with.
     fn announce(&self) {
-        let newcomers = self.sharer.initial_rate();
-        self.share.leg.set_newcomers(newcomers.rate as u64, newcomers.weight, self.sharer.estimate().rtt);
+        let initial = self.allocator.initial_rate();
+        self.controlled.leg.set_newcomers(initial.rate as u64, initial.weight, self.allocator.estimate().rtt);
     }
 }
 
 fn report(flow: &Flow) -> Report {
-    // Short segments count as full ones: what they take of the link besides their bytes is not known here.
+    // The share of headers in short segments is not known here, so every segment counts as a full one.
     let full = u64::from(flow.mss + flow.header);
     Report {
         id: flow.owner,
@@ -257,34 +264,40 @@ mod tests {
     use crate::settings::TerrestrialLeg;
     use std::collections::BTreeMap;
 
-    /// Sets it off without a leg, for which it needs no rights.
+    /// A controller without a leg, which needs no capabilities.
     fn idle() -> (Legs, RateController) {
         let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
-        let sharing = RateController::start(&legs).unwrap();
-        (legs, sharing)
+        let controller = RateController::start(&legs).unwrap();
+        (legs, controller)
     }
 
     #[test]
-    fn it_answers_the_bell_and_only_that() {
-        let (legs, sharing) = idle();
-        let bell = sharing.bell();
-        sharing.replace(&legs);
-        for rung in 1..=3 {
-            bell.ring();
-            while bell.heard() < rung {
+    fn it_acknowledges_each_ping_once() {
+        let (legs, controller) = idle();
+        let waker = controller.waker();
+        controller.replace(&legs);
+        for pings in 1..=3 {
+            waker.ping();
+            while waker.acks() < pings {
                 std::thread::yield_now();
             }
         }
-        assert_eq!(bell.heard(), 3);
-        assert!(sharing.standings().is_empty());
+        assert_eq!(waker.acks(), 3);
+        assert!(controller.estimates().is_empty());
     }
 
     #[test]
-    fn it_ends_when_it_is_dropped_and_its_bell_is_heard_no_more() {
-        let (_, sharing) = idle();
-        let bell = sharing.bell();
-        drop(sharing);
-        bell.ring();
-        assert_eq!(bell.heard(), 0);
+    fn it_acknowledges_nothing_after_it_is_dropped() {
+        let (_, controller) = idle();
+        let waker = controller.waker();
+        drop(controller);
+        waker.ping();
+        assert_eq!(waker.acks(), 0);
+    }
+
+    #[test]
+    fn legs_without_explicit_rates_need_no_controller() {
+        let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
+        assert!(legs.share().unwrap().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! `[legs.NAME]` and `[terrestrial]`: what an operator says of a leg.
+//! `[legs.NAME]` and `[terrestrial]`: the settings of a leg.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::values::{Congestion, Interface};
 
-/// Round-trip time that is assumed of the terrestrial side where its timers are derived from it.
+/// The round-trip time from which the timers of the terrestrial leg are derived.
 const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
 
 /// `[legs.NAME]`: an interface that leads to a satellite.
@@ -19,21 +19,21 @@ const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
 pub struct SatelliteLeg {
     /// The network interface.
     pub interface: Interface,
-    /// The congestion control of the sockets that face it; [`congestion`](Self::congestion) has what it is by default.
+    /// The congestion control of the sockets that face it; see [`congestion`](Self::congestion) for the default.
     pub congestion: Option<Congestion>,
     /// The link's rate.
     pub rate: Option<Rate>,
     /// The round-trip time of the empty link.
     #[serde(default = "geostationary")]
     pub rtt: Span,
-    /// What each connection may send at the most, without headers.
+    /// The highest rate of each connection, without headers.
     pub pacing_cap: Option<Rate>,
-    /// Data may come and go with the SYN (RFC 7413).
+    /// Whether SYNs may carry data (RFC 7413).
     #[serde(default)]
     pub fast_open: bool,
-    /// After an outage, data is tried again within this time.
+    /// Data is retransmitted within this time after an outage.
     pub restart_within: Option<Span>,
-    /// Connections live through an outage of this length.
+    /// Connections survive an outage of this length.
     pub survive_outage: Option<Span>,
     /// Send buffer; the kernel's autotuning by default.
     pub send_buffer: Option<ByteCount>,
@@ -47,11 +47,11 @@ pub struct SatelliteLeg {
 pub struct TerrestrialLeg {
     /// The congestion control; the kernel's default by default.
     pub congestion: Option<Congestion>,
-    /// What each connection may send at the most, without headers.
+    /// The highest rate of each connection, without headers.
     pub pacing_cap: Option<Rate>,
-    /// After an outage, data is tried again within this time.
+    /// Data is retransmitted within this time after an outage.
     pub restart_within: Option<Span>,
-    /// Connections live through an outage of this length.
+    /// Connections survive an outage of this length.
     pub survive_outage: Option<Span>,
     /// Send buffer; the kernel's autotuning by default.
     pub send_buffer: Option<ByteCount>,
@@ -60,8 +60,8 @@ pub struct TerrestrialLeg {
 }
 
 impl SatelliteLeg {
-    /// The congestion control of the sockets that face it. By default each connection is told its share of the `rate`; where
-    /// that is not known, Hybla finds out sooner than whoever shares it out.
+    /// The congestion control of the sockets that face this leg. The default is `explicit` if the `rate` is known, and
+    /// otherwise `hybla`, which finds an unknown rate sooner.
     pub fn congestion(&self) -> &str {
         match &self.congestion {
             Some(congestion) => congestion.as_str(),
@@ -70,7 +70,7 @@ impl SatelliteLeg {
         }
     }
 
-    /// The leg as the kernel crate takes it.
+    /// The settings for the kernel crate.
     pub fn settings(&self) -> LegSettings {
         LegSettings {
             congestion: Some(self.congestion().to_owned()),
@@ -85,14 +85,14 @@ impl SatelliteLeg {
         }
     }
 
-    /// The leg as who shares it out takes it: what is known of it beforehand.
-    pub fn sharer(&self) -> RateAllocatorConfig {
+    /// The initial configuration of the leg's rate allocator.
+    pub fn allocator_config(&self) -> RateAllocatorConfig {
         RateAllocatorConfig { capacity: self.rate, rtt: self.rtt.get() }
     }
 }
 
 impl TerrestrialLeg {
-    /// The leg as the kernel crate takes it.
+    /// The settings for the kernel crate.
     pub fn settings(&self) -> LegSettings {
         LegSettings {
             congestion: self.congestion.as_ref().map(|congestion| congestion.as_str().to_owned()),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_explicit_where_the_rate_is_known_and_nothing_else_is_asked_for() {
+    fn the_default_is_explicit_rates_if_the_rate_is_known_and_else_hybla() {
         for (text, congestion) in [
             ("", "hybla"),
             ("rate = \"10Mbit/s\"", "explicit"),
@@ -133,15 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_the_leg_out_is_told_its_rate_and_round_trip() {
-        let known = leg("rate = \"2Mbit/s\"\nrtt = \"40ms\"").unwrap().sharer();
+    fn the_rate_allocator_gets_the_rate_and_the_round_trip_of_the_leg() {
+        let known = leg("rate = \"2Mbit/s\"\nrtt = \"40ms\"").unwrap().allocator_config();
         assert_eq!((known.capacity, known.rtt), (Some(Rate::mbps(2)), Duration::from_millis(40)));
-        let unknown = leg("").unwrap().sharer();
+        let unknown = leg("").unwrap().allocator_config();
         assert_eq!((unknown.capacity, unknown.rtt), (None, Duration::from_millis(600)));
     }
 
     #[test]
-    fn what_could_not_stand_in_a_rule_is_no_name() {
+    fn a_name_with_characters_that_a_rule_cannot_hold_is_refused() {
         for name in ["", ".", "..", "a b", "\\\" accept", "0123456789abcdef"] {
             let text = format!("congestion = \"{name}\"");
             assert!(leg(&text).unwrap_err().contains("is not the name of a congestion control"), "{name}");

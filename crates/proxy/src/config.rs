@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bentpipe_kernel::Weight;
+use bentpipe_legs::Legs;
 use bentpipe_units::Span;
 use serde::Deserialize;
 
-use crate::connect::ports::RANGES;
-use crate::types::leg_pair::leg_pair_count;
+use crate::types::leg_pair::{PORT_RANGES, leg_pair_count};
 
 mod admin;
 mod bundle;
@@ -23,6 +23,7 @@ mod rule;
 mod shipped;
 mod snoop;
 mod values;
+mod xcp;
 
 pub use admin::{AdminSettings, Listen, admin_socket};
 pub use bentpipe_legs::Network;
@@ -35,6 +36,7 @@ pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
 pub use values::{Count, PaceSetting, Port, Workers};
+pub(crate) use xcp::xcp_variant;
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
@@ -215,18 +217,28 @@ impl Config {
             .or_else(|| bundle::contradiction(self))
             .or_else(|| admin::contradiction(self))
             .or_else(|| snoop::contradiction(self))
-            .or_else(|| crate::services::xcp_router::contradiction(self))
+            .or_else(|| xcp::contradiction(self))
     }
 
     /// Listeners that a reload replaces keep their ports for a while.
     fn lack_of_ports(&self) -> Option<String> {
-        let (port, ports) = (self.proxy.port.get(), self.path_count() * RANGES);
+        let (port, ports) = (self.proxy.port.get(), self.path_count() * PORT_RANGES);
         let highest = usize::from(u16::MAX) + 1 - ports;
         (usize::from(port) > highest).then(|| {
             format!(
                 "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
             )
         })
+    }
+
+    /// The legs, prepared for sockets, with buffers within the limits.
+    pub(crate) fn prepare_legs(&self) -> Legs {
+        Legs::prepare_with(&self.legs, &self.terrestrial, |settings| self.limits.bound(settings))
+    }
+
+    /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`](bentpipe_legs::LegId::Satellite).
+    pub(crate) fn interfaces(&self) -> Vec<Interface> {
+        self.legs.values().map(|leg| leg.interface.clone()).collect()
     }
 
     /// The longest outage that some leg is to survive.

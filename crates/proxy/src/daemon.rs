@@ -19,22 +19,24 @@ use crate::admission::AdmissionControl;
 use crate::budget;
 use crate::config::{Config, Interface};
 use crate::connect::listener;
-use crate::connect::ports::PortRanges;
 use crate::deferred_accept::{DeferredAccept, Devices, PendingTable, Settings};
 use crate::error::Error;
 use crate::host;
-use crate::intercept::{Family, Interception, Names, Plan, TunDivert};
+use crate::intercept::{Family, Interception, Liveness, Names, Plan, TunDivert};
 use crate::services::snoop::{self, Snoop};
-use crate::services::watchdog::{Liveness, Supervised, Watchdog};
+use crate::services::watchdog::{Supervised, Watchdog};
 use crate::services::xcp_router::{Attached, XcpRouters};
 use crate::stats::{Counters, Stats};
-use crate::telemetry::{LegFacts, LegStatsTable, Sources, StatsHandle};
+use crate::telemetry::{LegFacts, LegStatsTable, Sources, StatsHandle, WorkerSource};
 use crate::types::leg_pair::{self, LegPair};
 use crate::types::mailbox::{Heartbeat, Mailbox};
 use crate::upgrade::{Inventory, SynOutcomeSnapshot};
 use crate::worker::{Command, Listener, Shared, Worker};
 
 mod inherit;
+mod ports;
+
+use self::ports::PortRanges;
 
 /// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
 const CLAIM_NETWORK: u8 = 98;
@@ -50,7 +52,7 @@ pub struct Daemon {
     /// Stops before the workers as well: what it gives back must find its listener.
     deferred_accept: Option<DeferredAccept>,
     snoop: Option<Snoop>,
-    sharing: Option<RateController>,
+    rate_controller: Option<RateController>,
     routers: Option<XcpRouters>,
     shared: Arc<Shared>,
     sight: StatsHandle,
@@ -138,7 +140,7 @@ impl Daemon {
             (config.wants_snoop() && !snooper_comes).then(|| snoop::Devices::open(&names)).transpose()?;
         let routers = Attached::attach(config);
         let config = routers.adapt(config);
-        let legs = Arc::new(leg_pair::prepare_legs(&config));
+        let legs = Arc::new(config.prepare_legs());
         let families = listener::families();
         // Where it cannot be had, a leg that asks for it has said so.
         let (hybla, explicit) = (Hybla::acquire().ok(), Explicit::acquire().ok());
@@ -179,7 +181,7 @@ impl Daemon {
         let listeners =
             if self.needs_other_listeners(config) { Some(self.open_listeners(config)?) } else { None };
         let pairs = listeners.as_ref().map_or(&self.pairs, |(_, pairs, _)| pairs);
-        let interfaces = leg_pair::interfaces(config);
+        let interfaces = config.interfaces();
         if let Some(interception) = &self.interception {
             let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
             interception.replace_rules(&plan(config, &interfaces, pairs))?;
@@ -233,7 +235,7 @@ impl Daemon {
 
     /// What is known of each leg with explicit rates, and its name.
     pub fn link_estimates(&self) -> Vec<(String, LinkEstimate)> {
-        self.sharing.as_ref().map(RateController::standings).unwrap_or_default()
+        self.rate_controller.as_ref().map(RateController::estimates).unwrap_or_default()
     }
 
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
@@ -243,7 +245,11 @@ impl Daemon {
 
     /// Lets those who look see the threads and the legs that there are now.
     fn show(&self) {
-        let worker = |worker: &Handle| (worker.mailbox.clone(), worker.counters.clone());
+        let worker = |worker: &Handle| {
+            let mailbox = worker.mailbox.clone();
+            let query = move |query| mailbox.send(Command::QueryFlows(query));
+            WorkerSource { query: Box::new(query), counters: worker.counters.clone() }
+        };
         self.sight.look_at(Sources {
             workers: self.workers.iter().map(worker).collect(),
             deferred_accept: self
@@ -252,7 +258,7 @@ impl Daemon {
                 .map(|deferred_accept| deferred_accept.counters().clone()),
             snoop: self.snoop.as_ref().map(|snoop| Box::new(snoop.view()) as Box<_>),
             routers: self.routers.as_ref().map(|routers| Box::new(routers.view()) as Box<_>),
-            standings: self.sharing.as_ref().map(RateController::view),
+            link_estimates: self.rate_controller.as_ref().map(RateController::view),
             legs: LegFacts::of(&self.config, self.legs.terrestrial().name()),
         });
     }
@@ -260,9 +266,9 @@ impl Daemon {
     /// Has the rates decided for the legs that there are now. Where eBPF could not be had at the start there is nobody yet who
     /// does: a leg without one would keep to the first window for ever.
     fn share_out(&mut self) -> Result<(), Error> {
-        match &self.sharing {
-            Some(sharing) => sharing.replace(&self.legs),
-            None => self.sharing = self.legs.share()?,
+        match &self.rate_controller {
+            Some(rate_controller) => rate_controller.replace(&self.legs),
+            None => self.rate_controller = self.legs.share()?,
         }
         Ok(())
     }
@@ -280,7 +286,7 @@ impl Daemon {
     fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
         let pairs = free_leg_pairs(config, &self.ports)?;
         check_ports(&pairs, &self.families)?;
-        let legs = Arc::new(leg_pair::prepare_legs(config));
+        let legs = Arc::new(config.prepare_legs());
         let listeners = self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs));
         let listeners = listeners.collect::<Result<_, _>>()?;
         Ok((legs, pairs, listeners))
@@ -302,7 +308,7 @@ impl Prepared {
         }
         daemon.start_helpers(devices)?;
         daemon.show();
-        let interfaces = leg_pair::interfaces(&daemon.config);
+        let interfaces = daemon.config.interfaces();
         let plan = plan(&daemon.config, &interfaces, &daemon.pairs);
         let (names, families) = (daemon.names.clone(), daemon.families.clone());
         let interception = Interception::install(names, &plan, families, daemon.tun_diverts())?;
@@ -334,18 +340,18 @@ impl Prepared {
             admission: Arc::new(admission),
             pending: Arc::new(pending),
             stop: AtomicBool::new(false),
-            leg_stats: LegStatsTable::default(),
+            leg_stats: Arc::new(LegStatsTable::default()),
             liveness: Arc::new(Liveness::new()),
-            draining: Mutex::default(),
+            draining: Arc::default(),
         });
         let daemon = Daemon {
             watch: None,
             interception: None,
             deferred_accept: None,
             snoop: None,
-            sharing: None,
+            rate_controller: None,
             routers: None,
-            sight: StatsHandle::new(shared.clone()),
+            sight: StatsHandle::new(shared.view()),
             shared,
             workers: Vec::new(),
             config,
@@ -389,8 +395,8 @@ impl Daemon {
     /// Starts the threads beside the workers, but for the watch.
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
         let Helpers { deferred_accept, syn_outcomes, held, snoop, routers } = helpers;
-        if self.explicit.is_some() && self.sharing.is_none() {
-            self.sharing = Some(RateController::start(&self.legs)?);
+        if self.explicit.is_some() && self.rate_controller.is_none() {
+            self.rate_controller = Some(RateController::start(&self.legs)?);
         }
         if let Some(devices) = deferred_accept {
             let (admission, pending) = (self.shared.admission.clone(), self.shared.pending.clone());
@@ -422,7 +428,8 @@ impl Daemon {
         let workers =
             self.workers.iter().map(|worker| Box::new(worker.mailbox.clone()) as Box<dyn Heartbeat>);
         let deferred_accept = self.deferred_accept.iter().map(DeferredAccept::heartbeat);
-        let helpers = self.snoop.iter().map(Snoop::heartbeat).chain(self.sharing.iter().map(rates_heartbeat));
+        let helpers =
+            self.snoop.iter().map(Snoop::heartbeat).chain(self.rate_controller.iter().map(rates_heartbeat));
         let routers = self.routers.iter().filter_map(XcpRouters::heartbeat);
         let heartbeats = workers.chain(deferred_accept).chain(helpers).chain(routers).collect();
         let counters: Vec<_> = self.workers.iter().map(|worker| worker.counters.clone()).collect();
@@ -444,7 +451,7 @@ impl Drop for Daemon {
         drop(self.interception.take());
         drop(self.deferred_accept.take());
         drop(self.snoop.take());
-        drop(self.sharing.take());
+        drop(self.rate_controller.take());
         drop(self.routers.take());
         self.shared.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
@@ -526,12 +533,12 @@ fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair
     }
 }
 
-fn rates_heartbeat(sharing: &RateController) -> Box<dyn Heartbeat> {
-    Box::new(sharing.bell())
+fn rates_heartbeat(rate_controller: &RateController) -> Box<dyn Heartbeat> {
+    Box::new(rate_controller.waker())
 }
 
 fn settings(config: &Config, legs: &Arc<Legs>) -> Settings {
-    let interfaces = leg_pair::interfaces(config);
+    let interfaces = config.interfaces();
     Settings { legs: legs.clone(), interfaces, at_limit: config.limits.at_limit }
 }
 

@@ -28,15 +28,9 @@ use crate::connect::upstream::Endpoints;
 use crate::relay::pool::BufferPool;
 use crate::relay::{Channel, Failure, Progress, RelaySocket};
 use crate::telemetry::{FlowPhase, FlowStats};
+pub(crate) use crate::types::Side;
 use crate::types::leg_pair::LegPair;
 use crate::upgrade::{FlowSnapshot, IdleSnapshot, SnapshotReader, SnapshotWriter};
-
-/// One of the two ends of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Client = 0,
-    Server = 1,
-}
 
 /// An intercepted connection and its other half.
 #[derive(Debug)]

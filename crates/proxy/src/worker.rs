@@ -24,10 +24,11 @@ use crate::config::RelayKind;
 use crate::connect::early_data::AwaitingData;
 use crate::deferred_accept::PendingTable;
 use crate::flow::{Flow, FlowError, Patience, Side, Verdict};
+use crate::intercept::Liveness;
 use crate::relay::pool::BufferPool;
-use crate::services::watchdog::Liveness;
 use crate::stats::Counters;
-use crate::telemetry::{LegStatsTable, Request};
+use crate::telemetry::{LegStatsTable, Request, View};
+use crate::types::Draining;
 use crate::types::mailbox::Mailbox;
 use crate::types::slab::{Key, Slab, Token};
 
@@ -45,11 +46,22 @@ pub(crate) struct Shared {
     pub(crate) pending: Arc<PendingTable>,
     pub(crate) stop: AtomicBool,
     /// What is known of the legs.
-    pub(crate) leg_stats: LegStatsTable,
+    pub(crate) leg_stats: Arc<LegStatsTable>,
     /// Whether new connections are split.
     pub(crate) liveness: Arc<Liveness>,
-    /// New connections pass, until this instant or for as long as it takes.
-    pub(crate) draining: Mutex<Option<Option<Instant>>>,
+    pub(crate) draining: Arc<Mutex<Option<Draining>>>,
+}
+
+impl Shared {
+    /// What the telemetry reads.
+    pub(crate) fn view(&self) -> View {
+        View {
+            admission: self.admission.clone(),
+            leg_stats: self.leg_stats.clone(),
+            liveness: self.liveness.clone(),
+            draining: self.draining.clone(),
+        }
+    }
 }
 
 /// What a flow may take.

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::values::Port;
 use super::{Action, Config};
-use crate::connect::ports::RANGES;
+use crate::types::leg_pair::PORT_RANGES;
 
 /// The node's port where nothing else is said.
 const PORT: Port = match Port::new(7690) {
@@ -36,7 +36,7 @@ impl Config {
 
 /// Says that the node's port is one of the daemon's own, if it is.
 pub(super) fn contradiction(config: &Config) -> Option<String> {
-    let (first, ports) = (usize::from(config.proxy.port.get()), config.path_count() * RANGES);
+    let (first, ports) = (usize::from(config.proxy.port.get()), config.path_count() * PORT_RANGES);
     let port = config.bundle_port().map(usize::from).filter(|port| (first..first + ports).contains(port))?;
     let last = first + ports - 1;
     Some(format!(

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::admission::tests::permit;
     use crate::config::Config;
-    use crate::types::leg_pair::{LegId, prepare_legs};
+    use crate::types::leg_pair::LegId;
 
     /// The client's end, and ours.
     fn connection() -> (TcpStream, TcpStream) {
@@ -179,7 +179,7 @@ mod tests {
         let pair = LegPair { client, server, weight: Weight::default(), port: 1 };
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"").unwrap();
         let ends = Endpoints { client: address, server: address, dscp: 0 };
-        Accepted { client: ours.into(), ends, pair, legs: Arc::new(prepare_legs(&config)), permit: permit() }
+        Accepted { client: ours.into(), ends, pair, legs: Arc::new(config.prepare_legs()), permit: permit() }
     }
 
     #[test]

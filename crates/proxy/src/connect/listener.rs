@@ -12,7 +12,7 @@ use bentpipe_kernel::sockopt;
 use socket2::{Domain, Socket, Type};
 
 use crate::error::Error;
-use crate::intercept::Family;
+use crate::intercept::{Family, TTL};
 
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -24,10 +24,6 @@ const FAST_OPEN_QUEUE: u16 = 1024;
 /// How often, and how long apart, a port is tried that has just been found free.
 const BIND_TRIES: u32 = 20;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
-
-/// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl` says,
-/// because the interception tells their ICMP errors by it.
-pub(crate) const TTL: u32 = 64;
 
 /// Where the listener of a path stands.
 pub(crate) fn address(family: Family, port: u16) -> SocketAddr {

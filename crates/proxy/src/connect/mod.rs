@@ -2,5 +2,4 @@
 
 pub(crate) mod early_data;
 pub(crate) mod listener;
-pub(crate) mod ports;
 pub(crate) mod upstream;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::deferred_accept::{Entries, Paused};
 use crate::flow::{Flow, Route};
+use crate::types::Draining;
 use crate::upgrade::{
     DrainSnapshot, ExtraFds, Inventory, ListenerSnapshot, Manifest, PendingSnapshot, Predecessor, Snapshot,
     SnapshotReader, SnapshotWriter, Successor, UpgradeError,
@@ -190,7 +191,9 @@ impl Daemon {
             ports: self.ports.snapshots(),
             flows,
             pending,
-            draining: self.draining().map(|until| DrainSnapshot { left_ms: until.map(milliseconds_until) }),
+            draining: self
+                .draining()
+                .map(|draining| DrainSnapshot { left_ms: draining.until.map(milliseconds_until) }),
             rules,
             sides,
             counters: self.sight.snapshot(),
@@ -211,7 +214,7 @@ impl Daemon {
     /// business of who ends the daemon.
     pub fn drain(&self, time: Option<Duration>) {
         let until = time.and_then(|time| Instant::now().checked_add(time));
-        *self.draining() = Some(until);
+        *self.draining() = Some(Draining { until });
         self.shared.admission.wake();
         tracing::info!(?time, "draining: new connections pass unsplit");
     }
@@ -225,12 +228,12 @@ impl Daemon {
 
     /// Whether draining has come to its end: no flow is left, or the time is up.
     pub fn has_drained(&self) -> bool {
-        let Some(until) = *self.draining() else { return false };
+        let Some(Draining { until }) = *self.draining() else { return false };
         // By the admission, which knows those at once that have just been taken over.
         until.is_some_and(|until| until <= Instant::now()) || self.shared.admission.open() == 0
     }
 
-    fn draining(&self) -> std::sync::MutexGuard<'_, Option<Option<Instant>>> {
+    fn draining(&self) -> std::sync::MutexGuard<'_, Option<Draining>> {
         self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -294,7 +297,7 @@ impl Prepared {
         daemon.sight.inherit(std::mem::take(&mut manifest.counters));
         if let Some(DrainSnapshot { left_ms }) = manifest.draining {
             let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-            *daemon.draining() = Some(until);
+            *daemon.draining() = Some(Draining { until });
         }
         for index in 0..daemon.config.proxy.workers.get() {
             daemon.workers.push(Handle::spawn(index, &daemon.config, &daemon.shared)?);
@@ -387,7 +390,7 @@ impl Daemon {
         let mut interception = Interception::take_over(names, families, self.tun_diverts(), rules, sides);
         // Devices that the process before did not have are there without a route.
         tell(interception.complete_tun_diverts());
-        let interfaces = leg_pair::interfaces(&self.config);
+        let interfaces = self.config.interfaces();
         let plan = plan(&self.config, &interfaces, &self.pairs);
         if !interception.has_rules(&plan)
             && let Err(error) = interception.replace_rules(&plan)

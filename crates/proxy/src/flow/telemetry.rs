@@ -10,13 +10,14 @@ use crate::telemetry::{EndReport, FlowPhase, FlowReport, LegStatsTable};
 impl Flow {
     /// From now on the flow's legs know of it.
     pub(crate) fn join(&mut self, leg_stats: &LegStatsTable) {
-        self.account = Some(leg_stats.open(&self.route, self.since));
+        self.account = Some(leg_stats.open(self.route.pair, &self.route.legs, self.since));
     }
 
     /// The same where the flow comes from another process, which has accounted for what it has done there.
     pub(crate) fn rejoin(&mut self, leg_stats: &LegStatsTable) {
         let (infos, bytes) = (self.infos(), self.bytes());
-        self.account = Some(leg_stats.open(&self.route, self.since).go_on(infos, bytes));
+        self.account =
+            Some(leg_stats.open(self.route.pair, &self.route.legs, self.since).go_on(infos, bytes));
     }
 
     /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not looked at.

@@ -22,13 +22,15 @@ use crate::config::Interface;
 use crate::error::Error;
 
 mod bundled;
+mod liveness;
 mod policy;
 mod ruleset;
 mod snooped;
 pub(crate) mod tun;
 
+pub(crate) use liveness::Liveness;
 use ruleset::successor;
-pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE};
+pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
 
 /// The names under which the daemon's rules and routes are found, and removed, again.

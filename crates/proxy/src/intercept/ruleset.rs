@@ -7,7 +7,6 @@ use std::time::Duration;
 use bentpipe_kernel::Weight;
 
 use crate::config::{AtLimit, Handshake, Interface, Rule};
-use crate::connect::listener::TTL;
 use crate::types::leg_pair::{LegId, LegPair};
 
 use super::{Names, bundled, policy, snooped};
@@ -21,6 +20,10 @@ pub(crate) const FULL: &str = "full";
 pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
 /// How long the rules stay in force without a sign of life.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
+
+/// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl` says,
+/// because the interception tells their ICMP errors by it.
+pub(crate) const TTL: u32 = 64;
 
 /// The chain of SYNs that were held.
 const ANSWERED: &str = "answered";

@@ -4,7 +4,7 @@
 //! [`INTERVAL`] the watch asks every worker for a sign of life and, if all have answered the last time, renews them. So new
 //! connections pass unsplit within two seconds of whatever stops the daemon, a worker or the watch itself.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::admission::{AdmissionControl, Client, OverLimit};
 use crate::error::Error;
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes};
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, Liveness, PATIENCE, Routes};
 use crate::types::mailbox::Heartbeat;
 use crate::worker::Shared;
 
@@ -44,51 +44,6 @@ pub(crate) struct Supervised {
     pub(crate) liveness: Arc<Liveness>,
 }
 
-/// When the rules were last given a sign of life, for others to see.
-#[derive(Debug)]
-pub(crate) struct Liveness {
-    epoch: Instant,
-    /// Milliseconds since then; zero is never.
-    last: AtomicU64,
-    /// The same of when all threads were last known to live.
-    alive: AtomicU64,
-}
-
-impl Liveness {
-    pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), last: AtomicU64::new(0), alive: AtomicU64::new(0) }
-    }
-
-    /// Whether new connections are split: every thread lives, and the rules have been told so.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.is_recent(&self.last)
-    }
-
-    /// Whether every thread lives, whatever becomes of new connections.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.is_recent(&self.alive)
-    }
-
-    fn is_recent(&self, moment: &AtomicU64) -> bool {
-        let moment = moment.load(Ordering::Acquire);
-        let age = self.epoch.elapsed().saturating_sub(Duration::from_millis(moment));
-        moment > 0 && age < PATIENCE
-    }
-
-    fn note(&self) {
-        self.stamp(&self.last);
-    }
-
-    fn note_alive(&self) {
-        self.stamp(&self.alive);
-    }
-
-    fn stamp(&self, moment: &AtomicU64) {
-        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        moment.store(now.max(1), Ordering::Release);
-    }
-}
-
 /// The running watch; it ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -109,7 +64,7 @@ struct WatchdogThread {
     next_divert_check: Instant,
     emptied: Arc<AtomicBool>,
     /// What every worker had answered when it was asked last.
-    heard: Vec<u64>,
+    acks: Vec<u64>,
     /// What the rules say now.
     known: OverLimit,
     /// When all were last known to be alive, and whether it was told that they are not.
@@ -129,7 +84,7 @@ impl Watchdog {
         let routes = watched.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
         let [stop, emptied] = [(); 2].map(|()| Arc::<AtomicBool>::default());
         let admission = watched.shared.admission.clone();
-        let heard = watched.heartbeats.iter().map(|heartbeat| heartbeat.heard().wrapping_sub(1)).collect();
+        let acks = watched.heartbeats.iter().map(|heartbeat| heartbeat.acks().wrapping_sub(1)).collect();
         let watcher = WatchdogThread {
             watched,
             tables,
@@ -138,7 +93,7 @@ impl Watchdog {
             route_socket,
             next_divert_check: Instant::now(),
             emptied: emptied.clone(),
-            heard,
+            acks,
             known: OverLimit::default(),
             last_sign: Instant::now(),
             silent: false,
@@ -198,13 +153,13 @@ impl WatchdogThread {
     /// Whether everybody has answered since the last time; asks again.
     fn ask(&mut self) -> bool {
         let mut silent = None;
-        for (heartbeat, heard) in self.watched.heartbeats.iter().zip(&mut self.heard) {
-            let now = heartbeat.heard();
-            if now == *heard {
+        for (heartbeat, acks) in self.watched.heartbeats.iter().zip(&mut self.acks) {
+            let now = heartbeat.acks();
+            if now == *acks {
                 silent = Some(heartbeat.name());
             }
-            *heard = now;
-            heartbeat.ring();
+            *acks = now;
+            heartbeat.ping();
         }
         match silent {
             // Late by a beat or two is only a busy machine: the rules are still in force.
@@ -356,23 +311,5 @@ fn set_of(client: Client) -> &'static str {
     match client {
         Client::V4(_) => FULL_CLIENTS[0],
         Client::V6(_) => FULL_CLIENTS[1],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rules_are_in_force_from_the_first_sign_of_life_until_its_time_is_over() {
-        let liveness = Liveness::new();
-        assert!(!liveness.is_fresh(), "there was none yet");
-        liveness.note();
-        assert!(liveness.is_fresh());
-        let Some(epoch) = Instant::now().checked_sub(2 * PATIENCE) else { return };
-        let stale = Liveness { epoch, last: AtomicU64::new(1), alive: AtomicU64::new(1) };
-        assert!(!stale.is_fresh());
-        stale.note();
-        assert!(stale.is_fresh());
     }
 }

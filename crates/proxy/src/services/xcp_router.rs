@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
-use bentpipe_kernel::router::{Router, RouterConfig, Variant};
+use bentpipe_kernel::router::{Router, RouterConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::config::{Config, SatelliteLeg};
+use crate::config::{Config, SatelliteLeg, xcp_variant};
 use crate::error::Error;
 use crate::stats::{Counter, RouterStats};
 use crate::types::mailbox::{Heartbeat, Mailbox};
@@ -190,30 +190,9 @@ impl Drop for XcpRouters {
     }
 }
 
-/// What is wrong with the legs that want a router.
-pub(crate) fn contradiction(config: &Config) -> Option<String> {
-    let lacks_rate = |(_, leg): &(&String, &SatelliteLeg)| variant(leg).is_some() && leg.rate.is_none();
-    config.legs.iter().find(lacks_rate).map(|(name, leg)| {
-        let congestion = leg.congestion();
-        format!(
-            "leg {name} has congestion = \"{congestion}\", which shares out a capacity that must be known; add rate = \"…\", what \
-             the link carries, for example \"10Mbit/s\""
-        )
-    })
-}
-
-/// Whether the leg's congestion control needs a router, and which.
-fn variant(leg: &SatelliteLeg) -> Option<Variant> {
-    match leg.congestion() {
-        "xcp" => Some(Variant::Xcp),
-        "p-xcp" => Some(Variant::PXcp),
-        _ => None,
-    }
-}
-
 fn wanted(config: &Config) -> Wanted {
     let router = |leg: &SatelliteLeg| {
-        let (variant, capacity) = (variant(leg)?, leg.rate?);
+        let (variant, capacity) = (xcp_variant(leg)?, leg.rate?);
         let interface = leg.interface.as_str().to_owned();
         let config = RouterConfig { capacity, variant, longest_rtt: LONGEST_RTT };
         Some((interface, WantedRouter { config, rtt: leg.rtt.get() }))
@@ -224,7 +203,7 @@ fn wanted(config: &Config) -> Wanted {
 fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
     let mut config = config.clone();
     for leg in config.legs.values_mut() {
-        if variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
+        if xcp_variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
             leg.congestion = None;
         }
     }
@@ -302,26 +281,15 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bentpipe_kernel::router::Variant;
 
-    fn config(leg: &str) -> Result<Config, String> {
-        let text = format!("[legs.geo]\ninterface = \"sat0\"\n{leg}");
-        Config::parse("x", &text).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_capacity_is_required() {
-        for congestion in ["xcp", "p-xcp"] {
-            let leg = format!("congestion = \"{congestion}\"\n");
-            let error = config(&leg).unwrap_err();
-            assert!(error.contains("leg geo") && error.contains("rate"), "{error}");
-            assert!(config(&format!("{leg}rate = \"2Mbit/s\"\n")).is_ok());
-        }
-        assert!(config("congestion = \"bbr\"\n").is_ok());
+    fn config(leg: &str) -> Config {
+        Config::parse("x", &format!("[legs.geo]\ninterface = \"sat0\"\n{leg}")).unwrap()
     }
 
     #[test]
     fn a_leg_without_its_router_has_the_next_best_and_others_keep_theirs() {
-        let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n").unwrap();
+        let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n");
         assert_eq!(wanted(&config)["sat0"].config.variant, Variant::PXcp);
         let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
         assert_eq!(without.legs["geo"].congestion(), "explicit");

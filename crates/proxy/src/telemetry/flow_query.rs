@@ -1,12 +1,9 @@
 //! The flows of all workers, asked for and put together.
 
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use super::report::FlowReport;
-use crate::types::mailbox::Mailbox;
-use crate::worker::Command;
 
 /// How long workers are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -26,10 +23,10 @@ impl Request {
 }
 
 /// Reports of `most` flows of all workers, the fastest first.
-pub(super) fn survey(workers: &[Arc<Mailbox<Command>>], most: usize) -> Vec<FlowReport> {
+pub(super) fn survey<'a>(workers: impl Iterator<Item = &'a dyn Fn(Request)>, most: usize) -> Vec<FlowReport> {
     let (sender, answers) = mpsc::channel();
     for worker in workers {
-        worker.send(Command::QueryFlows(Request { most, answer: sender.clone() }));
+        worker(Request { most, answer: sender.clone() });
     }
     // What is left are the workers': the last that answers ends it.
     drop(sender);
@@ -82,24 +79,20 @@ mod tests {
 
     #[test]
     fn the_fastest_of_all_workers_come_first() {
-        let workers: Vec<Arc<Mailbox<Command>>> =
-            (0..2).map(|number| Arc::new(Mailbox::new(format!("worker {number}")).unwrap())).collect();
-        let reports = std::thread::scope(|scope| {
-            for (index, worker) in workers.iter().enumerate() {
-                scope.spawn(move || {
-                    let order = std::iter::repeat_with(|| worker.take()).find_map(|mut all| all.pop_front());
-                    let Some(Command::QueryFlows(request)) = order else { panic!("{order:?}") };
-                    assert_eq!(request.most, 3);
-                    let first = index as u64 * 10;
-                    request.answer(vec![
-                        report(first, 5.0 + index as f64, 0),
-                        report(first + 1, 0.0, 100 + first),
-                        report(first + 2, 0.0, 0),
-                    ]);
-                });
+        let answer = |first: u64, request: Request| {
+            assert_eq!(request.most, 3);
+            request.answer(vec![
+                report(first, 5.0 + first as f64 / 10.0, 0),
+                report(first + 1, 0.0, 100 + first),
+                report(first + 2, 0.0, 0),
+            ]);
+        };
+        let workers = [0, 10].map(|first| {
+            move |request| {
+                std::thread::spawn(move || answer(first, request));
             }
-            survey(&workers, 3)
         });
+        let reports = survey(workers.iter().map(|worker| worker as &dyn Fn(Request)), 3);
         assert_eq!(ids(&reports), [10, 0, 11]);
     }
 

@@ -8,7 +8,7 @@ use bentpipe_kernel::tcp_info::{State, TcpInfo};
 use super::gain::Sender;
 use super::leg_stats::{Finding, LegStats, Moved, Share, Totals};
 use super::outage_detector::Observation;
-use crate::flow::Side;
+use crate::types::Side;
 
 /// A flow is not looked at again before this time is over: a worker with few flows inspects them more often than once
 /// a second, and rates need a while.

@@ -10,12 +10,14 @@ use super::sources::{LegFacts, Sources};
 
 /// The configured legs, and those on which connections of an earlier configuration live.
 pub(super) fn reports(leg_stats: &LegStatsTable, sources: &Sources, now: Instant) -> Vec<LegReport> {
-    let standings = sources.standings.as_ref().map(|standings| standings.get()).unwrap_or_default();
-    let standing = |name: &str| standings.iter().find(|(leg, _)| leg == name).map(|(_, standing)| standing);
+    let link_estimates =
+        sources.link_estimates.as_ref().map(|link_estimates| link_estimates.get()).unwrap_or_default();
+    let estimate =
+        |name: &str| link_estimates.iter().find(|(leg, _)| leg == name).map(|(_, estimate)| estimate);
     let report = |facts: &LegFacts| {
         let is_satellite = facts.interface.is_some();
         let figures = leg_stats.leg(is_satellite, &facts.name).figures(now);
-        let explicit = standing(&facts.name).filter(|_| is_satellite).map(explicit);
+        let explicit = estimate(&facts.name).filter(|_| is_satellite).map(explicit);
         LegReport {
             interface: facts.interface.clone(),
             congestion: facts.congestion.clone(),
@@ -75,10 +77,10 @@ fn of(name: &str, figures: &Figures) -> LegReport {
     }
 }
 
-fn explicit(standing: &LinkEstimate) -> ExplicitReport {
+fn explicit(estimate: &LinkEstimate) -> ExplicitReport {
     ExplicitReport {
-        capacity_bps: standing.capacity * 8.0,
-        queue_s: standing.queue.as_secs_f64(),
-        active: standing.active as u64,
+        capacity_bps: estimate.capacity * 8.0,
+        queue_s: estimate.queue.as_secs_f64(),
+        active: estimate.active as u64,
     }
 }

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use bentpipe_legs::LegId;
+use bentpipe_legs::{LegId, Legs};
 use serde::{Deserialize, Serialize};
 
 use super::flow_stats::FlowStats;
 use super::outage_detector::{Observation, OutageDetector};
 use super::window::Window;
-use crate::flow::Route;
+use crate::types::leg_pair::LegPair;
 
 /// Over which losses are counted.
 const LOSSES: Duration = Duration::from_secs(10);
@@ -128,10 +128,10 @@ struct Shortest {
 
 impl LegStatsTable {
     /// The accounts of a new flow.
-    pub(crate) fn open(&self, route: &Route, now: Instant) -> FlowStats {
-        let leg = |id: LegId| self.leg(id != LegId::Terrestrial, route.legs.get(id).name());
+    pub(crate) fn open(&self, pair: LegPair, legs: &Legs, now: Instant) -> FlowStats {
+        let leg = |id: LegId| self.leg(id != LegId::Terrestrial, legs.get(id).name());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        FlowStats::open(number, [leg(route.pair.client), leg(route.pair.server)], now)
+        FlowStats::open(number, [leg(pair.client), leg(pair.server)], now)
     }
 
     /// Every leg that has ever been there: the satellites, then the terrestrial one.

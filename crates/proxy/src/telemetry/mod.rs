@@ -24,21 +24,32 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::AdmissionControl;
+use crate::intercept::Liveness;
 use crate::stats::Stats;
-use crate::worker::Shared;
+use crate::types::Draining;
 
 pub use report::{Drain, EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
 
 pub(crate) use flow_query::Request;
 pub(crate) use flow_stats::FlowStats;
 pub(crate) use leg_stats::LegStatsTable;
-pub(crate) use sources::{LegFacts, Sources};
+pub(crate) use sources::{LegFacts, Sources, WorkerSource};
 
 /// Looks at a running daemon, from any thread. Clones look at the same one.
 #[derive(Debug, Clone)]
 pub struct StatsHandle {
-    shared: Arc<Shared>,
+    shared: View,
     inner: Arc<Mutex<Inner>>,
+}
+
+/// What the daemon and the telemetry share.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) admission: Arc<AdmissionControl>,
+    pub(crate) leg_stats: Arc<LegStatsTable>,
+    pub(crate) liveness: Arc<Liveness>,
+    pub(crate) draining: Arc<Mutex<Option<Draining>>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +80,7 @@ struct LegCounterSnapshot {
 impl StatsHandle {
     /// Looks at the daemon whose threads share this. There is nothing to be seen but the legs until it is told the
     /// [`sources`](Self::look_at).
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: View) -> Self {
         let inner =
             Inner { sources: Arc::default(), began: Instant::now(), before: CounterSnapshot::default() };
         Self { shared, inner: Arc::new(Mutex::new(inner)) }
@@ -131,7 +142,7 @@ impl StatsHandle {
     /// those of a worker that does not answer are left out.
     pub fn flows(&self, most: usize) -> Vec<FlowReport> {
         let sources = self.sources();
-        flow_query::survey(&sources.mailboxes(), most)
+        flow_query::survey(sources.queries(), most)
     }
 
     /// Whether every thread has lately given a sign of life and the rules are in force: new connections are split.
@@ -146,9 +157,9 @@ impl StatsHandle {
 
     /// Whether new connections pass because the daemon is to end.
     pub fn draining(&self) -> Option<Drain> {
-        let until = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let draining = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);
         let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64();
-        until.map(|until| Drain { left_s: until.map(left) })
+        draining.map(|draining| Drain { left_s: draining.until.map(left) })
     }
 
     /// Since the daemon, or the first of those that it has taken over from, was started.

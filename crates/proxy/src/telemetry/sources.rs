@@ -7,19 +7,26 @@ use bentpipe_legs::{LinkEstimates, TerrestrialLeg};
 
 use crate::config::Config;
 use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
-use crate::types::mailbox::Mailbox;
-use crate::worker::Command;
+
+use super::flow_query::Request;
 
 /// The daemon's threads as others may look at them, and what its configuration says of the legs. It keeps no thread alive.
 #[derive(Default)]
 pub(crate) struct Sources {
-    pub(crate) workers: Vec<(Arc<Mailbox<Command>>, Arc<Counters>)>,
+    pub(crate) workers: Vec<WorkerSource>,
     pub(crate) deferred_accept: Option<Arc<Counters>>,
     pub(crate) snoop: Option<Box<dyn Fn() -> SnoopStats + Send + Sync>>,
     pub(crate) routers: Option<Box<dyn Fn() -> RouterStats + Send + Sync>>,
-    pub(crate) standings: Option<LinkEstimates>,
+    pub(crate) link_estimates: Option<LinkEstimates>,
     /// The satellites in the order of their names, then the terrestrial one.
     pub(crate) legs: Vec<LegFacts>,
+}
+
+/// A worker, as the telemetry reads it.
+pub(crate) struct WorkerSource {
+    /// Sends the worker a query for its flows.
+    pub(crate) query: Box<dyn Fn(Request) + Send + Sync>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 /// What the configuration says of a leg.
@@ -35,15 +42,16 @@ pub(crate) struct LegFacts {
 impl Sources {
     /// The threads' own numbers.
     pub(super) fn stats(&self) -> Stats {
-        let workers = self.workers.iter().map(|(_, counters)| &**counters);
+        let workers = self.workers.iter().map(|worker| &*worker.counters);
         let stats = Stats::sum(workers.chain(self.deferred_accept.as_deref()));
         let snoop = self.snoop.as_ref().map_or_else(SnoopStats::default, |stats| stats());
         let router = self.routers.as_ref().map_or_else(RouterStats::default, |stats| stats());
         Stats { snoop, router, ..stats }
     }
 
-    pub(super) fn mailboxes(&self) -> Vec<Arc<Mailbox<Command>>> {
-        self.workers.iter().map(|(mailbox, _)| mailbox.clone()).collect()
+    /// Sends a query to each worker.
+    pub(super) fn queries(&self) -> impl Iterator<Item = &dyn Fn(Request)> {
+        self.workers.iter().map(|worker| &*worker.query as &dyn Fn(Request))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use bentpipe_kernel::Weight;
 pub use bentpipe_legs::LegId;
-use bentpipe_legs::Legs;
 
-use crate::config::{Config, Interface};
+/// The most ranges of ports that listeners have at a time: those of a configuration that a reload has replaced retire late.
+pub(crate) const PORT_RANGES: usize = 4;
 
 /// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both; it has its own
 /// listeners.
@@ -43,16 +43,6 @@ pub fn leg_pairs(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<
         .zip(first_port..=u16::MAX)
         .map(|((client, server, weight), port)| LegPair { client, server, weight, port })
         .collect()
-}
-
-/// The legs of `config`, with buffers within its limits.
-pub(crate) fn prepare_legs(config: &Config) -> Legs {
-    Legs::prepare_with(&config.legs, &config.terrestrial, |settings| config.limits.bound(settings))
-}
-
-/// The interfaces of the satellite legs, in the order of [`LegId::Satellite`].
-pub(crate) fn interfaces(config: &Config) -> Vec<Interface> {
-    config.legs.values().map(|leg| leg.interface.clone()).collect()
 }
 
 #[cfg(test)]

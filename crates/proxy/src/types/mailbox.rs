@@ -6,32 +6,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bentpipe_legs::Waker;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::EventfdFlags;
 
-/// A thread that answers a bell for as long as it lives.
+/// A thread that answers a eventfd for as long as it lives.
 pub(crate) trait Heartbeat: Send + Sync {
     /// What the log calls the thread.
     fn name(&self) -> &str;
     /// Asks for a sign of life.
-    fn ring(&self);
+    fn ping(&self);
     /// How many times it has answered.
-    fn heard(&self) -> u64;
+    fn acks(&self) -> u64;
 }
 
-/// A thread's queue of messages, with a bell. The thread hears the bell as a readable descriptor.
+/// A thread's queue of messages, with a eventfd. The thread hears the eventfd as a readable descriptor.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     owner: String,
     messages: Mutex<VecDeque<T>>,
-    bell: OwnedFd,
-    heard: AtomicU64,
+    eventfd: OwnedFd,
+    acks: AtomicU64,
 }
 
 impl<T> Mailbox<T> {
     /// A mailbox of the thread that the log calls `owner`.
     pub(crate) fn new(owner: String) -> rustix::io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { owner, messages: Mutex::default(), bell, heard: AtomicU64::new(0) })
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { owner, messages: Mutex::default(), eventfd, acks: AtomicU64::new(0) })
     }
 
     pub(crate) fn send(&self, message: T) {
@@ -39,17 +39,17 @@ impl<T> Mailbox<T> {
         self.wake();
     }
 
-    /// For the owner, when it hears the bell: a sign of life, and what there is to read.
+    /// For the owner, when it hears the eventfd: a sign of life, and what there is to read.
     pub(crate) fn take(&self) -> VecDeque<T> {
-        // Fails only when somebody else has read it, and then there was a bell all the same.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        self.heard.fetch_add(1, Ordering::Release);
+        // Fails only when somebody else has read it, and then there was a eventfd all the same.
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        self.acks.fetch_add(1, Ordering::Release);
         std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn wake(&self) {
-        // Fails only when nobody has heard the bell for 2^64 - 2 times.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // Fails only when nobody has acks the eventfd for 2^64 - 2 times.
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 }
 
@@ -58,12 +58,12 @@ impl<T: Send> Heartbeat for Arc<Mailbox<T>> {
         &self.owner
     }
 
-    fn ring(&self) {
+    fn ping(&self) {
         self.wake();
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Acquire)
+    fn acks(&self) -> u64 {
+        self.acks.load(Ordering::Acquire)
     }
 }
 
@@ -72,17 +72,17 @@ impl Heartbeat for Waker {
         "the controller of rates"
     }
 
-    fn ring(&self) {
-        self.ring();
+    fn ping(&self) {
+        self.ping();
     }
 
-    fn heard(&self) -> u64 {
-        self.heard()
+    fn acks(&self) -> u64 {
+        self.acks()
     }
 }
 
 impl<T> AsFd for Mailbox<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.eventfd.as_fd()
     }
 }

@@ -1,6 +1,6 @@
 //! Where a worker keeps its flows, and the tokens by which epoll names them.
 
-use crate::flow::Side;
+use super::Side;
 
 /// Bits of a token's 64 that hold an index, and those that hold a generation above them.
 const INDEX_BITS: u32 = 30;

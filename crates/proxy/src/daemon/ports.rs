@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::config::Port;
 use crate::error::Error;
-use crate::types::leg_pair::LegPair;
+use crate::types::leg_pair::{LegPair, PORT_RANGES};
 use crate::upgrade::PortsSnapshot;
 use crate::worker::RETIREMENT;
-
-/// The most ranges that have listeners at a time.
-pub(crate) const RANGES: usize = 4;
 
 /// When a range's listeners are gone after others have taken their place; with time to spare for a worker that is late.
 const AFTER_REPLACEMENT: Duration = Duration::from_secs(RETIREMENT.as_secs() + 8);
@@ -49,7 +46,7 @@ impl PortRanges {
         let ends = living.iter().filter_map(|taken| u16::try_from(taken.ports.end).ok());
         let behind_others = others.and_then(|port| port.checked_add(1));
         let gap = ends.chain(behind_others).chain([first.get()]).filter(fits).min();
-        gap.filter(|_| living.len() < RANGES).ok_or_else(|| {
+        gap.filter(|_| living.len() < PORT_RANGES).ok_or_else(|| {
             let soonest = living.iter().filter_map(|taken| taken.retired_at()).min().unwrap_or(now);
             Error::TooManyReloads { seconds: soonest.saturating_duration_since(now).as_secs() + 1 }
         })
@@ -141,7 +138,7 @@ mod tests {
     #[test]
     fn reloads_take_other_ports_until_there_are_none_and_then_ask_for_patience() {
         let (mut ranges, count) = (PortRanges::default(), leg_pair_count(2));
-        for index in 0..RANGES {
+        for index in 0..PORT_RANGES {
             let port = ranges.free(Port::default(), count, None).unwrap();
             assert_eq!(usize::from(port), 7600 + index * count);
             ranges.take(&leg_pairs(2, &[], port));
@@ -210,7 +207,7 @@ mod tests {
                     prop_assert!(!range(start, leg_pair_count(satellites)).contains(&other.into()));
                     ranges.take(&leg_pairs(satellites, &[], start));
                 } else {
-                    prop_assert_eq!(ranges.taken.iter().filter(|taken| !taken.is_retired(Instant::now())).count(), RANGES);
+                    prop_assert_eq!(ranges.taken.iter().filter(|taken| !taken.is_retired(Instant::now())).count(), PORT_RANGES);
                 }
                 for (index, one) in ranges.taken.iter().enumerate() {
                     prop_assert!(ranges.taken[..index].iter().all(|other| !overlap(&one.ports, &other.ports)));
