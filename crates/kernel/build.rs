@@ -6,19 +6,33 @@ use std::process::exit;
 
 use libbpf_cargo::SkeletonBuilder;
 
-/// Each is a `.bpf.c` in `src/bpf`, with its instruction set: `v3` has the atomics of Linux 5.12; with it clang adds pointers in 32
-/// bits where the result has no more, which the kernel refuses.
-const PROGRAMS: [(&str, &str); 5] =
-    [("explicit", "v3"), ("hybla", "v3"), ("router", "v2"), ("xcp", "v3"), ("xcp_options", "v3")];
+/// The arithmetic that virtual time shares with the kernel.
+const CORE: &str = "../tcp/core";
+
+/// Each is a `.bpf.c` in a folder, with its instruction set: `v3` has the atomics of Linux 5.12; with it clang adds pointers
+/// in 32 bits where the result fits, which the kernel refuses. The last one is for tests: it runs the arithmetic on generated
+/// events.
+const PROGRAMS: [(&str, &str, &str); 6] = [
+    ("src/bpf", "explicit", "v3"),
+    ("src/bpf", "hybla", "v3"),
+    ("src/bpf", "router", "v2"),
+    ("src/bpf", "xcp", "v3"),
+    ("src/bpf", "xcp_options", "v3"),
+    ("tests/bpf", "parity", "v3"),
+];
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/bpf");
+    for folder in ["src/bpf", "tests/bpf", CORE] {
+        println!("cargo:rerun-if-changed={folder}");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for (program, cpu) in PROGRAMS {
+    for (folder, program, cpu) in PROGRAMS {
         let built = SkeletonBuilder::new()
-            .source(format!("src/bpf/{program}.bpf.c"))
+            .source(format!("{folder}/{program}.bpf.c"))
             .clang_args([
                 &format!("-mcpu={cpu}"),
+                "-Isrc/bpf",
+                &format!("-I{CORE}"),
                 "-Wall",
                 "-Wextra",
                 "-Werror",

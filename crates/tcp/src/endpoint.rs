@@ -236,11 +236,10 @@ impl Endpoint {
         })
     }
 
-    /// Whoever shares out its path gives it this rate, with the headers of IP and TCP, or takes it back.
+    /// The rate controller sets this rate, headers of IP and TCP included, or takes it back.
     pub fn set_rate(&mut self, rate: Option<Rate>) {
-        let (mss, header) = (self.sender.mss(), self.header());
-        let payload = |rate: Rate| u128::from(rate.bps()) * u128::from(mss) / u128::from(mss + header);
-        self.sender.congestion.set_rate(rate.and_then(|rate| Rate::from_bps(payload(rate) as u64)));
+        let header = self.header();
+        self.sender.congestion.set_rate(rate, header);
     }
 
     /// Bytes of IP and TCP in front of a payload.

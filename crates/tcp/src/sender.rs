@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use crate::congestion::{Acked, CongestionControl, Feedback, Parameters, Request};
+use crate::congestion::{Acked, CongestionControl, Feedback, Flight, Parameters, Request};
 use crate::recovery::{Acknowledgement, LossRecovery};
 use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
@@ -80,6 +80,8 @@ pub(crate) struct Sender {
     mss: u64,
     nagle: bool,
     restart_after_idle: bool,
+    /// A loss reduces the flight at once, and not in steps, by the configuration.
+    reduces_at_once: bool,
     retries: Option<u32>,
     user_timeout: Option<Duration>,
     /// The offset behind the last byte that the application wrote.
@@ -129,6 +131,9 @@ impl Sender {
             mss,
             nagle: config.nagle,
             restart_after_idle: config.restart_after_idle,
+            reduces_at_once: config.congestion.spreads_reduction()
+                && config.congestion.weight().is_none()
+                && !config.proportional_rate_reduction,
             retries: config.retries,
             user_timeout: config.user_timeout,
             written: 1,
@@ -272,6 +277,11 @@ impl Sender {
             self.queue.judge_repetitions(newest);
         }
         let in_recovery = self.recover(&Acknowledgement { now, progress, duplicate });
+        self.congestion.on_flight(&Flight {
+            in_flight: self.in_flight(),
+            delivered: self.counters.delivered + progress.delivered + self.recovery.credit(),
+            lost: self.queue.ever_lost(),
+        });
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
                 now,
@@ -283,6 +293,8 @@ impl Sender {
                 cwnd_limited,
                 in_recovery: in_recovery || progress.advanced == 0,
             });
+        } else if duplicate {
+            self.congestion.on_duplicate(now);
         }
         self.counters.delivered += progress.delivered;
         if self.reports {
@@ -441,7 +453,7 @@ impl Sender {
     fn may_send(&mut self, now: Time, len: u64) -> bool {
         let window = match self.recovery.allowance() {
             Some(bytes) => len <= bytes,
-            None => self.in_flight() + len <= self.congestion.flight_limit().max(self.mss),
+            None => self.in_flight() + len <= self.flight_limit().max(self.mss),
         };
         self.window_limited = !window;
         self.paced_out = window && now < self.next_paced;
@@ -452,8 +464,14 @@ impl Sender {
         may
     }
 
+    /// Bytes that may be in flight.
+    fn flight_limit(&self) -> u64 {
+        if self.reduces_at_once { self.congestion.cwnd() } else { self.congestion.flight_limit() }
+    }
+
     fn send_new(&mut self, now: Time, len: u64) -> Outgoing {
-        if self.queue.outstanding() == 0 {
+        let after_pause = self.queue.outstanding() == 0;
+        if after_pause {
             if self.restart_after_idle && now - self.last_sent > self.rto.timeout() {
                 self.congestion.on_idle(now);
             }
@@ -467,6 +485,7 @@ impl Sender {
         }
         let start = self.queue.nxt();
         self.queue.push(len as u32, now);
+        self.congestion.on_sent(now, after_pause);
         self.sent(now, Piece { start, len: len as u32 })
     }
 
@@ -477,6 +496,7 @@ impl Sender {
             self.restart_timer(now);
         }
         self.counters.retransmissions += 1;
+        self.congestion.on_sent(now, false);
         self.sent(now, piece)
     }
 
@@ -508,9 +528,9 @@ impl Sender {
     }
 }
 
-/// Whether a reduction of the window is spread over a round trip; there is none where a loss changes nothing.
+/// Whether the loss recovery spreads a reduction of the window over a round trip.
 fn spreads_reduction(config: &Config) -> bool {
-    config.proportional_rate_reduction && config.congestion.weight().is_none()
+    config.proportional_rate_reduction && !config.congestion.spreads_reduction()
 }
 
 /// The initial window is one segment where the SYN or its answer was lost (RFC 6928 §2).

@@ -5,8 +5,6 @@
  */
 #pragma once
 
-#include <stdbool.h>
-
 /* What libbpf's headers expect of linux/types.h, which clang's bpf target does not find on every distribution. */
 typedef unsigned char __u8;
 typedef signed char __s8;
@@ -25,11 +23,7 @@ typedef __u32 __wsum;
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
-typedef __u8 u8;
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s32 s32;
-typedef __s64 s64;
+#include "core.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -280,23 +274,12 @@ enum {
 /* Of a program at tc's hook: on to the next one. */
 #define TCX_NEXT -1
 
-/* enum tcp_ca_state: what the kernel's loss recovery is doing. */
-enum {
-	TCP_CA_Open = 0,
-	TCP_CA_Disorder = 1,
-	TCP_CA_CWR = 2,
-	TCP_CA_Recovery = 3,
-	TCP_CA_Loss = 4,
-};
-
 /* sk_pacing_status: TCP paces by its own timer unless the fq queueing discipline already does. */
 enum {
 	SK_PACING_NONE = 0,
 	SK_PACING_NEEDED = 1,
 	SK_PACING_FQ = 2,
 };
-
-#define TCP_INFINITE_SSTHRESH 0x7fffffff
 
 static inline struct tcp_sock *tcp_sk(const struct sock *sk)
 {
@@ -308,7 +291,21 @@ static inline void *tcp_private(const struct sock *sk)
 	return (void *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
 }
 
-/* Segments on their way: sent, not acknowledged, not known to have arrived or to be lost (RFC 6675 "pipe"). */
+/* The minimum RTT, microseconds; 0 before there is one. */
+static inline u32 min_rtt_us(const struct tcp_sock *tp)
+{
+	u32 rtt_us = tp->rtt_min.s[0].v;
+
+	return rtt_us == ~0U ? 0 : rtt_us;
+}
+
+/* Bytes of IP and TCP in front of a payload. */
+static inline u32 header_length(const struct sock *sk)
+{
+	return tcp_sk(sk)->tcp_header_len + (sk->__sk_common.skc_family == AF_INET6 ? 40 : 20);
+}
+
+/* Segments in flight: sent, not acknowledged, not known to have arrived or to be lost (RFC 6675's pipe). */
 static inline u32 packets_in_flight(const struct tcp_sock *tp)
 {
 	return tp->packets_out - (tp->sacked_out + tp->lost_out) + tp->retrans_out;

@@ -132,11 +132,6 @@ struct packet {
 	u8 options[64] __attribute__((aligned(8)));
 };
 
-static inline u64 min_u64(u64 a, u64 b)
-{
-	return a < b ? a : b;
-}
-
 static inline u32 big_endian(const u8 *options, u32 at)
 {
 	return (u32)options[at & 63] << 24 | (u32)options[(at + 1) & 63] << 16 |

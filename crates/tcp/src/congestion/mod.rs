@@ -4,6 +4,7 @@
 //! Windows are in bytes. Powers and roots come from `libm`, not from the platform, so that a run gives the same bits
 //! everywhere.
 
+pub mod c_core;
 mod cubic;
 mod explicit;
 mod hybla;
@@ -20,7 +21,7 @@ use bentpipe_units::{Rate, Time};
 
 pub use cubic::Cubic;
 pub use explicit::Explicit;
-pub use hybla::{Components, Hybla, RTT0};
+pub use hybla::{Components, Hybla, PublishedHybla, RTT0};
 pub use new_reno::NewReno;
 pub use slow_start::SlowStart;
 pub use xcp::{Xcp, XcpSender};
@@ -54,23 +55,34 @@ pub struct Acked {
     pub in_recovery: bool,
 }
 
-/// What a sender tells the routers of its path in a segment, and asks of them (Katabi and others 2002, §3.1).
+/// What a sender has in flight after an acknowledgement.
+#[derive(Debug, Clone, Copy)]
+pub struct Flight {
+    /// Bytes believed to be in the network.
+    pub in_flight: u64,
+    /// Bytes that have arrived since the connection began, a segment for each duplicate acknowledgement included.
+    pub delivered: u64,
+    /// Bytes that have been declared lost since the connection began.
+    pub lost: u64,
+}
+
+/// What a sender tells the routers of its path in a segment, and requests from them (Katabi and others 2002, §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// The smoothed round-trip time; zero before the first measurement.
     pub rtt: Duration,
     /// X: the time between segments as long as this one, at a window in each round trip.
     pub spacing: Duration,
-    /// By how much the rate is to change for this segment, bytes per second; routers only lower it.
+    /// The change of rate that is requested for this segment, bytes per second; routers only lower it.
     pub feedback: i32,
 }
 
-/// What the routers of the path have made of the requests that arrived since the last acknowledgement.
+/// The routers' answer to the requests that arrived since the last acknowledgement.
 #[derive(Debug, Clone, Copy)]
 pub struct Feedback {
     /// When it arrived.
     pub now: Time,
-    /// By how much the rate is to change, bytes per second.
+    /// The change of rate, bytes per second.
     pub change: i32,
     /// The smoothed round-trip time; zero before the first measurement.
     pub srtt: Duration,
@@ -79,20 +91,20 @@ pub struct Feedback {
     pub demand: u64,
 }
 
-/// The round trips that a sender goes by which is given its rate.
+/// The round trips of a sender with an explicit rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundTrips {
     /// The shortest of the last moment, 50 ms or so.
     pub recent: Duration,
     /// The shortest of the last 15 to 30 s.
     pub shortest: Duration,
-    /// By how much the way to the receiver alone is longer in the last moment than the shortest of the last 15 to 30 s, as its
-    /// timestamps tell (RFC 6817 §3.4.1); nothing where there are none, or where they do not count milliseconds.
+    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30 s, by its
+    /// timestamps (RFC 6817 §3.4.1); `None` without timestamps, or where they do not count milliseconds.
     pub forward: Option<Duration>,
 }
 
 impl RoundTrips {
-    /// How long acknowledgements wait on their way back, as far as timestamps tell.
+    /// How long acknowledgements wait on their way back; zero where timestamps do not tell.
     pub fn way_back(&self) -> Duration {
         let beyond = self.recent.saturating_sub(self.shortest);
         self.forward.map_or(Duration::ZERO, |forward| beyond.saturating_sub(forward))
@@ -104,7 +116,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
     fn cwnd(&self) -> u64;
 
-    /// Bytes that may be in flight: the window, unless the pacing holds the sender to it and this is only to be out of its way.
+    /// Bytes that may be in flight: the window, unless the algorithm spreads its reduction, or paces and only needs room.
     fn flight_limit(&self) -> u64 {
         self.cwnd()
     }
@@ -119,13 +131,18 @@ pub trait CongestionControl: fmt::Debug + Send {
         None
     }
 
-    /// The handshake is over; `rtt` is what it measured, if it did (RFC 6298 §3: not of a repeated SYN).
+    /// The handshake is over and has measured `rtt`, unless its SYN was repeated (RFC 6298 §3).
     fn on_established(&mut self, now: Time, rtt: Option<Duration>) {
         let _ = (now, rtt);
     }
 
-    /// What the next segment, of so many payload bytes, tells the routers of its path, where both sides have agreed to; `None`
-    /// is nothing. `demand` is [`Feedback::demand`].
+    /// A segment has been sent. `after_pause`: nothing was in flight before.
+    fn on_sent(&mut self, now: Time, after_pause: bool) {
+        let _ = (now, after_pause);
+    }
+
+    /// The request that the next segment, of `segment` payload bytes, carries to the routers of its path, where both sides
+    /// have agreed to; `None` is none. `demand` is [`Feedback::demand`].
     fn request(&self, segment: u64, srtt: Duration, demand: u64) -> Option<Request> {
         let _ = (segment, srtt, demand);
         None
@@ -142,18 +159,29 @@ pub trait CongestionControl: fmt::Debug + Send {
         let _ = (now, value);
     }
 
-    /// Whoever shares out the path gives it this rate of payload, or takes it back. Who finds a rate by itself takes none.
-    fn set_rate(&mut self, rate: Option<Rate>) {
-        let _ = rate;
+    /// An acknowledgement, of new data or not, has left this in flight; before [`on_ack`](Self::on_ack) of the same one.
+    fn on_flight(&mut self, flight: &Flight) {
+        let _ = flight;
     }
 
-    /// What it reports of the round trip to whoever gives it a rate; nothing before the first measurement.
+    /// The rate controller sets this rate on the wire, where `header` bytes go with each segment, or takes it back. An
+    /// algorithm that finds its rate by itself ignores it.
+    fn set_rate(&mut self, rate: Option<Rate>, header: u64) {
+        let _ = (rate, header);
+    }
+
+    /// The round trips that it reports to the rate controller; `None` before the first measurement.
     fn round_trips(&self) -> Option<RoundTrips> {
         None
     }
 
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Acked);
+
+    /// A duplicate acknowledgement that reports nothing as received; after [`on_flight`](Self::on_flight) of the same one.
+    fn on_duplicate(&mut self, now: Time) {
+        let _ = now;
+    }
 
     /// Fast recovery begins with `in_flight` bytes outstanding (RFC 5681 §3.2 step 2, RFC 6675 §5 step 4.2). Afterwards
     /// the window is what may be in flight during the repair.
@@ -173,7 +201,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_idle(&mut self, now: Time);
 }
 
-/// What an algorithm is made with.
+/// The parameters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// Payload bytes of a full segment.
@@ -196,9 +224,9 @@ pub enum Algorithm {
     Hybla(Components),
     /// XCP or P-XCP: routers set the window.
     Xcp(XcpSender),
-    /// Whoever shares out the path gives each connection a rate.
+    /// A rate controller sets the rate of each connection.
     Explicit {
-        /// Its share in proportion to others.
+        /// Its share in proportion to that of others.
         weight: NonZeroU32,
     },
 }
@@ -212,18 +240,27 @@ impl Algorithm {
         match self {
             Algorithm::NewReno => Box::new(NewReno::new(parameters)),
             Algorithm::Cubic => Box::new(Cubic::new(parameters)),
-            Algorithm::Hybla(components) => Box::new(Hybla::new(parameters, components)),
+            Algorithm::Hybla(components) => components.build(parameters),
             Algorithm::Xcp(sender) => Box::new(Xcp::new(parameters, sender)),
             Algorithm::Explicit { .. } => Box::new(Explicit::new(parameters)),
         }
     }
 
-    /// Whether it wants feedback of the routers, so that the handshake is to ask for it.
+    /// Whether it wants the routers' feedback, which the handshake must then offer.
     pub fn wants_feedback(self) -> bool {
         matches!(self, Algorithm::Xcp(_))
     }
 
-    /// The weight of its share, where it is given its rate by whoever shares out the path.
+    /// Whether it spreads the reduction of its window after a loss by itself, or does not reduce it.
+    pub fn spreads_reduction(self) -> bool {
+        match self {
+            Algorithm::Explicit { .. } => true,
+            Algorithm::Hybla(components) => !components.are_published(),
+            _ => false,
+        }
+    }
+
+    /// The weight of its share, where a rate controller sets its rate.
     pub fn weight(self) -> Option<NonZeroU32> {
         if let Algorithm::Explicit { weight } = self { Some(weight) } else { None }
     }
@@ -261,4 +298,14 @@ impl FromStr for Algorithm {
             _ => Err(UnknownAlgorithm(name.to_owned())),
         }
     }
+}
+
+/// Microseconds, for the algorithms in C: nothing stays nothing, and no time is longer than nine minutes (2²⁹ µs).
+fn micros(time: Duration) -> u32 {
+    time.as_nanos().div_ceil(1000).min(1 << 29) as u32
+}
+
+/// Microseconds of the caller's time line.
+fn micros_of(time: Time) -> u64 {
+    time.as_nanos() / 1000
 }

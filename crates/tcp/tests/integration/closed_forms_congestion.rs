@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::{
-    Acked, Components, CongestionControl, Cubic, Hybla, NO_SSTHRESH, NewReno, Parameters, RTT0,
+    Acked, Components, CongestionControl, Cubic, NO_SSTHRESH, NewReno, Parameters, PublishedHybla, RTT0,
 };
 use bentpipe_units::Time;
 
@@ -211,7 +211,7 @@ fn at_a_long_round_trip_cubic_keeps_the_mean_window_of_its_own_formula() {
 #[test]
 fn hybla_in_slow_start_opens_two_to_the_rho_less_one_for_each_segment() {
     for (rtt, rho) in [(20, 1.0), (25, 1.0), (37, 1.48), (50, 2.0), (100, 4.0), (300, 12.0), (600, 24.0)] {
-        let mut flow = Flow::new(Hybla::new(PARAMETERS, RHO_ONLY), millis(rtt));
+        let mut flow = Flow::new(PublishedHybla::new(PARAMETERS, RHO_ONLY), millis(rtt));
         assert_near("rho", flow.control.rho(), rho, 1e-12);
         for n in 0..=40 {
             let formula = rho * INITIAL_WINDOW as f64 + n as f64 * (libm::exp2(rho) - 1.0);
@@ -227,7 +227,7 @@ fn hybla_in_slow_start_opens_two_to_the_rho_less_one_for_each_segment() {
 
 #[test]
 fn a_fraction_of_rho_counts() {
-    let mut flow = Flow::new(Hybla::new(PARAMETERS, RHO_ONLY), Duration::from_micros(37_500));
+    let mut flow = Flow::new(PublishedHybla::new(PARAMETERS, RHO_ONLY), Duration::from_micros(37_500));
     assert_eq!(flow.control.rho(), 1.5);
     assert_eq!(flow.control.cwnd(), 15 * MSS);
     flow.acknowledge(100);
@@ -237,7 +237,7 @@ fn a_fraction_of_rho_counts() {
 #[test]
 fn hyblas_rate_in_slow_start_doubles_every_25_ms_whatever_the_round_trip() {
     for rtt in [25, 50, 75, 100] {
-        let mut flow = Flow::new(Hybla::new(PARAMETERS, RHO_ONLY), millis(rtt));
+        let mut flow = Flow::new(PublishedHybla::new(PARAMETERS, RHO_ONLY), millis(rtt));
         for round in 1..=4 {
             flow.round();
             let t = f64::from(round) * rtt as f64;
@@ -252,7 +252,7 @@ fn hyblas_rate_in_slow_start_doubles_every_25_ms_whatever_the_round_trip() {
 fn hyblas_rate_in_avoidance_grows_alike_whatever_the_round_trip() {
     for rtt in [25, 100, 300, 600] {
         let rho = rtt as f64 / 25.0;
-        let hybla = |parameters| Hybla::new(parameters, RHO_ONLY);
+        let hybla = |parameters| PublishedHybla::new(parameters, RHO_ONLY);
         let mut flow = Flow::after_loss_at((rho * 200.0) as u64, hybla, millis(rtt));
         while flow.now.as_secs_f64() < 6.0 {
             flow.round();
@@ -266,7 +266,7 @@ fn hyblas_rate_in_avoidance_grows_alike_whatever_the_round_trip() {
 #[test]
 fn without_rho_hybla_grows_exactly_as_new_reno() {
     let components = Components { rho: false, ..RHO_ONLY };
-    let mut hybla = Flow::new(Hybla::new(PARAMETERS, components), millis(600));
+    let mut hybla = Flow::new(PublishedHybla::new(PARAMETERS, components), millis(600));
     let mut new_reno = Flow::new(NewReno::new(PARAMETERS), millis(600));
     for cycle in 0..6 {
         for _ in 0..3 {
@@ -282,7 +282,7 @@ fn without_rho_hybla_grows_exactly_as_new_reno() {
 
 #[test]
 fn without_pacing_and_hoe_the_first_ack_of_a_geo_link_opens_sixteen_million_segments() {
-    let mut flow = Flow::new(Hybla::new(PARAMETERS, RHO_ONLY), millis(600));
+    let mut flow = Flow::new(PublishedHybla::new(PARAMETERS, RHO_ONLY), millis(600));
     flow.acknowledge(1);
     assert_eq!(flow.control.cwnd(), (240 + (1 << 24) - 1) * MSS);
     assert_eq!(flow.control.ssthresh(), NO_SSTHRESH);
@@ -290,7 +290,7 @@ fn without_pacing_and_hoe_the_first_ack_of_a_geo_link_opens_sixteen_million_segm
     flow.acknowledge(100);
     assert_eq!(flow.control.cwnd(), most);
     for rtt in [4, 25, 250, 10_000, u64::MAX / 1_000_000_000] {
-        let mut flow = Flow::new(Hybla::new(PARAMETERS, RHO_ONLY), Duration::from_secs(rtt));
+        let mut flow = Flow::new(PublishedHybla::new(PARAMETERS, RHO_ONLY), Duration::from_secs(rtt));
         flow.acknowledge(1);
         assert_eq!(flow.control.cwnd(), most, "RTT {rtt} s, rho {}", flow.control.rho());
     }

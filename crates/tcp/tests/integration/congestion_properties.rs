@@ -105,7 +105,7 @@ proptest! {
                 Event::RecoveryEnd => control.on_recovery_end(Time::ZERO),
                 Event::Timeout(in_flight, first) => control.on_timeout(Time::ZERO, *in_flight, *first),
                 Event::Idle => control.on_idle(Time::ZERO),
-                Event::Rate(rate) => control.set_rate(*rate),
+                Event::Rate(rate) => control.set_rate(*rate, 40),
             }
             prop_assert!((mss..=1 << 40).contains(&control.cwnd()), "{control:?} after {event:?}");
             prop_assert!(!format!("{control:?}").contains("NaN"), "{control:?} after {event:?}");

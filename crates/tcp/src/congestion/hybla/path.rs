@@ -1,10 +1,10 @@
-//! What Hybla knows of the path: its round trip, the queue in it, the rate that it carries.
+//! The published Hybla's measurements of the path: its round trip, the queue in it, its delivery rate.
 
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
-use super::super::Acked;
+use crate::congestion::Acked;
 
 /// A few milliseconds are the hosts' noise, not a queue, whatever the round-trip time; seconds.
 const NOISE: f64 = 0.004;
@@ -92,29 +92,27 @@ struct Round {
 }
 
 impl DeliveryRate {
-    /// Takes in an acknowledgement; `min_rtt` in seconds. Returns the round's rate where it ends a round.
-    pub(super) fn on_ack(&mut self, ack: &Acked, min_rtt: f64) -> Option<f64> {
+    /// Takes in an acknowledgement; `min_rtt` in seconds.
+    pub(super) fn on_ack(&mut self, ack: &Acked, min_rtt: f64) {
         self.delivered = self.delivered.saturating_add(ack.bytes);
         let Some(round) = &self.round else {
             self.begin_round(ack);
-            return None;
+            return;
         };
         let elapsed = ack.now.since(round.began).as_secs_f64();
         let span = elapsed.max(min_rtt);
         if span == 0.0 {
-            return None;
+            return;
         }
         let delivered = (self.delivered - round.delivered_before) as f64;
         // The round trip that ends now reaches back into the last round.
         let earlier = self.last_round * (span - elapsed);
         self.recent = (delivered + earlier) / span;
         self.highest = self.highest.max(self.recent);
-        if self.delivered < round.end || elapsed < min_rtt {
-            return None;
+        if self.delivered >= round.end && elapsed >= min_rtt {
+            self.last_round = self.recent;
+            self.begin_round(ack);
         }
-        self.last_round = self.recent;
-        self.begin_round(ack);
-        Some(self.recent)
     }
 
     /// Nothing was delivered for a while, for reasons that are not the link's rate: the measurement begins anew.

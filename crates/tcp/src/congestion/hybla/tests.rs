@@ -1,6 +1,9 @@
 //! What the components do beside ρ: Hoe's estimate, the pacing, the queue, the growth in recovery.
 
+use bentpipe_units::{Rate, Time};
+
 use super::*;
+use crate::congestion::{Acked, NO_SSTHRESH};
 
 const MSS: u64 = 1448;
 const INITIAL_WINDOW: u64 = 10;
@@ -58,8 +61,8 @@ const SPACING: Duration = Duration::from_micros(1200);
 const GEO: Duration = Duration::from_millis(600);
 
 /// A connection over the GEO link after the acknowledgements of the first burst, `per_ack` segments for each.
-fn after_first_burst(components: Components, per_ack: u32) -> Hybla {
-    let mut hybla = Hybla::new(PARAMETERS, components);
+fn after_first_burst(components: Components, per_ack: u32) -> Box<dyn CongestionControl> {
+    let mut hybla = components.build(PARAMETERS);
     hybla.on_established(Time::ZERO, Some(GEO));
     for n in 1..=10 / per_ack {
         hybla.on_ack(&Acked {
@@ -85,7 +88,7 @@ fn the_initial_threshold_is_the_bandwidth_delay_product_with_and_without_delayed
 
 #[test]
 fn where_the_first_burst_tells_nothing_the_first_standing_queue_does() {
-    let mut hybla = Hybla::new(PARAMETERS, Components::PUBLISHED);
+    let mut hybla = PublishedHybla::new(PARAMETERS, Components::PUBLISHED);
     hybla.on_established(Time::ZERO, Some(GEO));
     let mut now = Time::ZERO + GEO;
     hybla.on_ack(&Acked { now, bytes: 10 * MSS, ..ack(GEO, GEO) });
@@ -110,7 +113,7 @@ fn segments_per_second(rate: Option<Rate>) -> f64 {
 
 #[test]
 fn the_pacing_stays_at_the_initial_window_until_the_estimate_and_then_at_w_over_rtt() {
-    let mut hybla = Hybla::new(PARAMETERS, Components::PUBLISHED);
+    let mut hybla = PublishedHybla::new(PARAMETERS, Components::PUBLISHED);
     hybla.on_established(Time::ZERO, Some(GEO));
     assert_near("before an ACK", segments_per_second(hybla.pacing_rate(GEO)), 400.0, 1e-6);
     hybla.on_ack(&Acked { now: Time::ZERO + GEO, ..ack(GEO, GEO) });
@@ -143,20 +146,20 @@ fn with_the_queue_component_the_pacing_is_never_an_eighth_above_what_the_link_ca
 fn a_standing_queue_takes_the_window_back_to_what_the_path_carries_once() {
     let mut hybla = after_first_burst(Components::ALL, 1);
     let mut now = Time::ZERO + GEO + SPACING * 10;
-    let mut acks = |hybla: &mut Hybla, n: u32, rtt: Duration| {
+    let mut acks = |hybla: &mut dyn CongestionControl, n: u32, rtt: Duration| {
         for _ in 0..n {
             now += SPACING;
             hybla.on_ack(&Acked { now, in_flight: hybla.cwnd(), rtt: Some(rtt), ..ack(GEO, GEO) });
         }
     };
-    acks(&mut hybla, 2000, GEO);
+    acks(&mut *hybla, 2000, GEO);
     let grown = hybla.cwnd();
-    acks(&mut hybla, 100, millis(680));
+    acks(&mut *hybla, 100, millis(680));
     assert_near("after the cut", hybla.cwnd() as f64 / MSS as f64, 500.0 * 9.0 / 8.0, 0.02);
     let cut = hybla.cwnd();
     assert!(cut < grown);
     // While the queue stands: a segment in a round trip, and no second cut.
-    acks(&mut hybla, 5 * 560, millis(680));
+    acks(&mut *hybla, 5 * 560, millis(680));
     assert!(((cut + 4 * MSS)..=(cut + 6 * MSS)).contains(&hybla.cwnd()), "{} after {cut}", hybla.cwnd());
     let rate = segments_per_second(hybla.pacing_rate(GEO));
     assert_near("pacing in the queue", rate, 1.0 / SPACING.as_secs_f64(), 0.02);

@@ -5,7 +5,7 @@
 
 use bentpipe_units::Time;
 
-use super::super::Acked;
+use crate::congestion::Acked;
 
 /// Fewer segments than this behind the first acknowledgement tell too little.
 const LEAST_SEGMENTS: u64 = 3;
