@@ -15,61 +15,51 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 enum { HYBLA, EXPLICIT, XCP };
 
-/* The connection. */
-struct connection {
-	u32 algorithm;
-	u32 events; /* that there are in this run */
-	struct hybla_parameters parameters;
-	u64 state[CORE_STATE_BYTES / 8];
-};
-
 /* An event, in the form of the algorithm, and the state after it. */
 struct event {
 	u64 socket[16];
 	u64 state[CORE_STATE_BYTES / 8];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct connection);
-} connections SEC(".maps");
+struct batch {
+	u32 algorithm;
+	u32 length; /* events of this run */
+	struct hybla_parameters parameters;
+	u64 state[CORE_STATE_BYTES / 8];
+	struct event events[EVENTS];
+};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, EVENTS);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct event);
-} events SEC(".maps");
+	__type(value, struct batch);
+} batches SEC(".maps");
 
 static long step(u32 index, void *context)
 {
 	u32 zero = 0;
-	struct connection *c = bpf_map_lookup_elem(&connections, &zero);
-	struct event *e = bpf_map_lookup_elem(&events, &index);
+	struct batch *b = bpf_map_lookup_elem(&batches, &zero);
 
-	if (!c || !e)
+	if (!b || index >= EVENTS)
 		return 1;
-	if (c->algorithm == HYBLA)
-		hybla_step((struct hybla *)c->state, (struct hybla_socket *)e->socket, &c->parameters);
-	else if (c->algorithm == EXPLICIT)
-		explicit_step((struct explicit_path *)c->state, (struct explicit_socket *)e->socket);
+	struct event *e = &b->events[index];
+	if (b->algorithm == HYBLA)
+		hybla_step((struct hybla *)b->state, (struct hybla_socket *)e->socket, &b->parameters);
+	else if (b->algorithm == EXPLICIT)
+		explicit_step((struct explicit_path *)b->state, (struct explicit_socket *)e->socket);
 	else
-		xcp_step((struct xcp *)c->state, (struct xcp_socket *)e->socket);
-	__builtin_memcpy(e->state, c->state, sizeof(e->state));
+		xcp_step((struct xcp *)b->state, (struct xcp_socket *)e->socket);
+	__builtin_memcpy(e->state, b->state, sizeof(e->state));
 	return 0;
 }
 
+/* Returns how many events have been run. */
 SEC("syscall")
 int parity(void *context)
 {
 	u32 zero = 0;
-	struct connection *c = bpf_map_lookup_elem(&connections, &zero);
+	struct batch *b = bpf_map_lookup_elem(&batches, &zero);
 
-	if (!c)
-		return -1;
-	return bpf_loop(c->events, step, NULL, 0);
+	return b ? bpf_loop(b->length, step, NULL, 0) : -1;
 }

@@ -6,6 +6,7 @@ mod common;
 mod explicit;
 mod hybla;
 mod nftables;
+mod parity;
 mod route;
 mod router;
 mod router_device;
