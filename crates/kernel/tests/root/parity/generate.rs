@@ -8,16 +8,16 @@ use bentpipe_tcp::congestion::c_core::{
     ExplicitSocket, HyblaSocket, INFINITE_SSTHRESH, XcpSocket, event, explicit_event, state,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// Events of one connection, on the average.
 const LENGTH: u64 = 3000;
 
-pub struct Connection {
+pub(super) struct Connection {
     random: Xoshiro256PlusPlus,
-    pub acknowledgements: u64,
+    pub(super) acknowledgements: u64,
     /// What the last event has requested for each segment, bytes per second.
-    pub requested: i32,
+    pub(super) requested: i32,
     now_us: u64,
     /// The round trip without and with queue.
     base_rtt_us: u64,
@@ -55,7 +55,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let mut connection = Self {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             acknowledgements: 0,
@@ -96,16 +96,16 @@ impl Connection {
     }
 
     /// What the congestion control has set.
-    pub fn set(&mut self, cwnd: u32, ssthresh: u32, pacing_rate: u64) {
+    pub(super) fn set(&mut self, cwnd: u32, ssthresh: u32, pacing_rate: u64) {
         (self.cwnd, self.pacing_rate) = (cwnd, pacing_rate);
         if ssthresh != u32::MAX {
             self.ssthresh = ssthresh;
         }
     }
 
-    pub fn next_hybla(&mut self) -> HyblaSocket {
+    pub(super) fn next_hybla(&mut self) -> HyblaSocket {
         let (event, argument) = self.next();
-        let interval = self.srtt_us / 2 + self.below(1 + u64::from(self.srtt_us)) as u32;
+        let interval = (self.srtt_us / 2).saturating_add(self.below(1 + u64::from(self.srtt_us)) as u32);
         HyblaSocket {
             now_us: self.now_us,
             max_pacing_rate: self.max_pacing_rate,
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    pub fn next_explicit(&mut self) -> ExplicitSocket {
+    pub(super) fn next_explicit(&mut self) -> ExplicitSocket {
         let (event, _) = self.next();
         if self.one_in(100) {
             self.rate = self.any_rate();
@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    pub fn next_xcp(&mut self) -> XcpSocket {
+    pub(super) fn next_xcp(&mut self) -> XcpSocket {
         let (event, argument) = self.next();
         if event == event::ACK && !self.one_in(10) {
             let requested = self.requested.max(0) as u32;
