@@ -10,14 +10,14 @@ use crate::explicit::{Explicit, MAX_LEGS, SharedLeg};
 use crate::hybla::{self, Hybla};
 use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
-/// What operators write for TCP Hybla, whoever implements it.
+/// The name of TCP Hybla in configurations, of any implementation.
 pub const HYBLA: &str = "hybla";
-/// What they write for XCP and for P-XCP.
+/// The names of XCP and of P-XCP in configurations.
 pub const XCP: &str = "xcp";
 /// See [`XCP`].
 pub const P_XCP: &str = "p-xcp";
 
-/// What operators write for explicit rates.
+/// The name of explicit rates in configurations.
 pub const EXPLICIT: &str = "explicit";
 
 /// A congestion control that sockets can choose for as long as this value lives.
@@ -29,7 +29,7 @@ pub struct ResolvedCongestionControl {
     xcp: Option<ResolvedXcp>,
 }
 
-/// What has to live for as long as sockets use XCP.
+/// The parts that must live for as long as sockets use XCP.
 #[derive(Debug)]
 struct ResolvedXcp {
     xcp: Xcp,
@@ -50,7 +50,7 @@ impl ResolvedCongestionControl {
         ours || self.name == "bbr"
     }
 
-    /// The leg whose connections wait to be given their rates, where these are explicit.
+    /// The leg of explicit rates, where it is that.
     pub fn shared(&self) -> Option<&SharedLeg> {
         self.shared.as_ref()
     }
@@ -60,36 +60,36 @@ impl ResolvedCongestionControl {
         self.xcp.as_ref().map(|provided| &provided.xcp)
     }
 
-    /// Gives a socket that has this congestion control its weight, as [`Weight`](crate::Weight) has it: before `listen(2)`, so
-    /// that accepted sockets inherit it, or before `connect(2)`. Of one that shares out nothing by weight, as those of the kernel
-    /// and Hybla, it does nothing.
+    /// Sets the [`Weight`](crate::Weight) of a socket that has this congestion control: before `listen(2)`, so that accepted
+    /// sockets inherit it, or before `connect(2)`. It has no effect on congestion controls without weights, as those of the
+    /// kernel and Hybla.
     ///
     /// # Errors
-    /// What the kernel says where the congestion control cannot be told of the socket.
+    /// Those of the kernel.
     pub fn set_weight(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
         self.shared.as_ref().map_or(Ok(()), |leg| leg.join(socket, weight))
     }
 }
 
-/// Provides `wanted` for the leg of this name that carries so much, headers included, where that is known; or the next best with
-/// one log line that says so and why: for XCP explicit rates; for these Hybla; for Hybla without eBPF the kernel's own module,
+/// Provides `wanted` for the leg of this name, of this capacity, headers included, where that is known; or the next best, with
+/// one log line that says why: for XCP explicit rates; for these Hybla; for Hybla without eBPF the kernel's own module,
 /// then `bbr`, then the default ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take
-/// XCP have Hybla, or what is there for it.
+/// XCP have Hybla, or its substitute.
 pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
-    let mut lacks = Fallbacks::default();
+    let mut fallbacks = Fallbacks::default();
     let provided = match wanted {
-        EXPLICIT => provide_explicit(leg, &mut lacks),
-        HYBLA => provide_hybla(&mut lacks),
-        XCP | P_XCP => provide_xcp(wanted == P_XCP, leg, capacity, &mut lacks),
-        _ => provide_plain(wanted, &mut lacks),
+        EXPLICIT => provide_explicit(leg, &mut fallbacks),
+        HYBLA => provide_hybla(&mut fallbacks),
+        XCP | P_XCP => provide_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
+        _ => provide_plain(wanted, &mut fallbacks),
     };
-    if !lacks.0.is_empty() {
-        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", lacks.0.join("; "), provided.name());
+    if !fallbacks.0.is_empty() {
+        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", fallbacks.0.join("; "), provided.name());
     }
     provided
 }
 
-/// Why a leg has not all that it asks for.
+/// Why a leg does not have all that it is configured with.
 #[derive(Debug, Default)]
 struct Fallbacks(Vec<String>);
 
@@ -109,19 +109,19 @@ pub fn default() -> String {
     read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
 }
 
-fn provide_explicit(leg: &str, lacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn provide_explicit(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Explicit::acquire().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
             return ResolvedCongestionControl { name, shared: Some(shared), _hybla: None, xcp: None };
         }
-        Ok(None) => lacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
-        Err(error) => lacks.note(error),
+        Ok(None) => fallbacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
+        Err(error) => fallbacks.note(error),
     }
-    provide_hybla(lacks)
+    provide_hybla(fallbacks)
 }
 
-fn provide_hybla(lacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn provide_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Hybla::acquire() {
         Ok(hybla) => ResolvedCongestionControl {
             name: hybla.name().to_owned(),
@@ -130,7 +130,7 @@ fn provide_hybla(lacks: &mut Fallbacks) -> ResolvedCongestionControl {
             xcp: None,
         },
         Err(error) => {
-            lacks.note(error);
+            fallbacks.note(error);
             plain(&without_ebpf(&available()))
         }
     }
@@ -140,22 +140,22 @@ fn provide_xcp(
     p_xcp: bool,
     leg: &str,
     capacity: Option<Rate>,
-    lacks: &mut Fallbacks,
+    fallbacks: &mut Fallbacks,
 ) -> ResolvedCongestionControl {
-    let mut fallback_lacks = Fallbacks::default();
-    let fallback = provide_hybla(&mut fallback_lacks);
+    let mut xcp_fallbacks = Fallbacks::default();
+    let fallback = provide_hybla(&mut xcp_fallbacks);
     let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
         Ok(xcp) => xcp,
         Err(error) => {
-            lacks.note(error);
-            return provide_explicit(leg, lacks);
+            fallbacks.note(error);
+            return provide_explicit(leg, fallbacks);
         }
     };
     let (room, failures) = xcp.make_room();
     if let Some(error) = failures.first() {
-        lacks.note(format!("{error}; feedback will come late where losses are many"));
+        fallbacks.note(format!("{error}; feedback will come late where losses are many"));
     }
-    lacks.0.extend(fallback_lacks.0);
+    fallbacks.0.extend(xcp_fallbacks.0);
     let name = xcp.name().to_owned();
     ResolvedCongestionControl {
         shared: None,
@@ -165,12 +165,12 @@ fn provide_xcp(
     }
 }
 
-fn provide_plain(wanted: &str, lacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn provide_plain(wanted: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     let available = available();
     if is_available(wanted, &available) {
         return plain(wanted);
     }
-    lacks.note(format!(
+    fallbacks.note(format!(
         "this kernel has no congestion control \"{wanted}\" (it has {})",
         available.join(", ")
     ));

@@ -1,6 +1,6 @@
-//! Explicit rates as an eBPF congestion control: loading it, and the memory by which it is told the rates.
+//! Explicit rates as an eBPF congestion control: loading it, and the memory that it shares with the rate controller.
 //!
-//! The program measures and obeys; what the rates are is decided by a controller (`bentpipe_link::explicit`), which reads
+//! The program measures and obeys; a controller (`bentpipe_link::explicit`) decides the rates: it reads
 //! [`flows`](Explicit::flows) and writes [`set_rate`](Explicit::set_rate). A process has one copy for all its legs.
 
 use std::io;
@@ -15,29 +15,18 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::feature::Feature;
 use crate::mapped::{Mapped, Shared};
+use crate::skel::explicit as skel;
 use crate::sockopt;
-use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
-
-#[allow(
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    missing_docs,
-    unreachable_pub,
-    unused,
-    unsafe_op_in_unsafe_fn
-)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/explicit.skel.rs"));
-}
+use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, lock, under_a_free_name, write_name};
 
 /// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the next ones
 /// have a number behind it.
 pub const NAME: &str = "bp_explicit";
 
-/// The most legs that can be told apart.
+/// The most legs that a copy can serve.
 pub const MAX_LEGS: usize = 64;
 
-/// The fewest and the most connections that have a slot. Without one a connection gets the rate of a newcomer.
+/// The fewest and the most connections that have a slot. Without one a connection keeps the initial rate.
 const SLOTS: (u64, u64) = (1024, 1 << 18);
 
 /// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the registration.
@@ -46,25 +35,25 @@ pub struct Explicit {
     registration: Arc<Registration>,
 }
 
-/// One leg of those that the copy serves. While it lives, nobody else has its number.
+/// One of the legs that the copy serves. While it lives, its number is not given to another leg.
 #[derive(Debug, Clone)]
 pub struct SharedLeg {
     explicit: Explicit,
-    seat: Arc<Seat>,
+    slot: Arc<LegSlot>,
 }
 
-/// What the congestion control says of a connection. Counters wrap.
+/// The report of the congestion control on a connection. Counters wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
     /// Its slot.
     pub slot: usize,
-    /// A number that another connection in the same slot hardly ever has.
+    /// A number that distinguishes it, almost always, from later connections in the same slot.
     pub owner: u64,
-    /// The leg that it was said to belong to.
+    /// The number of its leg.
     pub leg: usize,
     /// Its weight.
     pub weight: u32,
-    /// When it last said something, by the clock of `CLOCK_MONOTONIC`; zero before it has.
+    /// When it last reported, by `CLOCK_MONOTONIC`; zero before the first report.
     pub at: Duration,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
@@ -84,13 +73,13 @@ pub struct Flow {
     pub rtt: Option<Duration>,
     /// The shortest round trip of the last 15 to 30 s.
     pub min_rtt: Option<Duration>,
-    /// By how much the way to the receiver alone is longer in the last moment than the shortest of the last 15 to 30 s, as its
-    /// timestamps tell (RFC 7323 §3); `None` where there are none, or where they do not count milliseconds.
+    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30 s, by its
+    /// timestamps (RFC 7323 §3); `None` without timestamps, or where they do not count milliseconds.
     pub forward: Option<Duration>,
     /// The window, not the rate, holds it back.
     pub window_limited: bool,
-    /// There is something to send, and its receiver has room for it.
-    pub hungry: bool,
+    /// There is something to send, and the receiver has room for it.
+    pub backlogged: bool,
 }
 
 #[derive(Debug)]
@@ -98,16 +87,16 @@ struct Registration {
     name: String,
     _link: libbpf_rs::Link,
     members: MapHandle,
-    seats: Mutex<Vec<Weak<Seat>>>,
+    leg_slots: Mutex<Vec<Weak<LegSlot>>>,
     legs: Mapped<LegEntry>,
     owners: Mapped<Owner>,
     slots: Mapped<SlotEntry>,
 }
 
-/// The number of a leg.
+/// The entry of a leg in `legs`.
 #[derive(Debug)]
-struct Seat {
-    /// Legs of one name on two machines, as far as sockets can tell, are two.
+struct LegSlot {
+    /// Legs of one name in two network namespaces are two.
     network: u64,
     leg: String,
     number: usize,
@@ -146,7 +135,7 @@ struct SlotEntry {
     leg: AtomicU32,
     weight: AtomicU32,
     window_limited: AtomicU32,
-    hungry: AtomicU32,
+    backlogged: AtomicU32,
     forward_us: AtomicU32,
     _reserved: AtomicU32,
 }
@@ -158,8 +147,7 @@ unsafe impl Shared for Owner {}
 // SAFETY: atomics, 80 bytes.
 unsafe impl Shared for SlotEntry {}
 
-/// The copy of this process, if one is in use.
-static CURRENT: Mutex<Weak<Registration>> = Mutex::new(Weak::new());
+static COPY: ProcessCopy<Registration> = ProcessCopy::new();
 
 impl Explicit {
     /// Takes a reference to this process's copy, loading it if this is the first one.
@@ -167,14 +155,7 @@ impl Explicit {
     /// # Errors
     /// [`StructOpsError`] on a kernel without eBPF congestion control or without the privileges for it.
     pub fn acquire() -> Result<Self, StructOpsError> {
-        // A panic elsewhere leaves a valid value behind.
-        let mut current = CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(registration) = current.upgrade() {
-            return Ok(Self { registration });
-        }
-        let (_, registration) = under_a_free_name(NAME, register)?;
-        let registration = Arc::new(registration);
-        *current = Arc::downgrade(&registration);
+        let registration = COPY.acquire(|| Ok(under_a_free_name(NAME, register)?.1))?;
         Ok(Self { registration })
     }
 
@@ -183,23 +164,23 @@ impl Explicit {
         &self.registration.name
     }
 
-    /// The leg of this name in the calling thread's network namespace; `None` if there are [`MAX_LEGS`] others. As long as one of
-    /// that name lives there, it is the same.
+    /// The leg of this name in the calling thread's network namespace; `None` if there are [`MAX_LEGS`] others. Calls with the
+    /// same name share the leg while one of them holds it.
     pub fn leg(&self, name: &str) -> Option<SharedLeg> {
         let network = network();
-        let mut seats = self.registration.seats.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let taken: Vec<_> = seats.iter().map(Weak::upgrade).collect();
-        let same = taken.iter().flatten().find(|seat| seat.network == network && seat.leg == name).cloned();
-        let seat = same.or_else(|| {
+        let mut leg_slots = lock(&self.registration.leg_slots);
+        let taken: Vec<_> = leg_slots.iter().map(Weak::upgrade).collect();
+        let same = taken.iter().flatten().find(|slot| slot.network == network && slot.leg == name).cloned();
+        let slot = same.or_else(|| {
             let number = taken.iter().position(Option::is_none)?;
-            let seat = Arc::new(Seat { network, leg: name.to_owned(), number });
-            seats[number] = Arc::downgrade(&seat);
-            Some(seat)
+            let slot = Arc::new(LegSlot { network, leg: name.to_owned(), number });
+            leg_slots[number] = Arc::downgrade(&slot);
+            Some(slot)
         })?;
-        Some(SharedLeg { explicit: self.clone(), seat })
+        Some(SharedLeg { explicit: self.clone(), slot })
     }
 
-    /// All connections. One that begins or ends meanwhile may say what is half its own and half another's.
+    /// All connections. The report on one that begins or ends meanwhile may be half that of another.
     pub fn flows(&self) -> impl Iterator<Item = Flow> {
         let Registration { owners, slots, .. } = &*self.registration;
         let owners = owners.iter().map(|owner| owner.0.load(Ordering::Acquire));
@@ -207,7 +188,7 @@ impl Explicit {
         taken.map(|(slot, (owner, entry))| entry.read(slot, owner))
     }
 
-    /// Gives the connection in this slot a rate, bytes on the wire per second; with zero it has what a newcomer has.
+    /// Sets the rate of the connection in this slot, bytes on the wire per second; with zero it has the initial rate.
     pub fn set_rate(&self, slot: usize, rate: u64) {
         self.registration.slots[slot].rate.store(rate, Ordering::Relaxed);
     }
@@ -221,31 +202,32 @@ impl SharedLeg {
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.seat.leg
+        &self.slot.leg
     }
 
     /// Its number, [`Flow::leg`] of its connections.
     pub fn number(&self) -> usize {
-        self.seat.number
+        self.slot.number
     }
 
-    /// Says that a socket belongs to this leg, and its weight, before it connects or listens. What a listener accepts takes both
-    /// from it. A socket of which nobody says so keeps to the window of RFC 6928.
+    /// Assigns a socket to this leg, with its weight, before it connects or listens. Accepted sockets inherit both from the
+    /// listener. A socket without a leg keeps to the window of RFC 6928.
     ///
     /// # Errors
     /// The kernel has no memory for it.
     pub fn join(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
         let key = socket.as_raw_fd().to_ne_bytes();
-        let [a, b, c, d] = (self.seat.number as u32).to_ne_bytes();
+        let [a, b, c, d] = (self.slot.number as u32).to_ne_bytes();
         let [e, f, g, h] = weight.to_ne_bytes();
         let members = &self.explicit.registration.members;
         members.update(&key, &[a, b, c, d, e, f, g, h], MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// What connections may have that begin before this is called again: one of weight w has `rate`·w/(`weight` + w) bytes on
-    /// the wire per second, the next one finds w added; and the round trip that they go by until they have measured one.
-    pub fn set_newcomers(&self, rate: u64, weight: u32, rtt: Duration) {
-        let entry = &self.explicit.registration.legs[self.seat.number];
+    /// Sets the initial rate of connections that begin before the next call: one of weight w has `rate`·w/(`weight` + w) bytes
+    /// on the wire per second, and w is then added to `weight`; and `rtt`, which they use until they have measured a round
+    /// trip.
+    pub fn set_initial_rate(&self, rate: u64, weight: u32, rtt: Duration) {
+        let entry = &self.explicit.registration.legs[self.slot.number];
         entry.rate.store(rate, Ordering::Relaxed);
         entry.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
         entry.weight.store(weight, Ordering::Relaxed);
@@ -282,7 +264,7 @@ impl SlotEntry {
                 .filter(|&us| us != u32::MAX)
                 .map(|us| Duration::from_micros(us.into())),
             window_limited: word(&self.window_limited) != 0,
-            hungry: word(&self.hungry) != 0,
+            backlogged: word(&self.backlogged) != 0,
         }
     }
 }
@@ -304,7 +286,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
         name: name.to_owned(),
         _link: link,
         members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
-        seats: Mutex::new((0..MAX_LEGS).map(|_| Weak::new()).collect()),
+        leg_slots: Mutex::new((0..MAX_LEGS).map(|_| Weak::new()).collect()),
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,
         owners: Mapped::new(loaded.maps.owners.as_fd(), slots as usize).map_err(share)?,
         slots: Mapped::new(loaded.maps.slots.as_fd(), slots as usize).map_err(share)?,
@@ -315,7 +297,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
 fn network() -> u64 {
     use rustix::net::{AddressFamily, SocketType, socket};
     let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None).map_err(io::Error::from);
-    // Without a descriptor to spare, the leg will have no connections either.
+    // Without a free descriptor, the leg will have no connections either.
     probe.and_then(sockopt::network_namespace).unwrap_or_default()
 }
 

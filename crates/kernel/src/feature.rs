@@ -1,11 +1,11 @@
-//! What bentpipe asks of a kernel that not every Linux has: since when there is it, and what goes without it.
+//! Kernel features that bentpipe uses and not every Linux has: the version that brought each, and the substitute without it.
 //!
-//! This is the only place that says so: errors, `bentpipe doctor` and, held to it by a test, `docs/legs.md` go by it.
+//! This is the only place that lists them: errors and `bentpipe doctor` use it, and a test compares `docs/legs.md` with it.
 
 use std::fmt;
 use std::fs;
 
-/// One of these things.
+/// One of these features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     /// TCP Hybla as an eBPF congestion control.
@@ -16,7 +16,7 @@ pub enum Feature {
     Xcp,
     /// The program that writes and reads XCP's TCP options.
     XcpOptions,
-    /// The program at an interface that tells XCP's senders their rates.
+    /// The program at an interface that sets the rates of XCP's senders.
     XcpRouter,
     /// The program at an interface that makes room for XCP's feedback.
     RoomInAcks,
@@ -24,19 +24,19 @@ pub enum Feature {
     RtoMax,
 }
 
-/// What is to be said of a feature.
+/// The description of a feature.
 struct Facts {
     name: &'static str,
     kernel: (u32, u32),
-    /// What of the kernel it is made of.
+    /// The parts of the kernel that it uses.
     made_of: &'static str,
     is_ebpf: bool,
     without: &'static str,
 }
 
-/// The rights without which no eBPF program loads (capabilities(7)).
+/// The capabilities without which no eBPF program loads (capabilities(7)).
 const RIGHTS: &str = "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
-/// Where a kernel describes its types, which programs are fitted to when they are loaded.
+/// The kernel's description of its types, which programs are adapted to when they are loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 impl Feature {
@@ -56,19 +56,19 @@ impl Feature {
         self.facts().kernel
     }
 
-    /// What legs have, or do, without it.
+    /// The substitute, or the consequence, for legs without it.
     pub const fn without(self) -> &'static str {
         self.facts().without
     }
 
-    /// What it takes, for an error's text.
+    /// Its requirements, for an error's text.
     pub fn needs(self) -> String {
         let Facts { kernel: (major, minor), made_of, is_ebpf, .. } = self.facts();
         let ebpf = if is_ebpf { format!(" with BTF, and root or {RIGHTS}") } else { String::new() };
         format!("it needs {made_of}, Linux {major}.{minor}{ebpf}")
     }
 
-    /// What is to be done where it cannot be had on this host.
+    /// The remedy where this host does not have it.
     pub fn fix(self) -> String {
         let (major, minor) = self.kernel();
         if running().is_some_and(|running| running < self.kernel()) {

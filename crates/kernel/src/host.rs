@@ -1,4 +1,4 @@
-//! What this host has and lacks for bentpipe, each finding with the line that mends it.
+//! Checks of this host for bentpipe, each finding with the line that fixes it.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ pub struct LinkNeeds {
     pub receive_buffer: Option<ByteCount>,
 }
 
-/// Looks at everything that the daemon relies on.
+/// Checks everything that the daemon relies on.
 pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
     let mut checks = vec![
         kernel_version(),
@@ -84,7 +84,7 @@ fn btf() -> Check {
     }
 }
 
-/// What came of loading a program.
+/// The result of loading a program.
 fn ebpf<E: std::fmt::Display>(feature: Feature, loaded: Result<String, E>) -> Check {
     let name = format!("eBPF {feature}");
     match loaded {
@@ -109,7 +109,7 @@ fn xcp() -> Check {
     Check::mendable(check.name, check.found, MOUNT_CGROUPS.split(" && ").map(Step::run).collect())
 }
 
-/// Loads the router and does not attach it: on this host it would meet real packets.
+/// Loads the router without attaching it: on this host it would handle real packets.
 fn xcp_router() -> Check {
     let longest_rtt = Duration::from_secs(1);
     let config = RouterConfig { capacity: Rate::mbps(10), variant: Variant::Xcp, longest_rtt };
@@ -190,7 +190,7 @@ fn forwarding(family: &str, key: &str, path: &str) -> Check {
     }
 }
 
-/// What Hybla needs of TCP besides the window: SACK, timestamps and window scaling (PEPSAL).
+/// The options of TCP that Hybla needs: SACK, timestamps and window scaling (PEPSAL).
 fn tcp_options() -> Check {
     let name = "TCP options";
     let off: Vec<&str> = ["tcp_sack", "tcp_timestamps", "tcp_window_scaling"]
@@ -204,9 +204,9 @@ fn tcp_options() -> Check {
     Check::mendable(name, format!("off: {}", off.join(", ")), steps)
 }
 
-/// A buffer holds a window on its way and one that waits behind a hole; the kernel counts about as much again for its
-/// own bookkeeping. So four bandwidth-delay products; of a fixed buffer, whose size privileges allow whatever the kernel's
-/// limits are, and of the kernel's limits where it tunes the buffer.
+/// A buffer holds a window in flight and one that waits behind a hole; the kernel counts about as much again for its own
+/// bookkeeping. So it takes four bandwidth-delay products: of a fixed buffer, which may exceed the kernel's limits by
+/// privilege, or of the kernel's limits where it tunes the buffer.
 fn buffer(direction: &str, key: &str, fixed: Option<ByteCount>, link: &LinkNeeds) -> Check {
     let name = format!("{direction} buffer, leg {}", link.name);
     let needed = link.rate.bytes_in(link.rtt).saturating_mul(4);
@@ -249,7 +249,7 @@ fn fixed_buffer(
 /// Bits 1, to open with data, and 2, to take data with a SYN, of `net.ipv4.tcp_fastopen` (ip-sysctl).
 const FAST_OPEN: u32 = 0b11;
 
-/// Whether this network namespace lets TCP Fast Open do both of its roles; of the legs that ask for it.
+/// Whether this network namespace allows both roles of TCP Fast Open, for the legs that use it.
 pub fn fast_open() -> Check {
     let name = "TCP Fast Open";
     let value = read("/proc/sys/net/ipv4/tcp_fastopen");

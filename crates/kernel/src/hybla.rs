@@ -3,24 +3,13 @@
 //! A process has one copy, which its legs share.
 
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
-use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
-
-#[allow(
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    missing_docs,
-    unreachable_pub,
-    unused,
-    unsafe_op_in_unsafe_fn
-)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/hybla.skel.rs"));
-}
+use crate::skel::hybla as skel;
+use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, under_a_free_name, write_name};
 
 /// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the next ones
 /// have a number behind it.
@@ -44,8 +33,7 @@ struct Registration {
     _link: libbpf_rs::Link,
 }
 
-/// The copy of this process, if one is in use.
-static CURRENT: Mutex<Weak<Registration>> = Mutex::new(Weak::new());
+static COPY: ProcessCopy<Registration> = ProcessCopy::new();
 
 impl Hybla {
     /// Takes a reference to this process's copy, loading it if this is the first one.
@@ -53,14 +41,10 @@ impl Hybla {
     /// # Errors
     /// [`StructOpsError::Load`] on a kernel without eBPF congestion control or without the privileges for it.
     pub fn acquire() -> Result<Self, StructOpsError> {
-        // A panic elsewhere leaves a valid value behind.
-        let mut current = CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(registration) = current.upgrade() {
-            return Ok(Self { registration });
-        }
-        let (name, link) = under_a_free_name(NAME, register)?;
-        let registration = Arc::new(Registration { name, _link: link });
-        *current = Arc::downgrade(&registration);
+        let registration = COPY.acquire(|| {
+            let (name, link) = under_a_free_name(NAME, register)?;
+            Ok(Registration { name, _link: link })
+        })?;
         Ok(Self { registration })
     }
 

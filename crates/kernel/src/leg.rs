@@ -17,7 +17,7 @@ use crate::timers::{Intentions, Timers, syn_retries};
 use crate::weight::Weight;
 use crate::xcp::Xcp;
 
-/// What an operator says of a leg.
+/// A leg as configured.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LegSettings {
     /// The congestion control wanted; `None` is the kernel's default.
@@ -26,7 +26,7 @@ pub struct LegSettings {
     pub rate: Option<Rate>,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
-    /// What each connection may send at the most, without headers; `None` is no ceiling.
+    /// The rate ceiling of each connection, without headers; `None` is no ceiling.
     pub pacing_cap: Option<Rate>,
     /// Data may come and go with the SYN (RFC 7413).
     pub fast_open: bool,
@@ -54,8 +54,8 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Loads what the leg needs and derives its kernel timers. What this kernel lacks is replaced by the next best, with
-    /// one log line that says so.
+    /// Loads the congestion control of the leg and derives its kernel timers. Where this kernel does not have one, the next
+    /// best takes its place, with one log line.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
         let provided = |wanted: &str| Arc::new(provide(wanted, name, settings.rate));
         let congestion = settings.congestion.as_deref().map(provided);
@@ -96,7 +96,7 @@ impl Leg {
         self.congestion.as_deref().map(ResolvedCongestionControl::name)
     }
 
-    /// The leg as the congestion control knows it whose connections wait to be given their rates, where these are explicit.
+    /// The leg of explicit rates, where the leg has them.
     pub fn shared(&self) -> Option<&SharedLeg> {
         self.congestion.as_deref().and_then(ResolvedCongestionControl::shared)
     }
@@ -111,7 +111,7 @@ impl Leg {
         self.timers
     }
 
-    /// Whether data may come and go with the SYN. It is up to listeners and to who connects: `connect(2)` takes no data.
+    /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)` takes no data.
     pub fn fast_open(&self) -> bool {
         self.fast_open
     }
@@ -145,7 +145,7 @@ impl Leg {
     /// The same, [`apply`](Self::apply), with the weight that the connection, or each that is accepted from a listener, has
     /// among those that share the leg.
     ///
-    /// A congestion control that knows no weights is no error: the weight then has no effect.
+    /// With a congestion control without weights, the weight has no effect.
     pub fn apply_weighted(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         self.apply(socket)?;
         self.congestion
@@ -153,19 +153,19 @@ impl Leg {
             .map_or(Ok(()), |congestion| congestion.set_weight(socket, weight.get().into()))
     }
 
-    /// Gives a socket that is about to connect the leg's settings, [`apply_weighted`](Self::apply_weighted), and the patience
-    /// to do so through a short outage, which a lower ceiling of the timeout would take from it.
+    /// As [`apply_weighted`](Self::apply_weighted), for a socket that is about to connect: it goes on trying through a short
+    /// outage in spite of a lower ceiling of the timeout.
     pub fn apply_before_connect(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         self.apply_weighted(socket, weight)?;
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
-    /// Gives a connection that is under way, and has a copy of a congestion control that another process had loaded, this leg's, where
-    /// that makes a difference: whose rates are explicit is told them through memory that is this process's, and where this leg
-    /// tells nobody any, it would keep to the last one for ever. Others go on with the copy that they have.
+    /// Moves an established connection from the copy of a congestion control that another process has loaded to that of this
+    /// leg, where it matters: a connection with an explicit rate gets it through this process's memory, and would otherwise
+    /// keep its last rate for ever. Other connections stay with the copy that they have.
     ///
     /// # Errors
-    /// The kernel refuses; the connection goes on with what it has.
+    /// The kernel refuses; the connection stays as it is.
     pub fn rejoin(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.shared().is_some())
         else {

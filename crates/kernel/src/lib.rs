@@ -1,20 +1,20 @@
 //! What the Linux kernel can be made to do for TCP over satellites, without a patch.
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
-//! - [`explicit`]: a rate for each connection, given by a controller in user space, as an eBPF congestion control.
-//! - [`feature`]: since which Linux there is what, and what goes without it.
-//! - [`router`]: what an XCP router does for each packet, in eBPF at an interface.
-//! - [`xcp`]: XCP and P-XCP, whose senders are told their rates by routers, as eBPF congestion controls with TCP options.
+//! - [`explicit`]: a rate for each connection, set by a controller in user space, as an eBPF congestion control.
+//! - [`feature`]: the Linux version that each feature needs, and the substitute without it.
+//! - [`router`]: an XCP router's work on each packet, in eBPF at an interface.
+//! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`Weight`]: a connection's share of a leg, compared with others.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
-//! - [`nftables`]: elements of nftables sets, put and taken without starting `nft`.
+//! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
-//! - [`notify`]: what the service manager is told of this service.
+//! - [`notify`]: status messages to the service manager.
 //! - [`tun`]: network interfaces whose far side is this process.
-//! - [`privileges`], [`limits`]: what the process gives up after set-up, and how many descriptors it may have.
-//! - [`host`]: what this host has and lacks, each finding with the line that mends it.
+//! - [`privileges`], [`limits`]: dropping privileges after set-up, and the limit of file descriptors.
+//! - [`host`]: checks of this host, each finding with the line that fixes it.
 
 pub mod congestion;
 pub mod explicit;
@@ -30,6 +30,7 @@ pub mod notify;
 pub mod privileges;
 pub mod route;
 pub mod router;
+mod skel;
 pub mod sockopt;
 mod struct_ops;
 pub mod tcp_info;

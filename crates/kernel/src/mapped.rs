@@ -7,11 +7,11 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What may lie in such memory.
+/// A type that such memory may hold.
 ///
 /// # Safety
-/// It is `repr(C)`, made of atomics only, and a multiple of eight bytes long: then any bytes are a value of it, the other side
-/// may change it at any time, and the entries of an eBPF array lie one behind the other.
+/// It is `repr(C)`, consists of atomics only, and is a multiple of eight bytes long: then any bytes are a value of it, the other
+/// side may change it at any time, and the entries of an eBPF array are adjacent.
 pub(crate) unsafe trait Shared {}
 
 /// An eBPF array (`BPF_F_MMAPABLE`) in this process's memory.
@@ -27,7 +27,7 @@ unsafe impl<T: Shared> Send for Mapped<T> {}
 unsafe impl<T: Shared> Sync for Mapped<T> {}
 
 impl<T: Shared> Mapped<T> {
-    /// The first so many entries of the array `map`, which has as many.
+    /// The first `entries` entries of the array `map`, which has at least as many.
     pub(crate) fn new(map: impl AsFd, entries: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at a place that the kernel chooses.

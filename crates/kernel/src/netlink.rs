@@ -81,7 +81,7 @@ impl Writer {
         self.with_length(kind | NESTED, body);
     }
 
-    /// What has been written, ready to send.
+    /// The message, ready to send.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -93,7 +93,7 @@ impl Writer {
         body(self);
         let len = u16::try_from(self.bytes.len() - start).expect("callers keep attributes below 64 KiB");
         self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
-        // An attribute's length is without its padding, that of what it is in is with it.
+        // An attribute's length excludes its own padding, that of the enclosing one includes it.
         self.pad();
     }
 
@@ -206,7 +206,7 @@ impl Socket {
     /// Shows `judge` the messages that arrive until it has come to a result.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel says nothing for a second, `ENOBUFS` if what it said did not fit the receive buffer and
+    /// `TimedOut` if the kernel does not answer for a second, `ENOBUFS` if its answer did not fit the receive buffer and
     /// the rest gave no result, `InvalidData` for a message that is too long to be an answer.
     pub(crate) fn receive_until<T>(
         &mut self,

@@ -1,8 +1,7 @@
-//! What the service manager is told: the protocol of sd_notify(3), without libsystemd.
+//! Status messages to the service manager: the protocol of sd_notify(3), without libsystemd.
 //!
-//! A manager that wants to hear of its service puts the address of a datagram socket into `NOTIFY_SOCKET`, and the service sends
-//! lines of `KEY=value` there. Nothing here fails a daemon: a manager that is not there or does not listen misses what it is
-//! told, which a log line says once.
+//! A manager puts the address of a datagram socket into `NOTIFY_SOCKET`, and the service sends lines of `KEY=value` there.
+//! No error here stops a daemon: where a message cannot be sent, one log line says so.
 
 use std::env;
 use std::ffi::OsString;
@@ -21,20 +20,20 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 /// The one process that they are meant for.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
-/// The service manager, or nobody.
+/// The service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
     manager: Option<Manager>,
     watchdog: Option<Duration>,
 }
 
-/// What another process needs to go on as the same service. It is no part of that process's environment where another than the
-/// manager has started it, or a manager that lets only the main process speak (`NotifyAccess=main`).
+/// The data with which another process continues the same service. Its environment does not have them if the manager did not
+/// start it, or if only the main process may send messages (`NotifyAccess=main`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Inheritance {
     /// The address as in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace behind an `@`.
     pub address: Vec<u8>,
-    /// How often the manager wants to hear of the service, in microseconds.
+    /// The manager's watchdog interval, microseconds.
     pub watchdog_us: Option<u64>,
 }
 
@@ -48,7 +47,7 @@ struct Manager {
 
 impl Notifier {
     /// The manager that has started this process, from its environment: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, which are
-    /// taken out of the environment, so that no program that is started from here speaks in this service's name.
+    /// taken out of the environment, so that no program that is started from here sends messages in this service's name.
     ///
     /// Call it **while the process has one thread**: the environment belongs to all of them. With more, the variables stay.
     pub fn from_environment() -> Self {
@@ -61,19 +60,19 @@ impl Notifier {
         notifier
     }
 
-    /// The manager of a service that this process goes on as: what [`Self::inheritance`] said in the process before.
+    /// The manager of a service that this process continues, by [`Self::inheritance`] of the process before.
     pub fn of(inheritance: &Inheritance) -> Self {
         let address = OsString::from_vec(inheritance.address.clone());
         let manager = (!address.is_empty()).then(|| Manager::at(address)).transpose();
         let manager = manager.unwrap_or_else(|error| {
-            tracing::warn!("the service manager will hear nothing of this service: {error}");
+            tracing::warn!("cannot send status messages to the service manager: {error}");
             None
         });
         let watchdog = inheritance.watchdog_us.filter(|us| *us > 0).map(Duration::from_micros);
         Self { watchdog: watchdog.filter(|_| manager.is_some()), manager }
     }
 
-    /// What the next process of this service needs for [`Self::of`]; `None` where nobody listens.
+    /// The data for [`Self::of`] in the next process of this service; `None` without a manager.
     pub fn inheritance(&self) -> Option<Inheritance> {
         let address = self.manager.as_ref()?.name.as_bytes().to_vec();
         let watchdog_us = self.watchdog.map(|interval| interval.as_micros().try_into().unwrap_or(u64::MAX));
@@ -99,23 +98,23 @@ impl Notifier {
     }
 
     /// Another process is the service's main one from now on: `MAINPID=`. It must be a process of the service, and with
-    /// `NotifyAccess=main` only who was the main process until now may say so.
+    /// `NotifyAccess=main` only the main process until now may send it.
     pub fn main_pid(&self, pid: u32) {
         self.tell(&format!("MAINPID={pid}"));
     }
 
-    /// What `systemctl status` shows, one line: `STATUS=`.
+    /// The line that `systemctl status` shows: `STATUS=`.
     pub fn status(&self, text: &str) {
         self.tell(&format!("STATUS={}", text.replace('\n', " ")));
     }
 
-    /// A sign of life: `WATCHDOG=1`.
+    /// A heartbeat: `WATCHDOG=1`.
     pub fn watchdog(&self) {
         self.tell("WATCHDOG=1");
     }
 
-    /// The time after which the manager takes a silent service for hung and kills it; `None` if it does not. Give a sign of life
-    /// at least twice as often (sd_watchdog_enabled(3)).
+    /// The time after which the manager kills a silent service as hung; `None` if it does not. Send a heartbeat at least twice
+    /// as often (sd_watchdog_enabled(3)).
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog
     }
@@ -126,7 +125,7 @@ impl Notifier {
             Ok(()) => manager.is_silent.store(false, Ordering::Relaxed),
             Err(error) if !manager.is_silent.swap(true, Ordering::Relaxed) => {
                 let name = manager.name.display();
-                tracing::warn!("cannot tell the service manager at {name} of this service: {error}");
+                tracing::warn!("cannot send a status message to the service manager at {name}: {error}");
             }
             Err(_) => {}
         }

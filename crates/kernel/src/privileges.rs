@@ -1,4 +1,4 @@
-//! Least privilege: from root to what the daemon still needs once it is set up.
+//! Least privilege: dropping root for the capabilities that the daemon still needs once it is set up.
 //!
 //! Loading eBPF and opening files are over by then. What remains are two capabilities (capabilities(7)), [`DAEMON`]: each
 //! is needed, and nothing else is, as `tests/root_privileges.rs` shows. Both count where the network namespace belongs to
@@ -27,7 +27,7 @@ mod account;
 
 pub use account::Account;
 
-/// What the daemon keeps.
+/// The capabilities that the daemon keeps.
 pub const DAEMON: [Capability; 2] = [Capability::NetAdmin, Capability::NetBindService];
 
 /// A capability that a process can keep (capabilities(7)).
@@ -41,7 +41,7 @@ pub enum Capability {
     NetBindService,
 }
 
-/// Why privileges were not given up. The process may have given up a part of them: it should end.
+/// Why privileges were not dropped. The process may have dropped a part of them: it should end.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// There is no such user.
@@ -64,7 +64,7 @@ pub enum PrivilegeError {
         name: String,
     },
     /// The account is root's.
-    #[error("\"{account}\" has root's user or group, so nothing would be given up; name an ordinary account")]
+    #[error("\"{account}\" has root's user or group, so nothing would be dropped; name an ordinary account")]
     Root {
         /// The account as it was written.
         account: String,
@@ -89,16 +89,16 @@ pub enum PrivilegeError {
     /// A system call failed.
     #[error("cannot {action}: {source}; {mend}")]
     System {
-        /// What was attempted.
+        /// The attempted action.
         action: &'static str,
         /// What the system said.
         source: io::Error,
-        /// What to do.
+        /// The advice.
         mend: &'static str,
     },
 }
 
-/// Gives up everything but the capabilities in `keep`, for good, in this process and every program that it starts.
+/// Drops all privileges but the capabilities in `keep`, for good, in this process and every program that it starts.
 ///
 /// - The permitted, effective, inheritable and ambient sets become `keep`: programs that it starts, `nft` and `ip`, have the
 ///   same capabilities. One that the process does not have is not given to it, which a log line says.
@@ -169,14 +169,16 @@ fn check_single_thread() -> Result<(), PrivilegeError> {
     }
 }
 
-/// What of `keep` the process has.
+/// The capabilities of `keep` that the process has.
 fn available(keep: &[Capability], permitted: CapabilitySet) -> CapabilitySet {
     let mut set = CapabilitySet::empty();
     for &capability in keep {
         if permitted.contains(capability.bit()) {
             set |= capability.bit();
         } else {
-            tracing::warn!("this process was started without {capability}: what needs it will fail");
+            tracing::warn!(
+                "this process was started without {capability}: operations that need it will fail"
+            );
         }
     }
     set
@@ -224,7 +226,7 @@ fn keep_only(kept: CapabilitySet) -> io::Result<()> {
     Ok(())
 }
 
-/// For `map_err`: what was attempted, and what to do.
+/// For `map_err`: the attempted action, and the advice.
 fn failed<E: Into<io::Error>>(action: &'static str, mend: &'static str) -> impl FnOnce(E) -> PrivilegeError {
     move |source| PrivilegeError::System { action, source: source.into(), mend }
 }

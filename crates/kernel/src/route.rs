@@ -23,7 +23,7 @@ impl RouteSocket {
     /// Opens the connection, which survives a later change of the thread's namespace.
     ///
     /// # Errors
-    /// What socket(2) says: `EMFILE` without a descriptor left.
+    /// Those of socket(2): `EMFILE` without a descriptor left.
     pub fn open() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(None)? })
     }
@@ -36,8 +36,8 @@ impl RouteSocket {
     /// and `None` for IPv4 if this host forwards none.
     ///
     /// # Errors
-    /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel has said nothing for a second, and
-    /// what else it says.
+    /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel does not answer for a second, and
+    /// its other errors.
     pub fn interface_towards(&mut self, from: Option<IpAddr>, to: IpAddr) -> io::Result<Option<u32>> {
         let (from, to) = (from.map(|from| from.to_canonical()), to.to_canonical());
         if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
@@ -58,7 +58,7 @@ impl RouteSocket {
     /// `local`).
     ///
     /// # Errors
-    /// `TimedOut` if the kernel has said nothing for a second, and what else it says.
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
     pub fn is_delivered_here(&mut self, to: IpAddr, mark: u32) -> io::Result<bool> {
         let sequence = self.socket.take_sequence(1);
         let question = question(sequence, None, to, Some((libc::RTA_MARK, mark)));
@@ -69,7 +69,7 @@ impl RouteSocket {
     /// The index of the interface by which packets to `to` with this mark leave this host; `None` where they leave by none.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel has said nothing for a second, and what else it says.
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
     pub fn interface_of_marked(&mut self, to: IpAddr, mark: u32) -> io::Result<Option<u32>> {
         self.ask(None, to, Some((libc::RTA_MARK, mark)))
     }
@@ -77,7 +77,7 @@ impl RouteSocket {
     /// The index of the interface of this name, `None` if there is none (netdevice(7), `SIOCGIFINDEX`).
     ///
     /// # Errors
-    /// What else the kernel says.
+    /// The kernel's errors.
     pub fn index_of(&self, interface: &str) -> io::Result<Option<u32>> {
         match netdevice::name_to_index(&self.socket, interface) {
             Ok(index) => Ok(Some(index)),

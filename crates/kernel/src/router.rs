@@ -1,10 +1,9 @@
-//! What an XCP router does for each packet, at the egress of an interface: an eBPF program adds up what passes and
-//! hands out feedback (`bpf/router.bpf.c`). What is to be handed out is the caller's to decide, once in each control
-//! interval.
+//! An XCP router's work on each packet, at the egress of an interface: an eBPF program measures the traffic and distributes
+//! feedback (`bpf/router.bpf.c`). The caller decides, once in each control interval, how much feedback there is.
 //!
-//! The program is held by a BPF link: the kernel takes it away when the process lets go of it, however the process
-//! ends, and packets then pass with the feedback that their senders ask for. Program and process share a page of
-//! memory. So after [`Router::attach`] no further right is needed.
+//! The program is held by a BPF link: the kernel detaches it when the process closes the link or ends, and packets then
+//! pass with the feedback that their senders request. Program and process share a page of memory, so no privilege is
+//! needed after [`Router::attach`].
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,6 +15,8 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
+use crate::skel::router as skel;
+use crate::struct_ops::log_libbpf;
 use crate::tcx;
 
 mod page;
@@ -24,39 +25,27 @@ mod trial;
 use page::{Page, Slot};
 pub use trial::{Frame, Trial};
 
-#[allow(
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    missing_docs,
-    unreachable_pub,
-    unused,
-    unsafe_op_in_unsafe_fn
-)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/router.skel.rs"));
-}
-
 /// Which senders get positive feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
     /// All of them (Katabi, Handley and Rohrs 2002).
     Xcp,
-    /// Those that ask for more (P-XCP, Zhou, Yeung and Li 2004): what others cannot use is not wasted on them.
+    /// Those that request more (P-XCP, Zhou, Yeung and Li 2004), so that none is wasted on senders that cannot use it.
     PXcp,
 }
 
-/// What the program goes by.
+/// The configuration of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterConfig {
-    /// What the link carries, of IP packets with their headers.
+    /// The capacity of the link, in IP packets with their headers.
     pub capacity: Rate,
-    /// Who gets positive feedback.
+    /// The senders that get positive feedback.
     pub variant: Variant,
     /// A longer round-trip time in a congestion header counts as this, and no queue as longer.
     pub longest_rtt: Duration,
 }
 
-/// What has passed since the sums were last taken.
+/// The traffic since the sums were last taken.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RouterSums {
     /// Bytes of IP packets, of those without a congestion header too.
@@ -71,7 +60,7 @@ pub struct RouterSums {
     pub queue: f64,
 }
 
-/// What is to be handed out until the next decision.
+/// The feedback to distribute until the next decision.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RouterShares {
     /// r⁺, bytes per second.
@@ -86,14 +75,14 @@ pub struct RouterShares {
     pub mean_rtt: Duration,
 }
 
-/// What a router has done, in packets on the wire.
+/// Counters of a router, in packets on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouterCounters {
     /// All that passed.
     pub packets: u64,
     /// Those with a congestion header.
     pub with_header: u64,
-    /// Those of them whose sender got less than it asked for.
+    /// Those of them whose sender got less than it requested.
     pub lowered: u64,
     /// Segments with TCP options that could not be read, which passed as they were.
     pub malformed: u64,
@@ -147,7 +136,7 @@ pub struct Router {
 
 impl Router {
     /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`]
-    /// nothing is handed out: no sender gets more than zero.
+    /// there is no feedback: no sender gets more than zero.
     ///
     /// # Errors
     /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the
@@ -169,7 +158,7 @@ impl Router {
         Self::load(config)
     }
 
-    /// Goes by another configuration from the next packet on.
+    /// Applies another configuration from the next packet on.
     pub fn configure(&mut self, config: &RouterConfig) {
         self.capacity = config.capacity;
         let bytes_per_second = (config.capacity.bps() as f64 / 8.0).max(1.0);
@@ -180,7 +169,7 @@ impl Router {
         });
     }
 
-    /// What has passed since the last call, or the beginning. A packet that passes meanwhile may be in one sum
+    /// The traffic since the last call, or the beginning. A packet that passes meanwhile may be in one sum
     /// already and in another the next time.
     pub fn take_sums(&mut self) -> RouterSums {
         let sums = self.page.sums();
@@ -196,7 +185,7 @@ impl Router {
         }
     }
 
-    /// Hands this out from the next packet on; what was left of the former shares is gone.
+    /// Distributes this from the next packet on; the rest of the former shares is dropped.
     pub fn set_shares(&self, shares: &RouterShares) {
         self.page.publish(&Slot {
             mean_rtt: nanos(shares.mean_rtt),
@@ -212,7 +201,7 @@ impl Router {
         self.page.positive_left() as f64 / f64::from(1 << page::FEEDBACK_SHIFT)
     }
 
-    /// What it has done since it was attached.
+    /// The counters since it was attached.
     pub fn counters(&self) -> RouterCounters {
         self.page.counters()
     }
@@ -220,13 +209,13 @@ impl Router {
     /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it (`BPF_PROG_TEST_RUN`).
     ///
     /// # Errors
-    /// [`RouterError::Run`] for what is no Ethernet frame, or without the rights.
+    /// [`RouterError::Run`] for bytes that are no Ethernet frame, or without the privileges.
     pub fn try_frame(&self, frame: &Frame<'_>) -> Result<Trial, RouterError> {
         trial::run(self.program.as_fd(), frame).map_err(RouterError::Run)
     }
 
     fn load(config: &RouterConfig) -> Result<Self, RouterError> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, crate::struct_ops::log_from_libbpf)));
+        log_libbpf();
         let mut storage = MaybeUninit::uninit();
         let open = skel::RouterSkelBuilder::default().open(&mut storage).map_err(RouterError::Load)?;
         let loaded = open.load().map_err(RouterError::Load)?;
@@ -239,7 +228,7 @@ impl Router {
     }
 }
 
-/// How many programs there are at the egress of an interface, of whoever (bpf(2), `BPF_PROG_QUERY`).
+/// The number of programs at the egress of an interface, of any owner (bpf(2), `BPF_PROG_QUERY`).
 ///
 /// # Errors
 /// [`RouterError::Interface`]; [`RouterError::Query`] on older kernels and without `CAP_NET_ADMIN`.
@@ -263,7 +252,7 @@ fn index_of(interface: &str) -> Result<u32, RouterError> {
         .map_err(|source| RouterError::Interface { interface: interface.to_owned(), source })
 }
 
-/// A fixed-point number of so many fractional bits. Negative numbers are zero, and what is too large the largest.
+/// A fixed-point number of so many fractional bits. Negative numbers are zero, and too large ones the largest.
 fn fixed(value: f64, shift: u32) -> u64 {
     (value * (1u64 << shift) as f64) as u64
 }

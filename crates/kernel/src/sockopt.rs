@@ -21,7 +21,7 @@ const IPV6_2292PKTOPTIONS: libc::c_int = 6;
 /// `SO_MEMINFO` of asm-generic/socket.h, since Linux 4.12: an array of [`MEMINFO_WORDS`] words.
 const SO_MEMINFO: libc::c_int = 55;
 const MEMINFO_WORDS: usize = 9;
-/// What is received and not read, what is reserved, what is written and not acknowledged: `SK_MEMINFO_RMEM_ALLOC`,
+/// Bytes received and not read, reserved, and written and not acknowledged: `SK_MEMINFO_RMEM_ALLOC`,
 /// `SK_MEMINFO_FWD_ALLOC` and `SK_MEMINFO_WMEM_QUEUED`.
 const MEMINFO_HELD: [usize; 3] = [0, 4, 5];
 /// The lower two bits of the traffic class belong to ECN (RFC 3168 §5).
@@ -96,7 +96,7 @@ pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
 }
 
-/// Paces what the socket sends at `cap` at the most, whatever its congestion control asks for (socket(7),
+/// Limits the socket's pacing to `cap`, above which its congestion control cannot go (socket(7),
 /// `SO_MAX_PACING_RATE`). It turns pacing on where the congestion control has none. The kernel counts TCP's payload:
 /// headers come on top.
 pub fn set_max_pacing_rate(fd: impl AsFd, cap: Rate) -> io::Result<()> {
@@ -189,7 +189,7 @@ fn millis(span: Duration) -> libc::c_int {
 }
 
 fn set_buffer(fd: impl AsFd, forced: libc::c_int, plain: libc::c_int, size: ByteCount) -> io::Result<()> {
-    // The kernel doubles what it is asked for, to leave room for its own bookkeeping (socket(7)).
+    // The kernel doubles the requested size, to leave room for its own bookkeeping (socket(7)).
     let half = libc::c_int::try_from(size.get() / 2).unwrap_or(libc::c_int::MAX / 2);
     set_int(&fd, libc::SOL_SOCKET, forced, half).or_else(|_| set_int(&fd, libc::SOL_SOCKET, plain, half))
 }

@@ -1,23 +1,25 @@
-//! Congestion controls of ours in the kernel: under which names they are registered.
+//! Registering congestion controls in the kernel.
 //!
 //! A congestion control is registered for the whole machine under one name and chosen per socket. Each process registers
 //! copies of its own, so that two versions of bentpipe can run side by side. The registration is a BPF link: the kernel
-//! takes it back when the process lets go of it, however the process ends. Sockets that use it then go on to their end.
+//! removes it when the process closes the link or ends. Sockets that use the congestion control keep it until they close.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::feature::Feature;
 
 /// How many processes can have a copy at the same time.
 const COPIES: u32 = 64;
 
-/// Why an eBPF congestion control is not to be had here.
+/// Why an eBPF congestion control is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum StructOpsError {
     /// The kernel did not take the program.
     #[error("cannot load the eBPF program of {feature}: {source} ({})", feature.needs())]
     Load {
-        /// What it does.
+        /// Its function.
         feature: Feature,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// The kernel took the program but not the congestion control.
@@ -25,7 +27,7 @@ pub enum StructOpsError {
     Register {
         /// The name that was tried.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: libbpf_rs::Error,
     },
     /// Other processes have taken every name.
@@ -36,16 +38,42 @@ pub enum StructOpsError {
         /// The name without a number.
         base: String,
     },
-    /// The memory that the program shares with this process.
+    /// The memory that the program shares with this process cannot be mapped.
     #[error(
         "cannot share memory with the eBPF program of {feature}: {source} (is there a limit to this process's memory, RLIMIT_AS?)"
     )]
     Share {
-        /// What it does.
+        /// Its function.
         feature: Feature,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// The copy of this process, if one is in use: each use of it holds a reference.
+#[derive(Debug)]
+pub(crate) struct ProcessCopy<T>(Mutex<Weak<T>>);
+
+impl<T> ProcessCopy<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    /// Another reference to the copy, registering it if this is the first one.
+    pub(crate) fn acquire<E>(&self, register: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
+        let mut current = lock(&self.0);
+        if let Some(registration) = current.upgrade() {
+            return Ok(registration);
+        }
+        let registration = Arc::new(register()?);
+        *current = Arc::downgrade(&registration);
+        Ok(registration)
+    }
+}
+
+/// Locks a value that is valid after each statement, so that a panic elsewhere leaves a valid one behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers under `base`, or if other processes have taken that, with a number behind it.
@@ -53,7 +81,7 @@ pub(crate) fn under_a_free_name<T>(
     base: &str,
     mut register: impl FnMut(&str) -> Result<T, StructOpsError>,
 ) -> Result<(String, T), StructOpsError> {
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, log_from_libbpf)));
+    log_libbpf();
     for copy in 1..=COPIES {
         let name = if copy == 1 { base.to_owned() } else { format!("{base}{copy}") };
         match register(&name) {
@@ -70,7 +98,7 @@ pub(crate) fn is_copy(base: &str, name: &str) -> bool {
     name.strip_prefix(base).is_some_and(|number| number.is_empty() || number.parse::<u32>().is_ok())
 }
 
-/// Copies `name` with a zero behind it; the names made here are shorter than the field.
+/// Copies `name` and a zero; the names made here are shorter than the field.
 pub(crate) fn write_name(field: &mut [i8; 16], name: &str) {
     field.fill(0);
     for (place, byte) in field[..15].iter_mut().zip(name.bytes()) {
@@ -78,8 +106,10 @@ pub(crate) fn write_name(field: &mut [i8; 16], name: &str) {
     }
 }
 
-pub(crate) fn log_from_libbpf(_level: libbpf_rs::PrintLevel, text: String) {
-    tracing::debug!("libbpf: {}", text.trim_end());
+/// Sends libbpf's messages to the log.
+pub(crate) fn log_libbpf() {
+    let log = |_, text: String| tracing::debug!("libbpf: {}", text.trim_end());
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, log)));
 }
 
 #[cfg(test)]

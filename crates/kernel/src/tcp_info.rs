@@ -1,4 +1,4 @@
-//! What a TCP socket says of itself (tcp(7), `TCP_INFO`): the sender's inner variables, without a kernel patch.
+//! The inner variables of a TCP socket (tcp(7), `TCP_INFO`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,9 +11,9 @@ use crate::sockopt::get_bytes;
 /// The inner variables of a TCP connection at one moment. Zero where the kernel is too old to report one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TcpInfo {
-    /// Where the connection stands (RFC 9293 §3.3.2).
+    /// The state of the connection (RFC 9293 §3.3.2).
     pub state: State,
-    /// What loss recovery is doing.
+    /// The state of loss recovery.
     pub recovery: Recovery,
     /// Segments in a row that the retransmission timer has had sent again, none of which was acknowledged.
     pub consecutive_retransmits: u32,
@@ -65,9 +65,9 @@ pub struct TcpInfo {
     pub pacing_rate: u64,
     /// The most recent delivery rate, bytes per second.
     pub delivery_rate: u64,
-    /// Time in which the receiver's window was what held the sender back.
+    /// Time in which the receiver's window held the sender back.
     pub receive_window_limited: Duration,
-    /// Time in which the send buffer was what held the sender back.
+    /// Time in which the send buffer held the sender back.
     pub send_buffer_limited: Duration,
     /// Retransmission timeouts since the connection began. Linux 6.7 and later.
     pub timeouts: u32,

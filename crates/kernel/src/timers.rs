@@ -1,4 +1,4 @@
-//! The kernel's retransmission timers, derived from what an operator wants of a link that fails and returns.
+//! The kernel's retransmission timers, derived from an operator's intentions for a link that fails and returns.
 //!
 //! Linux gives up after a number of retries (`tcp_retries2`), so lowering the ceiling of the backoff alone makes a
 //! connection die sooner: with a ceiling of 1 s and the default 15 retries it lasts 15 s. Therefore the operator states
@@ -16,7 +16,7 @@ use crate::sockopt::RTO_MAX_RANGE;
 /// top of the round trip, and Linux never lets that be less than 200 ms.
 const ABOVE_ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// What the operator wants of one side when the link fails and returns.
+/// The operator's intentions for one side when the link fails and returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Intentions {
     /// The sender tries the link again at most this long after its return.

@@ -1,7 +1,7 @@
 //! TUN devices: network interfaces whose far side is this process (Documentation/networking/tuntap.rst of Linux).
 //!
-//! What the kernel sends through the device is read here, packet by packet; what is written here arrives at the kernel as
-//! if by that interface. A packet begins with its IP header. The device offers no segmentation offload, so that a packet
+//! Packets that the kernel sends through the device are read here, one by one; packets written here arrive at the kernel
+//! as if by that interface. A packet begins with its IP header. The device offers no segmentation offload, so that a packet
 //! is never longer than the MTU and its checksums are complete.
 
 use std::fs::{File, OpenOptions};
@@ -69,7 +69,7 @@ impl Tun {
         &self.name
     }
 
-    /// The next packet that the kernel sent through the device: its length. What `buffer` is too short for is cut off.
+    /// The next packet that the kernel sent through the device: its length. A packet longer than `buffer` is truncated.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; `EIO` while the device is down.
@@ -80,7 +80,7 @@ impl Tun {
     /// Lets a packet arrive at the kernel. It is taken whole or not at all.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no IP packet; `EIO` while the device is down.
+    /// `InvalidInput` if it is not an IP packet; `EIO` while the device is down.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
         (&self.file).write(packet).map(drop)
     }
@@ -92,7 +92,7 @@ impl AsFd for Tun {
     }
 }
 
-/// What is asked for: packets without a header of the driver's (`IFF_NO_PI`), and a device that is new. `None` for a name
+/// The request: packets without a header of the driver's (`IFF_NO_PI`), and a device that is new. `None` for a name
 /// that no interface can have.
 fn request(name: &str) -> Option<libc::ifreq> {
     // SAFETY: an ifreq of zeroes is a valid one, with an empty name.

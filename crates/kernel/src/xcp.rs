@@ -1,8 +1,8 @@
-//! XCP and P-XCP as eBPF congestion controls: senders whose rate the routers of the path set.
+//! XCP and P-XCP as eBPF congestion controls: the routers of the path set the senders' rates.
 //!
 //! Two programs make an end of XCP. One is called for the sockets of this process's cgroup and writes and reads TCP options;
-//! the other is the congestion control, and turns the feedback that has come back into a window. They share what they know of a
-//! socket. A third, which is optional, goes to the network interface by which acknowledgements leave
+//! the other is the congestion control, and turns the returned feedback into a window. They share a
+//! socket's state. A third, which is optional, goes to the network interface by which acknowledgements leave
 //! ([`Xcp::make_room_on`]).
 //!
 //! Both ends of a connection must take part: a socket that has chosen [`Xcp::name`] before connect(2) offers XCP with its SYN, and
@@ -25,26 +25,10 @@ use bentpipe_units::Rate;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
+use crate::skel;
 use crate::sockopt;
-use crate::struct_ops::{StructOpsError, is_copy, under_a_free_name, write_name};
+use crate::struct_ops::{StructOpsError, is_copy, lock, under_a_free_name, write_name};
 use crate::tcx;
-
-#[allow(
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    missing_docs,
-    unreachable_pub,
-    unused,
-    unsafe_op_in_unsafe_fn
-)]
-mod skel {
-    pub(super) mod control {
-        include!(concat!(env!("OUT_DIR"), "/xcp.skel.rs"));
-    }
-    pub(super) mod options {
-        include!(concat!(env!("OUT_DIR"), "/xcp_options.skel.rs"));
-    }
-}
 
 /// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken them; the
 /// next ones have a number behind them.
@@ -53,20 +37,20 @@ pub const NAMES: [&str; 2] = ["bp_xcp", "bp_pxcp"];
 /// Mounts the hierarchy where nothing else is on any host; it is looked for in the table of mounts.
 pub(crate) const MOUNT_CGROUPS: &str = "mkdir -p /run/cgroup2 && mount -t cgroup2 none /run/cgroup2";
 
-/// What an end of XCP is to be like.
+/// The parameters of an end of XCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XcpParameters<'a> {
     /// P-XCP: a loss is not congestion, so that the window stays (Zhou, Yeung and Li 2004). Otherwise a loss halves it, as it
     /// does every TCP's.
     pub p_xcp: bool,
-    /// What the leg carries, headers included: what a flow asks for, and half of what its window can ever be worth. Unknown:
-    /// a flow asks for twice what it has.
+    /// The leg's capacity, headers included: a flow requests it, and its window never exceeds two bandwidth-delay products.
+    /// Unknown: a flow requests twice its rate.
     pub capacity: Option<Rate>,
     /// The congestion control of sockets whose other end does not take XCP. It must be there for as long as this is.
     pub fallback: &'a str,
 }
 
-/// Why XCP is not to be had here. The display says which part of it failed.
+/// Why XCP is not available. The message says which part of it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum XcpError {
     /// There is no such congestion control to fall back to.
@@ -74,7 +58,7 @@ pub enum XcpError {
         "XCP cannot fall back to the congestion control \"{name}\": {source} (choose one that this kernel has)"
     )]
     Fallback {
-        /// What was to be the fallback.
+        /// The configured fallback.
         name: String,
         /// What the kernel said of it.
         source: io::Error,
@@ -87,7 +71,7 @@ pub enum XcpError {
     Cgroup {
         /// What the system said.
         source: io::Error,
-        /// What was looked for.
+        /// The remedy.
         hint: String,
     },
     /// The cgroup did not take it.
@@ -121,7 +105,7 @@ pub struct Xcp {
 }
 
 /// While it lives, full acknowledgements that leave by an interface have room for feedback: see [`Xcp::make_room_on`].
-/// Who asks twice shares it.
+/// Further calls share it.
 #[derive(Debug)]
 pub struct RoomInAcks {
     _links: Vec<Arc<OwnedFd>>,
@@ -138,7 +122,7 @@ struct Registration {
     _options: libbpf_rs::Link,
 }
 
-/// What makes one copy differ from another.
+/// The parameters by which copies differ.
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     p_xcp: bool,
@@ -158,8 +142,8 @@ static CURRENT: Mutex<Vec<(Key, Weak<Registration>)>> = Mutex::new(Vec::new());
 impl Xcp {
     /// Takes a reference to this process's copy with these parameters, loading it if this is the first one.
     ///
-    /// Where a process cannot load another any more, because it has given up its rights, it takes one that differs in nothing but
-    /// the capacity: a sender then asks for what it would have asked for before, and the routers give it what there is.
+    /// A process that has dropped its privileges cannot load another copy. It then takes one that differs only in the capacity:
+    /// a sender requests as much as before, and the routers limit it.
     ///
     /// # Errors
     /// [`XcpError`] on a kernel that lacks a part of it, or without the privileges.
@@ -169,8 +153,7 @@ impl Xcp {
             capacity: parameters.capacity,
             fallback: parameters.fallback.to_owned(),
         };
-        // A panic elsewhere leaves a valid value behind.
-        let mut current = CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut current = lock(&CURRENT);
         current.retain(|(_, registration)| registration.strong_count() > 0);
         let known = current.iter().find(|(known, _)| *known == key);
         if let Some(registration) = known.and_then(|(_, registration)| registration.upgrade()) {
@@ -189,7 +172,7 @@ impl Xcp {
         &self.registration.name
     }
 
-    /// Sees to it that feedback gets through where losses are many.
+    /// Makes sure that feedback gets through where losses are many.
     ///
     /// SACK blocks have the first claim to a header's room, and with a loss in every hundred segments over GEO they fill most
     /// acknowledgements. On this interface of the calling thread's network namespace, the last block of a full
@@ -203,8 +186,7 @@ impl Xcp {
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
         let index = tcx::index_of(interface).map_err(failed)?;
-        // A panic elsewhere leaves a valid value behind.
-        let mut rooms = self.registration.rooms.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut rooms = lock(&self.registration.rooms);
         rooms.retain(|(_, link)| link.strong_count() > 0);
         match tcx::attach_egress(self.registration.full_acks.as_fd(), index) {
             Ok(link) => {
@@ -251,7 +233,7 @@ fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     check_fallback(parameters.fallback)?;
     let mut storage = MaybeUninit::uninit();
     let open =
-        skel::options::XcpOptionsSkelBuilder::default().open(&mut storage).map_err(XcpError::Options)?;
+        skel::xcp_options::XcpOptionsSkelBuilder::default().open(&mut storage).map_err(XcpError::Options)?;
     let mut options = open.load().map_err(XcpError::Options)?;
     let endpoints = options.maps.xcp_endpoints.as_fd();
     let base = NAMES[usize::from(parameters.p_xcp)];
@@ -275,10 +257,10 @@ fn next_to(wanted: &Key, current: &[(Key, Weak<Registration>)]) -> Option<Xcp> {
     let same = current.iter().filter(|(known, _)| known.differs_in_capacity_only(wanted));
     let (known, registration) = same.max_by_key(|(known, _)| known.capacity)?;
     let registration = registration.upgrade()?;
-    let asked = known.capacity.map_or_else(|| "twice what it has".to_owned(), |rate| rate.to_string());
+    let asked = known.capacity.map_or_else(|| "twice their rate".to_owned(), |rate| rate.to_string());
     tracing::warn!(
-        "XCP for another rate cannot be loaded any more: a connection goes on asking for {asked} at the most, until the daemon is \
-         started anew"
+        "cannot load XCP for another rate without privileges: connections request {asked} at most until the daemon is \
+         restarted"
     );
     Some(Xcp { registration })
 }
@@ -297,7 +279,7 @@ fn register_control(
 ) -> Result<libbpf_rs::Link, StructOpsError> {
     let failed = |source| StructOpsError::Load { feature: Feature::Xcp, source };
     let mut storage = MaybeUninit::uninit();
-    let mut open = skel::control::XcpSkelBuilder::default().open(&mut storage).map_err(failed)?;
+    let mut open = skel::xcp::XcpSkelBuilder::default().open(&mut storage).map_err(failed)?;
     let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
     constants.capacity = parameters.capacity.map_or(0, |capacity| capacity.bps() / 8);
     constants.ignores_loss = parameters.p_xcp.into();
@@ -336,7 +318,7 @@ fn cgroup_directory(cgroups: &str, mounts: &str, exists: impl Fn(&Path) -> bool)
 
 /// The names of the network interfaces of this namespace (if_nameindex(3)).
 fn interfaces() -> io::Result<Vec<String>> {
-    // SAFETY: it has no arguments; what it returns is given back below, once.
+    // SAFETY: it has no arguments; the list is freed below, once.
     let list = unsafe { libc::if_nameindex() };
     if list.is_null() {
         return Err(io::Error::last_os_error());

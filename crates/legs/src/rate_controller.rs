@@ -229,7 +229,7 @@ impl LegState {
     /// Tells the kernel the rate that a new connection starts with.
     fn announce(&self) {
         let initial = self.allocator.initial_rate();
-        self.controlled.leg.set_newcomers(initial.rate as u64, initial.weight, self.allocator.estimate().rtt);
+        self.controlled.leg.set_initial_rate(initial.rate as u64, initial.weight, self.allocator.estimate().rtt);
     }
 }
 
@@ -248,7 +248,7 @@ fn report(flow: &Flow) -> Report {
         min_rtt: flow.min_rtt,
         forward: flow.forward,
         window_limited: flow.window_limited,
-        backlogged: flow.hungry,
+        backlogged: flow.backlogged,
     }
 }
 

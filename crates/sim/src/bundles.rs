@@ -305,14 +305,14 @@ impl NodePair {
         self.session = Session::Opening;
         self.sessions += 1;
         self.forward.push(Message::ContactHeader);
-        endpoint.call(now);
+        endpoint.open_actively(now);
     }
 
     /// Both ends forget the connection that has died, and what was on its way forward: the near node still has it.
     fn reset(&mut self, ends: &mut [Endpoint]) {
         for (previous, end) in self.previous.iter_mut().zip(ends) {
             *previous = sum(*previous, end.statistics());
-            *end = end.anew();
+            *end = end.relisten();
         }
         self.session = Session::None;
         (self.forward, self.reverse) = (Stream::default(), Stream::default());

@@ -190,7 +190,7 @@ impl<'a> World<'a> {
     }
 
     fn open(&mut self, endpoint: usize) {
-        self.endpoints[endpoint].call(self.now);
+        self.endpoints[endpoint].open_actively(self.now);
         self.service(endpoint);
     }
 

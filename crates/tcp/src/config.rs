@@ -19,7 +19,7 @@ pub struct Config {
     pub initial_window: u32,
     /// Bytes that the application may have written and that are not acknowledged yet.
     pub send_buffer: u64,
-    /// Bytes that may have arrived and are not read yet; the receive window is what is left of it.
+    /// Bytes that may have arrived and are not read yet; the receive window is the rest of it.
     pub receive_buffer: u64,
     /// RFC 7323 §2: without it no window exceeds 65,535 bytes.
     pub window_scaling: bool,

@@ -10,7 +10,7 @@ use crate::segment::{
     CongestionOption, Flags, REQUEST_LENGTH, SackBlocks, Segment, SynOptions, Timestamps, offset_of,
     sequence_of,
 };
-use crate::sender::{Agreement, Outgoing, Sender};
+use crate::sender::{Negotiated, Outgoing, Sender};
 use crate::state::{End, Reported, State, Statistics, Variables};
 use crate::{Config, SynSchedule};
 
@@ -71,16 +71,16 @@ impl Endpoint {
         Self::new(config, initial_sequence, State::Listen)
     }
 
-    /// Waits for another connection in the place of this one, with its parameters: what is still on its way of this one is not
-    /// taken for the new one's (RFC 9293 §3.4.3).
-    pub fn anew(&self) -> Self {
+    /// Waits for another connection in the place of this one, with its parameters. Segments of this one that are still in
+    /// flight are not taken for the new one's (RFC 9293 §3.4.3).
+    pub fn relisten(&self) -> Self {
         let last = sequence_of(self.initial_send, self.sender.queue.nxt());
         Self::listen(self.config, last.wrapping_add(SEQUENCE_STEP))
     }
 
-    /// A listening endpoint calls after all (RFC 9293 §3.10.1): the first SYN goes out at the next
-    /// [`poll_transmit`](Self::poll_transmit). What has been written for it is kept. Elsewhere it does nothing.
-    pub fn call(&mut self, now: Time) {
+    /// A listening endpoint opens the connection itself (RFC 9293 §3.10.1): the first SYN goes out at the next
+    /// [`poll_transmit`](Self::poll_transmit). Data already written is kept. In other states it does nothing.
+    pub fn open_actively(&mut self, now: Time) {
         if self.state == State::Listen {
             self.state = State::SynSent;
             self.passive = false;
@@ -175,9 +175,9 @@ impl Endpoint {
         self.receiver.held()
     }
 
-    // What the world sees.
+    // Its state, for others.
 
-    /// Where the connection stands.
+    /// The state of the connection.
     pub fn state(&self) -> State {
         self.state
     }
@@ -187,7 +187,7 @@ impl Endpoint {
         self.end
     }
 
-    /// What has been done so far.
+    /// The counters so far.
     pub fn statistics(&self) -> Statistics {
         let counters = self.sender.counters;
         Statistics {
@@ -218,21 +218,20 @@ impl Endpoint {
         }
     }
 
-    /// What it says of itself to whoever shares out its path; nothing where its congestion control takes no rate, or before it
-    /// has sent anything.
+    /// The report to the rate controller; `None` where the congestion control takes no rate, or before it has sent anything.
     pub fn reported(&self) -> Option<Reported> {
-        let heard = self.sender.heard().filter(|_| self.state == State::Established)?;
+        let counters = self.sender.acked_counters().filter(|_| self.state == State::Established)?;
         let (mss, header) = (self.sender.mss(), self.header());
         let full = |payload: u64| payload + payload * header / mss;
         Some(Reported {
-            at: heard.at,
-            sent: heard.bytes + heard.segments * header,
-            delivered: full(heard.delivered),
-            lost: full(heard.lost),
+            at: counters.at,
+            sent: counters.bytes + counters.segments * header,
+            delivered: full(counters.delivered),
+            lost: full(counters.lost),
             in_flight: self.sender.queue.outstanding() > 0,
             round_trips: self.sender.congestion.round_trips(),
-            window_limited: heard.window_limited,
-            hungry: self.sender.is_hungry(),
+            window_limited: counters.window_limited,
+            backlogged: self.sender.is_backlogged(),
         })
     }
 
@@ -301,7 +300,7 @@ impl Endpoint {
         if self.state == State::SynReceived { self.config.syn_ack } else { self.config.syn }
     }
 
-    /// What has ended already, in order or not, ended as it did.
+    /// The first end of a connection counts; later ones change nothing.
     fn close(&mut self, now: Time, end: End) {
         self.state = State::Closed;
         if self.end.is_none() {
@@ -323,7 +322,7 @@ impl Endpoint {
         }
     }
 
-    /// A segment that belongs to no connection, or acknowledges what was never sent, is answered with a reset
+    /// A segment that belongs to no connection, or acknowledges data that was never sent, is answered with a reset
     /// (RFC 9293 §3.10.7.1).
     fn refuse(&mut self, segment: &Segment) {
         self.reset = match (segment.is_rst(), segment.is_ack()) {
@@ -389,7 +388,7 @@ impl Endpoint {
             self.establish(now, segment);
             self.receiver.ack_now();
         } else {
-            // Both sides have called each other (RFC 9293 §3.5, figure 8). What comes next may answer the SYN or this.
+            // Both sides have opened actively (RFC 9293 §3.5, figure 8). What comes next may answer the SYN or this.
             self.state = State::SynReceived;
             let transmissions = self.handshake.transmissions;
             self.handshake.begin(now);
@@ -431,14 +430,14 @@ impl Endpoint {
         let announced = self.handshake.peer.mss.unwrap_or(DEFAULT_MSS).min(self.config.mss);
         let timestamps = if self.timestamps { TIMESTAMPS_LENGTH } else { 0 };
         let options = timestamps + if self.feedback { REQUEST_LENGTH as u64 } else { 0 };
-        let agreed = Agreement {
+        let negotiated = Negotiated {
             mss: u64::from(announced).saturating_sub(options).max(1),
             sack: self.sack,
             syn_repeated: repeated,
             rtt: once.or_else(|| self.echoed_rtt(now, segment)),
         };
-        self.sender.establish(now, &self.config, agreed);
-        self.receiver.agree(agreed.mss, self.window_shift_out);
+        self.sender.establish(now, &self.config, negotiated);
+        self.receiver.configure(negotiated.mss, self.window_shift_out);
     }
 
     fn on_established_segment(&mut self, now: Time, segment: &Segment) {
@@ -516,7 +515,7 @@ impl Endpoint {
         true
     }
 
-    /// What the routers have said since the last time. An acknowledgement that was overtaken tells of what is known.
+    /// The routers' feedback since the last time. An overtaken acknowledgement brings nothing new.
     fn note_feedback(&mut self, now: Time, segment: &Segment, in_order: bool) {
         if let CongestionOption::Total(total) = segment.congestion
             && self.feedback

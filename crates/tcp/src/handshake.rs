@@ -12,7 +12,7 @@ use crate::segment::SynOptions;
 pub(crate) struct Handshake {
     /// SYNs sent because their time had come.
     pub(crate) sent: u32,
-    /// SYNs sent for whatever reason: with more than one, who knows which has been answered.
+    /// All SYNs sent: with more than one, it is unknown which one an answer is for.
     pub(crate) transmissions: u32,
     /// The same, of earlier calls too.
     pub(crate) all: u64,

@@ -1,14 +1,14 @@
 //! A TCP endpoint as a state machine.
 //!
-//! An [`Endpoint`] is told what happens (a segment arrives, the application writes or reads, a moment has come) and is
-//! asked what it wants to send and when it wants to be woken. It has no clock, no socket and no thread, and the payload
-//! is counted, not stored: a transfer of any size takes the memory of what is in flight.
+//! The caller passes events to an [`Endpoint`] (a segment arrives, the application writes or reads, a timer expires), and
+//! polls it for segments to send and for its next timer. It has no clock, no socket and no thread, and it counts the
+//! payload instead of storing it: memory grows with the data in flight, not with the transfer.
 //!
-//! | part | file | what it decides |
+//! | part | file | decides |
 //! |---|---|---|
 //! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, which segment goes out next |
-//! | sender | `sender.rs`, `send_queue.rs` | what is outstanding, lost, selectively acknowledged |
-//! | receiver | `receiver.rs` | what may be read, when an acknowledgement goes out, the window |
+//! | sender | `sender.rs`, `send_queue.rs` | which data is outstanding, lost, selectively acknowledged |
+//! | receiver | `receiver.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
 //! | loss recovery | `recovery/` | when a segment counts as lost: [`Recovery`] |
 //! | congestion control | `congestion/` | how much may be in flight, and how fast: [`congestion::CongestionControl`] |
@@ -16,6 +16,7 @@
 //! Offsets in the stream are 64-bit and never wrap; sequence numbers do, and live only in [`Segment`].
 
 #![deny(clippy::disallowed_methods)]
+#![deny(unsafe_code)]
 
 mod config;
 pub mod congestion;

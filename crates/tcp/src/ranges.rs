@@ -1,4 +1,4 @@
-//! A set of byte ranges of a stream: what arrived out of order, or what was selectively acknowledged.
+//! A set of byte ranges of a stream: those that arrived out of order, or were selectively acknowledged.
 
 use std::collections::VecDeque;
 

@@ -10,7 +10,7 @@ use crate::segment::{MAX_SACK_BLOCKS, SackBlocks, sequence_of};
 /// RFC 9293 §3.8.6.3: an acknowledgement for at least every second full-sized segment.
 const SEGMENTS_PER_ACK: u64 = 2;
 
-/// When the acknowledgement of what has arrived is due.
+/// When the next acknowledgement is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Never,
@@ -18,7 +18,7 @@ enum Due {
     Now,
 }
 
-/// What has arrived and what the other side is told of it. Offset 0 is the SYN.
+/// The data that has arrived, and its acknowledgements. Offset 0 is the SYN.
 #[derive(Debug, Clone)]
 pub(crate) struct Receiver {
     nxt: u64,
@@ -61,7 +61,7 @@ impl Receiver {
     }
 
     /// What the handshake has agreed on: payload bytes of a full segment, and the shift of the window in the header.
-    pub(crate) fn agree(&mut self, mss: u64, shift: u8) {
+    pub(crate) fn configure(&mut self, mss: u64, shift: u8) {
         (self.mss, self.shift) = (mss, shift);
     }
 
@@ -114,7 +114,7 @@ impl Receiver {
         self.announced
     }
 
-    /// Bytes that the other side may send beyond what it is acknowledged. The right edge never goes back (RFC 9293
+    /// Bytes that the other side may send beyond the acknowledged ones. The right edge never goes back (RFC 9293
     /// §3.8.6: "shrinking the window" is strongly discouraged).
     pub(crate) fn window(&self) -> u64 {
         let room = self.buffer.saturating_sub(self.nxt - self.read);

@@ -14,7 +14,7 @@ pub struct RtoLimits {
     pub min: Duration,
     /// The ceiling, of the backoff too (RFC 6298 §2.5: 60 s or more; Linux: 120 s; PSATS09 §3 tries 10 s).
     pub max: Duration,
-    /// RFC 6298's G: what is added to the smoothed round trip at the least. Linux adds 200 ms here.
+    /// RFC 6298's G: the least addition to the smoothed round trip. Linux adds 200 ms here.
     pub granularity: Duration,
 }
 

@@ -21,7 +21,7 @@ pub struct Segment {
     pub timestamps: Option<Timestamps>,
     /// RFC 2018.
     pub sack: SackBlocks,
-    /// What it says to the routers of the path, or of them.
+    /// The congestion header of XCP.
     pub congestion: CongestionOption,
 }
 
@@ -37,7 +37,7 @@ pub enum CongestionOption {
     Request {
         /// The sender's round-trip time, microseconds; 0 before the first measurement.
         rtt: u32,
-        /// X, the time between its segments, nanoseconds; what is longer than fits is as long as fits.
+        /// X, the time between its segments, nanoseconds, at most as long as fits.
         spacing: u32,
         /// Bytes per second: what the sender asks for, and what routers leave of it.
         feedback: i32,

@@ -1,4 +1,4 @@
-//! What has been sent and is not acknowledged: the sender's scoreboard (RFC 6675 §3).
+//! The segments that have been sent and not acknowledged: the sender's scoreboard (RFC 6675 §3).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Progress {
 
 /// The segments between the first unacknowledged byte and the next to be sent, in order.
 ///
-/// The places where work goes on only move forward (what is lost below which offset, what has been sent again), so that
+/// The places where work goes on only move forward (losses below an offset, retransmissions), so that
 /// a segment is visited a few times in its life, however many are in flight; finding one by its offset takes O(log n).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SendQueue {
@@ -102,7 +102,7 @@ pub(crate) struct SendQueue {
     judged: u64,
     /// Below this offset nothing lost waits to be sent again.
     resent: u64,
-    /// What was sent again, where and when, in the order of time; kept only where losses among it are looked for.
+    /// Retransmissions, where and when, in the order of time; kept only where lost ones are looked for.
     repetitions: Option<VecDeque<(u64, Time)>>,
     /// Parts of a SACK block that are new; kept for its memory.
     fresh: Vec<(u64, u64)>,
@@ -114,7 +114,7 @@ impl SendQueue {
         Self { una: start, nxt: start, judged: start, resent: start, ..Self::default() }
     }
 
-    /// Remembers from now on what was sent again, for [`judge_repetitions`](Self::judge_repetitions).
+    /// Records retransmissions from now on, for [`judge_repetitions`](Self::judge_repetitions).
     pub(crate) fn note_repetitions(&mut self) {
         self.repetitions.get_or_insert_default();
     }
@@ -188,7 +188,7 @@ impl SendQueue {
         self.resent = self.resent.max(self.una);
     }
 
-    /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside what is outstanding say nothing.
+    /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside the outstanding data are ignored.
     pub(crate) fn sack(&mut self, start: u64, end: u64, progress: &mut Progress) {
         if start < self.una
             || end > self.nxt
@@ -239,7 +239,7 @@ impl SendQueue {
         }
     }
 
-    /// Judges by what is selectively acknowledged (RFC 6675 §4, IsLost): a segment is lost when three ranges, or more
+    /// Marks losses by the selective acknowledgements (RFC 6675 §4, IsLost): a segment is lost when three ranges, or more
     /// than two segments' worth of bytes, have arrived beyond it. All such segments lie below one offset.
     pub(crate) fn judge_by_sack(&mut self, mss: u64) {
         let (mut ranges, mut bytes) = (0, 0);
@@ -253,7 +253,7 @@ impl SendQueue {
         }
     }
 
-    /// The holes between two offsets are lost, but for what has been sent again already.
+    /// The holes between two offsets are lost, except those already sent again.
     fn lose_between(&mut self, from: u64, to: u64) {
         let mut at = from;
         while at < to {
@@ -279,7 +279,7 @@ impl SendQueue {
         self.judged = self.judged.max(to);
     }
 
-    /// What was sent again before `newest`, when something left that has arrived, and has not arrived itself is lost.
+    /// A retransmission is lost that left before `newest`, the departure of one that has arrived, and has not arrived itself.
     pub(crate) fn judge_repetitions(&mut self, newest: Time) {
         let Some(mut repetitions) = self.repetitions.take() else { return };
         while let Some(&(start, at)) = repetitions.front().filter(|&&(_, at)| at < newest) {

@@ -10,13 +10,13 @@ use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
 use crate::{Config, Recovery};
 
-/// So many segments at the start of a connection leave at once even if the congestion control paces (as Linux does): the
-/// spacing of their acknowledgements is what Hoe's estimate is made of.
+/// Segments that leave at once at the start of a connection even if the congestion control paces (as Linux does): Hoe's
+/// estimate uses the spacing of their acknowledgements.
 const UNPACED_SEGMENTS: u32 = 10;
 
-/// What the two sides have agreed upon in the handshake, and how it went.
+/// The options that the handshake has negotiated, and how it went.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Agreement {
+pub(crate) struct Negotiated {
     /// Payload bytes of a full segment.
     pub(crate) mss: u64,
     /// The other side sends SACK blocks.
@@ -27,9 +27,9 @@ pub(crate) struct Agreement {
     pub(crate) rtt: Option<Duration>,
 }
 
-/// Why a connection is given up by the sender.
+/// The sender has retried in vain for as long as it is configured to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GivenUp;
+pub(crate) struct RetriesExhausted;
 
 /// Something to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +54,9 @@ pub(crate) struct SenderCounters {
     pub(crate) delivered: u64,
 }
 
-/// The counters when the other side was last heard, for whoever shares out the path.
+/// The counters at the last acknowledgement, for the rate controller.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heard {
+pub(crate) struct AckedCounters {
     pub(crate) at: Time,
     pub(crate) segments: u64,
     pub(crate) bytes: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Sender {
     pub(crate) counters: SenderCounters,
     /// SACK blocks count. Recovery by duplicates would count what they report twice.
     pub(crate) selective: bool,
-    /// What was sent again and is lost again is found without the timer.
+    /// Lost retransmissions are detected without the timer.
     finds_lost_repetitions: bool,
     recovery: Box<dyn LossRecovery>,
     mss: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Sender {
     /// The right edge of the other side's window, and the largest window that it has announced.
     edge: u64,
     largest_window: u64,
-    /// Where the segment began that announced it, and what it acknowledged (RFC 9293's SND.WL1 and SND.WL2).
+    /// The start and the acknowledgement of the segment that announced it (RFC 9293's SND.WL1 and SND.WL2).
     window_from: (u64, u64),
     /// The expiry of the retransmission timer, or of the persist timer when nothing is outstanding.
     timer: Time,
@@ -109,9 +109,9 @@ pub(crate) struct Sender {
     /// Something waits for its turn by the pacing.
     paced_out: bool,
     last_sent: Time,
-    /// It is given its rate, and reports for that.
+    /// A rate controller sets its rate, and needs reports for that.
     reports: bool,
-    heard: Option<Heard>,
+    acked_counters: Option<AckedCounters>,
     /// The window, not the pacing, has kept the next segment back.
     window_limited: bool,
 }
@@ -153,16 +153,16 @@ impl Sender {
             paced_out: false,
             last_sent: Time::ZERO,
             reports: config.congestion.weight().is_some(),
-            heard: None,
+            acked_counters: None,
             window_limited: false,
         }
     }
 
     /// The handshake is over.
-    pub(crate) fn establish(&mut self, now: Time, config: &Config, agreed: Agreement) {
-        self.mss = agreed.mss;
+    pub(crate) fn establish(&mut self, now: Time, config: &Config, negotiated: Negotiated) {
+        self.mss = negotiated.mss;
         let recovery = match config.recovery {
-            Recovery::Sack if !agreed.sack => Recovery::NewRenoSlowButSteady,
+            Recovery::Sack if !negotiated.sack => Recovery::NewRenoSlowButSteady,
             recovery => recovery,
         };
         self.selective = recovery == Recovery::Sack;
@@ -170,14 +170,15 @@ impl Sender {
         if self.finds_lost_repetitions {
             self.queue.note_repetitions();
         }
-        self.recovery = recovery.build(agreed.mss, config.limited_transmit, spreads_reduction(config));
-        self.congestion = config.congestion.build(parameters(config, agreed.mss, agreed.syn_repeated));
-        match agreed.rtt {
+        self.recovery = recovery.build(negotiated.mss, config.limited_transmit, spreads_reduction(config));
+        self.congestion =
+            config.congestion.build(parameters(config, negotiated.mss, negotiated.syn_repeated));
+        match negotiated.rtt {
             Some(rtt) => self.rto.measure(rtt, 1),
-            None if agreed.syn_repeated => self.rto.syn_was_repeated(),
+            None if negotiated.syn_repeated => self.rto.syn_was_repeated(),
             None => {}
         }
-        self.congestion.on_established(now, agreed.rtt);
+        self.congestion.on_established(now, negotiated.rtt);
         self.last_sent = now;
     }
 
@@ -298,25 +299,25 @@ impl Sender {
         }
         self.counters.delivered += progress.delivered;
         if self.reports {
-            self.hear(now);
+            self.note_counters(now);
         }
     }
 
-    fn hear(&mut self, at: Time) {
+    fn note_counters(&mut self, at: Time) {
         let SenderCounters { segments, bytes, delivered, .. } = self.counters;
         let (lost, window_limited) = (self.queue.ever_lost(), self.window_limited);
-        self.heard = Some(Heard { at, segments, bytes, delivered, lost, window_limited });
+        self.acked_counters = Some(AckedCounters { at, segments, bytes, delivered, lost, window_limited });
     }
 
-    /// There is something to send for which the other side has room, or to send again: it would have more.
-    pub(crate) fn is_hungry(&self) -> bool {
+    /// There is something to send that the other side has room for, or to send again.
+    pub(crate) fn is_backlogged(&self) -> bool {
         let nxt = self.queue.nxt();
         nxt < self.end() && self.edge.saturating_sub(nxt) >= self.mss || self.queue.lost_bytes() > 0
     }
 
-    /// What was so when the other side was last heard; nothing before anything was sent.
-    pub(crate) fn heard(&self) -> Option<Heard> {
-        self.heard
+    /// The counters at the last acknowledgement; `None` before anything was sent.
+    pub(crate) fn acked_counters(&self) -> Option<AckedCounters> {
+        self.acked_counters
     }
 
     /// Payload bytes of a full segment.
@@ -324,17 +325,17 @@ impl Sender {
         self.mss
     }
 
-    /// Bytes that there are to be sent and that the other side has room for, from the first unacknowledged one on.
+    /// Bytes that wait to be sent and that the other side has room for, from the first unacknowledged one on.
     fn demand(&self) -> u64 {
         self.written.min(self.edge).saturating_sub(self.queue.una())
     }
 
-    /// What the next segment, of so many payload bytes, tells the routers.
+    /// The request to the routers that goes with the next segment, of `len` payload bytes.
     pub(crate) fn request(&self, len: u64) -> Option<Request> {
         self.congestion.request(len, self.rto.srtt(), self.demand())
     }
 
-    /// The routers want the rate changed, by so many bytes per second.
+    /// The routers change the rate by `change` bytes per second.
     pub(crate) fn on_feedback(&mut self, now: Time, change: i32) {
         let (srtt, demand) = (self.rto.srtt(), self.demand());
         self.congestion.on_feedback(&Feedback { now, change, srtt, demand });
@@ -371,7 +372,7 @@ impl Sender {
     }
 
     /// A moment that [`wake_at`](Self::wake_at) named has come.
-    pub(crate) fn on_timer(&mut self, now: Time) -> Result<(), GivenUp> {
+    pub(crate) fn on_timer(&mut self, now: Time) -> Result<(), RetriesExhausted> {
         if now < self.timer {
             return Ok(());
         }
@@ -379,7 +380,7 @@ impl Sender {
         if probing && self.expiries == 0 {
             self.waiting_since = now;
         } else if self.has_waited_too_long(now) {
-            return Err(GivenUp);
+            return Err(RetriesExhausted);
         }
         self.expiries += 1;
         if probing {
@@ -478,9 +479,9 @@ impl Sender {
             self.waiting_since = now;
             (self.expiries, self.probes, self.probe) = (0, 0, false);
             self.restart_timer(now);
-            // It must be known of before the first acknowledgement.
+            // The rate controller must learn of it before the first acknowledgement.
             if self.reports {
-                self.hear(now);
+                self.note_counters(now);
             }
         }
         let start = self.queue.nxt();

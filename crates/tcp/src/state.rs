@@ -1,4 +1,4 @@
-//! What an endpoint shows of itself: where it stands, how it ended, what it has done, its inner variables.
+//! An endpoint as others see it: its state, how it ended, its counters, its inner variables.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use bentpipe_units::Time;
 
 use crate::congestion::RoundTrips;
 
-/// Where the connection stands. An established one that has ended in order stays so, to answer a repeated FIN.
+/// The state of the connection. An established one that has ended in order stays so, to answer a repeated FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waiting for a SYN.
@@ -38,7 +38,7 @@ pub enum End {
     Aborted,
 }
 
-/// What an endpoint has done so far.
+/// Counters of an endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// SYNs sent, answers to SYNs included.
@@ -65,25 +65,25 @@ pub struct Statistics {
     pub ended_at: Option<Time>,
 }
 
-/// What a sender that is given its rate says of itself to whoever shares out its path.
+/// The report of a sender with an explicit rate to the rate controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported {
-    /// When it last heard from the other side, or began to send after a pause; and so when the counters were so.
+    /// The time of the report: the last acknowledgement, or the first data after a pause.
     pub at: Time,
     /// Bytes on the wire sent, retransmissions included, with the headers of IP and TCP.
     pub sent: u64,
     /// Bytes on the wire that have arrived, as if in full segments.
     pub delivered: u64,
-    /// Bytes on the wire that were taken for lost, as if in full segments.
+    /// Bytes on the wire that were declared lost, as if in full segments.
     pub lost: u64,
-    /// Whether something is on its way.
+    /// Whether something is in flight.
     pub in_flight: bool,
     /// The round trips; nothing before the first measurement.
     pub round_trips: Option<RoundTrips>,
-    /// Its window, not its rate or what there is to send, held it back before it heard from the other side.
+    /// Its window, not its rate or lack of data, held it back before that.
     pub window_limited: bool,
     /// There is something to send, or to send again, and the other side has room for it.
-    pub hungry: bool,
+    pub backlogged: bool,
 }
 
 /// TCP's inner variables (PSATS09 §4).

@@ -28,7 +28,7 @@ pub enum WireError {
     /// The data offset points before the end of the fixed header or beyond the segment.
     #[error("the data offset says {offset} bytes of header, and the segment has {length} bytes")]
     DataOffset {
-        /// What it says, in bytes.
+        /// The length that it announces, bytes.
         offset: usize,
         /// The bytes that there are.
         length: usize,
@@ -173,7 +173,7 @@ impl Segment {
         }
     }
 
-    /// What follows the identifier: its length says what it is, and where it may be.
+    /// The bytes after the identifier: their number says which option it is, and where it may be.
     fn decode_congestion(&mut self, value: &[u8]) {
         self.congestion = match (value.len(), self.is_syn()) {
             (0, true) => CongestionOption::Offer,

@@ -27,7 +27,7 @@ typedef __u32 __wsum;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* What sockets have in common with what is none yet. */
+/* The common part of sockets and of connections without one yet. */
 struct sock_common {
 	unsigned short skc_family;
 	struct sock *skc_listener; /* of a connection that has no socket yet */
@@ -124,7 +124,7 @@ struct tcp_congestion_ops {
 	char name[16];
 };
 
-/* A packet in the kernel's hands. */
+/* A packet. */
 struct sk_buff {
 	unsigned char *head;
 	unsigned char *data;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * What XCP's two halves in the kernel share: the options of a connection (xcp_options.bpf.c) and its congestion control
+ * The state that XCP's two halves in the kernel share: the options of a connection (xcp_options.bpf.c) and its congestion control
  * (xcp.bpf.c).
  *
- * All is said in TCP options of kind 254 with an experiment's number behind the length (RFC 6994), big-endian:
+ * Both ends use TCP options of kind 254 with an experiment's number behind the length (RFC 6994), big-endian:
  *
  *     length  4   on SYN and SYN-ACK: XCP is offered, is taken
  *     length 16   on segments with data: round-trip time, us; X = RTT / cwnd, ns; feedback, bytes per second
@@ -23,17 +23,17 @@
 #define XCP_TOTAL 8
 #define XCP_REQUEST 16
 
-/* What is known of a connection. All but `unreported` and `total` belongs to who holds the socket's lock. */
+/* The state of a connection. The holder of the socket's lock owns all but `unreported` and `total`. */
 struct xcp_endpoint {
-	/* The sender's: what it says in its segments, and the sum of what it has asked for, bytes per second. */
+	/* The sender's: the header of its segments, and the sum of its requests, bytes per second. */
 	u32 rtt_us;
 	u32 spacing_ns;
 	int request;
 	u64 asked;
-	/* What it has heard: the receiver's sum, and how often. */
+	/* The receiver's sum, and how often it has arrived. */
 	u32 heard_total;
 	u32 heard;
-	/* The receiver's: the sum, and the segments whose feedback is in it and has not been told. */
+	/* The receiver's: the sum, and the segments whose feedback is in it and has not been sent back. */
 	u32 total;
 	u32 unreported;
 	u8 offers;     /* SYNs with the offer that have been sent */

@@ -1,26 +1,26 @@
-//! What came of looking at one thing, and what mends it.
+//! The result of one check, and its remedy.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One thing looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The subject of the check.
     pub name: String,
     /// Whether bentpipe can use it as it is.
     pub ok: bool,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// The line that mends it, or what else to do.
+    /// The line that fixes it, or other advice.
     pub fix: Option<String>,
-    /// The same as far as a program can do it for the operator, in this order; none where only the operator can.
+    /// The steps of the remedy that a program can take, in this order; none where only the operator can.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
 }
 
-/// One thing that can be done to a host.
+/// One step of a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -38,17 +38,17 @@ pub enum Step {
 }
 
 impl Check {
-    /// One that is passed.
+    /// A check that passed.
     pub fn pass(name: impl Into<String>, found: impl Into<String>) -> Self {
         Self { name: name.into(), ok: true, found: found.into(), fix: None, steps: Vec::new() }
     }
 
-    /// One that is not, and what the operator can do.
+    /// A check that failed, and what the operator can do.
     pub fn fail(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { ok: false, fix: Some(fix.into()), ..Self::pass(name, found) }
     }
 
-    /// One that is not, and that these steps mend.
+    /// A check that failed, and that these steps fix.
     pub fn mendable(name: impl Into<String>, found: impl Into<String>, steps: Vec<Step>) -> Self {
         let lines: Vec<String> = steps.iter().map(Step::to_string).collect();
         Self { steps, ..Self::fail(name, found, lines.join("; ")) }
@@ -67,7 +67,7 @@ impl Step {
     }
 }
 
-/// As one would type it.
+/// As typed in a shell.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

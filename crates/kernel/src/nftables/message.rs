@@ -12,7 +12,7 @@ const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 /// The subsystem, in the upper byte of a message's type.
 const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const NEW_ELEMENTS: u16 = SUBSYSTEM | libc::NFT_MSG_NEWSETELEM as u16;
-/// `NFT_MSG_DESTROYSETELEM`, Linux 6.3: deletes what is there, and is content where nothing is.
+/// `NFT_MSG_DESTROYSETELEM`, Linux 6.3: deletes an element, and is no error where there is none.
 const DESTROY_ELEMENTS: u16 = SUBSYSTEM | 30;
 
 /// `enum nft_set_elem_list_attributes`.
@@ -31,7 +31,7 @@ const DATA_VALUE: u16 = 1;
 const ELEMENTS_PER_MESSAGE: usize = 1000;
 const _: () = assert!(4 + ELEMENTS_PER_MESSAGE * 40 <= u16::MAX as usize);
 
-/// What is to become of the keys of one set: a time-out, or `None` for those that shall go.
+/// The changes to the keys of one set: a time-out, or `None` to delete the key.
 type Elements = BTreeMap<Key, Option<Duration>>;
 
 /// A transaction, ready to be encoded with any sequence numbers.

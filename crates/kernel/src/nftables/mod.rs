@@ -29,7 +29,7 @@ pub struct NfTables {
     socket: Socket,
 }
 
-/// A change to a set of a table of the family `inet`. It says how an element shall be, whatever it was before.
+/// A change to a set of a table of the family `inet`. It states the new state of an element, independent of the former one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Adds the element or, where it is there, begins its time-out anew.
@@ -165,7 +165,7 @@ impl NfTables {
     ///
     /// Of several changes to one element the last counts. No changes are none, whatever the table.
     ///
-    /// It returns when the kernel has done it: at once, or when others who change the rule set just then are done.
+    /// It returns when the kernel has done it: at once, or after others that are changing the rule set.
     /// A kernel that takes the changes and then says nothing is given a second.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl NfTables {
         let transaction = Transaction::new(table, changes);
         let mut attempt = 1;
         loop {
-            // It says how elements shall be, not what to do to them: whatever became of it, it may be made again.
+            // It states the new state of elements, so it may be repeated whether or not it was applied.
             match self.commit(&transaction) {
                 Err(failure) if failure.passes() && attempt < ATTEMPTS => attempt += 1,
                 outcome => {

@@ -2,14 +2,13 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::RouterCounters;
+use crate::mapped::{Mapped, Shared};
 
 /// Fractional bits of a rate in bytes per second.
 pub(super) const FEEDBACK_SHIFT: u32 = 8;
@@ -20,16 +19,12 @@ pub(super) const TRANSMIT_SHIFT: u32 = 16;
 /// Bits that Σ RTT·X lacks.
 pub(super) const RTT_SPACING_SHIFT: u32 = 10;
 
-/// The mapping, for this process's writing and the program's.
+/// The memory, which this process and the program write.
 #[derive(Debug)]
-pub(super) struct Page {
-    memory: NonNull<Memory>,
-}
-
-// SAFETY: the memory belongs to the mapping and not to a thread, and every field of it is atomic.
-unsafe impl Send for Page {}
+pub(super) struct Page(Mapped<Memory>);
 
 /// The layout of `struct router`.
+#[derive(Debug)]
 #[repr(C)]
 struct Memory {
     generation: AtomicU64,
@@ -55,6 +50,7 @@ struct Memory {
     _negative: AtomicU64,
 }
 
+#[derive(Debug)]
 #[repr(C)]
 struct Shares {
     positive: AtomicU64,
@@ -63,13 +59,17 @@ struct Shares {
     per_byte: SharedRatio,
 }
 
+#[derive(Debug)]
 #[repr(C)]
 struct SharedRatio {
     factor: AtomicU64,
     limit: AtomicU64,
 }
 
-/// What changes with the configuration.
+// SAFETY: atomics, a multiple of eight bytes.
+unsafe impl Shared for Memory {}
+
+/// The settings that follow from the configuration.
 pub(super) struct Settings {
     /// Of a byte, ns, fixed point.
     pub(super) transmit_time: u64,
@@ -78,7 +78,7 @@ pub(super) struct Settings {
     pub(super) only_to_askers: bool,
 }
 
-/// What is to be handed out, in fixed point.
+/// The feedback to distribute, in fixed point.
 pub(super) struct Slot {
     /// ns.
     pub(super) mean_rtt: u64,
@@ -123,14 +123,7 @@ impl Sums {
 impl Page {
     /// Maps the only element of the array.
     pub(super) fn map(array: BorrowedFd<'_>) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a place where nothing is.
-        let memory =
-            unsafe { mmap(ptr::null_mut(), size_of::<Memory>(), protection, MapFlags::SHARED, array, 0) }?;
-        // A mapping never begins at the null page.
-        NonNull::new(memory.cast())
-            .map(|memory| Self { memory })
-            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        Mapped::new(array, 1).map(Self)
     }
 
     pub(super) fn configure(&self, settings: &Settings) {
@@ -153,7 +146,7 @@ impl Page {
         memory.generation.store(next, Ordering::Release);
     }
 
-    /// What is left of r⁺ as it was last published, in fixed point.
+    /// The rest of r⁺ as last published, in fixed point.
     pub(super) fn positive_left(&self) -> u64 {
         let memory = self.memory();
         let generation = memory.generation.load(Ordering::Relaxed);
@@ -197,17 +190,7 @@ impl Page {
     }
 
     fn memory(&self) -> &Memory {
-        // SAFETY: the mapping is at least as long as a `Memory`, aligned to a page, and lives as long as `self`; any
-        // bits are a valid value of its fields.
-        unsafe { self.memory.as_ref() }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped in `map` with this size, and nothing borrows from it any more.
-        let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), size_of::<Memory>()) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        &self.0[0]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs of the router's program on frames that go nowhere.
+//! Test runs of the router's program, on frames that are not sent.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 
-/// The most that comes back of a frame, bytes.
+/// The longest frame that is returned, bytes.
 const LONGEST: usize = 65_536;
 /// `struct __sk_buff` of linux/bpf.h as 32-bit words up to its `sk`, and where the members are that a run may set.
 const CONTEXT_WORDS: usize = 42;
 const WIRE_LEN: usize = 40;
 const GSO_SEGS: usize = 41;
 
-/// What the program is to be run on.
+/// The input of a test run.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
     /// An Ethernet frame.
@@ -26,14 +26,14 @@ pub struct Frame<'a> {
     pub repeat: u32,
 }
 
-/// What a run has come to.
+/// The output of a test run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
     /// The frame as the program left it.
     pub bytes: Vec<u8>,
-    /// What the program says is to become of it (`enum tcx_action_base`): −1 for the next program.
+    /// The program's verdict (`enum tcx_action_base`): −1 for the next program.
     pub verdict: i32,
-    /// What a run took, on the average.
+    /// The mean time of a run.
     pub took: Duration,
 }
 

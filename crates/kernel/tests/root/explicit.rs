@@ -83,7 +83,7 @@ fn what_a_listener_accepts_has_its_leg_and_its_weight_and_a_slot_until_it_ends()
 fn a_connection_sends_at_the_rate_that_it_is_given() {
     let Some((explicit, _turn)) = explicit() else { return };
     let leg = explicit.leg("with a rate").unwrap();
-    leg.set_newcomers(1_000_000, 0, Duration::from_millis(10));
+    leg.set_initial_rate(1_000_000, 0, Duration::from_millis(10));
     let (mut client, mut server) = connection(&leg, 1);
     thread::scope(|scope| {
         scope.spawn(move || while server.write(&[7; 65536]).is_ok() {});

@@ -138,7 +138,7 @@ fn report(member: Member, reported: &Reported) -> Report {
         min_rtt: reported.round_trips.map(|rtts| rtts.shortest),
         forward: reported.round_trips.and_then(|rtts| rtts.forward),
         window_limited: reported.window_limited,
-        backlogged: reported.hungry,
+        backlogged: reported.backlogged,
     }
 }
 

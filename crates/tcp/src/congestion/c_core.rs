@@ -3,6 +3,7 @@
 //! The headers there say what each field is, with units and sources; the names here are theirs. The kernel's eBPF programs
 //! include the same headers, and a test of `bentpipe-kernel` compares both builds bit by bit.
 #![allow(missing_docs, reason = "the headers have the documentation of the fields")]
+#![allow(unsafe_code, reason = "functions in C")]
 
 /// `TCP_INFINITE_SSTHRESH`: the threshold of a connection that has none yet.
 pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;

@@ -12,7 +12,7 @@ use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parame
 
 /// C: how fast the window grows, segments per second cubed (§5.1).
 const C: f64 = 0.4;
-/// β: what is left of the flight after a loss (§4.6).
+/// β: the part of the flight that remains after a loss (§4.6).
 const BETA: f64 = 0.7;
 /// α: segments by which W_est grows in each round trip, so that its average is Reno's (§4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);

@@ -124,7 +124,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The slow-start threshold, bytes; [`NO_SSTHRESH`] before there is one.
     fn ssthresh(&self) -> u64;
 
-    /// The rate at which segments are to be spaced; `None` sends whatever the window allows at once. `srtt` is zero
+    /// The rate at which segments are to be spaced; `None` sends at once as much as the window allows. `srtt` is zero
     /// before the first measurement.
     fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
         let _ = srtt;

@@ -109,8 +109,8 @@ impl Avoidance {
     }
 }
 
-/// What counts as outstanding when a loss is found, bytes: no more than the window. What limited transmit has sent since
-/// does not count (RFC 5681 §3.2), nor what SACK has reported while the window moved on, or a loss would raise it.
+/// The flight size when a loss is detected, bytes: no more than the window. Data that limited transmit has sent since does
+/// not count (RFC 5681 §3.2), nor data that SACK has reported while the window moved on, or a loss would raise the window.
 pub(super) fn flight_size(in_flight: u64, cwnd: f64) -> u64 {
     in_flight.min(cwnd as u64)
 }
@@ -122,7 +122,7 @@ pub(super) fn after_timeout(of_flight: u64, of_window: u64, ssthresh: u64) -> u6
     of_flight.min(of_window.max(ssthresh))
 }
 
-/// Half of what was outstanding, two segments at the least: the threshold after a loss (RFC 5681, equation 4), bytes.
+/// Half of the outstanding data, two segments at least: the threshold after a loss (RFC 5681, equation 4), bytes.
 pub(super) fn half_of(in_flight: u64, mss: u64) -> u64 {
     (in_flight / 2).max(MIN_SSTHRESH_SEGMENTS.saturating_mul(mss))
 }

@@ -9,7 +9,7 @@ pub(super) const MAX_WINDOW: f64 = (1u64 << 40) as f64;
 /// Above this exponent one acknowledged byte opens [`MAX_WINDOW`] and more; 2 to its power is still far from infinity.
 const MAX_EXPONENT: f64 = 64.0;
 
-/// Slow start (RFC 5681 §3.1): the window grows by a constant factor of what is acknowledged, until it reaches ssthresh.
+/// Slow start (RFC 5681 §3.1): the window grows by a constant factor of the acknowledged bytes, until it reaches ssthresh.
 ///
 /// The factor is 1 for a standard TCP and 2^ρ − 1 for Hybla (Caini and Firrincieli 2004, equation 7).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,13 +19,13 @@ pub struct SlowStart {
     mss: u64,
     /// Segments that one acknowledgement counts for at the most (RFC 3465's L).
     limit: Option<u32>,
-    /// What was lost in a retransmission timeout is still being repaired.
+    /// The losses of a retransmission timeout are still being repaired.
     repairing: bool,
 }
 
-/// What a window becomes in slow start.
+/// A step of slow start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Grown {
+pub struct Growth {
     /// The new window, bytes.
     pub cwnd: f64,
     /// Bytes acknowledged that slow start had no use for, because the window had reached ssthresh: congestion avoidance
@@ -52,19 +52,19 @@ impl SlowStart {
 
     /// The window after `bytes` more were acknowledged. It stops exactly at `ssthresh`; a window that is there already
     /// stays, and all the bytes are left over.
-    pub fn grow(&mut self, cwnd: f64, ssthresh: u64, bytes: u64) -> Grown {
+    pub fn grow(&mut self, cwnd: f64, ssthresh: u64, bytes: u64) -> Growth {
         let end = (ssthresh as f64).min(MAX_WINDOW);
         if cwnd >= end {
-            return Grown { cwnd, left_over: bytes };
+            return Growth { cwnd, left_over: bytes };
         }
         let counted = bytes.min(self.most_per_ack());
         let gain = self.growth * counted as f64;
         if gain < end - cwnd {
-            return Grown { cwnd: cwnd + gain, left_over: 0 };
+            return Growth { cwnd: cwnd + gain, left_over: 0 };
         }
         self.repairing = false;
         let used = ((end - cwnd) / self.growth).ceil() as u64;
-        Grown { cwnd: end, left_over: counted.saturating_sub(used) }
+        Growth { cwnd: end, left_over: counted.saturating_sub(used) }
     }
 
     fn most_per_ack(&self) -> u64 {
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_window_grows_by_what_is_acknowledged() {
         let grown = slow_start(None).grow(10_000.0, NO_SSTHRESH, 7_000);
-        assert_eq!(grown, Grown { cwnd: 17_000.0, left_over: 0 });
+        assert_eq!(grown, Growth { cwnd: 17_000.0, left_over: 0 });
     }
 
     #[test]
@@ -105,19 +105,19 @@ mod tests {
         let mut slow_start = slow_start(Some(2));
         slow_start.on_timeout();
         assert_eq!(slow_start.grow(1_000.0, 2_500, 5_000).cwnd, 2_000.0);
-        assert_eq!(slow_start.grow(2_000.0, 2_500, 5_000), Grown { cwnd: 2_500.0, left_over: 500 });
+        assert_eq!(slow_start.grow(2_000.0, 2_500, 5_000), Growth { cwnd: 2_500.0, left_over: 500 });
         assert_eq!(slow_start.grow(1_000.0, 10_000, 5_000).cwnd, 3_000.0);
     }
 
     #[test]
     fn it_stops_exactly_at_ssthresh_and_leaves_the_rest_over() {
         let grown = slow_start(None).grow(9_000.0, 10_000, 3_000);
-        assert_eq!(grown, Grown { cwnd: 10_000.0, left_over: 2_000 });
+        assert_eq!(grown, Growth { cwnd: 10_000.0, left_over: 2_000 });
         assert_eq!(slow_start(None).grow(10_000.0, 10_000, 3_000).left_over, 3_000);
         // With ρ = 2 each segment is worth three.
         let mut hybla = slow_start(None);
         hybla.set_rho(2.0);
-        assert_eq!(hybla.grow(7_000.0, 10_000, 3_000), Grown { cwnd: 10_000.0, left_over: 2_000 });
+        assert_eq!(hybla.grow(7_000.0, 10_000, 3_000), Growth { cwnd: 10_000.0, left_over: 2_000 });
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! The sender of XCP and of P-XCP, whose window is set by the routers of its path.
+//! The published sender of XCP and of P-XCP, whose window the routers of its path set.
+//!
+//! The kernel has another one (`core/xcp_core.h`), in whole segments, which requests the capacity of its link instead of a
+//! constant. Tests hold the rules that both share to each other.
 //!
 //! Sources: Katabi, Handley and Rohrs (SIGCOMM 2002), §3.2 and §3.4; draft-falk-xcp-spec-03; for P-XCP Lopez Pacheco and Lochin
 //! (IWSSC 2009), §II.B.
@@ -11,18 +14,18 @@ use super::new_reno::{NewReno, as_window, flight_size, half_of, initial_window};
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, Feedback, NO_SSTHRESH, Parameters, Request};
 
-/// What a sender that wants more asks for in a segment, bytes per second: 134 Mbit/s, more than a router has for one segment.
+/// The request of a sender that wants more, for a segment, bytes per second: 134 Mbit/s, more than a router has for one segment.
 /// A power of two, so that the sum of any number of requests that have met no router is known as such, also where it wraps.
 const ASKS_FOR_MORE: i32 = 1 << 24;
-/// Round trips in which data are acknowledged without any feedback before the sender believes that nobody sets its window.
+/// Round trips without feedback, though data is acknowledged, after which the sender concludes that no router sets its window.
 const PATIENCE: u32 = 4;
 
 /// Which of the two senders it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XcpSender {
-    /// It halves its window at a loss as TCP does, and always asks for more.
+    /// It halves its window at a loss as TCP does, and always requests more.
     Xcp,
-    /// It takes no loss for congestion, for routers tell it of that; and it asks for more only if its window is what limits it.
+    /// It does not take a loss for congestion, which routers report; and it requests more only if its window limits it.
     PXcp,
 }
 
@@ -36,7 +39,7 @@ pub struct Xcp {
 
 #[derive(Debug)]
 enum Window {
-    /// Nobody has set it.
+    /// No router has set it.
     Standard(NewReno),
     Explicit(Explicit),
 }
@@ -60,7 +63,7 @@ impl Xcp {
         }
     }
 
-    /// Who feeds it has fallen silent: what the window is stays, and grows as a standard one.
+    /// The routers have fallen silent: the window stays as it is, and grows as a standard one.
     fn fall_back(&mut self, cwnd: f64) {
         let parameters = Parameters { initial_window: cwnd as u64, ..self.parameters };
         self.window = Window::Standard(NewReno::beyond_slow_start(parameters));
@@ -185,7 +188,7 @@ impl CongestionControl for Xcp {
 }
 
 impl Explicit {
-    /// RFC 2861 §3.1: in each round trip in which the window was not used up it gives back half of what was not, so that the
+    /// RFC 2861 §3.1: in each round trip that did not use up the window it gives back half of the rest, so that the
     /// X that it makes remains true of the segments that are sent.
     fn validate(&mut self, now: Time, srtt: Duration, demand: u64, floor: f64) {
         let (began, most) = self.round;

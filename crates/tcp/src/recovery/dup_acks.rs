@@ -6,7 +6,7 @@ use crate::send_queue::{DUP_THRESH, SendQueue};
 
 /// Fast retransmit and fast recovery (RFC 5681 §3.2), and what becomes of them at a partial acknowledgement (RFC 6582).
 ///
-/// The RFCs inflate the window by a segment for each duplicate acknowledgement. Here the window stays what it is and the
+/// The RFCs inflate the window by a segment for each duplicate acknowledgement. Here the window stays unchanged, and the
 /// segments that have left the network are credited to the sender: the same sum, and cwnd keeps its meaning.
 #[derive(Debug, Clone)]
 pub(crate) struct DuplicateAcks {
@@ -42,7 +42,7 @@ impl DuplicateAcks {
         congestion: &mut dyn CongestionControl,
     ) -> Action {
         self.duplicates += 1;
-        // What was sent before a timeout comes back as duplicates when it is sent again. The last of them repeat the
+        // Data sent before a timeout causes duplicates when it is sent again. The last of them repeat the
         // acknowledgement of `recover` itself: more than that must be acknowledged (RFC 6582 §3.2 step 2).
         let trusted = queue.una() > self.recover;
         if self.active {
@@ -82,7 +82,7 @@ impl DuplicateAcks {
     fn on_partial(&mut self, ack: &Acknowledgement, queue: &mut SendQueue) -> Action {
         let leave_timer = self.variant == Recovery::NewRenoImpatient && self.partial_seen;
         self.partial_seen = true;
-        // RFC 6582 §3.2 step 3: deflate by what was acknowledged, and add back a segment.
+        // RFC 6582 §3.2 step 3: deflate by the acknowledged bytes, and add back a segment.
         let advanced = ack.progress.advanced;
         self.credit = self.credit.saturating_sub(advanced);
         if advanced >= self.mss {

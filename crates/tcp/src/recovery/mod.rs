@@ -1,8 +1,8 @@
 //! Loss recovery: when a segment counts as lost, and when the repair is over.
 //!
 //! Reno and the two NewRenos judge by duplicate acknowledgements (`dup_acks.rs`), SACK
-//! recovery by the scoreboard (`selective.rs`). What is lost is marked in the send queue; the sender
-//! sends it again before anything new, as the window allows.
+//! recovery by the scoreboard (`selective.rs`). Lost segments are marked in the send queue; the sender
+//! sends them again before anything new, as the window allows.
 
 mod dup_acks;
 mod reduction;

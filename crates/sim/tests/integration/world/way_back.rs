@@ -20,6 +20,8 @@ const DOWNLOADS: Range<usize> = 2..6;
 const DOWNLOADS_BEGIN: usize = 10;
 const OUTAGE: usize = 30;
 const END: usize = 90;
+/// The receive buffer of four downloads that keep half a queue standing, bytes.
+const STEADY_WINDOW: u64 = 280_000;
 
 /// What the applications have received, by flow and second.
 #[derive(Default)]
@@ -87,10 +89,16 @@ fn a_full_way_back_is_no_queue_of_the_uploads() {
     }
 }
 
-/// Where receivers have no timestamps it is taken for one, until it has stood for some round trips.
+/// Without timestamps a full way back is taken for a queue, until it has stood unchanged for some round trips: here that of
+/// downloads whose receivers limit them.
 #[test]
 fn without_timestamps_a_steady_way_back_is_found_out_to_be_none() {
-    let received = received("hybla", 0, false);
+    let mut scenario = scene(Algorithm::Cubic, 0, false);
+    for download in &mut scenario.flows[DOWNLOADS] {
+        download.legs[0].receiver.receive_buffer = STEADY_WINDOW;
+    }
+    let mut received = Received::default();
+    run(&scenario, 1, &mut received);
     let uploads = received.mbps(UPLOADS, 50, END);
     assert!(uploads > 8.0, "{uploads}");
 }

@@ -1,7 +1,7 @@
-//! bentpipe's Hybla in virtual time: the code of the kernel, and around it what the kernel's TCP would tell it.
+//! bentpipe's Hybla in virtual time: the code that the kernel runs, behind a socket like the kernel's.
 //!
 //! The kernel counts segments, this crate bytes; a socket there has counters that the sender here does not keep. This file
-//! translates, in the way of Linux's `tcp_input.c` where it matters: what a loss, the end of a repair and a timeout change.
+//! translates. A loss, the end of a repair and a timeout change the socket as they do in Linux.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct Hybla {
     /// Bytes that have arrived.
     delivered: u64,
     samples: DeliverySamples,
-    /// What the sender has said of the acknowledgement that is being processed.
+    /// The flight after the acknowledgement that is being processed.
     flight: Option<Flight>,
     /// Something has been acknowledged or lost.
     started: bool,
@@ -197,7 +197,7 @@ impl CongestionControl for Hybla {
     }
 
     /// The kernel leaves the window to a congestion control that sets the pace (`tcp_slow_start_after_idle_check`), and
-    /// Hybla paces what it sends after a pause.
+    /// Hybla paces after a pause.
     fn on_idle(&mut self, _now: Time) {}
 }
 

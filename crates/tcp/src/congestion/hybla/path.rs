@@ -24,7 +24,7 @@ pub(super) enum Queue {
     Standing,
 }
 
-/// The round-trip time: its minimum, which is the distance, and what it is now, with the queue. Seconds, 0 is unknown.
+/// The round-trip time: its minimum, which is the distance, and its present value, with the queue. Seconds, 0 is unknown.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     pub(super) min: f64,
@@ -72,7 +72,7 @@ impl RoundTrip {
 /// or this connection's share of it.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryRate {
-    /// The highest so far, or what replaced it.
+    /// The highest so far.
     pub(super) highest: f64,
     /// Over the last round trip.
     pub(super) recent: f64,

@@ -27,7 +27,7 @@ enum State {
     Ended,
 }
 
-/// An acknowledgement of the burst: when it came and what was delivered with it.
+/// An acknowledgement of the burst: when it came, and how much had been delivered by then.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     at: Time,
