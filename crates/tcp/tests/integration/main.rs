@@ -4,3 +4,4 @@ mod closed_forms_congestion;
 mod congestion_properties;
 mod endpoint;
 mod pair;
+mod xcp_parity;
