@@ -229,7 +229,11 @@ impl LegState {
     /// Tells the kernel the rate that a new connection starts with.
     fn announce(&self) {
         let initial = self.allocator.initial_rate();
-        self.controlled.leg.set_initial_rate(initial.rate as u64, initial.weight, self.allocator.estimate().rtt);
+        self.controlled.leg.set_initial_rate(
+            initial.rate as u64,
+            initial.weight,
+            self.allocator.estimate().rtt,
+        );
     }
 }
 
