@@ -1,31 +1,37 @@
-//! Results as a table for people.
+//! The results of a demonstration as a table for people.
+
+use bentpipe_table::Align::{Left, Right};
+use bentpipe_table::aligned;
 
 use crate::demo::{Comparison, Run};
 use crate::results::World;
 
-/// The comparison as a table, with what share of the limit each way reached and how many times the slowest one's
-/// goodput that is.
+/// A row for each scheme: its goodput, the share of the limit, and the gain over the slowest scheme.
 pub fn table(comparison: &Comparison) -> String {
     let slowest = comparison.runs.iter().map(|run| run.goodput_bps).fold(f64::INFINITY, f64::min);
-    let mut text =
-        format!("{:<20} {:>10} {:>14} {:>9} {:>8}  {}\n", "", "time", "goodput", "of limit", "gain", "file");
-    for run in &comparison.runs {
-        text.push_str(&row(run, comparison.limit_bps, slowest));
-    }
-    text.push_str(&format!(
-        "The limit is {:.2} Mbit/s: rate × payload share × (1 − PER). Seed {}, {}.\n",
+    let headings = [
+        ("", Left),
+        ("time", Right),
+        ("goodput", Right),
+        ("of limit", Right),
+        ("gain", Right),
+        ("file", Left),
+    ];
+    let rows: Vec<_> = comparison.runs.iter().map(|run| row(run, comparison.limit_bps, slowest)).collect();
+    format!(
+        "{}\nThe limit is {:.2} Mbit/s: rate × payload share × (1 − PER). Seed {}, {}.\n",
+        aligned(&headings, &rows).join("\n"),
         comparison.limit_bps / 1e6,
         comparison.seed,
         match comparison.world {
             World::Kernel => format!("Linux {}", comparison.kernel),
             World::Sim => "in virtual time".to_owned(),
         }
-    ));
-    text
+    )
 }
 
-fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> String {
-    // Where nothing arrived there is nothing to compare with.
+fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> [String; 6] {
+    // Without a single byte received there is nothing to compare with.
     let gain = match slowest_bps > 0.0 {
         true => format!("{:.1}×", run.goodput_bps / slowest_bps),
         false => "–".to_owned(),
@@ -36,12 +42,14 @@ fn row(run: &Run, limit_bps: f64, slowest_bps: f64) -> String {
         (true, false) => format!("stopped at {:.1} MB", run.bytes as f64 / 1e6),
         (false, _) => "DIFFERS".to_owned(),
     };
-    format!(
-        "{:<20} {time:>10} {:>7.2} Mbit/s {:>8.0}% {gain:>8}  {file}\n",
+    [
         run.label(),
-        run.goodput_bps / 1e6,
-        100.0 * run.goodput_bps / limit_bps,
-    )
+        time,
+        format!("{:.2} Mbit/s", run.goodput_bps / 1e6),
+        format!("{:.0}%", 100.0 * run.goodput_bps / limit_bps),
+        gain,
+        file,
+    ]
 }
 
 #[cfg(test)]

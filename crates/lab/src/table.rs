@@ -1,21 +1,21 @@
-//! Tables of results: one set of rows, shown to people as aligned text or Markdown and to programs as CSV.
+//! Tables of results: one set of rows, for people as aligned text or Markdown, and for programs as CSV.
 //!
 //! People read rounded numbers in handy units (`3.42 ± 0.12` under "goodput (Mbit/s)"); programs read all digits in SI
-//! units under a key (`goodput_bps_mean`, `goodput_bps_ci95`). Cells hold SI values; the column knows its handy unit.
+//! units under a key (`goodput_bps_mean`, `goodput_bps_ci95`). Cells hold SI values; the column has the handy unit.
 
 mod csv;
 
-use std::fmt::Write;
+use bentpipe_table::{self as table, Align};
 
 use crate::statistics::Estimate;
 
-/// What stands where there is no value.
+/// Shown where there is no value.
 const NOTHING: &str = "–";
 
 /// Rows under named columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// What the table shows.
+    /// Its title.
     pub title: String,
     columns: Vec<Column>,
     rows: Vec<Vec<Cell>>,
@@ -44,7 +44,7 @@ pub struct Unit {
 /// One place in a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Words.
+    /// Text.
     Text(String),
     /// A number in the SI unit of its column, and how many decimals people see of it.
     Number(f64, usize),
@@ -80,55 +80,45 @@ impl Table {
         &self.rows
     }
 
-    /// Aligned text for a terminal: the title, the headings, the rows.
+    /// Aligned text for a terminal: the title, the headings and the rows.
     pub fn to_text(&self) -> String {
-        let lines = self.lines(plain);
-        let widths = widths(&lines);
-        let mut text = format!("{}\n", plain(&self.title));
-        for line in &lines {
-            let cells: Vec<String> = (0..widths.len())
-                .map(|index| pad(&line[index], widths[index], self.is_numeric(index)))
-                .collect();
-            text.push_str(cells.join("  ").trim_end());
-            text.push('\n');
-        }
-        text
+        let plain = |text: &str| table::printable(text, ' ');
+        let (headings, rows) = self.rendered(plain);
+        let lines = table::aligned(&self.aligned(&headings), &rows);
+        format!("{}\n{}\n", plain(&self.title), lines.join("\n"))
     }
 
     /// A table of GitHub-flavoured Markdown, without the title.
     pub fn to_markdown(&self) -> String {
-        let lines = self.lines(markdown);
-        let rule = |index| if self.is_numeric(index) { "---:" } else { "---" };
-        let rules: Vec<&str> = (0..self.columns.len()).map(rule).collect();
-        let mut text = String::new();
-        for (number, line) in lines.iter().enumerate() {
-            writeln!(text, "| {} |", line.join(" | ")).expect("memory takes text");
-            if number == 0 {
-                writeln!(text, "|{}|", rules.join("|")).expect("memory takes text");
-            }
-        }
-        text
+        let (headings, rows) = self.rendered(table::escape_markdown);
+        table::markdown(&self.aligned(&headings), &rows)
     }
 
-    /// Comma-separated values as RFC 4180 has them, but with the line ends of Unix. Numbers are in the SI units of the
-    /// keys with as many digits as tell them from their neighbours, so equal data give equal bytes.
+    /// Comma-separated values (RFC 4180), but with the line ends of Unix. Numbers are in the SI units of the keys, with as many
+    /// digits as identify them, so equal data give equal bytes.
     ///
-    /// A column with intervals becomes two, `KEY_mean` and `KEY_ci95` (half the interval's width). Empty is what has no
-    /// value; a number beyond all bounds is `inf`.
+    /// A column with intervals becomes two, `KEY_mean` and `KEY_ci95` (half the interval's width). A missing value is empty, an
+    /// infinite one is `inf`.
     pub fn to_csv(&self) -> String {
         csv::document(self)
     }
 
-    /// The headings and all rows as people see them, each text made harmless by `escape`.
-    fn lines(&self, escape: fn(&str) -> String) -> Vec<Vec<String>> {
+    /// The headings and all rows as people see them, each text escaped.
+    fn rendered(&self, escape: impl Fn(&str) -> String) -> (Vec<String>, Vec<Vec<String>>) {
         let headings = self.columns.iter().map(|column| escape(&column.heading())).collect();
         let row = |row: &Vec<Cell>| {
             row.iter().zip(&self.columns).map(|(cell, column)| escape(&cell.to_text(column.size()))).collect()
         };
-        std::iter::once(headings).chain(self.rows.iter().map(row)).collect()
+        (headings, self.rows.iter().map(row).collect())
     }
 
-    /// Whether a column is of numbers, which are set to the right.
+    /// The headings with the alignments of their columns.
+    fn aligned<'a>(&self, headings: &'a [String]) -> Vec<table::Heading<'a>> {
+        let align = |index| if self.is_numeric(index) { Align::Right } else { Align::Left };
+        headings.iter().enumerate().map(|(index, heading)| (heading.as_str(), align(index))).collect()
+    }
+
+    /// Whether a column holds numbers, which are aligned to the right.
     fn is_numeric(&self, index: usize) -> bool {
         let mut numeric = false;
         for row in &self.rows {
@@ -148,7 +138,7 @@ impl Column {
         Self { name: name.into(), key: key.into(), unit: None }
     }
 
-    /// The same with a unit for people, which is `size` of the SI unit of the cells.
+    /// The same with a unit for people, which is `size` times the SI unit of the cells.
     ///
     /// # Panics
     /// If `size` is not above zero.
@@ -205,36 +195,9 @@ fn rounded(value: f64, decimals: usize) -> String {
         return if value > 0.0 { "∞" } else { "−∞" }.to_owned();
     }
     let text = format!("{value:.decimals$}");
-    // What rounds to zero has no sign.
+    // A number that rounds to zero has no sign.
     let zero = text.chars().all(|digit| matches!(digit, '-' | '0' | '.'));
     if zero { text.trim_start_matches('-').to_owned() } else { text }
-}
-
-/// Text for a terminal: what would move its cursor or its colours becomes a space.
-fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
-}
-
-/// Text for a cell of Markdown: what would end the cell or start a format stands for itself.
-pub(crate) fn markdown(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in plain(text).chars() {
-        if matches!(letter, '\\' | '|' | '*' | '`' | '<' | '[' | ']' | '~') {
-            escaped.push('\\');
-        }
-        escaped.push(letter);
-    }
-    escaped
-}
-
-fn widths(lines: &[Vec<String>]) -> Vec<usize> {
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |index: usize| lines.iter().map(|line| line[index].chars().count()).max().unwrap_or(0);
-    (0..columns).map(width).collect()
-}
-
-fn pad(text: &str, width: usize, right: bool) -> String {
-    if right { format!("{text:>width$}") } else { format!("{text:<width$}") }
 }
 
 #[cfg(test)]

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use bentpipe_table::Align::{Left, Right};
+use bentpipe_table::aligned;
+
 use crate::path::span;
 use crate::{Answer, Catalogue, Need, Path, Place, Protocol, kilometres};
 
@@ -12,13 +15,16 @@ const INDENT: usize = 28;
 
 /// The radii of all protocols.
 pub fn table(catalogue: &Catalogue) -> String {
-    let mut text = format!(
-        "{:<27} {:>7} {:>8} {:>10}  {:<19} {}\n",
-        "one way, in light-seconds", "inner", "limit", "million km", "reaches", "bound by"
-    );
-    for protocol in catalogue.protocols() {
-        text.push_str(&row(catalogue, protocol));
-    }
+    let headings = [
+        ("one way, in light-seconds", Left),
+        ("inner", Right),
+        ("limit", Right),
+        ("million km", Right),
+        ("reaches", Left),
+        ("bound by", Left),
+    ];
+    let rows: Vec<_> = catalogue.protocols().iter().map(|protocol| row(catalogue, protocol)).collect();
+    let mut text = aligned(&headings, &rows).join("\n") + "\n";
     text.push_str(&wrapped(
         "\nWithin the inner radius everything is sent once. Beyond it, up to the limit, the first message is sent again \
          before its answer is there. Beyond the limit it fails: the timer in the last column has expired. ∞: no timer ever \
@@ -80,22 +86,21 @@ pub fn conclusion(catalogue: &Catalogue, path: Path) -> String {
     }
 }
 
-fn row(catalogue: &Catalogue, protocol: &Protocol) -> String {
+fn row(catalogue: &Catalogue, protocol: &Protocol) -> [String; 6] {
     let reach = catalogue.reach(protocol);
     let farthest = match reach.limit {
         None => "anywhere",
         limit => catalogue.places_within(limit).last().map_or("-", |place: &Place| place.name.as_str()),
     };
     let races = if reach.perhaps == reach.limit { "" } else { "~" };
-    format!(
-        "{:<27} {:>7} {:>8} {:>10}  {:<19} {}\n",
-        protocol.name,
+    [
+        protocol.name.clone(),
         reach.inner.map_or("-".into(), seconds),
         reach.limit.map_or("∞".into(), |limit| races.to_owned() + &seconds(limit)),
         reach.limit.map_or("∞".into(), |limit| format!("{:.2}", kilometres(limit) / 1e6)),
-        farthest,
-        reach.limited_by.as_deref().unwrap_or("-")
-    )
+        farthest.to_owned(),
+        reach.limited_by.unwrap_or_else(|| "-".into()),
+    ]
 }
 
 fn seconds(delay: Duration) -> String {

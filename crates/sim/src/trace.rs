@@ -1,9 +1,10 @@
-//! A run written down: TCP's inner variables, queues and splitters over time as CSV, and every packet as pcap.
+//! A trace of a run: the variables of TCP, queues and splitters over time as CSV, and every packet as pcap.
 
 mod pcap;
 
+use std::fmt::{Display, Write};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bentpipe_link::{Cause, Counters};
@@ -26,7 +27,7 @@ pub struct TraceError {
     pub source: io::Error,
 }
 
-/// Writes what happens into files of a folder. It holds no more than the files' buffers, however long the run is.
+/// Writes a trace into the files of a folder. It holds no more than the files' buffers, however long the run is.
 ///
 /// | file | a row for each sample of |
 /// |---|---|
@@ -46,21 +47,21 @@ pub struct Trace {
     received: CsvFile,
     queues: CsvFile,
     splitters: CsvFile,
-    /// Where there are any, with the nodes at which they are by link.
+    /// With the nodes at the ends of each link; `None` where no link has stations.
     stations: Option<(CsvFile, Vec<[String; 2]>)>,
     captures: Option<Vec<Capture>>,
     failed: Option<TraceError>,
 }
 
 impl Trace {
-    /// Begins a trace of `scenario` in `folder`, which is created if need be; with each packet if `packets`.
+    /// Starts a trace of `scenario` in `folder`, which is created if needed; with every packet if `packets`.
     ///
     /// # Errors
     /// If a file cannot be created.
     pub fn create(folder: &Path, scenario: &Scenario, packets: bool) -> Result<Self, TraceError> {
         let fail = |source| TraceError { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(fail)?;
-        let sheet = |name: &str, header: &str| CsvFile::create(folder.join(name), header);
+        let file = |name: &str, header: &str| CsvFile::create(folder.join(name), header);
         let capture = |link: &String| Capture::create(folder.join(format!("{}.pcap", file_name(link))));
         let node = |splitter: &SplitterSpec| scenario.nodes[splitter.node].clone();
         let nodes = |flow: &FlowSpec| flow.splitters.iter().map(node).collect();
@@ -68,17 +69,17 @@ impl Trace {
         let causes: String = Cause::ALL.iter().map(|cause| format!(",dropped_{}", key(*cause))).collect();
         Ok(Self {
             flows: scenario.flows.iter().map(|flow| flow.name.clone()).collect(),
-            legs: sheet("legs.csv", LEGS_HEADER)?,
-            received: sheet("flows.csv", "time_s,flow,received_bytes")?,
-            queues: sheet(
+            legs: file("legs.csv", LEGS_HEADER)?,
+            received: file("flows.csv", "time_s,flow,received_bytes")?,
+            queues: file(
                 "links.csv",
                 &format!("time_s,link,direction,queue_bytes,offered,delivered{causes}"),
             )?,
-            splitters: sheet("splitters.csv", "time_s,flow,node,held_bytes")?,
+            splitters: file("splitters.csv", "time_s,flow,node,held_bytes")?,
             stations: has_stations(scenario)
-                .then(|| sheet("stations.csv", "time_s,link,node,held_bytes"))
+                .then(|| file("stations.csv", "time_s,link,node,held_bytes"))
                 .transpose()?
-                .map(|sheet| (sheet, link_ends(scenario))),
+                .map(|file| (file, link_ends(scenario))),
             captures: packets.then(|| links.iter().map(capture).collect()).transpose()?,
             links,
             splitter_nodes: scenario.flows.iter().map(nodes).collect(),
@@ -86,16 +87,16 @@ impl Trace {
         })
     }
 
-    /// Ends the trace: what is still in buffers is written.
+    /// Ends the trace and writes the buffers.
     ///
     /// # Errors
-    /// If that, or anything before it, could not be written; the run has then been stopped.
+    /// If the buffers, or anything before them, could not be written. The run has then been stopped.
     pub fn finish(mut self) -> Result<(), TraceError> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        for sheet in [&mut self.legs, &mut self.received, &mut self.queues, &mut self.splitters] {
-            sheet.flush()?;
+        for file in [&mut self.legs, &mut self.received, &mut self.queues, &mut self.splitters] {
+            file.flush()?;
         }
         if let Some((stations, _)) = &mut self.stations {
             stations.flush()?;
@@ -140,56 +141,52 @@ impl Observer for Trace {
             NO_SSTHRESH => String::new(),
             bytes => bytes.to_string(),
         };
-        let row = format_args!(
-            "{},{},{},{},{ssthresh},{},{},{},{},{},{},{},{},{}",
-            now.as_secs_f64(),
-            self.flows[flow],
-            leg + 1,
-            tcp.cwnd,
-            tcp.srtt.as_secs_f64(),
-            tcp.rto.as_secs_f64(),
-            tcp.backoff,
-            tcp.in_flight,
-            u8::from(tcp.recovering),
-            done.bytes_sent,
-            done.bytes_acknowledged,
-            done.retransmissions,
-            done.timeouts,
-        );
-        let outcome = self.legs.row(row);
+        let outcome = self.legs.row(&[
+            &now.as_secs_f64(),
+            &self.flows[flow],
+            &(leg + 1),
+            &tcp.cwnd,
+            &ssthresh,
+            &tcp.srtt.as_secs_f64(),
+            &tcp.rto.as_secs_f64(),
+            &tcp.backoff,
+            &tcp.in_flight,
+            &u8::from(tcp.recovering),
+            &done.bytes_sent,
+            &done.bytes_acknowledged,
+            &done.retransmissions,
+            &done.timeouts,
+        ]);
         self.note(outcome);
     }
 
     fn occupancy(&mut self, now: Time, flow: usize, splitter: usize, bytes: u64) {
         let (name, node) = (&self.flows[flow], &self.splitter_nodes[flow][splitter]);
-        let outcome = self.splitters.row(format_args!("{},{name},{node},{bytes}", now.as_secs_f64()));
+        let outcome = self.splitters.row(&[&now.as_secs_f64(), name, node, &bytes]);
         self.note(outcome);
     }
 
     fn received(&mut self, now: Time, flow: usize, bytes: u64) {
-        let name = &self.flows[flow];
-        let outcome = self.received.row(format_args!("{},{name},{bytes}", now.as_secs_f64()));
+        let outcome = self.received.row(&[&now.as_secs_f64(), &self.flows[flow], &bytes]);
         self.note(outcome);
     }
 
     fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
         let direction = if forward { "forward" } else { "reverse" };
-        let drops: String = Cause::ALL.iter().map(|cause| format!(",{}", counters.dropped(*cause))).collect();
-        let outcome = self.queues.row(format_args!(
-            "{},{},{direction},{},{},{}{drops}",
-            now.as_secs_f64(),
-            self.links[link],
-            backlog.get(),
-            counters.offered,
-            counters.delivered,
-        ));
+        let dropped = Cause::ALL.map(|cause| counters.dropped(cause));
+        let now = now.as_secs_f64();
+        let mut row: Vec<&dyn Display> = vec![&now, &self.links[link], &direction];
+        let backlog = backlog.get();
+        row.extend([&backlog as &dyn Display, &counters.offered, &counters.delivered]);
+        row.extend(dropped.iter().map(|count| count as &dyn Display));
+        let outcome = self.queues.row(&row);
         self.note(outcome);
     }
 
     fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        let Some((sheet, ends)) = &mut self.stations else { return };
+        let Some((file, ends)) = &mut self.stations else { return };
         let (name, node) = (&self.links[link], &ends[link][station]);
-        let outcome = sheet.row(format_args!("{},{name},{node},{bytes}", now.as_secs_f64()));
+        let outcome = file.row(&[&now.as_secs_f64(), name, node, &bytes]);
         self.note(outcome);
     }
 
@@ -204,23 +201,36 @@ impl Observer for Trace {
 #[derive(Debug)]
 struct CsvFile {
     path: PathBuf,
-    file: BufWriter<File>,
+    writer: csv::Writer<File>,
+    /// The text of one field.
+    field: String,
 }
 
 impl CsvFile {
+    /// `header` has the names of the columns, separated by commas.
     fn create(path: PathBuf, header: &str) -> Result<Self, TraceError> {
-        let file = File::create(&path).map_err(|source| TraceError { path: path.clone(), source })?;
-        let mut sheet = Self { path, file: BufWriter::new(file) };
-        sheet.row(format_args!("{header}"))?;
-        Ok(sheet)
+        let fail = |source| TraceError { path: path.clone(), source };
+        let mut writer = csv::Writer::from_writer(File::create(&path).map_err(fail)?);
+        writer.write_record(header.split(',')).map_err(|error| fail(error.into()))?;
+        Ok(Self { path, writer, field: String::new() })
     }
 
-    fn row(&mut self, row: std::fmt::Arguments<'_>) -> Result<(), TraceError> {
-        writeln!(self.file, "{row}").map_err(|source| TraceError { path: self.path.clone(), source })
+    fn row(&mut self, fields: &[&dyn Display]) -> Result<(), TraceError> {
+        self.write(fields).map_err(|error| TraceError { path: self.path.clone(), source: error.into() })
+    }
+
+    fn write(&mut self, fields: &[&dyn Display]) -> Result<(), csv::Error> {
+        for field in fields {
+            self.field.clear();
+            // Memory takes any text.
+            let _ = write!(self.field, "{field}");
+            self.writer.write_field(&self.field)?;
+        }
+        self.writer.write_record(None::<&[u8]>)
     }
 
     fn flush(&mut self) -> Result<(), TraceError> {
-        self.file.flush().map_err(|source| TraceError { path: self.path.clone(), source })
+        self.writer.flush().map_err(|source| TraceError { path: self.path.clone(), source })
     }
 }
 
@@ -228,7 +238,7 @@ fn key(cause: Cause) -> String {
     cause.to_string().replace(' ', "_")
 }
 
-/// A link's name as that of a file: whatever else it has becomes a hyphen.
+/// A link's name as the name of a file: other characters become hyphens.
 fn file_name(link: &str) -> String {
     link.chars().map(|char| if char.is_alphanumeric() || "-_.".contains(char) { char } else { '-' }).collect()
 }

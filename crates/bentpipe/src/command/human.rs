@@ -1,18 +1,11 @@
-//! Figures of a daemon as people read them.
-
-/// Where a column's text stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
-    Left,
-    Right,
-}
+//! Numbers of a daemon in a form for people.
 
 /// Three digits and a unit: `4.67 Mbit/s`.
 pub(super) fn rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
-/// The same of bytes: `34.5 MB`.
+/// The same for bytes: `34.5 MB`.
 pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, &["B", "kB", "MB", "GB", "TB", "PB"])
 }
@@ -30,7 +23,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 
 /// A long time in two units: `3 d 4 h`, `2 h 14 min`, `1 min 5 s`.
 pub(super) fn span(seconds: f64) -> String {
-    // Saturates; a negative time is none.
+    // The conversion saturates, and a negative time becomes zero.
     let whole = seconds as u64;
     match whole {
         0..60 => format!("{whole} s"),
@@ -50,37 +43,19 @@ pub(super) fn share(ratio: f64) -> String {
     }
 }
 
-/// A figure, or a dash where nothing is known.
+/// A value, or a dash if it is unknown.
 pub(super) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// Text from elsewhere without what a terminal would obey.
+/// Text from elsewhere, with its control characters replaced.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-/// Lines of aligned columns, the heads first, without space at their ends.
-pub(super) fn table<const N: usize>(heads: [(&str, Align); N], rows: &[[String; N]]) -> Vec<String> {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0).max(heads[column].0.chars().count())
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |cells: [&str; N]| {
-        let padded = cells.iter().zip(widths).zip(heads).map(|((cell, width), (_, align))| match align {
-            Align::Left => format!("{cell:<width$}"),
-            Align::Right => format!("{cell:>width$}"),
-        });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let head = line(heads.map(|(head, _)| head));
-    std::iter::once(head).chain(rows.iter().map(|row| line(row.each_ref().map(String::as_str)))).collect()
+    bentpipe_table::printable(text, '\u{fffd}')
 }
 
 fn scaled(value: f64, units: &[&str]) -> String {
     let (mut value, mut place) = (value, 0);
-    // What would be rounded up to 1000 belongs to the next unit.
+    // A value that rounds up to 1000 is shown in the next unit.
     while value >= 999.5 && place + 1 < units.len() {
         value /= 1000.0;
         place += 1;
@@ -143,14 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
-        let rows = [["a".into(), "1".into()], ["bcd".into(), "1000".into()]];
-        let lines = table([("x", Align::Left), ("n", Align::Right)], &rows);
-        assert_eq!(lines, ["x       n", "a       1", "bcd  1000"]);
-    }
-
-    #[test]
-    fn a_terminal_is_told_nothing_by_names() {
+    fn names_cannot_control_the_terminal() {
         assert_eq!(plain("sat\u{1b}[2J\r\nä"), "sat\u{fffd}[2J\u{fffd}\u{fffd}ä");
     }
 }

@@ -6,6 +6,8 @@ use anyhow::{Context, bail, ensure};
 use bentpipe_lab::reach::{Measurement, Probe, measure};
 use bentpipe_radius::document::Document;
 use bentpipe_radius::{Catalogue, Path, Reach, figure, text};
+use bentpipe_table::Align::{Left, Right};
+use bentpipe_table::aligned;
 use bentpipe_testbed::{Need, require};
 use bentpipe_units::Span;
 use clap::{Args, ValueEnum};
@@ -159,25 +161,21 @@ fn contradictions(reach: &Reach, found: &Measurement) -> Vec<f64> {
 }
 
 fn as_text(reach: &Reach, found: &Measurement) -> String {
-    let mut text = format!(
-        "TCP of Linux {}, between network namespaces\n\n{:>9} {:>12} {:>12}  {}\n",
-        found.kernel, "one way", "connected", "answered", "outcome"
-    );
     let after = |time: Option<f64>| time.map_or("-".into(), |time| format!("{time:.1} s"));
-    for probe in &found.probes {
-        text.push_str(&format!(
-            "{:>7} s {:>12} {:>12}  {}\n",
-            probe.delay_s,
-            after(probe.connected_s),
-            after(probe.answered_s),
-            probe.error.as_deref().unwrap_or("works")
-        ));
-    }
+    let row = |probe: &Probe| {
+        let outcome = probe.error.clone().unwrap_or_else(|| "works".into());
+        [format!("{} s", probe.delay_s), after(probe.connected_s), after(probe.answered_s), outcome]
+    };
+    let headings = [("one way", Right), ("connected", Right), ("answered", Right), ("outcome", Left)];
+    let rows: Vec<_> = found.probes.iter().map(row).collect();
     let (sure, perhaps) = bounds(reach);
     let bound = |delay: Option<f64>| delay.map_or("none".into(), |delay| format!("{delay} s"));
-    text + &format!(
-        "\nThe farthest that worked: {}. The nearest that failed: {}.\n\
+    format!(
+        "TCP of Linux {}, between network namespaces\n\n{}\n\n\
+         The farthest that worked: {}. The nearest that failed: {}.\n\
          Predicted: up to {sure} s it works, up to {perhaps} s it may, beyond that it fails.\n{}\n",
+        found.kernel,
+        aligned(&headings, &rows).join("\n"),
         bound(found.largest_working_s()),
         bound(found.smallest_failing_s()),
         judgement(reach, found)

@@ -2,10 +2,12 @@ use std::process::ExitCode;
 
 use bentpipe_admin::{Flows, Status as Document};
 use bentpipe_proxy::telemetry::{EndReport, FlowPhase, FlowReport, LegReport};
+use bentpipe_table::Align::{Left, Right};
+use bentpipe_table::aligned;
 use clap::Args;
 
 use super::daemon::{Folder, flows};
-use super::human::{Align, bytes, known, plain, rate, seconds, share, span, table};
+use super::human::{bytes, known, plain, rate, seconds, share, span};
 
 /// Flows on the screen, and in the document.
 const SHOWN: Flows = Flows::Most(10);
@@ -128,7 +130,6 @@ fn gain(status: &Document) -> String {
 
 /// The legs, a line for each.
 pub(super) fn legs(legs: &[LegReport]) -> Vec<String> {
-    use Align::{Left, Right};
     let rows: Vec<[String; 12]> = legs
         .iter()
         .map(|leg| {
@@ -162,12 +163,11 @@ pub(super) fn legs(legs: &[LegReport]) -> Vec<String> {
         ("timeouts", Right),
         ("control", Left),
     ];
-    table(heads, &rows)
+    aligned(&heads, &rows)
 }
 
 /// The flows, a line for each; the TCP is that of the end which faces the satellite.
 pub(super) fn flow_table(flows: &[FlowReport]) -> Vec<String> {
-    use Align::{Left, Right};
     let rows: Vec<[String; 10]> = flows
         .iter()
         .map(|flow| {
@@ -203,7 +203,7 @@ pub(super) fn flow_table(flows: &[FlowReport]) -> Vec<String> {
         ("retrans", Right),
         ("buffered", Right),
     ];
-    table(heads, &rows)
+    aligned(&heads, &rows)
 }
 
 /// The half that faces a satellite; of two such, the client's.

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use bentpipe_table::escape_markdown as escaped;
+
 use super::{Part, Results, Verdict};
-use crate::table::markdown as escaped;
 
 /// As wide as the longer of the two words.
 const AGREES: &str = "agrees         ";

@@ -1,16 +1,16 @@
-//! Comma-separated values, as RFC 4180 has them but for the ends of lines.
+//! The records of a table for programs.
 
 use super::{Cell, Table};
 
-/// The headings and the rows of a table.
+/// The headings and the rows of a table as CSV.
 pub(super) fn document(table: &Table) -> String {
     let double: Vec<bool> = (0..table.columns.len()).map(|index| has_intervals(table, index)).collect();
-    let headings = table.columns.iter().zip(&double).flat_map(|(column, double)| keys(&column.key, *double));
-    let mut text = record(headings);
-    for row in &table.rows {
-        text += &record(row.iter().zip(&double).flat_map(|(cell, double)| fields(cell, *double)));
-    }
-    text
+    let columns = table.columns.iter().zip(&double);
+    let headings: Vec<String> = columns.flat_map(|(column, double)| keys(&column.key, *double)).collect();
+    let record = |row: &Vec<Cell>| -> Vec<String> {
+        row.iter().zip(&double).flat_map(|(cell, double)| fields(cell, *double)).collect()
+    };
+    bentpipe_table::csv(std::iter::once(headings).chain(table.rows.iter().map(record)))
 }
 
 fn has_intervals(table: &Table, index: usize) -> bool {
@@ -34,7 +34,7 @@ fn fields(cell: &Cell, double: bool) -> Vec<String> {
     fields
 }
 
-/// The shortest decimal that reads as the same `f64`, with an exponent where it would have many zeros.
+/// The shortest decimal that parses to the same `f64`, with an exponent where it would have many zeros.
 fn number(value: f64) -> String {
     if value.is_nan() {
         String::new()
@@ -44,21 +44,6 @@ fn number(value: f64) -> String {
         value.to_string()
     } else {
         format!("{value:e}")
-    }
-}
-
-fn record(fields: impl Iterator<Item = String>) -> String {
-    let line = fields.map(|field| quoted(&field)).collect::<Vec<_>>().join(",");
-    // A line without anything would be read as no record at all.
-    if line.is_empty() { "\"\"\n".to_owned() } else { line + "\n" }
-}
-
-/// RFC 4180 §2, 6 and 7. Outer spaces are part of a field there, but many readers cut them off unless quoted.
-fn quoted(field: &str) -> String {
-    if field.contains(['"', ',', '\r', '\n']) || field.trim() != field {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
     }
 }
 
