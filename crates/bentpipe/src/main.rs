@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The error and its causes on one line. A cause that the text before it already ends with is not said twice.
+/// The error and its causes on one line. A cause that the text already contains is not repeated.
 fn one_line(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| match cause.to_string() {
         cause if text.is_empty() => cause,

@@ -1,13 +1,13 @@
-//! The account that a daemon goes on as.
+//! The account that a daemon drops to.
 
 use anyhow::Context;
 use bentpipe_kernel::privileges::Account;
 
-/// The accounts that a daemon goes on as where the configuration names none, the first that there is.
+/// The default accounts that a daemon drops to: the first that exists.
 const ACCOUNTS: [&str; 2] = ["bentpipe", "nobody"];
 
-/// The account to go on as, what the configuration says under `key` or the first there is; none where there is no account to be
-/// found.
+/// The account to drop to: the one that the configuration names under `key`, or the first default that
+/// exists. `None` if there is none.
 pub(super) fn choose(wanted: Option<&str>, key: &'static str) -> anyhow::Result<Option<Account>> {
     if let Some(name) = wanted {
         return Ok(Some(Account::find(name).context(key)?));

@@ -1,4 +1,4 @@
-//! Which daemon a command speaks with.
+//! The daemon that a command talks to.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Who speaks with the daemon.
+    /// A client of the daemon.
     pub(super) fn client(&self) -> Result<Client, ClientError> {
         Client::new(&self.folder)
     }

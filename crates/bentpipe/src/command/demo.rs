@@ -13,7 +13,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// Fits into 80 columns.
 const BAR: &str = "{prefix:16} {bar:24} {decimal_bytes:>10} {msg:>14}  {elapsed}";
-/// Every piece that arrives is a point of the figure, and in virtual time megabytes take no longer to tell than gigabytes.
+/// Each received chunk is a point of the figure; and in virtual time, a larger file takes longer without
+/// showing more.
 const LARGEST: u64 = 1_000_000_000;
 const TICK: Duration = Duration::from_millis(200);
 
@@ -73,7 +74,7 @@ impl Demo {
             self.size,
             self.rate,
             self.rtt,
-            // In single precision, whose digits end before those that come of multiplying.
+            // In single precision, because the digits of the product end sooner there.
             (self.per.get() * 100.0) as f32
         ));
         let comparison = match on {
@@ -91,7 +92,7 @@ impl Demo {
         })
     }
 
-    /// What no download can have.
+    /// Refuses settings with which no download can work.
     fn check(&self) -> anyhow::Result<()> {
         let (size, largest) = (self.size, ByteCount::new(LARGEST));
         ensure!(size.get() > 0, "a file of {size} shows nothing: give --size 1B to {largest}");

@@ -21,23 +21,24 @@ use rustix::process::geteuid;
 
 use self::fix::{Outcome, Plan};
 
-/// List what this host has and lacks for bentpipe, each finding with the line that mends it.
+/// Check this host for everything that bentpipe needs, and show a fix for each finding.
 ///
 /// The exit code is 0 when nothing is lacking.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Check what this configuration says of its legs and limits, and the buffers for the legs instead of for a GEO link of
-    /// 10 Mbit/s.
+    /// Check the legs and limits of this configuration, and the buffers for its legs instead of those for a
+    /// GEO link of 10 Mbit/s.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Show what would mend the findings, ask, do it, and check again. Kernel parameters go into
-    /// /etc/sysctl.d/60-bentpipe.conf and modules into /etc/modules-load.d/60-bentpipe.conf, so that they last.
+    /// Show the fixes, ask, apply them, and check again. Kernel parameters are written to
+    /// /etc/sysctl.d/60-bentpipe.conf and modules to /etc/modules-load.d/60-bentpipe.conf, so that they
+    /// survive a reboot.
     #[arg(long)]
     fix: bool,
     /// With --fix: do not ask.
     #[arg(long, requires = "fix")]
     yes: bool,
-    /// Print one JSON document; what --fix is going to do is on standard error then.
+    /// Print one JSON document; the plan of --fix is then printed on standard error.
     #[arg(long)]
     json: bool,
     /// Where sysctl.d and modules-load.d are.
@@ -59,7 +60,7 @@ impl Doctor {
         Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Shows the plan, asks whether to follow it, and says what came of each step.
+    /// Shows the plan, asks whether to apply it, and shows the result of each step.
     fn mend(&self, checks: &[Check]) -> anyhow::Result<Vec<Outcome>> {
         let plan = Plan::of(checks, &self.etc);
         self.say(&plan.to_string())?;
@@ -88,7 +89,7 @@ impl Doctor {
         Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
     }
 
-    /// Beside a JSON document, text goes to standard error.
+    /// Next to a JSON document, text goes to standard error.
     fn say(&self, text: &str) -> anyhow::Result<()> {
         if !self.json {
             return super::print(text);
@@ -106,7 +107,7 @@ impl Doctor {
     }
 }
 
-/// Everything that there is to look at.
+/// All checks.
 fn look(config: Option<&Config>) -> Vec<Check> {
     let mut checks = checks(&config.map_or_else(geostationary, legs_of));
     checks.extend(config.into_iter().flat_map(legs::checks));
@@ -138,7 +139,7 @@ fn legs_of(config: &Config) -> Vec<LinkNeeds> {
     config.legs.iter().filter_map(needs).collect()
 }
 
-/// What `bentpipe demo` and `bentpipe link` need beside the daemon's needs.
+/// The additional needs of `bentpipe demo` and `bentpipe link`.
 fn testbed() -> Vec<Check> {
     let name = || "testbed".to_owned();
     match require(LINK_NEEDS) {

@@ -10,11 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::daemon::Folder;
 use super::human::span;
 
-/// Between two looks at the daemon that is to end.
+/// The interval between two requests for the draining daemon's status.
 const INTERVAL: Duration = Duration::from_millis(500);
 const BAR: &str = "{bar:40} {pos} of {len} flows have ended  {msg}";
 
-/// Tell the running daemon to take no new connection and to end when the last has gone.
+/// Tell the running daemon to accept no new connections and to exit when the last one has ended.
 ///
 /// New connections pass unsplit meanwhile, and those that are split go on until the deadline, when the rest is reset.
 /// The command waits for the end; interrupted, it leaves the daemon draining.
@@ -36,15 +36,15 @@ pub(crate) struct Drain {
     no_wait: bool,
 }
 
-/// What has become of a daemon that was told to drain.
+/// The state of a daemon that was told to drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// So many flows are left.
+    /// This many flows are left.
     Draining(u64),
     Ended,
     /// Another answers in its place.
     Replaced,
-    /// Somebody has told it to go on.
+    /// Draining was cancelled.
     Cancelled,
 }
 
@@ -99,14 +99,14 @@ fn await_end(client: &Client, pid: u32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an answer, or that there is none, says of the daemon that had this process number.
+/// The state of the daemon that had this process number, from its answer or from the lack of one.
 fn stage(answer: Result<Status, ClientError>, pid: u32) -> Result<Stage, ClientError> {
     match answer {
         Ok(status) if status.pid != pid => Ok(Stage::Replaced),
         Ok(status) if status.draining.is_none() => Ok(Stage::Cancelled),
         Ok(status) => Ok(Stage::Draining(status.totals.flows_open)),
         Err(ClientError::NotRunning { .. }) => Ok(Stage::Ended),
-        // It ends while it is asked: the next look will tell.
+        // The daemon may be ending right now; the next request will tell.
         Err(ClientError::Disconnected { .. }) => Ok(Stage::Draining(0)),
         Err(error) => Err(error),
     }

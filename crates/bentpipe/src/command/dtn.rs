@@ -46,7 +46,7 @@ impl Dtn {
     }
 }
 
-/// What runs a command's conversation with the node.
+/// The runtime for a command's requests to the node.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -12,12 +12,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// Fits into 80 columns.
 const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
-/// What is over sooner needs no bar.
+/// Shorter experiments need no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
-/// Repeat the published experiments, and compare what comes out with what was published.
+/// Repeat the published experiments and compare the results with the published ones.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
     #[command(subcommand)]
@@ -146,8 +146,8 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Those that are named, each once. All names are looked up, also those beside "all", which stands for all that can run
-    /// in this world.
+    /// The named experiments, each once. All names are looked up, also those next to "all", which stands for
+    /// every experiment that can run in this world.
     fn experiments(&self, world: results::World) -> anyhow::Result<Vec<&'static Experiment>> {
         let mut found: Vec<&Experiment> = Vec::new();
         for name in &self.names {

@@ -113,7 +113,7 @@ impl Link {
     }
 }
 
-/// The exit code of a shell whose command does not exist, or may not be run (sh(1)).
+/// The exit code of a shell for a command that does not exist or may not be run (sh(1)).
 fn as_a_shell_would(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::NotFound => 127,

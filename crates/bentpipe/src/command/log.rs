@@ -1,9 +1,9 @@
-//! The log on standard error: lines for people, or for the journal where that is who reads.
+//! The log on standard error: lines for people, or for the journal if standard error is a stream of it.
 //!
-//! The journal has a clock of its own, and takes a line's priority from `<N>` in front of it (sd-daemon(3)). Whether standard error is
-//! the journal, `JOURNAL_STREAM` says: the device and the inode of its socket (systemd.exec(5)). Whoever sends it elsewhere leaves
-//! the variable, so it is compared. A daemon that takes over gets the standard error of the one before, and the
-//! [`stream`] that goes with it.
+//! The journal has a clock of its own and takes a line's priority from a leading `<N>` (sd-daemon(3)).
+//! `JOURNAL_STREAM` has the device and the inode of the journal's socket (systemd.exec(5)). The variable
+//! stays when standard error is redirected, so it is compared with standard error itself. A daemon that takes
+//! over gets the standard error of its predecessor, and the [`stream`] that belongs to it.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -16,13 +16,13 @@ use tracing_subscriber::registry::LookupSpan;
 
 const STREAM: &str = "JOURNAL_STREAM";
 
-/// Who reads: one of the three below.
+/// The kind of reader: one of the three below.
 static READER: AtomicU8 = AtomicU8::new(FILE);
 const FILE: u8 = 0;
 const TERMINAL: u8 = 1;
 const JOURNAL: u8 = 2;
 
-/// Log lines on standard error, at this level unless `RUST_LOG` says otherwise.
+/// Logs to standard error, at this level unless `RUST_LOG` sets another.
 pub(crate) fn to_stderr(default_level: &str) {
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default_level.into());
@@ -45,8 +45,7 @@ pub(crate) fn stream() -> Option<String> {
     found.filter(|stream| identity().as_ref() == Some(stream))
 }
 
-/// Writes for whoever reads standard error now. To be called when it has become another; `stream` is what [`stream`] said where it
-/// comes from.
+/// Adapts to a new standard error. `stream` is what [`stream`] returned in the process that it comes from.
 pub(crate) fn follow(stream: Option<&str>) {
     let is_journal = stream.is_some() && identity().as_deref() == stream;
     let reader = match is_journal {
@@ -99,7 +98,8 @@ where
     }
 }
 
-/// A line for the journal. What has several lines would be several entries, all but the first without priority.
+/// A line for the journal. A message of several lines would become several entries, and only the first would
+/// have a priority.
 fn entry(level: Level, text: &str) -> String {
     let mut entry = format!("<{}>", priority(level));
     for (index, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! The manual pages and the completions of shells, made of what `--help` is made of.
+//! The manual pages and the completions of shells, from the definitions of `--help`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ fn find<'a>(program: &'a clap::Command, words: &[String]) -> anyhow::Result<&'a 
     Ok(command)
 }
 
-/// What `--help` lists.
+/// The commands that `--help` lists.
 fn visible(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
@@ -101,7 +101,7 @@ fn page(command: &clap::Command) -> anyhow::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// What `--help` does not say, because nobody asks a program where its files are.
+/// The files of the program, which `--help` does not list.
 fn files() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["FILES"]);

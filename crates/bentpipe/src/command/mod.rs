@@ -1,4 +1,4 @@
-//! One file for each command: its arguments, and what it prints.
+//! One file for each command: its arguments and its output.
 
 mod account;
 mod daemon;
@@ -29,7 +29,8 @@ use anyhow::Context;
 use bentpipe_testbed::Need;
 use serde::Serialize;
 
-/// What a scene with a proxy in it needs: the proxy intercepts and loads eBPF, which takes more than a user namespace gives.
+/// The privileges and programs that a topology with a proxy needs. The proxy intercepts and loads eBPF, which
+/// a user namespace does not allow.
 const SCENE_NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
@@ -56,13 +57,13 @@ fn print_with(
     }
 }
 
-/// Tells the user something beside the result, on standard error. Who does not listen misses nothing but that.
+/// Prints a message beside the result, on standard error. A failure to print it is ignored.
 pub(crate) fn tell(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Creates the folder of a result and finds out whether it takes files: before the run, so that nobody waits for a result
-/// that cannot be kept.
+/// Creates the folder of a result and checks that it is writable before the run, so that no result is lost
+/// after a long run.
 fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
     let trial = folder.join(format!(".bentpipe-{}.trial", std::process::id()));
     let outcome = std::fs::create_dir_all(folder)

@@ -1,9 +1,10 @@
-//! Which file the program is.
+//! The identity of the program's file.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Another value is another program, or the same one installed anew. The daemon asks for it while it may.
+/// Differs between programs, and between two installations of the same one. The daemon reads it while it has
+/// the rights to.
 pub(super) fn identity() -> String {
     let describe =
         |data: fs::Metadata| format!("{:x}-{:x}-{}-{:x}", data.dev(), data.ino(), data.mtime(), data.size());

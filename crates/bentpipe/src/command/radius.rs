@@ -15,13 +15,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// The measurement makes network namespaces in several threads, so that a user namespace is not enough.
 const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip")];
-/// The entry that predicts what this machine's kernel does.
+/// The entry that predicts the behaviour of this machine's kernel.
 const KERNEL: &str = "TCP, Linux";
-/// Around both bounds of that prediction, 33.5 and 49.5 s, and what half the SYN schedule would be, 65.5 s.
+/// Delays around both bounds of that prediction, 33.5 and 49.5 s, and around half the SYN schedule, 65.5 s.
 const DELAYS: &str = "1s,16s,31s,33s,37s,41s,45s,49s,57s,64s";
 /// How late Linux' timers are at most, as a share of their length: the wheel has 63 slots before its grain grows eightfold.
 const LATENESS: f64 = 0.125;
-/// Far beyond anything that the kernel's default settings reach, so that nobody waits for days by mistake.
+/// Far beyond the reach of the kernel's defaults. The bound prevents a measurement of days by mistake.
 const FARTHEST: Duration = Duration::from_secs(3 * 3600);
 const MOST_PROBES: usize = 50;
 const BAR: &str = "{bar:20} {pos} of {len} probes  {elapsed} of about {prefix}  {wide_msg}";

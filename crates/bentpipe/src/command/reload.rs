@@ -6,9 +6,9 @@ use clap::Args;
 use super::daemon::Folder;
 use super::{program, upgrade};
 
-/// Tell the running daemon to read its configuration again, without harm to any connection.
+/// Tell the running daemon to read its configuration again. No connection is affected.
 ///
-/// Where the new configuration is not good, the daemon keeps the old one and this command says why.
+/// If the new configuration is invalid, the daemon keeps the old one and this command says why.
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
     #[command(flatten)]

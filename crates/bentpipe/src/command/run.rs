@@ -21,10 +21,11 @@ use self::events::Events;
 use self::service::Service;
 use super::{account, program, upgrade};
 
-/// What a process says on standard output when it has taken over; `bentpipe upgrade` waits for it.
+/// The line on standard output with which a successor says that it has taken over; `bentpipe upgrade` waits
+/// for it.
 pub(crate) const READY: &str = "ready";
 
-/// Run the proxy: intercept TCP at the satellite legs, split it, and give each side what its link needs.
+/// Run the proxy: intercept TCP on the satellite legs, split it, and give each side what its link needs.
 ///
 /// It ends at SIGTERM or Ctrl-C and takes its rules with it. At SIGHUP it reads its configuration again. Started by root,
 /// it goes on as an ordinary account (proxy.user) once everything is set up.
@@ -33,8 +34,8 @@ pub(crate) struct Run {
     /// The configuration.
     #[arg(short, long, value_name = "FILE", default_value = "/etc/bentpipe/bentpipe.toml")]
     config: PathBuf,
-    /// Take over from the daemon whose sockets are in this folder, with its listeners and its connections; `bentpipe upgrade` does
-    /// this.
+    /// Take over the listeners and the connections of the daemon whose sockets are in this folder. `bentpipe
+    /// upgrade` uses this.
     #[arg(long, value_name = "FOLDER")]
     take_over: Option<PathBuf>,
     /// Start a process that takes over, and end.
@@ -68,7 +69,8 @@ impl Run {
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let events = Events::new();
         events.listen_for(signals)?;
-        // Behind this nothing may fail: there are connections, perhaps of the process before.
+        // From here on nothing may fail, because there are connections, perhaps those of the previous
+        // process.
         let started = match &predecessor {
             None => prepared.start().map(|daemon| (daemon, ExtraFds::default())),
             Some(predecessor) => prepared.take_over(predecessor),
@@ -86,7 +88,7 @@ impl Run {
         if predecessor.is_some()
             && let Err(error) = super::print(&format!("{READY}\n"))
         {
-            // Whoever started it may be gone.
+            // The process that started this one may have gone.
             tracing::warn!("took over, and nobody hears it: {error:#}");
         }
         service.serve(&events);

@@ -49,7 +49,7 @@ pub(crate) struct Sim {
     json: bool,
 }
 
-/// A run and what it took.
+/// A run, and the time that it took.
 struct Outcome {
     result: RunResult,
     wall: Duration,

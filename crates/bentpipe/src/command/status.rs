@@ -15,7 +15,7 @@ const LISTED: Flows = Flows::Most(100);
 /// The leg of every interface that is not a satellite's.
 const TERRESTRIAL: &str = "terrestrial";
 
-/// What the running daemon does: its legs, what splitting gains, its fastest flows.
+/// Show what the running daemon does: its legs, the gain from splitting, and its fastest flows.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     #[command(flatten)]
@@ -59,7 +59,7 @@ fn text(status: &Document) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What there is to say of the daemon as a whole.
+/// The lines on the daemon as a whole.
 pub(super) fn summary(status: &Document) -> Vec<String> {
     let totals = &status.totals;
     let mut lines = vec![
@@ -106,7 +106,7 @@ pub(super) fn summary(status: &Document) -> Vec<String> {
     lines
 }
 
-/// `ready`, or what it is instead.
+/// `ready`, or the state that prevents it.
 fn state(status: &Document) -> String {
     match status.draining.map(|drain| drain.left_s) {
         Some(Some(left)) => format!("draining, {} left", span(left)),

@@ -17,9 +17,9 @@ use terminal::{Key, Terminal};
 
 /// Between two pictures.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Sorted by anything but throughput, the flows are the fastest of so many.
+/// Except by throughput, this many of the fastest flows are sorted.
 const LOOKED_AT: usize = 2000;
-/// Flows where there is no screen that bounds them.
+/// The number of flows without a screen.
 const PRINTED: usize = 20;
 
 /// The running daemon's legs and flows, live: q ends it, s sorts by something else.
@@ -29,12 +29,12 @@ const PRINTED: usize = 20;
 pub(crate) struct Top {
     #[command(flatten)]
     folder: Folder,
-    /// What comes first.
+    /// The first flow is the one with the most of this.
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
 }
 
-/// What flows are sorted by, the largest first.
+/// The order of the flows, the largest value first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Sort {
     /// Bit/s both ways.
@@ -46,7 +46,7 @@ enum Sort {
     Down,
     /// The round-trip time.
     Rtt,
-    /// The retransmission timeout: who waits longest.
+    /// The retransmission timeout.
     Rto,
     /// Segments sent again.
     Retransmissions,
@@ -96,7 +96,7 @@ fn watch(client: &Client, mut terminal: Terminal, mut sort: Sort) -> anyhow::Res
     }
 }
 
-/// The daemon, its legs, and as many flows as there is room for in so many lines.
+/// The daemon, its legs, and as many flows as fit into this many lines.
 fn picture(mut status: Status, sort: Sort, rows: usize, trouble: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> =
         trouble.map(|text| format!("NOT CONNECTED: {}", super::human::plain(text))).into_iter().collect();
@@ -112,7 +112,7 @@ fn picture(mut status: Status, sort: Sort, rows: usize, trouble: Option<&str>) -
 }
 
 impl Sort {
-    /// How many flows must be known to show so many.
+    /// The number of flows to request for this many rows.
     fn needs(self, rows: usize) -> Flows {
         match self {
             Self::Throughput => Flows::Most(rows),

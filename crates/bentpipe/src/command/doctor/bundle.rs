@@ -1,4 +1,4 @@
-//! Whether the bundle node is there that rules hand connections to.
+//! Checks whether the bundle node runs to which rules hand connections.
 
 use std::fs;
 use std::net::{Ipv6Addr, UdpSocket};
@@ -9,8 +9,8 @@ use bentpipe_proxy::Config;
 /// `TCP_LISTEN` (include/net/tcp_states.h), as /proc/net/tcp writes it.
 const LISTEN: &str = "0A";
 
-/// What is to be said of the node's listeners, if a rule says `bundle`. Whether they are transparent, as they must be, cannot be
-/// seen from outside.
+/// Checks the node's listeners, if a rule says `bundle`. Whether they are transparent, as they must be,
+/// cannot be seen from outside.
 pub(super) fn node(config: &Config) -> Option<Check> {
     let port = config.bundle_port()?;
     // Unlike /proc/net, this shows the network namespace of this thread.

@@ -1,4 +1,5 @@
-//! What `--fix` is going to do, and does: the steps of all findings, each once, and two files so that they last.
+//! The plan that `--fix` shows and follows: the steps of all findings, each once, and two files that make
+//! them permanent.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::lasting::Lasting;
 
-/// What would mend what is lacking.
+/// The steps that fix the failed checks.
 pub(super) struct Plan {
     items: Vec<Item>,
     files: [Lasting; 2],
@@ -23,17 +24,17 @@ struct Item {
     checks: Vec<String>,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     /// The step as it was shown.
     step: String,
-    /// What went wrong.
+    /// Why it failed.
     error: Option<String>,
 }
 
 impl Plan {
-    /// The steps of what is lacking. `etc` is where the files are that make them last.
+    /// The steps of the failed checks. `etc` is the folder of the files that make them permanent.
     pub(super) fn of(checks: &[Check], etc: &Path) -> Self {
         let mut items: Vec<Item> = Vec::new();
         for check in checks.iter().filter(|check| !check.ok) {
@@ -65,7 +66,8 @@ impl Plan {
     }
 }
 
-/// Two legs may ask for two sizes of the same buffer: each number of the value is the largest that anybody asks for.
+/// Two legs may ask for different sizes of the same buffer. Each number of the value becomes the largest that
+/// is asked for.
 fn join(items: &mut Vec<Item>, step: &Step, check: &str) {
     let same = items.iter_mut().find(|item| match (&item.step, step) {
         (Step::Sysctl { key, .. }, Step::Sysctl { key: other, .. }) => key == other,
@@ -106,7 +108,7 @@ fn follow(step: &Step) -> anyhow::Result<()> {
     }
 }
 
-/// Runs a program; the error has the last line that it said.
+/// Runs a program. The error contains its last line of output.
 fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {program}"))?;
@@ -118,7 +120,7 @@ fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     bail!("{}: {said}", output.status)
 }
 
-/// What is going to be done, in order, for whom, and which files are going to have it.
+/// The steps in order, with the checks that ask for them, and the files that will contain them.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {

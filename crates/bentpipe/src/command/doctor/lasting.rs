@@ -10,7 +10,7 @@ use bentpipe_kernel::host::Step;
 
 const HEAD: &str = "# Written by bentpipe doctor --fix: what this host lacked for bentpipe.\n";
 
-/// One of the two files, and what it is going to have. What else it has stays.
+/// One of the two files, with the entries to add. Its other entries stay.
 pub(super) struct Lasting {
     path: PathBuf,
     kind: Kind,
@@ -84,7 +84,7 @@ impl Lasting {
         }
     }
 
-    /// What was there, without what is said anew, and the new lines behind it.
+    /// The existing lines without those that are replaced, followed by the new lines.
     fn merged(&self, before: &str) -> String {
         let is_replaced = |line: &str| self.entries.iter().any(|(key, _)| key_of(line) == Some(key));
         let kept = before.lines().filter(|line| !is_replaced(line)).map(str::to_owned);

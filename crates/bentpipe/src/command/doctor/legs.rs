@@ -1,4 +1,4 @@
-//! Whether what the configuration says of a leg can be had: over its delay, through its outages, with its rate.
+//! Checks whether a leg can work as configured: over its delay, through its outages, and at its rate.
 
 use std::fs;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const MOST_RETRIES: u32 = 127;
 /// The longest `TCP_USER_TIMEOUT`, a signed number of milliseconds.
 const LONGEST_USER_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 
-/// What is to be said of every leg.
+/// Checks every leg.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let kernel = KernelTcp::read();
     let catalogue = Catalogue::embedded();
@@ -81,7 +81,7 @@ impl KernelTcp {
         handshake::reach(&syn, &syn_ack)
     }
 
-    /// The same with so many retries of both, for which the handshake reaches that far.
+    /// The same kernel with as many retries of both as the handshake needs to reach that far.
     fn with_retries_for(self, delay: Duration) -> Option<Self> {
         let with = |retries| Self { syn_retries: retries, synack_retries: retries, ..self };
         (1..=MOST_RETRIES).map(with).find(|tcp| tcp.handshake(None).sure >= delay)
@@ -134,7 +134,7 @@ fn set_up(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp)
     }
 }
 
-/// Whether the leg's own timers do what `restart_within` and `survive_outage` say.
+/// Checks whether the leg's own timers implement `restart_within` and `survive_outage`.
 fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp) -> Check {
     let name = format!("outages, leg {name}");
     if let (Some(wanted), Some(ceiling)) = (settings.restart_within, timers.rto_max)
@@ -174,8 +174,8 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
     }
 }
 
-/// The protocols with a timer of their own that the leg's delay or outage lets expire. It is advice: what runs over the leg
-/// nobody knows here, and it is not for this host to set.
+/// Lists the protocols with timers of their own that expire at the leg's delay or in its outages. This is
+/// advice only: this host neither knows which protocols use the leg nor sets their timers.
 fn radius(name: &str, settings: &LegSettings, catalogue: &Catalogue) -> Check {
     let outage = settings.survive_outage.unwrap_or_default();
     let path = Path { delay: settings.rtt / 2, outage };
@@ -204,7 +204,7 @@ fn radius(name: &str, settings: &LegSettings, catalogue: &Catalogue) -> Check {
     }
 }
 
-/// A cap above the rate caps nothing: one of the two numbers is not what was meant.
+/// A cap above the rate has no effect, so one of the two numbers must be wrong.
 fn pacing_cap(name: &str, settings: &LegSettings) -> Option<Check> {
     let (cap, rate) = (settings.pacing_cap?, settings.rate?);
     let name = format!("pacing cap, leg {name}");

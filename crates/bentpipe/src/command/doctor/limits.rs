@@ -1,4 +1,5 @@
-//! Whether what `[limits]` allows is there: descriptors, memory, and room for the fastest leg.
+//! Checks whether this host can provide what `[limits]` allows: descriptors, memory, and buffers for the
+//! fastest leg.
 
 use std::fs;
 
@@ -17,7 +18,7 @@ const PAGES_OF_A_PIPE: u64 = 128;
 /// bookkeeping: in bandwidth-delay products, as for a leg's fixed buffers.
 const PRODUCTS: u64 = 4;
 
-/// What is to be said of the limits.
+/// Checks the limits.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let host = Host::read();
     [
@@ -31,7 +32,7 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
     .collect()
 }
 
-/// What the limits are compared with.
+/// The resources of this host.
 #[derive(Debug, Clone, Copy)]
 struct Host {
     /// The most descriptors that this process may have.
@@ -118,7 +119,8 @@ fn buffered_per_connection(config: &Config) -> Option<Check> {
     Some(Check::fail(name, found, format!("buffered_per_connection = \"{needed}\", or leave it out")))
 }
 
-/// It is advice: what is lacking are large pipes, and only while many connections have data waiting at a time.
+/// This is advice only: without it pipes are small, and that matters only while many connections have data
+/// waiting.
 fn pipes(config: &Config, host: Host) -> Option<Check> {
     let ordinary = config.proxy.user.as_deref().is_none_or(|user| user.split(':').next() != Some("root"));
     if config.proxy.relay != RelayKind::Splice || !ordinary || host.pipe_pages == 0 {

@@ -1,4 +1,5 @@
-//! Whether the daemon would find what it lives by as a service: its account, the folder of its sockets, the address of its page.
+//! Checks whether the daemon could run as a service: its account, the folder of its sockets, and the address
+//! of its page.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,11 +13,11 @@ use bentpipe_kernel::privileges::Account;
 use bentpipe_proxy::Config;
 use bentpipe_proxy::config::{AdminSettings, Listen};
 
-/// Everybody may write (chmod(2)), and nobody may remove what is another's.
+/// Everyone may write (chmod(2)), and only owners may remove their files.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// What is to be said of them.
+/// Checks all three.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let (mut checks, settings) = (vec![account(config.proxy.user.as_deref())], &config.admin);
     checks.push(folder(&settings.folder));
@@ -34,7 +35,7 @@ fn account(wanted: Option<&str>) -> Check {
         (Err(error), Some(_)) => {
             Check::fail(name, error.to_string(), "make the account, or name another: proxy.user")
         }
-        // An account is for whoever installs to make, as the package does.
+        // The installer creates the account, as the package does.
         (Err(_), None) => Check::fail(
             name,
             "there is no account bentpipe: the daemon goes on as nobody, whom others may be as well",
@@ -65,7 +66,7 @@ fn folder(path: &Path) -> Check {
     }
 }
 
-/// Whether the address is to be had, or is the daemon's that runs.
+/// Checks whether the address is free, or used by the running daemon.
 fn page(address: SocketAddr, is_running: impl FnOnce() -> bool) -> Check {
     let name = "status page";
     match TcpListener::bind(address) {

@@ -3,7 +3,7 @@
 use bentpipe_kernel::host::Check;
 use bentpipe_proxy::Config;
 
-/// What is to be said of the cache, if a rule says `snoop`.
+/// Checks the cache, if a rule says `snoop`.
 pub(super) fn cache(config: &Config) -> Option<Check> {
     let (name, cache) = ("cache of snooped flows", config.snoop_config()?.cache);
     let wanted = config.usual_snoop_cache();

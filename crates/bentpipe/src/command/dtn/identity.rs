@@ -27,7 +27,7 @@ impl Identity {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         anyhow::ensure!(self.node.is_node(), "{} is no node; write dtn://name/ or ipn:5.0", self.node);
         let (certificate, key) = tcpcl::identity::generate(&self.node)?;
-        // The key first: a certificate without its key would look complete.
+        // The key first, because a certificate without its key would look complete.
         write(&self.key, &key, 0o600)?;
         write(&self.certificate, &certificate, 0o644)?;
         crate::command::print(&format!("{}\n{}\n", self.certificate.display(), self.key.display()))?;

@@ -109,7 +109,8 @@ fn file_name(delivery: &Delivery) -> String {
     delivery.id.chars().map(plain).collect()
 }
 
-/// A file under another name until it is complete: who finds it under its own has all of it.
+/// Writes a file under another name until it is complete, so that a file with its own name is always
+/// complete.
 async fn store(delivery: &mut Delivery, path: &Path) -> anyhow::Result<()> {
     let name = path.file_name().with_context(|| format!("{} is no name for a file", path.display()))?;
     let partial = path.with_file_name(format!(".{}.part", name.to_string_lossy()));

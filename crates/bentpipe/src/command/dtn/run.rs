@@ -14,8 +14,8 @@ use crate::command::account;
 
 /// Run a bundle node.
 ///
-/// It ends at SIGTERM or Ctrl-C; what it has taken responsibility for is in its store when it starts again. Started by root, it goes
-/// on as an ordinary account (node.user) once everything is set up.
+/// It ends at SIGTERM or Ctrl-C. The bundles that it is responsible for are in its store when it starts
+/// again. Started by root, it drops to an ordinary account (node.user) once everything is set up.
 #[derive(Debug, Args)]
 pub(super) struct Run {
     /// The configuration.

@@ -23,14 +23,14 @@ use super::Socket;
 pub(super) struct Send {
     /// The file; `-` is standard input.
     file: PathBuf,
-    /// Who gets it: dtn://node/service or ipn:5.7.
+    /// The recipient: dtn://node/service or ipn:5.7.
     destination: Eid,
     #[command(flatten)]
     socket: Socket,
     /// The service of the own node that sends it; by default the node itself.
     #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
-    /// How long it is of use; by default what the node's configuration says.
+    /// How long it is useful; by default the node's configured lifetime.
     #[arg(long, value_name = "TIME")]
     lifetime: Option<Span>,
     /// How urgent it is.
@@ -94,7 +94,7 @@ impl Send {
         if about.is_dir() {
             bail!("{} is a folder; a bundle has one payload: make an archive of it", self.file.display());
         }
-        // What is no ordinary file, as a pipe, does not know its length.
+        // A source that is not a regular file, such as a pipe, has no known length.
         Ok((Box::new(file), about.is_file().then_some(about.len())))
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Socket;
 
-/// What a node holds, whom it speaks with, and what it has done.
+/// Show what a node holds, its peers, and its counters.
 #[derive(Debug, Args)]
 pub(super) struct Status {
     #[command(flatten)]

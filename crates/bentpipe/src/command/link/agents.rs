@@ -1,4 +1,4 @@
-//! What sits at the ends of the link.
+//! The agents at the ends of the link.
 
 use anyhow::Context;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
@@ -9,7 +9,7 @@ use bentpipe_link::{FULL_SIZE_PACKET, LinkConfig, MIN_DEFAULT_QUEUE_PACKETS};
 use bentpipe_units::{ByteCount, Rate, Span};
 use clap::Args;
 
-/// A packet that has not come after so many is not worth waiting for.
+/// The most retransmissions of a packet.
 const MAX_RETRANSMISSIONS: u32 = 1000;
 
 /// Agents that help TCP across the link without splitting connections.
@@ -24,8 +24,8 @@ pub(super) struct Agents {
     /// Those before their time wait in a queue of two bandwidth-delay products.
     #[arg(long, value_name = "RATE|off", requires = "snoop", value_parser = read_pace)]
     snoop_pace: Option<PaceSetting>,
-    /// At the command's end third and later duplicate ACKs are held back for so long, and dropped if the hole has been
-    /// filled by then.
+    /// At the command's end, hold back the third and later duplicate ACKs for this long, and drop them if the
+    /// hole is filled by then.
     #[arg(long, value_name = "DELAY")]
     delayed_dup_acks: Option<Span>,
     /// The link layer sends lost packets again, at most so often; 3 times by default. Packets behind a lost one wait for it,

@@ -40,7 +40,7 @@ impl Meter {
     }
 }
 
-/// Looks on at one run, for the bar.
+/// Reports the progress of one run to the bar.
 pub(super) struct Watch<'a> {
     meter: &'a Meter,
     duration: Duration,

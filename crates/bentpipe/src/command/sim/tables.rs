@@ -1,4 +1,4 @@
-//! The results as people read them: a table of the flows, and one of what the links delivered and dropped.
+//! The results as tables for people: the flows, and the packets that the links delivered and dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use bentpipe_sim::{FlowResult, LinkResult, Scenario};
 
 use super::Outcome;
 
-/// Both tables, and what the runs took.
+/// Both tables, and the effort of the runs.
 pub(super) fn text(plan: &Plan<'_>, title: &str, runs: &[Run<Outcome>]) -> anyhow::Result<String> {
     let swept: Vec<&str> = plan.points()[0].settings.iter().map(|setting| setting.key.as_str()).collect();
     let mut flows = Table::new(title, columns(&swept, flow_columns()));
@@ -107,7 +107,7 @@ impl Group<'_> {
         self.point.settings.iter().map(|setting| Cell::text(&setting.value)).collect()
     }
 
-    /// The mean over the seeds, with its interval where there are several.
+    /// The mean over the seeds, with its interval if there are several.
     fn mean(&self, decimals: usize, value: impl Fn(&Run<Outcome>) -> f64) -> Cell {
         let values: Vec<f64> = self.runs.iter().map(value).collect();
         Cell::interval(Summary::of(&values), decimals)

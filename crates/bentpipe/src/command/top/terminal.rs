@@ -15,16 +15,16 @@ use signal_hook::flag;
 
 use super::write_all;
 
-/// Another screen without a cursor, and back (xterm's control sequences, `smcup` and `civis` of terminfo(5)).
+/// Enters an alternate screen without a cursor, and leaves it (xterm's control sequences, `smcup` and `civis` of terminfo(5)).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first place; what is behind a line; what is below the last.
+/// Moves the cursor home, clears the rest of a line, and clears below the last line.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 /// Where the terminal does not know its size.
 const USUAL_SIZE: (usize, usize) = (80, 24);
-/// What Ctrl-C is to a terminal that makes no signal of it.
+/// The byte of Ctrl-C on a terminal that does not turn it into a signal.
 const CTRL_C: u8 = 3;
 
 /// A key, as far as it means something here.
@@ -73,7 +73,7 @@ impl Terminal {
         }
     }
 
-    /// Replaces what is on the screen, in one piece so that nothing flickers.
+    /// Replaces the screen's contents in one write, so that nothing flickers.
     pub(super) fn draw(&mut self, lines: &[String], width: usize) -> io::Result<()> {
         write_all(&screen(lines, width))
     }
@@ -111,7 +111,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // If the terminal has gone, there is nothing to put in order.
+        // A terminal that has gone needs no cleaning up.
         let _ = write_all(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
@@ -131,7 +131,7 @@ fn meaning(bytes: &[u8]) -> Key {
         .unwrap_or(Key::Other)
 }
 
-/// Lines that are cut at the edge, each clearing what stood behind it.
+/// Cuts lines at the edge; each clears the rest of its line.
 fn screen(lines: &[String], width: usize) -> String {
     let cut = |line: &String| line.chars().take(width).collect::<String>();
     let body = lines.iter().map(|line| cut(line) + CLEAR_LINE).collect::<Vec<_>>().join("\r\n");
