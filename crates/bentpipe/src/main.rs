@@ -1,4 +1,5 @@
 //! `bentpipe`: TCP over satellite links, fast and unbreakable.
+#![forbid(unsafe_code)]
 
 mod command;
 

@@ -4,7 +4,7 @@ use bentpipe_testbed::Namespace;
 
 use crate::Error;
 
-/// What all TCP connections of a host have done since it began.
+/// The counters of all TCP connections of a host since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpCounters {
     /// Segments sent, retransmissions not included (`tcpOutSegs`).

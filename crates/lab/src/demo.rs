@@ -18,18 +18,18 @@ use crate::results::World;
 use crate::topology::{PAYLOAD_SHARE, SATELLITE, Topology, start_proxy};
 
 const PORT: u16 = 80;
-/// A slow download has shown what it has to show when it has taken this many times as long as the slowest through the proxy, and
-/// not less than [`STOP_AFTER`].
+/// A slow download is stopped when it has taken this many times as long as the slowest one through the proxy, and at least
+/// [`STOP_AFTER`].
 const STOP_FACTOR: u32 = 6;
 /// See [`STOP_FACTOR`].
 const STOP_AFTER: Duration = Duration::from_secs(30);
-/// How often the running downloads are compared.
+/// The interval between comparisons of the running downloads.
 const TICK: Duration = Duration::from_millis(100);
-/// What the gateway's satellite leg is told of outages.
+/// The outage settings of the gateway's satellite leg.
 const RESTART_WITHIN: Duration = Duration::from_secs(1);
 const SURVIVE_OUTAGE: Duration = Duration::from_secs(25 * 60);
 
-/// The link, the file and who takes part.
+/// The link, the file and the schemes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The satellite link's rate, both schemes.
@@ -106,7 +106,7 @@ impl Settings {
 }
 
 impl Scheme {
-    /// What the scheme is called: the proxy with what its leg has by default is "bentpipe".
+    /// The scheme's name. The proxy with its leg's default congestion control is "bentpipe".
     pub fn name(&self) -> String {
         match self {
             Scheme::EndToEnd(congestion) => congestion.clone(),
@@ -136,7 +136,7 @@ pub struct Run {
     pub bytes: u64,
     /// From the start of the connection to the last byte, or until the download was stopped.
     pub seconds: f64,
-    /// Whether the SHA-256 of what arrived is that of what was sent.
+    /// Whether the SHA-256 of the received file is that of the sent one.
     pub identical: bool,
     /// Whether the whole file arrived; if not, the download was stopped because it was slow.
     pub complete: bool,

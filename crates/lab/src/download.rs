@@ -15,11 +15,11 @@ use sha2::{Digest, Sha256};
 
 use crate::trace::{Recorder, Sample};
 
-/// How often a client without data looks whether it should stop.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a client waits for data before it checks whether it should stop.
+const READ_TIMEOUT: Duration = Duration::from_millis(200);
 const CHUNK: usize = 64 * 1024;
 
-/// What the client asks for: the seed and the length of the stream.
+/// The client's request: the seed and the length of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// The seed of the stream's bytes.
@@ -135,7 +135,7 @@ impl Server {
     /// Ends it; to be called in the namespace where it was started, where its address can be reached.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The connection wakes the accept; if it fails, nobody listens any more.
+        // The connection wakes the accept. If it fails, the server no longer listens.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -163,7 +163,7 @@ fn serve(mut connection: TcpStream) -> io::Result<()> {
     connection.read(&mut wire).map(drop)
 }
 
-/// What a client has seen so far; others may look while it runs.
+/// The progress of a client, for other threads.
 #[derive(Debug, Default)]
 pub struct Progress {
     received: AtomicU64,
@@ -206,7 +206,7 @@ pub struct Download {
     pub elapsed: Duration,
     /// Bytes received.
     pub bytes: u64,
-    /// Whether the whole stream arrived, with the SHA-256 of what was sent.
+    /// Whether the whole stream arrived, with the SHA-256 of the sent one.
     pub identical: bool,
     /// Whether all bytes that arrived, possibly a part of the stream, are those that were sent.
     pub intact: bool,
@@ -216,11 +216,11 @@ pub struct Download {
     pub info: TcpInfo,
 }
 
-/// Downloads, in the network namespace of the calling thread, until the stream or the patience of the caller ends.
+/// Downloads, in the network namespace of the calling thread, until the stream ends or the caller cancels.
 pub fn download(server: SocketAddr, request: Request, progress: &Progress) -> io::Result<Download> {
     let started = Instant::now();
     let mut connection = TcpStream::connect(server)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(READ_TIMEOUT))?;
     connection.write_all(&request.encode())?;
     let mut hash = Sha256::new();
     let mut timeline = vec![(Duration::ZERO, 0)];
@@ -237,7 +237,7 @@ pub fn download(server: SocketAddr, request: Request, progress: &Progress) -> io
                 progress.received.store(bytes, Ordering::Relaxed);
                 note(&mut timeline, ended - started, bytes);
             }
-            Err(error) if is_patience(&error) => {}
+            Err(error) if is_timeout(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -255,7 +255,7 @@ pub fn download(server: SocketAddr, request: Request, progress: &Progress) -> io
     })
 }
 
-pub(crate) fn is_patience(error: &io::Error) -> bool {
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 

@@ -7,7 +7,7 @@
 
 mod bars;
 mod canvas;
-mod look;
+mod appearance;
 mod plot;
 mod ticks;
 
@@ -61,7 +61,7 @@ pub enum Legend {
 /// Lines over two linear axes: for time lines of many points.
 #[derive(Debug, Clone)]
 pub struct LineChart {
-    /// What the figure shows.
+    /// Its title.
     pub title: String,
     /// The horizontal axis with its unit.
     pub x_label: String,
@@ -91,7 +91,7 @@ impl Axis {
         Self { scale: Scale::Log, ..self }
     }
 
-    /// The same, long enough to show `value` too, whatever the data.
+    /// The same, extended to `value`.
     pub fn including(mut self, value: f64) -> Self {
         self.including.push(value);
         self
@@ -103,7 +103,7 @@ impl Axis {
 }
 
 impl Figure {
-    /// What the figure shows.
+    /// The figure's title.
     pub fn title(&self) -> &str {
         match self {
             Figure::Plot(plot) => &plot.title,
@@ -114,7 +114,7 @@ impl Figure {
     /// The figure as the text of an SVG document.
     ///
     /// # Errors
-    /// What is wrong with the data, such as a bar without a category.
+    /// If the data is invalid, such as a bar without a category.
     pub fn to_svg(&self) -> Result<String, String> {
         match self {
             Figure::Plot(plot) => plot.to_svg(),
@@ -145,13 +145,14 @@ impl From<BarChart> for Figure {
     }
 }
 
-/// With dots beside them the lines are bare; alone they have markers, so that they can be told apart without colours.
+/// Next to dots the lines have no markers; alone they have, so that they can be distinguished without
+/// colours.
 impl From<&LineChart> for Plot {
     fn from(chart: &LineChart) -> Self {
         let style = if chart.dots.is_empty() { Style::Line } else { Style::Curve };
         let series = |sets: &[(String, Vec<(f64, f64)>)], style| -> Vec<Series> {
             let named = |(name, points): &(String, Vec<_>)| Series::new(name, style, points.iter().copied());
-            sets.iter().map(named).enumerate().map(|(look, series)| series.with_look(look)).collect()
+            sets.iter().map(named).enumerate().map(|(appearance, series)| series.with_appearance(appearance)).collect()
         };
         Plot {
             title: chart.title.clone(),
@@ -175,7 +176,7 @@ impl LineChart {
     /// The chart as the text of an SVG document.
     ///
     /// # Errors
-    /// What the drawing library says.
+    /// Those of the drawing library.
     pub fn to_svg(&self) -> Result<String, String> {
         Plot::from(self).to_svg()
     }
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn dots_have_the_colour_of_their_line() {
         let plot = Plot::from(&chart(vec![(0.0, 0.0)]));
-        assert_eq!(plot.series[0].look, plot.series[1].look);
+        assert_eq!(plot.series[0].appearance, plot.series[1].appearance);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Files that are written as a whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 
-/// Writes a file, creating its folder if need be. Whatever goes wrong, under its name there is all of the new text or what
-/// was there before: the text goes to a temporary file beside it, which then takes its name (rename(2) is atomic).
+/// Writes a file, and creates its folder if needed. On an error the file keeps its old contents: the text is
+/// written to a temporary file next to it, which then replaces it (rename(2) is atomic).
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
     replace(path, text)
         .map_err(|error| Error::Write { path: path.display().to_string(), message: explain(&error) })
@@ -27,7 +27,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     outcome
 }
 
-/// A name that nothing has, not even what a process that was killed left behind, in the same file system as `path`.
+/// An unused name in the same folder as `path`; a process that was killed may have left files behind.
 fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().ok_or_else(|| io::Error::from(ErrorKind::IsADirectory))?.display();
@@ -40,14 +40,14 @@ fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Some file systems tell of a full disk only when the data reach it, hence the sync.
+/// Some file systems report a full disk only when the data reach it, hence the sync.
 fn fill(path: &Path, text: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
 }
 
-/// What went wrong and what to do about it.
+/// The error and a remedy.
 fn explain(error: &io::Error) -> String {
     let advice = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space there or write to another disk",

@@ -1,9 +1,10 @@
-//! Experiments on satellite links: a scene of hosts and a link, downloads through it, and what came of them as a table,
-//! a figure and a JSON document.
+//! Experiments on satellite links: a topology of hosts and a link, downloads through it, and the results as a
+//! table, a figure and a JSON document.
 //!
-//! The walk of an experiment: [`scene::Scene`] builds client, gateway and server with a satellite link between the first
-//! two; [`download`] moves a stream whose every byte is checked; [`demo`] does so by several ways and compares them;
-//! [`report`] and [`figure`] show the result.
+//! [`topology::Topology`] builds client, gateway and server with a satellite link between the first two;
+//! [`download`] moves a stream and checks every byte of it; [`demo`] compares several schemes; [`report`] and
+//! [`figure`] show the result. The published experiments are in [`experiment`].
+#![forbid(unsafe_code)]
 
 pub mod counters;
 pub mod demo;
@@ -22,7 +23,7 @@ pub mod topology;
 pub mod trace;
 pub mod trial;
 
-/// What can go wrong in an experiment.
+/// An error of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The hosts or the link could not be set up.
@@ -42,15 +43,15 @@ pub enum Error {
     Transfer {
         /// The run's name.
         run: String,
-        /// What the socket said.
+        /// The error of the socket.
         source: std::io::Error,
     },
     /// There is no such experiment.
     #[error("there is no experiment \"{name}\": choose one of {known}")]
     UnknownExperiment {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: String,
     },
     /// An experiment has no form for the kernel.

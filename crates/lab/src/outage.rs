@@ -1,12 +1,12 @@
-//! A link that is cut during a download, and how the download goes on.
+//! A link that is cut during a download, and the restart of the download afterwards.
 
 use std::time::{Duration, Instant};
 
 use crate::download::Progress;
 use crate::topology::Topology;
 
-/// How long to wait for a download that does not go on.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for a download to restart.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long after the link's return something came.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Restart {
     pub byte: Duration,
 }
 
-/// Cuts the link both ways for `length` and sees how the download goes on.
+/// Cuts the link both ways for `length` and measures the restart of the download.
 pub fn cut(topology: &Topology, progress: &Progress, length: Duration) -> Restart {
     topology.link.set_outage(true);
     std::thread::sleep(length);
@@ -25,7 +25,7 @@ pub fn cut(topology: &Topology, progress: &Progress, length: Duration) -> Restar
     let returned = Instant::now();
     let (packets, bytes) = (topology.link.delivered().0.packets, progress.received());
     let wait_until = |done: &dyn Fn() -> bool| {
-        while !done() && returned.elapsed() < PATIENCE {
+        while !done() && returned.elapsed() < RESTART_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
         returned.elapsed()

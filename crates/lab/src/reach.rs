@@ -22,18 +22,18 @@ const PORT: u16 = 7;
 const MTU: u32 = 1500;
 const SUBNET: Subnet = Subnet::new(0);
 /// Beyond the round trips that an exchange needs: for a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(60);
 
-/// What was found at one delay.
+/// The result at one delay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Probe {
     /// The one-way delay of the link, both ways.
     pub delay_s: f64,
-    /// After how long connect(2) said that there is a connection; `None` if it never did.
+    /// When connect(2) succeeded; `None` if it never did.
     pub connected_s: Option<f64>,
     /// After how long the echo was there; `None` if it never came.
     pub answered_s: Option<f64>,
-    /// What the kernel said instead, and after how long.
+    /// The kernel's error.
     pub error: Option<String>,
     /// When the probe ended.
     pub ended_s: f64,
@@ -46,7 +46,7 @@ impl Probe {
     }
 }
 
-/// What was found at all delays.
+/// The results at all delays.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measurement {
     /// The kernel.
@@ -77,8 +77,8 @@ impl Measurement {
     }
 }
 
-/// Tries all `delays` at once and tells `ended` of each probe as it ends. It takes four times the longest delay, or as long
-/// as the kernel tries to connect.
+/// Probes all `delays` at once and reports each probe to `ended` when it ends. This takes four times the
+/// longest delay, or as long as the kernel tries to connect.
 ///
 /// # Errors
 /// If the hosts or a link cannot be set up; the process needs the privileges to make network namespaces.
@@ -118,39 +118,40 @@ impl Topology {
     }
 
     fn probe(&self) -> Result<Probe, Error> {
-        let patience = self.delay * 4 + PATIENCE;
+        let timeout = self.delay * 4 + TIMEOUT_MARGIN;
         let listener = self
             .server
             .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?
             .map_err(|source| Error::Transfer { run: "the echo server".into(), source })?;
         let address = SocketAddr::from((SUBNET.left4(), PORT));
         thread::scope(|scope| {
-            let server = scope.spawn(move || echo_one_byte(&listener, patience));
-            let probe = self.client.run(|| exchange(address, patience));
-            // Wakes the server where no connection ever came to it. If nobody listens any more, it has ended by itself.
+            let server = scope.spawn(move || echo_one_byte(&listener, timeout));
+            let probe = self.client.run(|| exchange(address, timeout));
+            // Wakes the server if no connection has reached it. If it no longer listens, it has ended by
+            // itself.
             let _ = self.server.run(|| TcpStream::connect(address));
-            // What the server met, the client has met too.
+            // An error of the server is also one of the client.
             let _ = server.join();
             Ok(Probe { delay_s: self.delay.as_secs_f64(), ..probe? })
         })
     }
 }
 
-fn echo_one_byte(listener: &TcpListener, patience: Duration) -> io::Result<()> {
+fn echo_one_byte(listener: &TcpListener, timeout: Duration) -> io::Result<()> {
     let (mut connection, _) = listener.accept()?;
-    connection.set_read_timeout(Some(patience))?;
+    connection.set_read_timeout(Some(timeout))?;
     let mut byte = [0];
     connection.read_exact(&mut byte)?;
     connection.write_all(&byte)
 }
 
 /// Connects and has one byte echoed.
-fn exchange(address: SocketAddr, patience: Duration) -> Probe {
+fn exchange(address: SocketAddr, timeout: Duration) -> Probe {
     let started = Instant::now();
     let mut connected_s = None;
     let outcome = TcpStream::connect(address).and_then(|mut connection| {
         connected_s = Some(started.elapsed().as_secs_f64());
-        connection.set_read_timeout(Some(patience))?;
+        connection.set_read_timeout(Some(timeout))?;
         connection.write_all(b"?")?;
         connection.read_exact(&mut [0])
     });
@@ -196,7 +197,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let probe = exchange(address, PATIENCE);
+        let probe = exchange(address, TIMEOUT_MARGIN);
         assert!(!probe.works() && probe.connected_s.is_none() && probe.error.is_some(), "{probe:?}");
     }
 
@@ -204,8 +205,8 @@ mod tests {
     fn a_byte_that_is_echoed_is_an_answer() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let server = thread::spawn(move || echo_one_byte(&listener, PATIENCE));
-        let probe = exchange(address, PATIENCE);
+        let server = thread::spawn(move || echo_one_byte(&listener, TIMEOUT_MARGIN));
+        let probe = exchange(address, TIMEOUT_MARGIN);
         server.join().unwrap().unwrap();
         assert!(probe.works() && probe.connected_s.is_some(), "{probe:?}");
     }

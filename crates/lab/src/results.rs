@@ -1,4 +1,4 @@
-//! What came of an experiment, whichever world it ran in: verdicts on what the literature says must come out, tables,
+//! The results of an experiment, in either world: verdicts on the claims of the literature, tables, and
 //! figures; as text, as files and as one JSON document.
 
 mod page;
@@ -19,7 +19,7 @@ use crate::table::Table;
 pub struct Results {
     /// The experiment's name, also of its files: small letters, digits and hyphens.
     pub name: String,
-    /// What it is about, in a line.
+    /// Its title, one line.
     pub title: String,
     /// The publication that it repeats.
     pub source: String,
@@ -27,7 +27,7 @@ pub struct Results {
     pub world: World,
     /// The seeds of its runs.
     pub seeds: Seeds,
-    /// What must come out, and what did.
+    /// The claims, and whether they hold.
     pub verdicts: Vec<Verdict>,
     /// The numbers.
     pub tables: Vec<Part<Table>>,
@@ -54,18 +54,18 @@ pub struct Seeds {
     pub count: u64,
 }
 
-/// Whether what must come out came out.
+/// Whether a claim holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// What must come out, as a sentence.
+    /// The claim, a sentence.
     pub claim: String,
     /// Whether it did.
     pub agrees: bool,
-    /// What came out, with the figures by which it agrees or does not.
+    /// The observation, with the numbers that support or refute the claim.
     pub observed: String,
 }
 
-/// A table or figure, and what its file is called after the experiment's name if there are several.
+/// A table or figure, and the suffix of its file's name if the experiment has several.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part<T> {
     /// Small letters, digits and hyphens: `by-speed`.
@@ -116,8 +116,8 @@ impl Results {
     /// is written as a whole or not at all.
     ///
     /// # Errors
-    /// [`Error::Write`], naming the file, why and what to do: if a figure cannot be drawn, a name would not do as that of
-    /// a file or is taken twice, or the folder or disk does not take it.
+    /// [`Error::Write`], with the file, the cause and a remedy: if a figure cannot be drawn, a name is
+    /// unsuitable for a file or used twice, or the folder or disk refuses the file.
     pub fn write(&self, folder: &Path) -> Result<Written, Error> {
         let page = file(folder, &self.name, "md")?;
         let tables = files(folder, &self.name, "csv", &self.tables)?;
@@ -129,7 +129,7 @@ impl Results {
         for (path, figure) in figures.iter().zip(&self.figures) {
             texts.push((path.clone(), figure.content.to_svg().map_err(|message| refused(path, message))?));
         }
-        // The page last: who finds it finds all that it shows.
+        // The page comes last, so that everything that it shows exists.
         for (path, text) in texts.iter().rev() {
             write_whole(path, text)?;
         }
@@ -164,7 +164,7 @@ impl Verdict {
 }
 
 impl<T> Part<T> {
-    /// A part with the name that tells it from the others; of a single part it is not used.
+    /// A part with its suffix, which a single part does not use.
     pub fn new(suffix: impl Into<String>, content: impl Into<T>) -> Self {
         Self { suffix: suffix.into(), content: content.into() }
     }
@@ -204,7 +204,7 @@ fn files<T>(folder: &Path, name: &str, ending: &str, parts: &[Part<T>]) -> Resul
     Ok(paths)
 }
 
-/// The path of a file whose name does on any system and in any link.
+/// A path whose file name is valid on any system and in any link.
 fn file(folder: &Path, stem: &str, ending: &str) -> Result<PathBuf, Error> {
     let path = folder.join(format!("{stem}.{ending}"));
     let allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';

@@ -1,4 +1,4 @@
-//! Hybla's slow start on the running kernel, beside the formula.
+//! Hybla's slow start on the running kernel, next to the formula.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::trace::Sample;
 
 const PORT: u16 = 80;
 
-/// A download end to end with Hybla at the server, and what its socket recorded of it.
+/// An end-to-end download with Hybla at the server, and the recording of the server's socket.
 #[derive(Debug)]
 pub struct Recording {
     /// The inner variables of the sender's socket over time.
@@ -26,7 +26,8 @@ pub struct Recording {
 /// Downloads `bytes` over a link, sampling the sender's socket every `interval`.
 ///
 /// # Errors
-/// [`Error::Hybla`] where the kernel does not take it; [`Error::Transfer`] if what arrived is not what was sent.
+/// [`Error::Hybla`] if the kernel does not accept it, [`Error::Transfer`] if the received file differs from
+/// the sent one.
 pub fn record(link: &LinkConfig, bytes: u64, interval: Duration) -> Result<Recording, Error> {
     let fail = |source| Error::Transfer { run: "hybla".into(), source };
     let hybla = Hybla::acquire()?;

@@ -1,8 +1,6 @@
-//! What several runs say together: mean, spread, 95% confidence interval, and how fairly a link was shared.
+//! Statistics over several runs: mean, spread, 95% confidence interval, and the fairness of shares.
 //!
-//! The runs of an experiment differ in their seed only, so their results are independent values of one distribution;
-//! the interval of their mean follows Student's t, as is usual for the five to thirty runs that an experiment has.
-//! Nothing here is ever NaN: what cannot be computed is [`None`].
+//! Nothing here is ever NaN: a value that cannot be computed is [`None`].
 
 use std::fmt;
 
@@ -33,7 +31,8 @@ pub struct Estimate {
 }
 
 impl Summary {
-    /// Summarises `values`. None if there are none, if one is not finite, or if their spread exceeds what an `f64` holds.
+    /// Summarises `values`. `None` if there are none, if one is not finite, or if their spread exceeds an
+    /// `f64`.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -121,7 +120,8 @@ impl From<Summary> for Estimate {
     }
 }
 
-/// Jain's fairness index of what each of n users got: (Σx)² / (n·Σx²), from 1/n (one has all) to 1 (all have the same).
+/// Jain's fairness index of the shares of n users: (Σx)² / (n·Σx²), from 1/n (one user has everything) to 1
+/// (all have the same).
 ///
 /// Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
 /// Computer Systems", DEC-TR-301, 1984. None where it has no meaning: without users, if nobody got anything, or if a

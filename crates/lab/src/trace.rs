@@ -13,7 +13,7 @@ use bentpipe_kernel::tcp_info::{TcpInfo, tcp_info};
 pub struct Sample {
     /// Since the recording began.
     pub at: Duration,
-    /// What the socket said.
+    /// The socket's variables.
     pub info: TcpInfo,
 }
 

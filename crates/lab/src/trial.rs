@@ -1,5 +1,5 @@
-//! Downloads over an emulated link for a fixed time, through the daemon, through two, or end to end, and bundles between two
-//! nodes: what each gets, and what waits in front of the link.
+//! Downloads over an emulated link for a fixed time, through one daemon, through two, or end to end, and
+//! bundles between two nodes: their goodput, and the queue in front of the link.
 
 mod nodes;
 mod topology;
@@ -21,17 +21,17 @@ use nodes::Nodes;
 use topology::TrialTopology;
 
 const PORT: u16 = 80;
-/// How often the queue is looked at.
+/// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
-/// How long a client waits for bytes before it looks whether the time is over.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a client waits for bytes before it checks whether the trial is over.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A link, what the daemon is told of it, and who downloads.
+/// A link, the daemon's settings for it, and the downloads.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// What the link carries, each way.
+    /// The link's rate, each way.
     pub rate: Rate,
-    /// What the daemon is told that it carries; `None`: nothing.
+    /// The rate in the daemon's configuration; `None`: it has none.
     pub configured: Option<Rate>,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
@@ -49,16 +49,16 @@ pub struct Trial {
     pub station: Option<XcpConfig>,
     /// The downloads.
     pub flows: Vec<Flow>,
-    /// Bundles of so many bytes that a node at the gateway sends to one at the client, one after the other without end. Not
-    /// with a box at the terminal.
+    /// The size of the bundles that a node at the gateway sends to one at the client, without pause. Not with
+    /// a proxy at the terminal.
     pub bundles: Option<ByteCount>,
     /// How long it lasts, from the first connection.
     pub lasts: Duration,
-    /// What is measured begins so much later.
+    /// The start-up time that is not measured.
     pub warmup: Duration,
     /// The seed of the link's losses.
     pub seed: u64,
-    /// Whether what the daemon knows of the link is printed now and then.
+    /// Whether the daemon's estimates of the link are printed now and then.
     pub traces: bool,
 }
 
@@ -67,14 +67,14 @@ pub struct Trial {
 pub struct Flow {
     /// When it begins.
     pub begins: Duration,
-    /// What its client reads at the most; `None`: all that comes.
+    /// The most that its client reads; `None`: everything.
     pub reads: Option<Rate>,
 }
 
-/// What came of it, from the end of the warm-up on.
+/// The measurements after the warm-up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// What each client has read, bits per second; last, if there were bundles, what was read of them.
+    /// The goodput of each client, bits per second; with bundles, theirs comes last.
     pub goodputs_bps: Vec<f64>,
     /// The most that any transport could have delivered, bits per second, while the link was up.
     pub limit_bps: f64,
@@ -84,12 +84,12 @@ pub struct Measured {
     pub queue_s: Vec<f64>,
     /// The part of the packets offered to the link that its queue had no room for.
     pub queue_drops: f64,
-    /// What was offered to the link while it was up, as a part of its rate; retransmissions included.
+    /// The load offered to the link while it was up, as a share of its rate; retransmissions included.
     pub offered: f64,
 }
 
 impl Trial {
-    /// One download of a minute over a link that is what the daemon thinks it is.
+    /// One download of a minute over a link that has its configured rate.
     pub fn of_a_minute(rate: Rate, rtt: Duration, per: f64, congestion: &str, seed: u64) -> Self {
         Self {
             rate,
@@ -124,9 +124,10 @@ impl Trial {
         measured
     }
 
-    /// How long one file of so many bytes takes instead, to the last byte at the client: a download from its SYN on, or, where
-    /// there are bundles, a single bundle from the moment that its application begins to hand it over. The session of the nodes
-    /// stands then, as it does between two nodes that know each other.
+    /// The time until the last byte of one file of this size is at the client, instead of a timed run: a
+    /// download from its SYN on; or, with bundles, a single bundle from the moment at which its application
+    /// starts to hand it over. The nodes' session is established by then, as it is between two nodes in
+    /// operation.
     ///
     /// # Errors
     /// The link, the daemon, a node or a connection failed.
@@ -266,7 +267,7 @@ impl Flow {
     ) -> std::io::Result<()> {
         std::thread::sleep(self.begins.saturating_sub(started.elapsed()));
         let mut connection = TcpStream::connect(server)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(READ_TIMEOUT))?;
         connection.write_all(&Request { seed, bytes: u64::MAX }.encode())?;
         let mut buffer = vec![0; 1 << 16];
         let begun = Instant::now();
@@ -282,7 +283,7 @@ impl Flow {
             match connection.read(&mut buffer[..most]) {
                 Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => _ = read.fetch_add(length as u64, Ordering::Relaxed),
-                Err(error) if crate::download::is_patience(&error) => {}
+                Err(error) if crate::download::is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -291,7 +292,7 @@ impl Flow {
 }
 
 impl Measured {
-    /// What all have read, as a part of the limit.
+    /// The goodput of all clients, as a share of the limit.
     pub fn of_limit(&self) -> f64 {
         self.goodputs_bps.iter().sum::<f64>() / self.limit_bps
     }

@@ -1,4 +1,4 @@
-//! All protocols and places that are known.
+//! All known protocols and places.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// What comes with the program.
+    /// The catalogue that comes with the program.
     pub fn embedded() -> Self {
         EMBEDDED.parse().expect("a test reads it")
     }

@@ -1,4 +1,5 @@
-//! The answers as one JSON document: lengths of time in seconds, distances in kilometres, `null` for what never happens.
+//! The answers as one JSON document: times in seconds, distances in kilometres, and `null` for events that
+//! never happen.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub struct PathDocument {
     pub outage_s: f64,
     /// One way.
     pub distance_km: f64,
-    /// What a bundle needs at least to cross it.
+    /// The least lifetime of a bundle that crosses it.
     pub bundle_lifetime_s: f64,
 }
 
@@ -41,9 +42,9 @@ pub struct PathDocument {
 pub struct ProtocolDocument {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub what: String,
-    /// What it runs over.
+    /// The protocol that it runs over.
     pub over: Option<String>,
     /// The inner radius.
     pub inner_s: Option<f64>,
@@ -61,7 +62,7 @@ pub struct ProtocolDocument {
     pub source: String,
     /// Its own timers.
     pub timers: Vec<TimerDocument>,
-    /// What becomes of it on the path.
+    /// The answer for the path.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerDocument>,
 }
@@ -71,23 +72,23 @@ pub struct ProtocolDocument {
 pub struct TimerDocument {
     /// Its name.
     pub name: String,
-    /// How it starts and what ends it.
+    /// The events that start and end it.
     pub role: &'static str,
     /// The first wait before a repetition.
     pub first_s: Option<f64>,
     /// When it gives up.
     pub total_s: Option<f64>,
-    /// What must fit into that.
+    /// The round trips that must fit into that time.
     pub round_trips: f64,
     /// How far it lets the protocol reach.
     pub limit_s: Option<f64>,
-    /// What can be changed.
+    /// The setting that changes it.
     pub setting: Option<String>,
     /// Where its numbers stand.
     pub source: String,
 }
 
-/// What becomes of a protocol on a path.
+/// The answer for a protocol on a path.
 #[derive(Debug, Clone, Serialize)]
 pub struct AnswerDocument {
     /// `works`, `reduced` or `fails`.
@@ -102,10 +103,10 @@ pub struct AnswerDocument {
     pub first_answer_s: f64,
 }
 
-/// A timer that expires, and what would help.
+/// A timer that expires, and a remedy.
 #[derive(Debug, Clone, Serialize)]
 pub struct NeedDocument {
-    /// Whose it is.
+    /// The protocol that it belongs to.
     pub protocol: String,
     /// Its name.
     pub timer: String,
@@ -133,7 +134,7 @@ pub struct PlaceDocument {
 }
 
 impl Document {
-    /// The radii of all protocols, and what becomes of each on `path` if there is one.
+    /// The radii of all protocols, and the answers for `path` if there is one.
     pub fn new(catalogue: &Catalogue, path: Option<Path>) -> Self {
         let protocol = |protocol: &Protocol| ProtocolDocument::new(catalogue, protocol, path);
         Self {
@@ -193,8 +194,8 @@ impl From<(&Timer, TimerReach)> for TimerDocument {
         Self {
             name: timer.name.clone(),
             role: timer.role.name(),
-            first_s: seconds(timer.patience.first_repetition()),
-            total_s: seconds(timer.patience.total),
+            first_s: seconds(timer.schedule.first_repetition()),
+            total_s: seconds(timer.schedule.total),
             round_trips: timer.round_trips,
             limit_s: seconds(reach.limit),
             setting: timer.setting.as_ref().map(|setting| setting.name().to_owned()),

@@ -1,11 +1,11 @@
-//! The data file, read strictly: what does not fit is an error that names the entry and what would be accepted.
+//! The data file, parsed strictly: an error names the entry and the accepted values.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Patience, Place, Protocol, Role, Setting, Timer, light_time};
+use crate::{Schedule, Place, Protocol, Role, Setting, Timer, light_time};
 
 /// Why a data file was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,9 +18,9 @@ pub enum DataError {
     Value {
         /// The protocol, timer or place.
         entry: String,
-        /// What is wrong.
+        /// The invalid value.
         found: String,
-        /// What would be accepted.
+        /// The accepted values.
         accepted: &'static str,
     },
 }
@@ -121,7 +121,7 @@ impl RawProtocol {
         if protocol.timers.is_empty() {
             return Err(value(&entry, "it has no timer", "give it one at least, with its source"));
         }
-        let listed = |role| protocol.timer(role).is_some_and(|timer| timer.patience.waits.len() > 1);
+        let listed = |role| protocol.timer(role).is_some_and(|timer| timer.schedule.waits.len() > 1);
         if protocol.timer(Role::HalfOpen).is_some() && !(listed(Role::SetUp) && listed(Role::HalfOpen)) {
             let accepted = "it needs waits_s, and so does the set-up timer whose SYNs restart it";
             return Err(value(&entry, "a half-open timer without all waits", accepted));
@@ -147,7 +147,7 @@ impl RawTimer {
             return Err(value(&entry, "a silence without its lengths", "it needs total_s and every_s"));
         }
         Ok(Timer {
-            patience: self.patience(&entry)?,
+            schedule: self.schedule(&entry)?,
             setting: self.setting.map(|setting| setting.check(&entry)).transpose()?,
             name: self.name,
             role,
@@ -157,7 +157,7 @@ impl RawTimer {
         })
     }
 
-    fn patience(&self, entry: &str) -> Result<Patience, DataError> {
+    fn schedule(&self, entry: &str) -> Result<Schedule, DataError> {
         let wait = |key, value| seconds(entry, key, value);
         let first = self.first_s.map(|first| wait("first_s", first)).transpose()?;
         let total = self.total_s.map(|total| wait("total_s", total)).transpose()?;
@@ -168,12 +168,12 @@ impl RawTimer {
                 let waits: Vec<Duration> =
                     waits.iter().map(|&value| wait("waits_s", value)).collect::<Result<_, _>>()?;
                 let total = (!forever).then(|| waits.iter().sum());
-                Ok(Patience { waits, total })
+                Ok(Schedule { waits, total })
             }
             (None, first, Some(total), false) if first.is_none_or(|first| first < total) => {
-                Ok(Patience { waits: first.into_iter().collect(), total: Some(total) })
+                Ok(Schedule { waits: first.into_iter().collect(), total: Some(total) })
             }
-            (None, first, None, true) => Ok(Patience { waits: first.into_iter().collect(), total: None }),
+            (None, first, None, true) => Ok(Schedule { waits: first.into_iter().collect(), total: None }),
             _ => Err(value(entry, "how long it waits is not said, or said twice", accepted)),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The one-way delays that a handshake bridges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeReach {
-    /// Every delay up to this one works, whichever comes first where a SYN and an expiry coincide.
+    /// Every delay up to this one works, in either order of a SYN and an expiry that coincide.
     pub sure: Duration,
     /// No delay beyond this one works; between the two it depends on those coincidences.
     pub perhaps: Duration,
@@ -76,8 +76,8 @@ struct HalfOpen {
 }
 
 impl HalfOpen {
-    /// What it may be after a SYN has arrived: two states if that is the moment of an expiry, for either may come first. Where
-    /// it has been forgotten by then, the moment joins the `ends`.
+    /// Its possible states after a SYN has arrived: two if an expiry coincides, because either may come
+    /// first. If it is forgotten by then, that moment is added to `ends`.
     fn after(mut self, syn: Duration, waits: &[Duration], ends: &mut Vec<Duration>) -> Vec<Self> {
         let mut states = Vec::new();
         while self.expires <= syn {
@@ -87,8 +87,8 @@ impl HalfOpen {
             match waits.get(self.expired + 1) {
                 Some(&wait) => self = Self { expired: self.expired + 1, expires: self.expires + wait },
                 None => {
-                    // A SYN that comes when the connection is forgotten begins a new one, whose sequence numbers differ:
-                    // the answer to the old one does not complete it.
+                    // A SYN that arrives after the connection is forgotten starts a new one with other
+                    // sequence numbers, which the answer to the old one does not complete.
                     ends.push(self.expires);
                     return states;
                 }

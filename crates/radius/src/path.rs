@@ -1,4 +1,4 @@
-//! The question turned round: what works over a given path, and what would have to be set.
+//! The inverse question: which protocols work over a given path, and which settings the others need.
 
 use std::time::Duration;
 
@@ -52,14 +52,14 @@ impl Verdict {
     }
 }
 
-/// What becomes of a protocol on a path, and what would help.
+/// The answer for a protocol on a path, and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Whether it works.
     pub verdict: Verdict,
     /// Why.
     pub why: String,
-    /// The timers that expire, each with what it would need.
+    /// The timers that expire, each with the wait that it needs.
     pub needs: Vec<Need>,
     /// From the first message to the first useful answer, if no timer were in the way.
     pub first_answer: Duration,
@@ -90,7 +90,7 @@ pub struct Need {
 }
 
 impl Catalogue {
-    /// What becomes of `protocol`, and of those that it runs over, on `path`.
+    /// The answer for `protocol`, and for those that it runs over, on `path`.
     pub fn verdict(&self, protocol: &Protocol, path: Path) -> Answer {
         let expired: Vec<(&Protocol, &Timer)> = self
             .stack(protocol)
@@ -118,7 +118,7 @@ fn expires(catalogue: &Catalogue, protocol: &Protocol, timer: &Timer, path: Path
         let reach = catalogue.reach(protocol);
         return index.and_then(|index| reach.timers[index].limit).is_some_and(|limit| path.delay > limit);
     }
-    timer.patience.total.is_some_and(|total| total < needed(timer, path))
+    timer.schedule.total.is_some_and(|total| total < needed(timer, path))
 }
 
 /// How long a timer must wait on this path.
@@ -144,7 +144,7 @@ fn need(protocol: &Protocol, timer: &Timer, path: Path) -> Need {
     Need {
         protocol: protocol.name.clone(),
         timer: timer.name.clone(),
-        has: timer.patience.total.unwrap_or(Duration::MAX),
+        has: timer.schedule.total.unwrap_or(Duration::MAX),
         needed,
         setting,
         possible: matches!(value, Some((_, Some(_)))),
@@ -154,20 +154,20 @@ fn need(protocol: &Protocol, timer: &Timer, path: Path) -> Need {
 fn reasons(protocol: &Protocol, expired: &[(&Protocol, &Timer)], path: Path) -> String {
     let reason = |(layer, timer): &(&Protocol, &Timer)| {
         let whose = if layer.name == protocol.name { String::new() } else { format!(" of {}", layer.name) };
-        let has = span(timer.patience.total.unwrap_or_default());
+        let has = span(timer.schedule.total.unwrap_or_default());
         format!("{}{whose}: waits {has}, needs {}", timer.name, span(needed(timer, path)))
     };
     expired.iter().map(reason).collect::<Vec<_>>().join("; ")
 }
 
-/// What the first timer whose message is sent again does on this path.
+/// The behaviour of the first timer that repeats its message on this path.
 fn repetition(protocol: &Protocol, path: Path) -> Option<String> {
     let timer = protocol.timers.iter().find(|timer| {
-        let first = timer.patience.first_repetition().filter(|_| timer.role == Role::SetUp);
+        let first = timer.schedule.first_repetition().filter(|_| timer.role == Role::SetUp);
         first.is_some_and(|first| first < needed(timer, path))
     })?;
-    let copies = timer.patience.copies_before(needed(timer, path));
-    let at_least = if timer.patience.waits.len() < copies { "at least " } else { "" };
+    let copies = timer.schedule.copies_before(needed(timer, path));
+    let at_least = if timer.schedule.waits.len() < copies { "at least " } else { "" };
     Some(format!("{}: sent {at_least}{copies} times before the first answer", timer.name))
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub struct Protocol {
     /// Its name, unique in the catalogue.
     pub name: String,
-    /// What it is, in one line.
+    /// Its description in one line.
     pub what: String,
-    /// The name of the protocol below it whose timers bound it too.
+    /// The name of the protocol that it runs over, whose timers bound it, too.
     pub over: Option<String>,
     /// Round trips from the first message to the first useful answer, those of the protocol below included.
     pub round_trips: f64,
@@ -33,23 +33,23 @@ impl Protocol {
 /// A timer that something must happen before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timer {
-    /// What it waits for.
+    /// The event that it waits for.
     pub name: String,
-    /// How it starts and what ends it.
+    /// The events that start and end it.
     pub role: Role,
     /// How long it waits.
-    pub patience: Patience,
-    /// Round trips that must fit into its patience, above zero.
+    pub schedule: Schedule,
+    /// Round trips that must fit into its schedule, above zero.
     pub round_trips: f64,
     /// The longest time between two tries, or between two messages that keep it quiet; zero if it does not matter.
     pub every: Duration,
     /// Where its numbers stand.
     pub source: String,
-    /// What can be changed about it; `None` if it is fixed.
+    /// The setting that changes it; `None` if it is fixed.
     pub setting: Option<Setting>,
 }
 
-/// How a timer starts and what ends it.
+/// The events that start and end a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// From a message to its answer, before there is a connection. It is tried when the path is there.
@@ -58,8 +58,8 @@ pub enum Role {
     HalfOpen,
     /// From a message to its answer on an established connection: an outage adds to the wait.
     Exchange,
-    /// Restarted by whatever arrives. Messages that leave at equal intervals arrive at equal intervals, however far they
-    /// travel, so it bounds outages and not the distance.
+    /// Restarted by any message. Messages that leave at equal intervals arrive at equal intervals, however
+    /// far they travel, so this timer bounds outages and not the distance.
     Silence,
     /// Not a timer but a threshold that the delay itself is compared with.
     Distance,
@@ -88,14 +88,14 @@ impl Role {
 
 /// How long a timer waits: for ever, or until its total; and when it sends copies meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patience {
+pub struct Schedule {
     /// The waits between one copy of a message and the next, as far as they are known.
     pub waits: Vec<Duration>,
     /// After how long it gives up; `None` is never.
     pub total: Option<Duration>,
 }
 
-impl Patience {
+impl Schedule {
     /// How long after the first copy of a message the second one leaves, if there is one.
     pub fn first_repetition(&self) -> Option<Duration> {
         let first = *self.waits.first()?;
@@ -114,14 +114,14 @@ impl Patience {
     }
 }
 
-/// What can be changed about a timer.
+/// A setting of a timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Setting {
     /// A length of time.
     Seconds {
         /// The setting's name.
         name: String,
-        /// The longest that it takes; `None` is unbounded for all that its source says.
+        /// The largest value; `None` if its source gives no bound.
         max: Option<Duration>,
     },
     /// A number of repetitions.
@@ -218,14 +218,14 @@ mod tests {
 
     #[test]
     fn a_copy_leaves_at_each_wait_but_the_last() {
-        let patience = Patience { waits: seconds(&[3, 6, 12, 24]), total: Some(Duration::from_secs(45)) };
-        let copies = |seconds| patience.copies_before(Duration::from_secs(seconds));
+        let schedule = Schedule { waits: seconds(&[3, 6, 12, 24]), total: Some(Duration::from_secs(45)) };
+        let copies = |seconds| schedule.copies_before(Duration::from_secs(seconds));
         assert_eq!((copies(3), copies(4), copies(10), copies(100)), (1, 2, 3, 4));
     }
 
     #[test]
     fn a_single_wait_is_no_repetition() {
-        let once = Patience { waits: seconds(&[90]), total: Some(Duration::from_secs(90)) };
+        let once = Schedule { waits: seconds(&[90]), total: Some(Duration::from_secs(90)) };
         assert_eq!(once.first_repetition(), None);
     }
 }

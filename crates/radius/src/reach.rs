@@ -17,7 +17,7 @@ pub struct Reach {
     pub perhaps: Option<Duration>,
     /// The timer that makes the limit, with the protocol below it that it belongs to.
     pub limited_by: Option<String>,
-    /// What each of its own timers allows, in their order.
+    /// The reach that each of its own timers allows, in their order.
     pub timers: Vec<TimerReach>,
 }
 
@@ -71,17 +71,17 @@ fn own_reach(protocol: &Protocol) -> Reach {
 
 /// Only the first timeout of a set-up is fixed; that of a connection follows the round trips that it has measured.
 fn inner_radius(timer: &Timer) -> Option<Duration> {
-    let first = (timer.role == Role::SetUp).then(|| timer.patience.first_repetition())??;
+    let first = (timer.role == Role::SetUp).then(|| timer.schedule.first_repetition())??;
     Some(one_way(first, timer.round_trips))
 }
 
 fn timer_reach(protocol: &Protocol, timer: &Timer) -> TimerReach {
     if timer.role == Role::HalfOpen {
-        let syn = protocol.timer(Role::SetUp).map_or(&[][..], |syn| &syn.patience.waits);
-        let reach = handshake::reach(syn, &timer.patience.waits);
+        let syn = protocol.timer(Role::SetUp).map_or(&[][..], |syn| &syn.schedule.waits);
+        let reach = handshake::reach(syn, &timer.schedule.waits);
         return TimerReach { limit: Some(reach.sure), perhaps: Some(reach.perhaps) };
     }
-    let total = timer.patience.total.filter(|_| timer.role.bounds_distance());
+    let total = timer.schedule.total.filter(|_| timer.role.bounds_distance());
     let limit = total.map(|total| one_way(total, timer.round_trips));
     TimerReach { limit, perhaps: limit }
 }

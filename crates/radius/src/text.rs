@@ -44,7 +44,7 @@ pub fn table(catalogue: &Catalogue) -> String {
     text
 }
 
-/// What works over a path.
+/// The answers for a path.
 pub fn path_table(catalogue: &Catalogue, path: Path) -> String {
     let mut text = format!(
         "{} one way ({:.3} million km), round trip {}, outages up to {}\n\n",
@@ -64,7 +64,8 @@ pub fn path_table(catalogue: &Catalogue, path: Path) -> String {
     text + "\n" + &wrapped(&conclusion(catalogue, path), 0)
 }
 
-/// A sentence on store and forward: for whom nothing else remains, and what the bundle protocol asks for.
+/// A sentence on store and forward: the protocols for which only that remains, and the lifetime that bundles
+/// need.
 pub fn conclusion(catalogue: &Catalogue, path: Path) -> String {
     let lost: Vec<&str> = catalogue
         .protocols()

@@ -1,12 +1,13 @@
-//! A flow in bundles: its ends, and what would be its splitters, are nodes that keep a bundle until the next one has
+//! A flow in bundles. Its ends and its splitters are nodes that keep a bundle until the next node has
 //! acknowledged it.
 //!
-//! What is modelled is what shows on the links: bundles (RFC 9171) over sessions of TCPCLv4 (RFC 9174) with the lengths of their
-//! headers, the exchange before the first transfer, pipelined transfers, and an acknowledgement for each segment of one. A
-//! node has a bundle when its last byte has arrived. When a connection dies its sender connects anew after a while, and
-//! sends again, from its beginning, each bundle that has not been acknowledged.
+//! The model covers what is visible on the links: bundles (RFC 9171) over sessions of TCPCLv4 (RFC 9174) with
+//! the lengths of their headers, the session negotiation, pipelined transfers, and an acknowledgement for
+//! each segment. A node has a bundle when its last byte has arrived. When a connection dies, its sender
+//! reconnects after a while and resends each unacknowledged bundle from its start.
 //!
-//! Payload is counted, not stored, and bundles go in order: what nodes have of them is a few counters.
+//! Payload is counted, not stored, and bundles stay in order, so a few counters describe the bundles of a
+//! node.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use bentpipe_units::Time;
 use crate::events::Alarm;
 use crate::scenario::{BundleSpec, FlowSpec};
 
-/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and pair count, the
+/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and hop count, the
 /// head of the payload block, the break (RFC 9171 §4.3, §4.4), with node ids of some 20 bytes.
 pub(crate) const BUNDLE_OVERHEAD: u64 = 100;
 
@@ -46,15 +47,16 @@ struct NodePair {
     arrived: u64,
     /// Bundles that the far node has whole, or has had.
     complete: u64,
-    /// Bytes in the store of the far node at the most.
+    /// The size of the far node's store, bytes.
     quota: u64,
-    /// When to do something if nothing happens before: connect anew, or see whether the connection lives.
+    /// The time of the next action if nothing happens before: reconnecting, or checking that the connection
+    /// is alive.
     due: Time,
     alarm: Alarm,
     /// Sessions opened, and bundles that arrived though the far node had them already.
     sessions: u64,
     duplicates: u64,
-    /// What the ends did in the sessions before this one.
+    /// The counters of both ends in earlier sessions.
     previous: [Statistics; 2],
 }
 
@@ -62,7 +64,7 @@ struct NodePair {
 enum Session {
     /// There was nothing to send yet.
     None,
-    /// Connecting, or exchanging what a session begins with.
+    /// Connecting, or negotiating the session.
     Opening,
     /// Transfers may begin.
     Open,
@@ -77,7 +79,7 @@ enum Message {
     ContactHeader,
     /// RFC 9174 §4.6.
     SessInit,
-    /// So many bytes of a bundle: RFC 9174 §5.2.2.
+    /// A segment with this many bytes of a bundle: RFC 9174 §5.2.2.
     Segment { bytes: u64, first: bool, last: bool },
     /// Of a segment; of the last one, and so of a bundle: RFC 9174 §5.2.3.
     Ack { last: bool },
@@ -135,16 +137,16 @@ impl BundleNodes {
     /// The nodes of a flow that is carried in bundles.
     pub(crate) fn of_flow(flow: &FlowSpec) -> Option<Self> {
         let quotas = flow.splitters.iter().map(|node| node.quota.unwrap_or(u64::MAX));
-        // The destination's application takes what arrives at once.
+        // The destination's application takes everything at once.
         let pairs = quotas.chain([u64::MAX]).map(NodePair::new).collect();
         Some(Self { spec: flow.bundles?, bytes: flow.bytes, pairs })
     }
 
-    /// Nodes do what has become possible; `ends` are the sending and the receiving end of each leg. Returns the bytes of
-    /// data that the destination has got.
+    /// Lets nodes act; `ends` are the sending and the receiving end of each leg. Returns the bytes of data
+    /// that have newly reached the destination.
     pub(crate) fn service(&mut self, now: Time, ends: &mut [Endpoint]) -> u64 {
         let before = self.delivered();
-        // What is acknowledged makes room, what has arrived goes on.
+        // Acknowledgements make room; then received bundles travel on.
         for (pair, ends) in self.pairs.iter_mut().zip(ends.chunks_exact_mut(2)) {
             pair.read_replies(&mut ends[0]);
         }
@@ -175,7 +177,7 @@ impl BundleNodes {
         (pair.due, &mut pair.alarm)
     }
 
-    /// The time has come for which a pair wanted to be woken.
+    /// The alarm of a pair has fired.
     pub(crate) fn on_alarm(&mut self, pair: usize, ends: &mut [Endpoint]) {
         let pair = &mut self.pairs[pair];
         pair.due = Time::MAX;
@@ -185,7 +187,7 @@ impl BundleNodes {
         }
     }
 
-    /// What the ends of a leg did in all sessions, where these did this in the present one.
+    /// The counters of a leg's ends over all sessions, where `present` are those of the present one.
     pub(crate) fn statistics(&self, leg: usize, present: [Statistics; 2]) -> [Statistics; 2] {
         let [sender, receiver] = self.pairs[leg].previous;
         [sum(sender, present[0]), sum(receiver, present[1])]
@@ -201,12 +203,12 @@ impl BundleNodes {
         self.pairs.iter().map(|pair| (pair.sessions, pair.duplicates))
     }
 
-    /// How many bundles there are in all.
+    /// The number of bundles of the flow.
     fn count(&self) -> u64 {
         self.bytes.map_or(u64::MAX, |bytes| bytes.div_ceil(self.spec.size))
     }
 
-    /// Data in the first bundles, so many.
+    /// The data in this many first bundles, bytes.
     fn data_in(&self, bundles: u64) -> u64 {
         bundles.saturating_mul(self.spec.size).min(self.bytes.unwrap_or(u64::MAX))
     }
@@ -228,7 +230,7 @@ impl BundleNodes {
         self.data_in(whole) - self.data_in(next.acknowledged) + bundles * BUNDLE_OVERHEAD
     }
 
-    /// The far node of a pair reads what has arrived, and answers.
+    /// Lets the far node of a pair read and answer.
     fn receive(&mut self, at: usize, endpoint: &mut Endpoint) {
         while !self.is_blocked(at)
             && let Some(message) = self.pairs[at].forward.read(endpoint)
@@ -238,7 +240,8 @@ impl BundleNodes {
         self.pairs[at].reverse.write(endpoint);
     }
 
-    /// What comes next is a bundle for which the far node has no room: it stays in the connection, which stops the sender.
+    /// Whether the next message starts a bundle for which the far node has no room. It stays in the
+    /// connection, which stops the sender.
     fn is_blocked(&self, at: usize) -> bool {
         let pair = &self.pairs[at];
         let begins = matches!(pair.forward.messages.front(), Some(Message::Segment { first: true, .. }));
@@ -246,7 +249,7 @@ impl BundleNodes {
         begins && is_new && self.stored(at + 1).saturating_add(self.length(pair.arriving)) > pair.quota
     }
 
-    /// The near node of a pair sends what it has, as far as TCP takes it.
+    /// Lets the near node of a pair send what it has, as far as TCP accepts it.
     fn send(&mut self, at: usize, now: Time, endpoint: &mut Endpoint) {
         let available = if at == 0 { self.count() } else { self.pairs[at - 1].complete };
         if self.pairs[at].session == Session::None && available > 0 {
@@ -263,7 +266,7 @@ impl BundleNodes {
         }
     }
 
-    /// The near node of a pair looks whether the connection has died, and sees to it that it finds out.
+    /// Lets the near node of a pair check whether the connection has died, and makes sure that it finds out.
     fn check_connection(&mut self, at: usize, now: Time, endpoint: &Endpoint) {
         let pair = &mut self.pairs[at];
         if pair.session == Session::Dead {
@@ -308,7 +311,7 @@ impl NodePair {
         endpoint.open_actively(now);
     }
 
-    /// Both ends forget the connection that has died, and what was on its way forward: the near node still has it.
+    /// Both ends forget the dead connection and the data in flight, which the near node still has.
     fn reset(&mut self, ends: &mut [Endpoint]) {
         for (previous, end) in self.previous.iter_mut().zip(ends) {
             *previous = sum(*previous, end.statistics());
@@ -357,7 +360,7 @@ impl NodePair {
         (self.arriving, self.arrived) = (self.arriving + 1, 0);
     }
 
-    /// The next segment of the bundle at hand, which has this length.
+    /// Sends the next segment of the current bundle, which has this length.
     fn send_segment(&mut self, length: u64, most: u64) {
         let (first, left) = (self.sent == 0, length - self.sent);
         let (bytes, last) = (left.min(most), left <= most);

@@ -1,4 +1,4 @@
-//! What happens next: one entry for each source of events.
+//! The event queue: one entry for each source of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub(crate) enum Event {
     Wake(u32),
     /// The station in front of a direction of a link wants to be woken.
     Alarm(u32),
-    /// The link of this number among those that are shared out is to be shared out anew.
+    /// New rates are due for the shared direction of this number.
     Rates(u32),
     /// The session between two bundle nodes, by its sending end, wants to be woken.
     Session(u32),
@@ -48,8 +48,8 @@ impl Alarm {
         }
     }
 
-    /// The earliest event is its wake-up, and is done with or put off. Says whether the sleeper, which wants to be woken at
-    /// `due`, is to be woken now.
+    /// The earliest event is this alarm's; it is removed or postponed. Returns whether it fires now, where
+    /// `due` is the time at which its owner wants to be woken.
     pub(crate) fn fires(&mut self, events: &mut Events, now: Time, due: Time) -> bool {
         if self.scheduled != now {
             // An earlier one took its place.
@@ -94,7 +94,7 @@ impl Events {
         (at <= end).then_some((at, event))
     }
 
-    /// The earliest event is done with; its source has another one at `at`.
+    /// Replaces the earliest event by the next one of its source, at `at`.
     pub(crate) fn reschedule_first(&mut self, at: Time) {
         self.scheduled += 1;
         if let Some(mut first) = self.heap.peek_mut() {
@@ -103,7 +103,7 @@ impl Events {
         }
     }
 
-    /// The earliest event is done with.
+    /// Removes the earliest event.
     pub(crate) fn remove_first(&mut self) {
         self.heap.pop();
     }

@@ -1,4 +1,5 @@
-//! A flow at work: the application at each end, and the splitters between. What a flow in bundles has instead is in `bundles.rs`.
+//! An active flow: the application at each end, and the splitters between. `bundles.rs` has the nodes of a
+//! flow in bundles.
 
 use bentpipe_tcp::{End, Endpoint, State};
 use bentpipe_units::Time;
@@ -16,7 +17,7 @@ pub(crate) struct Flow {
     pub(crate) bytes: Option<u64>,
     pub(crate) opened_by: Side,
     pub(crate) started_at: Time,
-    /// In a flow that is carried in bundles they only measure what the nodes hold.
+    /// In a flow that is carried in bundles they only measure the bytes that the nodes hold.
     pub(crate) splitters: Vec<Splitter>,
     pub(crate) bundle_nodes: Option<BundleNodes>,
     written: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Flow {
     pub(crate) ended: Option<(Time, End)>,
 }
 
-/// A proxy between two legs: what it takes from the one it sends on the other.
+/// A proxy between two legs: it relays from the one to the other.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     buffer: u64,
@@ -83,8 +84,8 @@ impl Flow {
         (endpoint - self.first) % 2 == 1
     }
 
-    /// Applications and splitters do what has become possible after something happened at `endpoint`. Returns the endpoint
-    /// at the other side of the splitter, which may now have something to send.
+    /// Lets applications and splitters act after an event at `endpoint`. Returns the endpoint at the other
+    /// side of the splitter, which may now have something to send.
     pub(crate) fn service(
         &mut self,
         now: Time,
@@ -173,7 +174,7 @@ impl Splitter {
     }
 }
 
-/// A connection that failed takes the other one with it: a truncated stream must not look complete.
+/// A connection that failed aborts the other one, because a truncated stream must not look complete.
 fn pass_on_failure(now: Time, failed: &Endpoint, other: &mut Endpoint) {
     if failed.end().is_some_and(|end| end != End::Finished) && other.end().is_none() {
         other.abort(now);

@@ -1,4 +1,4 @@
-//! Links and what is on them.
+//! The directions of links, with the packets in flight.
 
 use bentpipe_link::agent::{self, Frame};
 use bentpipe_link::{Arrival, Arrivals, Cause, Counters, Direction, Fate, InFlight, Link};
@@ -39,7 +39,7 @@ impl Pipe {
         pipe ^ 1
     }
 
-    /// A packet arrives at the transmitter. Says what becomes of it, and when the pipe delivers next, if this packet has changed that.
+    /// Offers a packet to the transmitter. Returns its fate, and when the pipe delivers next if this packet has changed that.
     pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
         let bytes = packet.segment.ip_length();
         let arrivals = self.direction.transmit(now, bytes, bytes);
@@ -88,7 +88,7 @@ impl Pipe {
     }
 }
 
-/// Puts what arrives of a packet among those in flight. Returns its fate, and the next arrival if that has become an earlier one.
+/// Adds the copies of a packet that arrive to those in flight. Returns its fate, and the next arrival if that has become an earlier one.
 fn launch<T: Clone>(
     in_flight: &mut InFlight<T>,
     arrivals: Result<Arrivals, Cause>,

@@ -1,11 +1,11 @@
-//! Who looks on while a scenario runs.
+//! Observers of a running scenario.
 
 use bentpipe_link::{Counters, Fate};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
-/// A packet offered to a link. Where stations are at its ends, it is what a station sends, also when it sends it again; what
-/// carries no packet, as the reports of an ARQ, is not told of.
+/// A packet offered to a link. On a link with stations, it is a packet that a station sends, retransmissions
+/// included; frames without a packet, such as the reports of an ARQ, are not reported.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedPacket<'a> {
     /// When.
@@ -20,11 +20,11 @@ pub struct OfferedPacket<'a> {
     pub endpoint: usize,
     /// The segment that it carries.
     pub segment: &'a Segment,
-    /// What becomes of it.
+    /// Its fate.
     pub fate: Fate,
 }
 
-/// Is told what happens. Every method has a default that does nothing.
+/// Observes a run. Every method has a default that does nothing.
 pub trait Observer {
     /// Called every few ten thousand events; `false` stops the run.
     fn progress(&mut self, now: Time) -> bool {
@@ -37,7 +37,7 @@ pub trait Observer {
         false
     }
 
-    /// Whether it is to be told of each packet.
+    /// Whether it wants every packet.
     fn watches_packets(&self) -> bool {
         false
     }
@@ -74,13 +74,13 @@ pub trait Observer {
     }
 }
 
-/// Nobody looks on.
+/// An observer that does nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// Two look on; the run goes on while both want it to.
+/// Two observers; the run continues while both want it to.
 impl<A: Observer, B: Observer> Observer for (A, B) {
     fn progress(&mut self, now: Time) -> bool {
         let first = self.0.progress(now);
@@ -126,7 +126,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     }
 }
 
-/// Somebody looks on, or nobody.
+/// An optional observer.
 impl<O: Observer> Observer for Option<O> {
     fn progress(&mut self, now: Time) -> bool {
         self.as_mut().is_none_or(|observer| observer.progress(now))

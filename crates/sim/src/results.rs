@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The results of a run.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub struct RunResult {
     pub events: u64,
     /// How long the run lasted in virtual time.
     pub seconds: f64,
-    /// What became of each flow.
+    /// The results of each flow.
     pub flows: Vec<FlowResult>,
-    /// What passed over each link.
+    /// The counters of each link.
     pub links: Vec<LinkResult>,
 }
 
-/// What became of a flow.
+/// The results of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FlowResult {
     /// Its name.
@@ -56,12 +56,12 @@ pub struct FlowResult {
     pub legs: Vec<LegResult>,
     /// Its splitters, from the source on.
     pub splitters: Vec<SplitterResult>,
-    /// What became of its bundles, where it is carried in such.
+    /// The results of its bundles, if it is carried in bundles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundles: Option<BundleResult>,
 }
 
-/// What became of the bundles of a flow.
+/// The results of the bundles of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BundleResult {
     /// Bundles that the destination's application received.
@@ -72,7 +72,7 @@ pub struct BundleResult {
     pub repeated: Vec<u64>,
 }
 
-/// What became of a connection; of all that a leg had one after the other, where its nodes connect anew.
+/// The results of a connection, or of all consecutive connections of a leg whose nodes reconnect.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LegResult {
     /// When its sending end saw the handshake over; `null` for never.
@@ -95,7 +95,8 @@ pub struct LegResult {
     pub duplicate_bytes: u64,
 }
 
-/// What a splitter held: bytes received and not yet acknowledged on the other side. Of a bundle node, what was in its store.
+/// The bytes that a splitter held: received and not yet acknowledged on the other side. For a bundle node,
+/// the bytes in its store.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SplitterResult {
     /// The most at any time.
@@ -104,7 +105,7 @@ pub struct SplitterResult {
     pub mean_bytes: f64,
 }
 
-/// What passed over a link.
+/// The counters of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkResult {
     /// Its name.
@@ -113,17 +114,17 @@ pub struct LinkResult {
     pub forward: Counters,
     /// From its second node to its first.
     pub reverse: Counters,
-    /// What sits at its ends, where anything does, the first node before the second.
+    /// The stations at its ends, if there are any, that of the first node before that of the second.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stations: Vec<StationResult>,
 }
 
-/// What a station at the end of a link did, and what it held: the IP bytes of packets that it kept or held back.
+/// The counters of a station at the end of a link, and the IP bytes of packets that it kept or held back.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StationResult {
     /// The node at which it is.
     pub node: String,
-    /// What its agents and its ARQ counted.
+    /// The counters of its agents and its ARQ.
     pub report: LinkEndReport,
     /// The most that it held at any time.
     pub most_held_bytes: u64,

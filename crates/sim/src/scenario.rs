@@ -1,4 +1,4 @@
-//! A scenario: what there is and what it is to do, checked. The simulator runs any value of this type.
+//! A checked scenario: nodes, links and flows. The simulator can run any value of this type.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use bentpipe_units::Time;
 /// The most flows of a scenario, copies included: each costs two endpoints and its share of every link.
 pub const MAX_FLOWS: usize = 10_000;
 
-/// What there is and what it is to do.
+/// Nodes, links and flows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     /// One line about it.
@@ -35,11 +35,12 @@ pub struct LinkSpec {
     pub name: String,
     /// The nodes that it joins, as indices: the forward direction leads from the first to the second.
     pub between: [usize; 2],
-    /// What happens to packets on it.
+    /// What the link does to packets.
     pub config: LinkConfig,
-    /// What sits at its first node and at its second.
+    /// The agents and ARQs at its first node and at its second.
     pub stations: [LinkEndConfig; 2],
-    /// Who shares out its directions, the forward and the reverse one, among the senders with explicit rates in front of it.
+    /// The rate allocator of each direction, the forward and the reverse one, for the senders with explicit
+    /// rates in front of it.
     pub shared: [Option<RateAllocatorConfig>; 2],
 }
 
@@ -63,15 +64,15 @@ pub struct FlowSpec {
     pub start: Time,
     /// The start is moved by a random time below this one, so that flows and seeds differ.
     pub start_within: Duration,
-    /// Who opens it.
+    /// The side that opens it.
     pub opened_by: Side,
     /// The TCP connections that it takes from the source to the destination, one after the other; more than one where
     /// it is split on the way.
     pub legs: Vec<LegSpec>,
-    /// What joins each leg to the next: one fewer than legs.
+    /// The splitters between the legs: one fewer than legs.
     pub splitters: Vec<SplitterSpec>,
-    /// It is carried in bundles: its ends are bundle nodes, and so is what would be its splitters. Each node opens the connection
-    /// to the next.
+    /// `Some` if it is carried in bundles: its ends and its splitters are bundle nodes, and each node
+    /// connects to the next.
     pub bundles: Option<BundleSpec>,
 }
 
@@ -82,7 +83,7 @@ pub struct BundleSpec {
     pub size: u64,
     /// The most bytes of a bundle in an XFER_SEGMENT, 1 or more.
     pub segment: u64,
-    /// How long a node waits, after a session has died, before it connects anew.
+    /// The time between the death of a session and the next connection attempt.
     pub reconnect: Duration,
     /// How long a node waits for an answer, with nothing on its way, before it sends a KEEPALIVE to see whether the
     /// connection still lives.
@@ -109,16 +110,16 @@ pub struct LegSpec {
     pub receiver: tcp::Config,
 }
 
-/// A proxy between two legs: it ends the one, and sends what it receives on the other. In a flow that is carried in bundles, a
-/// bundle node.
+/// A proxy between two legs: it terminates the one and sends what it receives on the other. In a flow that is
+/// carried in bundles, a bundle node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitterSpec {
     /// Index of its node.
     pub node: usize,
-    /// Bytes that it takes from the incoming leg before they are acknowledged on the outgoing one. What it has not taken
-    /// stays in the incoming leg's receive buffer. A bundle node has a store instead.
+    /// The bytes that it takes from the incoming leg before they are acknowledged on the outgoing one. The
+    /// rest stays in the incoming leg's receive buffer. A bundle node has a store instead.
     pub buffer: u64,
-    /// Bytes that the store of a bundle node holds at the most, a bundle or more; `None` is without end. What finds no room
-    /// is not read from the incoming leg.
+    /// The size of a bundle node's store in bytes, at least one bundle; `None`: unlimited. A bundle without
+    /// room is not read from the incoming leg.
     pub quota: Option<u64>,
 }

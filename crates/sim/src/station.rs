@@ -1,4 +1,4 @@
-//! A station at the end of a link, at work.
+//! A station at the end of a link: its agents and its ARQ.
 
 use bentpipe_link::InFlight;
 use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
@@ -13,11 +13,11 @@ use crate::scenario::LinkSpec;
 #[derive(Debug)]
 pub(crate) struct StationNode {
     station: LinkEnd<Packet>,
-    /// Nothing is there, but the other end has something: packets pass here as they are, and nobody is told of it.
+    /// This end has neither agents nor an ARQ, but the other end does: packets pass unchanged and unreported.
     pub(crate) passes_through: bool,
     pub(crate) in_flight: InFlight<Frame<Packet>>,
     alarm: Alarm,
-    /// What it keeps and holds back.
+    /// The bytes that it keeps or holds back.
     pub(crate) held: Occupancy,
 }
 
@@ -51,7 +51,7 @@ impl StationNode {
         self.station.on_refused(serial);
     }
 
-    /// The earliest event is its wake-up, which may have come too early. Says whether it has acted.
+    /// Handles its alarm, which may be premature. Returns whether it has acted.
     pub(crate) fn wake(&mut self, now: Time, events: &mut Events) -> bool {
         let awake = self.alarm.fires(events, now, self.station.wake_at());
         if awake {
@@ -70,10 +70,11 @@ impl StationNode {
         self.station.poll_to_host()
     }
 
-    /// After something happened to it: what it holds is noted, and when it wants to be woken by `event`.
+    /// After an event at the station: records the bytes that it holds, and schedules its next wake-up as
+    /// `event`.
     pub(crate) fn settle(&mut self, now: Time, events: &mut Events, event: Event) {
         self.held.observe(now, self.station.held_bytes());
-        // Virtual time does not go back, whatever an agent wishes.
+        // Virtual time does not go back, even if an agent asks for it.
         self.alarm.set(events, self.station.wake_at().max(now), event);
     }
 

@@ -74,7 +74,7 @@ pub struct Job<'a> {
     pub seed: u64,
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run<R> {
     /// Which parameters were swept to which values.
@@ -97,8 +97,8 @@ pub struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// The product of all sweeps, those of the file and `sweeps`; a parameter in `fixed` has that value throughout.
     ///
-    /// What is said from outside counts: `sweeps` replace those of the same key in the file, and a fixed parameter is not
-    /// swept by the file.
+    /// Settings from outside take precedence: `sweeps` replace those of the same key in the file, and a fixed
+    /// parameter is not swept by the file.
     ///
     /// # Errors
     /// More than [`MAX_POINTS`] or [`MAX_RESULTS`]; the first point that is not a scenario.
@@ -130,7 +130,7 @@ impl<'a> Plan<'a> {
         self.points.len() * self.seeds.len()
     }
 
-    /// Whether there is nothing to run, because there is no seed.
+    /// Whether there are no runs, because there is no seed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -143,7 +143,8 @@ impl<'a> Plan<'a> {
         self.source.with(&[&self.fixed[..], &point.settings[..]].concat())
     }
 
-    /// Does `job` for each point and seed, on all cores, and tells `progress` after each how many are done.
+    /// Runs `job` for each point and seed, on all cores, and reports to `progress` the number of completed
+    /// runs after each.
     ///
     /// The results are in order: all seeds of the first point, then all of the second.
     ///

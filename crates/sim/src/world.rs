@@ -22,7 +22,7 @@ use crate::results::{RunResult, collect};
 use crate::scenario::{FlowSpec, LegSpec, Scenario};
 use sharing::{SharedDirection, Slot};
 
-/// How many events pass between two looks at whether the observer wants to go on.
+/// The number of events between two questions whether the observer wants to continue.
 const EVENTS_BETWEEN_LOOKS: u64 = 1 << 16;
 
 /// Runs a scenario. The same scenario and seed give the same result.
@@ -33,7 +33,7 @@ pub fn run(scenario: &Scenario, seed: u64, observer: &mut dyn Observer) -> RunRe
     collect(scenario, seed, *now, *handled, pipes, endpoints, flows)
 }
 
-/// Everything that there is, at one moment.
+/// The state of the simulation.
 pub(crate) struct World<'a> {
     scenario: &'a Scenario,
     observer: &'a mut dyn Observer,
@@ -43,7 +43,7 @@ pub(crate) struct World<'a> {
     events: Events,
     handled: u64,
     pipes: Vec<Pipe>,
-    /// What stations have sent to their nodes' sides while the event at hand was handled.
+    /// Packets that stations have passed to their nodes while the current event was handled.
     delivered: VecDeque<Packet>,
     endpoints: Vec<Endpoint>,
     attachments: Vec<Attachment>,
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
         self.flows.push(flow);
     }
 
-    /// Both ends listen; one of them will call when its time comes.
+    /// Adds both ends, which listen. One of them connects when its time comes.
     fn add_leg(&mut self, leg: &LegSpec, random: &mut SplitMix64) {
         let there: Vec<u32> = leg.path.iter().map(|&hop| Pipe::index(hop)).collect();
         let back: Vec<u32> = there.iter().rev().map(|&pipe| Pipe::back(pipe)).collect();
@@ -136,7 +136,7 @@ impl<'a> World<'a> {
                 return;
             }
         }
-        // What lives until the end has lived for the whole duration.
+        // Flows that are still active have lasted for the whole duration.
         if self.active_flows > 0 {
             self.now = self.end;
         }
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// After something happened at an endpoint: the application or the splitter acts, and what there is to send is sent.
+    /// After an event at an endpoint: lets the application or the splitter act, and sends what is ready.
     fn service(&mut self, endpoint: usize) {
         let flow = self.attachments[endpoint].flow as usize;
         if self.flows[flow].bundle_nodes.is_some() {

@@ -3,7 +3,8 @@ use std::str::FromStr;
 
 use crate::{ParseError, serde_as_text, split_number};
 
-/// An amount of data in bytes: `1500`, `64KiB`, `10MB`. Decimal and binary prefixes mean what they say.
+/// An amount of data in bytes: `1500`, `64KiB`, `10MB`. Decimal prefixes are powers of 1000, binary prefixes
+/// are powers of 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteCount(u64);
 

@@ -1,7 +1,8 @@
 //! Quantities of satellite networking as people write them: `10Mbit/s`, `600ms`, `1%`, `64KiB`.
 //!
-//! A value that exists is valid: parsing is the only way in from text, and it says what it accepts.
-//! No type here knows a clock; [`Time`] is a point on whatever time line the caller keeps.
+//! A value that exists is valid: text is always parsed, and a parse error has the accepted forms. No type
+//! here uses a clock; [`Time`] is a point on the caller's time line.
+#![forbid(unsafe_code)]
 
 #![deny(clippy::disallowed_methods)]
 
@@ -17,7 +18,7 @@ pub use rate::Rate;
 pub use span::Span;
 pub use time::Time;
 
-/// A quantity that could not be read, with the text and what would have been accepted.
+/// A quantity that could not be parsed, with its text and the accepted forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not a {kind}: {reason}")]
 pub struct ParseError {

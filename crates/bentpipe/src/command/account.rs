@@ -16,12 +16,12 @@ pub(super) fn choose(wanted: Option<&str>, key: &'static str) -> anyhow::Result<
     match found {
         Some(("nobody", _)) => {
             tracing::warn!(
-                "going on as nobody, whom others may be as well; better is an account of its own: useradd --system bentpipe"
+                "running as nobody, which other programs may use as well; create an account of its own: useradd --system bentpipe"
             );
         }
         Some(_) => {}
         None => tracing::warn!(
-            "there is neither an account bentpipe nor nobody: root's files stay open to the daemon"
+            "there is neither an account bentpipe nor nobody: the daemon keeps access to root's files"
         ),
     }
     Ok(found.map(|(_, account)| account))

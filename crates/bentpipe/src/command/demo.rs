@@ -98,7 +98,7 @@ impl Demo {
         ensure!(size.get() > 0, "a file of {size} shows nothing: give --size 1B to {largest}");
         ensure!(
             size <= largest,
-            "a file of {size} is too long for a demonstration: give --size {largest} at the most"
+            "a file of {size} is too long for a demonstration: use --size {largest} or less"
         );
         ensure!(self.per.get() < 1.0, "with --per {} nothing ever arrives: give less than 100%", self.per);
         Ok(())

@@ -168,7 +168,7 @@ impl Run {
         let count = self.seeds.unwrap_or(experiment.seeds_in(self.on.into()));
         ensure!(
             self.seed.checked_add(count).is_some(),
-            "there are no {count} seeds from {} on: begin with --seed {} at the most",
+            "there are no {count} seeds from {} on: use --seed {} or less",
             self.seed,
             u64::MAX - count
         );

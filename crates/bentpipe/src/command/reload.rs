@@ -27,12 +27,12 @@ impl Reload {
             if status.program != program::identity() {
                 upgrade::refuse_to_leave_the_service(status.pid)?;
                 let pid = upgrade::take_over(self.folder.path(), status.config.as_ref())?;
-                super::print(&format!("process {pid} has taken over and goes by the new configuration\n"))?;
+                super::print(&format!("process {pid} has taken over with the new configuration\n"))?;
                 return Ok(ExitCode::SUCCESS);
             }
         }
         client.reload()?;
-        super::print("the daemon goes by the new configuration\n")?;
+        super::print("the daemon uses the new configuration\n")?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -89,7 +89,7 @@ impl Run {
             && let Err(error) = super::print(&format!("{READY}\n"))
         {
             // The process that started this one may have gone.
-            tracing::warn!("took over, and nobody hears it: {error:#}");
+            tracing::warn!("took over, but cannot report it on standard output: {error:#}");
         }
         service.serve(&events);
         Ok(ExitCode::SUCCESS)

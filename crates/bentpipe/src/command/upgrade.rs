@@ -60,7 +60,7 @@ pub(super) fn take_over(folder: &Path, config: &Path) -> anyhow::Result<u32> {
         .arg("--orphan")
         .stdout(Stdio::piped())
         .spawn()
-        .context("cannot start this program anew")?;
+        .context("cannot start this program again")?;
     let lines = listen(starter.stdout.take().context("its output is not there")?);
     starter.wait().context("cannot wait for the process that starts the new one")?;
     let deadline = Instant::now() + PATIENCE;
@@ -85,7 +85,7 @@ pub(super) fn take_over(folder: &Path, config: &Path) -> anyhow::Result<u32> {
 
 /// Starts a successor whose parent is not going to be there, and says which process it is; that says [`READY`] later.
 pub(super) fn start_orphan(folder: &Path, config: &Path) -> anyhow::Result<()> {
-    let child = successor(folder, config)?.spawn().context("cannot start this program anew")?;
+    let child = successor(folder, config)?.spawn().context("cannot start this program again")?;
     super::print(&format!("{}\n", child.id()))
 }
 

@@ -169,7 +169,7 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
         let AdminCommand::Drain(Some(deadline), answer) = daemon.order() else { panic!() };
         assert_eq!(deadline, Duration::from_secs(600));
         answer.send(Ok(())).unwrap();
-        refusal(&call.join().unwrap(), &["told to take connections again"]);
+        refusal(&call.join().unwrap(), &["accepts connections again"]);
         let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", folder]));
         let AdminCommand::StopDraining(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();

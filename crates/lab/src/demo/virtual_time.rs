@@ -18,13 +18,13 @@ use crate::results::World;
 /// Gateway and server stand side by side.
 const TERRESTRIAL: Rate = Rate::mbps(1000);
 /// A transfer that takes longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The client's receive buffer in bandwidth-delay products, as in the namespaces.
 const CLIENT_BUFFER_BDPS: u64 = 4;
 const SMALLEST_BUFFER: u64 = 131_072;
 
-/// Runs all schemes with TCP as a state machine instead of the kernel's. Ways whose congestion control exists only in the
-/// kernel are left out; their names come with the comparison.
+/// Runs all schemes with the simulator's TCP instead of the kernel's. Schemes whose congestion control exists
+/// only in the kernel are skipped; their names are returned as well.
 pub fn compare(settings: &Settings) -> (Comparison, Vec<String>) {
     let modelled = |scheme: &&Scheme| algorithm(scheme.congestion()).is_some();
     let (schemes, left_out): (Vec<&Scheme>, Vec<&Scheme>) = settings.schemes.iter().partition(modelled);
@@ -74,15 +74,15 @@ fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
         stations: Default::default(),
         shared,
     };
-    let sharer = RateAllocatorConfig { capacity: Some(settings.rate), rtt: settings.rtt };
+    let allocator = RateAllocatorConfig { capacity: Some(settings.rate), rtt: settings.rtt };
     Scenario {
         title: "a download over a satellite".into(),
-        duration: PATIENCE,
+        duration: TIMEOUT,
         sample_interval: Duration::from_millis(100),
         nodes: ["server", "gateway", "client"].map(String::from).to_vec(),
         links: vec![
             link("terrestrial", [0, 1], ground, [None, None]),
-            link("satellite", [1, 2], settings.link(), [Some(sharer), None]),
+            link("satellite", [1, 2], settings.link(), [Some(allocator), None]),
         ],
         flows: vec![flow(settings, scheme)],
     }

@@ -1,24 +1,24 @@
-//! Bars in groups: a few ways compared in a few situations.
+//! Bars in groups: a few schemes compared in a few situations.
 
-use super::canvas::{Canvas, Entry, Frame, Outcome, Sample};
-use super::look::Look;
+use super::canvas::{Canvas, Entry, Frame, DrawResult, Sample};
+use super::appearance::Appearance;
 use super::ticks::{Ticks, drawable, reach};
 use super::{Axis, Legend};
 use crate::statistics::Estimate;
 
 /// How much of a category's width its bars take together.
 const FILLED: f64 = 0.8;
-/// How much of its own width a bar leaves free beside the next.
+/// The share of its own width that a bar leaves free before the next.
 const GAP: f64 = 0.04;
 
 /// For each category one bar of each group, side by side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
-    /// What the figure shows.
+    /// The figure's title.
     pub title: String,
-    /// What the categories are; its scale is not used.
+    /// The axis of the categories; its scale is not used.
     pub x: Axis,
-    /// What the bars are high in.
+    /// The axis of the bars' heights.
     pub y: Axis,
     /// The names of the categories, from the left.
     pub categories: Vec<String>,
@@ -29,7 +29,7 @@ pub struct BarChart {
 /// The bars of one colour, one in each category.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarGroup {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
     /// The heights in the order of the categories, with an error bar where there is an interval, None where nothing is
     /// known.
@@ -69,21 +69,21 @@ impl BarChart {
         Ok(svg)
     }
 
-    fn draw(&self, svg: &mut String) -> Outcome {
+    fn draw(&self, svg: &mut String) -> DrawResult {
         let canvas = Canvas::framed(svg, self.frame())?;
         let width = FILLED / self.groups.len() as f64;
         for (place, group) in self.groups.iter().enumerate() {
             for (category, bar) in group.bars.iter().enumerate() {
                 let left = category as f64 + (1.0 - FILLED) / 2.0 + place as f64 * width;
-                self.draw_bar(&canvas, (left, left + width * (1.0 - GAP)), *bar, Look(place))?;
+                self.draw_bar(&canvas, (left, left + width * (1.0 - GAP)), *bar, Appearance(place))?;
             }
         }
         canvas.finish()
     }
 
-    fn draw_bar(&self, canvas: &Canvas<'_>, sides: (f64, f64), bar: Option<Estimate>, look: Look) -> Outcome {
+    fn draw_bar(&self, canvas: &Canvas<'_>, sides: (f64, f64), bar: Option<Estimate>, appearance: Appearance) -> DrawResult {
         match bar.filter(|bar| drawable(self.y.scale, bar.value)) {
-            Some(bar) => canvas.bar(sides, bar, look),
+            Some(bar) => canvas.bar(sides, bar, appearance),
             None => canvas.absent(f64::midpoint(sides.0, sides.1)),
         }
     }
@@ -93,7 +93,7 @@ impl BarChart {
         let heights = bars.flat_map(|bar| reach(self.y.scale, *bar));
         let entry = |(place, group): (usize, &BarGroup)| Entry {
             name: group.name.clone(),
-            look: Look(place),
+            appearance: Appearance(place),
             sample: Sample::Bar,
         };
         Frame {

@@ -1,4 +1,4 @@
-//! What all figures are drawn with: a frame with labelled axes, lines, markers, error bars and a legend.
+//! The drawing area of all figures: a frame with labelled axes, lines, markers, error bars and a legend.
 
 use plotters::chart::ChartContext;
 use plotters::coord::Shift;
@@ -6,12 +6,12 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Legend;
-use super::look::{Look, MARKER, draw_marker};
+use super::appearance::{Appearance, MARKER, draw_marker};
 use super::ticks::Ticks;
 use crate::statistics::Estimate;
 
-/// What can go wrong while drawing.
-pub(super) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+/// The result of drawing.
+pub(super) type DrawResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 /// The paper.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// A place on it, from the upper left corner.
@@ -23,12 +23,12 @@ const MARGIN: i32 = 12;
 const TITLE_HEIGHT: i32 = 34;
 const NOTE_HEIGHT: i32 = 20;
 const ENTRY_HEIGHT: i32 = 22;
-/// The width of what stands before a name in the legend.
+/// The width of the sample in front of a name in the legend.
 const SAMPLE_WIDTH: i32 = 34;
-/// The width of a letter of 14 pixels, generously: the fonts of whoever looks at it are not known here.
+/// The width of a letter of 14 pixels, estimated generously because the reader's fonts are unknown.
 const LETTER_WIDTH: i32 = 7;
 
-/// What stands before a name in the legend.
+/// The sample in front of a name in the legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sample {
     Line,
@@ -41,11 +41,11 @@ pub(super) enum Sample {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
-    pub(super) look: Look,
+    pub(super) appearance: Appearance,
     pub(super) sample: Sample,
 }
 
-/// What surrounds the data.
+/// The frame around the data.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     pub(super) title: &'a str,
@@ -57,7 +57,7 @@ pub(super) struct Frame<'a> {
     pub(super) x_grid: bool,
     pub(super) legend: Legend,
     pub(super) entries: Vec<Entry>,
-    /// What the reader must know about the data, below the figure.
+    /// A note on the data, below the figure.
     pub(super) note: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Canvas<'a> {
 
 impl<'a> Canvas<'a> {
     /// Draws the frame into `svg`.
-    pub(super) fn framed(svg: &'a mut String, frame: Frame<'_>) -> Outcome<Self> {
+    pub(super) fn framed(svg: &'a mut String, frame: Frame<'_>) -> DrawResult<Self> {
         let (width, height) = frame.size();
         let area = SVGBackend::with_string(svg, (width as u32, height as u32)).into_drawing_area();
         area.fill(&WHITE)?;
@@ -86,18 +86,18 @@ impl<'a> Canvas<'a> {
     }
 
     /// Joins points by a line.
-    pub(super) fn line(&self, points: &[(f64, f64)], look: Look) -> Outcome {
+    pub(super) fn line(&self, points: &[(f64, f64)], appearance: Appearance) -> DrawResult {
         let pixels: Vec<Pixel> = points.iter().map(|point| self.pixel(*point)).collect();
-        Ok(self.area.draw(&PathElement::new(pixels, look.colour().stroke_width(2)))?)
+        Ok(self.area.draw(&PathElement::new(pixels, appearance.colour().stroke_width(2)))?)
     }
 
     /// Marks a point.
-    pub(super) fn marker(&self, point: (f64, f64), look: Look) -> Outcome {
-        draw_marker(&self.area, self.pixel(point), look.shape(), MARKER, look.colour())
+    pub(super) fn marker(&self, point: (f64, f64), appearance: Appearance) -> DrawResult {
+        draw_marker(&self.area, self.pixel(point), appearance.shape(), MARKER, appearance.colour())
     }
 
     /// A vertical line from `low` to `high` with caps. An end that lies beyond the axis has no cap.
-    pub(super) fn error_bar(&self, x: f64, (low, high): (f64, f64), colour: RGBColor) -> Outcome {
+    pub(super) fn error_bar(&self, x: f64, (low, high): (f64, f64), colour: RGBColor) -> DrawResult {
         if !(low.is_finite() && high.is_finite()) {
             return Ok(());
         }
@@ -114,10 +114,10 @@ impl<'a> Canvas<'a> {
 
     /// A bar from the base of the axis to a value, with a black error bar, and its marker at its foot. A bar that is too
     /// short for the marker has it beyond its end.
-    pub(super) fn bar(&self, (left, right): (f64, f64), bar: Estimate, look: Look) -> Outcome {
+    pub(super) fn bar(&self, (left, right): (f64, f64), bar: Estimate, appearance: Appearance) -> DrawResult {
         let base = self.y_axis().base();
         let corners = [self.pixel((left, base)), self.pixel((right, bar.value))];
-        self.area.draw(&Rectangle::new(corners, look.colour().filled()))?;
+        self.area.draw(&Rectangle::new(corners, appearance.colour().filled()))?;
         let middle = f64::midpoint(left, right);
         let (low, high) = bar.interval().unwrap_or((bar.value, bar.value));
         if bar.half_width.is_some() {
@@ -127,17 +127,17 @@ impl<'a> Canvas<'a> {
             (self.pixel((middle, base)), self.pixel((middle, low)), self.pixel((middle, high)));
         let (near, far, up) = if bar.value < base { (far, near, -1) } else { (near, far, 1) };
         let fits = (foot - near) * up > 5 * MARKER;
-        badge(&self.area, (x, if fits { foot } else { far } - 3 * MARKER * up), look)
+        badge(&self.area, (x, if fits { foot } else { far } - 3 * MARKER * up), appearance)
     }
 
-    /// Says that there is no value here.
-    pub(super) fn absent(&self, x: f64) -> Outcome {
+    /// Marks a missing value.
+    pub(super) fn absent(&self, x: f64) -> DrawResult {
         let (x, y) = self.pixel((x, self.y_axis().base()));
         Ok(self.area.draw(&text("no data", (x, y - 3), 11, (HPos::Center, VPos::Bottom)))?)
     }
 
     /// Draws the legend and completes the document.
-    pub(super) fn finish(self) -> Outcome {
+    pub(super) fn finish(self) -> DrawResult {
         let (across, down) = self.chart.plotting_area().get_pixel_range();
         let (width, height) = legend_size(&self.entries);
         let (x, y) = match self.legend {
@@ -175,7 +175,7 @@ impl Frame<'_> {
     fn draw_axes<'a>(
         &self,
         area: &Area<'a>,
-    ) -> Outcome<ChartContext<'a, SVGBackend<'a>, Cartesian2d<Ticks, Ticks>>> {
+    ) -> DrawResult<ChartContext<'a, SVGBackend<'a>, Cartesian2d<Ticks, Ticks>>> {
         let beside = if self.legend == Legend::Right { legend_size(&self.entries).0 + MARGIN } else { 0 };
         let labels = LETTER_WIDTH * self.y.longest_label() as i32;
         let mut chart = ChartBuilder::on(area)
@@ -203,8 +203,8 @@ impl Frame<'_> {
 }
 
 impl Entry {
-    fn draw(&self, area: &Area<'_>, (x, y): Pixel) -> Outcome {
-        let colour = self.look.colour();
+    fn draw(&self, area: &Area<'_>, (x, y): Pixel) -> DrawResult {
+        let colour = self.appearance.colour();
         let middle = (x + (SAMPLE_WIDTH - 8) / 2, y);
         if matches!(self.sample, Sample::Line | Sample::MarkedLine) {
             let ends = [(x, y), (x + SAMPLE_WIDTH - 8, y)];
@@ -213,12 +213,12 @@ impl Entry {
         match self.sample {
             Sample::Line => (),
             Sample::MarkedLine | Sample::Marker => {
-                draw_marker(area, middle, self.look.shape(), MARKER, colour)?;
+                draw_marker(area, middle, self.appearance.shape(), MARKER, colour)?;
             }
             Sample::Bar => {
                 let corners = [(x + 2, y - 8), (x + SAMPLE_WIDTH - 10, y + 8)];
                 area.draw(&Rectangle::new(corners, colour.filled()))?;
-                badge(area, middle, self.look)?;
+                badge(area, middle, self.appearance)?;
             }
         }
         Ok(area.draw(&text(&self.name, (x + SAMPLE_WIDTH, y), 14, (HPos::Left, VPos::Center)))?)
@@ -226,9 +226,9 @@ impl Entry {
 }
 
 /// A marker that is seen on its own colour and on white.
-fn badge(area: &Area<'_>, at: Pixel, look: Look) -> Outcome {
-    draw_marker(area, at, look.shape(), MARKER + 2, look.colour())?;
-    draw_marker(area, at, look.shape(), MARKER, WHITE)
+fn badge(area: &Area<'_>, at: Pixel, appearance: Appearance) -> DrawResult {
+    draw_marker(area, at, appearance.shape(), MARKER + 2, appearance.colour())?;
+    draw_marker(area, at, appearance.shape(), MARKER, WHITE)
 }
 
 fn legend_size(entries: &[Entry]) -> Pixel {

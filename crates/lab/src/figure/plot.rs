@@ -1,7 +1,7 @@
 //! Series of points over two axes, with error bars.
 
-use super::canvas::{Canvas, Entry, Frame, Outcome, Sample};
-use super::look::Look;
+use super::canvas::{Canvas, Entry, Frame, DrawResult, Sample};
+use super::appearance::Appearance;
 use super::ticks::{Ticks, drawable, reach};
 use super::{Axis, Legend};
 use crate::statistics::Estimate;
@@ -14,13 +14,13 @@ const SOME_MARKED: usize = 12;
 /// How one quantity depends on another, for one or several ways.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
-    /// What the figure shows.
+    /// The figure's title.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn, the first below the others.
+    /// The series; later ones are drawn on top.
     pub series: Vec<Series>,
     /// Where the legend goes.
     pub legend: Legend,
@@ -29,14 +29,14 @@ pub struct Plot {
 /// Points that belong together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What the legend calls them.
+    /// Their name in the legend.
     pub name: String,
     /// How they are drawn.
     pub style: Style,
     /// The points, in the order in which they are joined.
     pub points: Vec<Point>,
     /// The colour and marker, as those of the series at this place. None: those of its own place.
-    pub look: Option<usize>,
+    pub appearance: Option<usize>,
 }
 
 /// How points are drawn.
@@ -71,21 +71,21 @@ impl Plot {
         self
     }
 
-    /// The figure as the text of an SVG document. What has no place on its axes (no finite value, or zero and below on a
-    /// logarithmic one) is left out, and the figure says how many points these are.
+    /// The figure as the text of an SVG document. Points without a place on its axes (values that are not
+    /// finite, or not above zero on a logarithmic axis) are left out, and a note has their number.
     ///
     /// # Errors
-    /// What the drawing library says.
+    /// Those of the drawing library.
     pub fn to_svg(&self) -> Result<String, String> {
         let mut svg = String::new();
         self.draw(&mut svg).map_err(|error| error.to_string())?;
         Ok(svg)
     }
 
-    fn draw(&self, svg: &mut String) -> Outcome {
+    fn draw(&self, svg: &mut String) -> DrawResult {
         let canvas = Canvas::framed(svg, self.frame())?;
         for (place, series) in self.series.iter().enumerate() {
-            self.draw_series(&canvas, series, series.look_at(place))?;
+            self.draw_series(&canvas, series, series.appearance_at(place))?;
         }
         canvas.finish()
     }
@@ -114,20 +114,20 @@ impl Plot {
         })
     }
 
-    fn draw_series(&self, canvas: &Canvas<'_>, series: &Series, look: Look) -> Outcome {
+    fn draw_series(&self, canvas: &Canvas<'_>, series: &Series, appearance: Appearance) -> DrawResult {
         if series.style != Style::Dots {
             for run in series.points.split(|point| !self.has_place(point)).filter(|run| run.len() > 1) {
                 let points: Vec<(f64, f64)> = run.iter().map(|point| (point.x, point.y.value)).collect();
-                canvas.line(&points, look)?;
+                canvas.line(&points, appearance)?;
             }
         }
         let spacing = series.marker_spacing();
         for (place, point) in series.points.iter().enumerate().filter(|(_, point)| self.has_place(point)) {
             if let Some(interval) = point.y.interval() {
-                canvas.error_bar(point.x, interval, look.colour())?;
+                canvas.error_bar(point.x, interval, appearance.colour())?;
             }
             if spacing.is_some_and(|spacing| place % spacing == spacing / 2) {
-                canvas.marker((point.x, point.y.value), look)?;
+                canvas.marker((point.x, point.y.value), appearance)?;
             }
         }
         Ok(())
@@ -149,16 +149,16 @@ impl Series {
         style: Style,
         points: impl IntoIterator<Item = P>,
     ) -> Self {
-        Self { name: name.into(), style, points: points.into_iter().map(P::into).collect(), look: None }
+        Self { name: name.into(), style, points: points.into_iter().map(P::into).collect(), appearance: None }
     }
 
-    /// The same with the colour and marker of the series at `place`: for a formula and what was measured of it.
-    pub fn with_look(self, place: usize) -> Self {
-        Self { look: Some(place), ..self }
+    /// The same with the colour and marker of the series at `place`, for a formula and its measurement.
+    pub fn with_appearance(self, place: usize) -> Self {
+        Self { appearance: Some(place), ..self }
     }
 
-    fn look_at(&self, place: usize) -> Look {
-        Look(self.look.unwrap_or(place))
+    fn appearance_at(&self, place: usize) -> Appearance {
+        Appearance(self.appearance.unwrap_or(place))
     }
 
     fn entry(&self, place: usize) -> Entry {
@@ -167,7 +167,7 @@ impl Series {
             Style::Curve => Sample::Line,
             Style::Dots => Sample::Marker,
         };
-        Entry { name: self.name.clone(), look: self.look_at(place), sample }
+        Entry { name: self.name.clone(), appearance: self.appearance_at(place), sample }
     }
 
     /// Every how many points there is a marker.

@@ -10,7 +10,7 @@ use super::{Part, Results, Verdict};
 /// As wide as the longer of the two words.
 const AGREES: &str = "agrees         ";
 const DIFFERS: &str = "DOES NOT AGREE ";
-/// A table of more rows is for programs: people are told where it is.
+/// Longer tables are for programs; for people, the text refers to the CSV file.
 const MOST_ROWS: usize = 40;
 
 /// Title, tables and verdicts for a terminal.
@@ -38,7 +38,7 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-/// A page with links to the figures and tables, which lie beside it.
+/// A page with links to the figures and tables in the same folder.
 pub(super) fn markdown(results: &Results, tables: &[PathBuf], figures: &[PathBuf]) -> String {
     let Results { name, world, seeds, .. } = results;
     // The results of the kernel have its name behind the experiment's.

@@ -19,13 +19,13 @@ use crate::Error;
 
 const PORT: u16 = 4556;
 const SERVICE: &str = "files";
-/// Bytes that the gateway's node has beyond what its session has begun to send: two seconds of 10 Mbit/s, so that the link does not
-/// wait for the application.
+/// The bytes that the gateway's node has queued beyond those in transfer: two seconds at 10 Mbit/s, so that
+/// the link does not wait for the application.
 const AHEAD: u64 = 2_500_000;
-/// How often the sender looks whether there are still so many.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long the receiver waits for a bundle before it looks whether the time is over.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// The interval at which the sender checks the queue.
+const QUEUE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long the receiver waits for a bundle before it checks whether the trial is over.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest that the session may take to begin: a few round trips, and lost SYNs.
 const SESSION_WITHIN: Duration = Duration::from_secs(60);
 /// How long a node's threads may take to end.
@@ -77,7 +77,7 @@ impl Nodes {
                 if self.gateway.running().node().status().waiting.queued < ahead {
                     self.gateway.send(size).await?;
                 } else {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(QUEUE_CHECK_INTERVAL).await;
                 }
             }
             Ok(())
@@ -150,7 +150,7 @@ impl Host {
             if begun.elapsed() > SESSION_WITHIN {
                 return Err(Error::Node(format!("there is no session after {SESSION_WITHIN:?}")));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(QUEUE_CHECK_INTERVAL);
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Host {
     }
 
     async fn next(&self) -> io::Result<Option<Delivery>> {
-        self.client.next(SERVICE, PATIENCE).await.map_err(io::Error::other)
+        self.client.next(SERVICE, RECEIVE_TIMEOUT).await.map_err(io::Error::other)
     }
 
     async fn take(&self, mut delivery: Delivery, read: &AtomicU64) -> io::Result<()> {

@@ -1,11 +1,11 @@
-//! Flows in bundles: their nodes' turn in the event loop.
+//! The bundle nodes of flows in the event loop.
 
 use super::World;
 use crate::events::Event;
 
 impl World<'_> {
-    /// After something happened at a flow in bundles: its nodes act, and what there is to send is sent. What happens at one
-    /// node may matter to all: room in a store is made by an acknowledgement from behind it.
+    /// After an event at a flow in bundles: lets its nodes act, and sends what is ready. An event at one node
+    /// may affect all others: an acknowledgement makes room in the store before it.
     #[inline(never)]
     pub(super) fn service_bundles(&mut self, number: usize) {
         let flow = &mut self.flows[number];
@@ -25,7 +25,7 @@ impl World<'_> {
         }
     }
 
-    /// The session whose sending end this is wants to be woken.
+    /// Wakes the session with this sending end.
     pub(super) fn wake_session(&mut self, endpoint: usize) {
         let number = self.attachments[endpoint].flow as usize;
         let flow = &mut self.flows[number];

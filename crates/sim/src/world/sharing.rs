@@ -1,4 +1,4 @@
-//! Directions of links that are shared out among the senders in front of them, as a gateway's daemon does it.
+//! Directions of links whose rate is allocated to the senders in front of them, as a gateway's daemon does.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::World;
 use crate::events::Event;
 use crate::scenario::{Hop, LegSpec, LinkSpec, Scenario};
 
-/// How often rates are decided anew while anybody sends.
+/// The interval between two allocations while a sender is active.
 const TICK: Duration = Duration::from_millis(20);
 
 /// A direction that is shared out, and the senders in front of it.
@@ -66,7 +66,7 @@ impl SharedDirection {
         Some(Slot { share: number as u32, member: members.len() as u32 - 1 })
     }
 
-    /// What there is for somebody of this weight that begins now.
+    /// The rate for a sender of this weight that starts now, bytes per second.
     fn initial_rate(&mut self, weight: u32) -> f64 {
         let newcomers = self.allocator.initial_rate();
         self.joined += weight;
@@ -103,7 +103,7 @@ impl World<'_> {
             return;
         }
         if !share.ticking {
-            // Nobody has sent anything since the last tick: it was a pause, and not an outage.
+            // No sender has sent anything since the last tick. That was a pause and not an outage.
             share.allocator.tick(self.now, &share.reports, |_, _| {});
             (share.ticking, share.joined) = (true, 0);
             self.events.schedule(self.now + TICK, Event::Rates(slot.share));
@@ -113,7 +113,8 @@ impl World<'_> {
         self.endpoints[endpoint as usize].set_rate(in_bits(rate));
     }
 
-    /// All senders of a direction get their rates anew. They go by them from their next acknowledgement or turn on.
+    /// Allocates new rates to all senders of a direction. They use them from their next acknowledgement or
+    /// transmission on.
     pub(super) fn update_rates(&mut self, number: u32) {
         let share = &mut self.shares[number as usize];
         share.tick(self.now, &mut self.endpoints);
@@ -142,7 +143,7 @@ fn report(member: Member, reported: &Reported) -> Report {
     }
 }
 
-/// Bytes per second as a rate; none where there are too few.
+/// Bytes per second as a rate; `None` if they are less than a bit per second.
 fn in_bits(bytes_per_second: f64) -> Option<Rate> {
     Rate::from_bps((8.0 * bytes_per_second) as u64)
 }

@@ -1,4 +1,4 @@
-//! The walk of a packet over a link with stations.
+//! The path of a packet over a link with stations.
 
 use bentpipe_link::agent::Frame;
 use bentpipe_link::{Cause, Fate};
@@ -9,7 +9,7 @@ use crate::network::Pipe;
 use crate::packet::Packet;
 
 impl World<'_> {
-    /// What stations have sent to their nodes' sides goes on.
+    /// Forwards the packets that stations have passed to their nodes.
     #[inline(never)]
     pub(super) fn forward_delivered(&mut self) {
         while let Some(packet) = self.delivered.pop_front() {
@@ -27,7 +27,7 @@ impl World<'_> {
         }
     }
 
-    /// The first frame of a pipe has come to its end, where the other station takes it.
+    /// Hands the first frame of a pipe to the station at its far end.
     pub(super) fn arrive_framed(&mut self, pipe: u32) {
         let (now, back) = (self.now, Pipe::back(pipe));
         let Some((frame, next)) = self.pipes[pipe as usize].deliver_frame(now) else {
@@ -53,8 +53,8 @@ impl World<'_> {
         }
     }
 
-    /// After something happened to a station: what it sends to the link is offered to it, and what it sends to the node's
-    /// side waits until the event has been handled, because an endpoint may be in the midst of sending.
+    /// After an event at a station: offers its frames to the link. The packets for its node wait until the
+    /// event has been handled, because an endpoint may be sending right now.
     fn serve(&mut self, pipe: u32) {
         while let Some(frame) = self.pipes[pipe as usize].station_mut().and_then(|post| post.next_frame()) {
             self.send_frame(pipe, frame);

@@ -34,7 +34,7 @@ fn judge(port: u16, ipv4: &str, ipv6: Option<&str>) -> Check {
     }
     Check::fail(
         name,
-        format!("a rule says bundle, but nothing listens on {}: what it matches passes", names(lacking)),
+        format!("a rule says bundle, but nothing listens on {}: matching connections pass unsplit", names(lacking)),
         "start the node, bentpipe dtn run; or set [bundle] port to where it listens",
     )
 }
@@ -102,9 +102,9 @@ mod tests {
         };
         let v4 = line(&loopback4(), LISTEN);
         let check = judge(7690, &v4, Some(""));
-        assert!(!check.ok && check.found.contains("nothing listens on [::1]:7690: what"), "{check:?}");
+        assert!(!check.ok && check.found.contains("nothing listens on [::1]:7690: matching"), "{check:?}");
         let check = judge(7690, "", Some(""));
-        assert!(check.found.contains("on 127.0.0.1:7690 and [::1]:7690: what"), "{check:?}");
+        assert!(check.found.contains("on 127.0.0.1:7690 and [::1]:7690: matching"), "{check:?}");
         assert!(judge(7690, &v4, None).ok && judge(7690, &line("00000000", LISTEN), None).ok);
         assert!(!judge(7690, &line(&loopback4(), "01"), None).ok && !judge(7691, &v4, None).ok);
         assert!(!judge(7690, &line("0100000A", LISTEN), None).ok);

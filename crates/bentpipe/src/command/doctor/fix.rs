@@ -124,9 +124,9 @@ fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
-            return writeln!(f, "There is nothing that --fix could mend.\n");
+            return writeln!(f, "There is nothing for --fix to do.\n");
         }
-        writeln!(f, "To mend what is lacking:")?;
+        writeln!(f, "These steps fix the findings:")?;
         for Item { step, checks } in &self.items {
             writeln!(f, "    {step}    ({})", checks.join("; "))?;
         }
@@ -186,7 +186,7 @@ mod tests {
     fn what_is_passed_or_only_the_operator_can_do_is_not_done() {
         let advice = Check { ok: true, ..Check::mendable("a", "", vec![Step::sysctl("x.y", 1)]) };
         let plan = plan(&[Check::pass("b", ""), Check::fail("c", "", "use Linux 7"), advice]);
-        assert!(plan.is_empty() && plan.to_string().contains("nothing that --fix could mend"));
+        assert!(plan.is_empty() && plan.to_string().contains("nothing for --fix to do"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use bentpipe_kernel::host::Step;
 
-const HEAD: &str = "# Written by bentpipe doctor --fix: what this host lacked for bentpipe.\n";
+const HEAD: &str = "# Written by bentpipe doctor --fix: settings that bentpipe needs.\n";
 
 /// One of the two files, with the entries to add. Its other entries stay.
 pub(super) struct Lasting {

@@ -38,7 +38,7 @@ fn account(wanted: Option<&str>) -> Check {
         // The installer creates the account, as the package does.
         (Err(_), None) => Check::fail(
             name,
-            "there is no account bentpipe: the daemon goes on as nobody, whom others may be as well",
+            "there is no account bentpipe: the daemon runs as nobody, which other programs may use as well",
             "useradd --system --user-group --no-create-home --shell /usr/sbin/nologin bentpipe",
         ),
     }

@@ -131,7 +131,7 @@ fn read_retransmissions(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(retransmissions @ 1..=MAX_RETRANSMISSIONS) => Ok(retransmissions),
         _ => Err(format!(
-            "write how often a packet is sent again at the most: 1 to {MAX_RETRANSMISSIONS}, for example 3"
+            "write the most retransmissions of a packet: 1 to {MAX_RETRANSMISSIONS}, for example 3"
         )),
     }
 }

@@ -152,14 +152,14 @@ impl Door {
             drop(place);
         };
         if let Err(error) = spawn("bentpipe-successor", work) {
-            tracing::error!("nobody is spoken to: {error:#}");
+            tracing::error!("cannot serve a process that wants to take over: {error:#}");
         }
     }
 
     fn speak(&self, caller: Caller) {
         let successor = match caller.converse(&self.inventory) {
             Ok(successor) => successor,
-            Err(error) => return tracing::info!("nobody took over: {error}"),
+            Err(error) => return tracing::info!("no process took over: {error}"),
         };
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (go_on, wait) = mpsc::sync_channel(1);

@@ -105,13 +105,13 @@ impl fmt::Display for News {
                 write!(f, "the leg {leg} has been silent for {} s", seconds(length))?;
                 match untold {
                     0 => Ok(()),
-                    1 => write!(f, ", after one more outage since it was last told of"),
-                    more => write!(f, ", after {more} more outages since it was last told of"),
+                    1 => write!(f, ", after one more outage since the last message"),
+                    more => write!(f, ", after {more} more outages since the last message"),
                 }
             }
             Self::Back { leg, length } => write!(f, "the leg {leg} is back after {} s", seconds(length)),
             Self::Abandoned { leg, length } => {
-                write!(f, "nobody waits for the leg {leg} any more, after {} s of silence", seconds(length))
+                write!(f, "the leg {leg} is idle after {} s of silence: no flow waits for it", seconds(length))
             }
         }
     }
@@ -165,7 +165,7 @@ mod tests {
         let mut watched = Watched::new();
         watched.at(10, Some(3.0), 5);
         let told = watched.at(20, None, 5);
-        assert_eq!(told, ["nobody waits for the leg satellite any more, after 13 s of silence"]);
+        assert_eq!(told, ["the leg satellite is idle after 13 s of silence: no flow waits for it"]);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
             told.extend(watched.at(round * 10 + 5, None, round + 1));
         }
         let again =
-            "the leg satellite has been silent for 3 s, after 5 more outages since it was last told of";
+            "the leg satellite has been silent for 3 s, after 5 more outages since the last message";
         let back = "the leg satellite is back after 8 s";
         assert_eq!(told, ["the leg satellite has been silent for 3 s", back, again, back]);
     }

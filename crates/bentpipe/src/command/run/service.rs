@@ -104,7 +104,7 @@ impl Service {
             let names = self.sockets.named().into_iter().map(|(name, _)| name);
             let extra_fds = names.chain([LOG.to_owned()]).collect();
             if let Err(error) = events.await_successors(socket, daemon.inventory(extra_fds)) {
-                tracing::error!("nobody can take over from this daemon: {error:#}");
+                tracing::error!("this daemon cannot be upgraded: {error:#}");
             }
         }
         self.notifier.ready();
@@ -209,7 +209,7 @@ impl Service {
         match admin {
             Ok(admin) => self.admin = Some(admin),
             // Who cannot be looked at still carries traffic.
-            Err(error) => tracing::error!("nobody can look at this daemon: {error:#}"),
+            Err(error) => tracing::error!("status, metrics and commands are unavailable: {error:#}"),
         }
     }
 
@@ -233,7 +233,7 @@ impl Service {
                 Next::End
             }
             Err((daemon, error)) => {
-                tracing::error!("goes on, because nobody took over: {error}");
+                tracing::error!("goes on, because no process took over: {error}");
                 self.daemon = Some(*daemon);
                 self.notifier.main_pid(std::process::id());
                 self.answer(events);

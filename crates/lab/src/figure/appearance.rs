@@ -1,8 +1,8 @@
-//! Colours and markers, by which the series of a figure are told apart.
+//! The colours and markers that distinguish the series of a figure.
 
 use plotters::prelude::*;
 
-use super::canvas::{Area, Outcome, Pixel};
+use super::canvas::{Area, DrawResult, Pixel};
 
 /// Colours that stay apart for the colour-blind (Okabe and Ito 2008), the strongest first.
 const COLOURS: [RGBColor; 6] = [
@@ -26,9 +26,9 @@ const SHAPES: [Shape; 7] = [
 /// Half the height of a marker, in pixels.
 pub(super) const MARKER: i32 = 4;
 
-/// The look of the series at a place in a list: no two of the first 42 are alike.
+/// The appearance of the series at a place in a list: no two of the first 42 are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look(pub(super) usize);
+pub(super) struct Appearance(pub(super) usize);
 
 /// The shape of a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) enum Shape {
     Plus,
 }
 
-impl Look {
+impl Appearance {
     pub(super) fn colour(self) -> RGBColor {
         COLOURS[self.0 % COLOURS.len()]
     }
@@ -59,16 +59,16 @@ pub(super) fn draw_marker(
     shape: Shape,
     size: i32,
     colour: RGBColor,
-) -> Outcome {
+) -> DrawResult {
     let place = |(across, down): &Pixel| (x + across, y + down);
-    let strokes = |ends: [[Pixel; 2]; 2]| -> Outcome {
+    let strokes = |ends: [[Pixel; 2]; 2]| -> DrawResult {
         for ends in ends {
             let style = colour.stroke_width(size as u32 / 2);
             area.draw(&PathElement::new(ends.iter().map(place).collect::<Vec<_>>(), style))?;
         }
         Ok(())
     };
-    let polygon = |corners: &[Pixel]| -> Outcome {
+    let polygon = |corners: &[Pixel]| -> DrawResult {
         Ok(area.draw(&Polygon::new(corners.iter().map(place).collect::<Vec<_>>(), colour.filled()))?)
     };
     let (s, wide) = (size, size + 1);
@@ -89,9 +89,9 @@ mod tests {
 
     #[test]
     fn no_two_series_of_a_crowded_figure_look_alike() {
-        let looks: Vec<_> = (0..42).map(|index| (Look(index).colour(), Look(index).shape())).collect();
-        for (index, look) in looks.iter().enumerate() {
-            assert!(!looks[..index].contains(look), "{index} looks like an earlier one");
+        let looks: Vec<_> = (0..42).map(|index| (Appearance(index).colour(), Appearance(index).shape())).collect();
+        for (index, appearance) in looks.iter().enumerate() {
+            assert!(!looks[..index].contains(appearance), "{index} looks like an earlier one");
         }
     }
 }
