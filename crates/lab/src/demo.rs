@@ -32,11 +32,11 @@ const SURVIVE_OUTAGE: Duration = Duration::from_secs(25 * 60);
 /// The link, the file and the schemes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The satellite link's rate, both schemes.
+    /// The satellite link's rate, both ways.
     pub rate: Rate,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
-    /// Packet error rate, both schemes.
+    /// Packet error rate, both ways.
     pub per: Probability,
     /// The length of the file.
     pub bytes: u64,

@@ -5,9 +5,9 @@
 //! unit, so no figure lacks them. Colours stay apart for the colour-blind and each series has a marker of its own, so
 //! that a print in black and white can be read. The same data give the same bytes.
 
+mod appearance;
 mod bars;
 mod canvas;
-mod appearance;
 mod plot;
 mod ticks;
 
@@ -152,7 +152,11 @@ impl From<&LineChart> for Plot {
         let style = if chart.dots.is_empty() { Style::Line } else { Style::Curve };
         let series = |sets: &[(String, Vec<(f64, f64)>)], style| -> Vec<Series> {
             let named = |(name, points): &(String, Vec<_>)| Series::new(name, style, points.iter().copied());
-            sets.iter().map(named).enumerate().map(|(appearance, series)| series.with_appearance(appearance)).collect()
+            sets.iter()
+                .map(named)
+                .enumerate()
+                .map(|(appearance, series)| series.with_appearance(appearance))
+                .collect()
         };
         Plot {
             title: chart.title.clone(),

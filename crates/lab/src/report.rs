@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_stopped_download_shows_how_far_it_came() {
         let stopped = Run { complete: false, bytes: 1_530_000, seconds: 61.25, ..run("reno", 0.2e6, true) };
-        let text = row(&stopped, 10e6, 0.2e6);
+        let text = row(&stopped, 10e6, 0.2e6).join("  ");
         assert!(text.contains("> 61.2 s") && text.contains("stopped at 1.5 MB"), "{text}");
     }
 }

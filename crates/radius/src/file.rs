@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::{Schedule, Place, Protocol, Role, Setting, Timer, light_time};
+use crate::{Place, Protocol, Role, Schedule, Setting, Timer, light_time};
 
 /// Why a data file was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

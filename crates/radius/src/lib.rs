@@ -20,7 +20,6 @@
 //! assert_eq!(catalogue.reach(opnet).limit.unwrap().as_secs_f64(), 22.5);
 //! ```
 #![forbid(unsafe_code)]
-
 #![deny(clippy::disallowed_methods)]
 
 mod catalogue;
@@ -38,7 +37,7 @@ pub use catalogue::Catalogue;
 pub use file::DataError;
 pub use path::{Answer, Need, Path, Verdict};
 pub use place::Place;
-pub use protocol::{Schedule, Protocol, Role, Setting, Timer};
+pub use protocol::{Protocol, Role, Schedule, Setting, Timer};
 pub use reach::{Reach, TimerReach};
 
 /// The speed of light in vacuum, km/s (exact by the definition of the metre).

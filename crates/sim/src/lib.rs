@@ -3,7 +3,6 @@
 //! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the same results,
 //! to the byte, on any machine and on any number of threads.
 #![forbid(unsafe_code)]
-
 #![deny(clippy::disallowed_methods)]
 
 mod bundles;

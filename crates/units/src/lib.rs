@@ -3,7 +3,6 @@
 //! A value that exists is valid: text is always parsed, and a parse error has the accepted forms. No type
 //! here uses a clock; [`Time`] is a point on the caller's time line.
 #![forbid(unsafe_code)]
-
 #![deny(clippy::disallowed_methods)]
 
 mod bytes;

@@ -24,13 +24,13 @@ const TICK: Duration = Duration::from_millis(200);
 /// host's own network is touched. Where that is not allowed, the same comparison runs in virtual time.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// The link's rate, each scheme.
+    /// The link's rate, each way.
     #[arg(long, default_value = "10M", allow_hyphen_values = true)]
     rate: Rate,
     /// The round-trip time of the empty link.
     #[arg(long, default_value = "600ms", allow_hyphen_values = true)]
     rtt: Span,
-    /// Packet error rate, each scheme.
+    /// Packet error rate, each way.
     #[arg(long, default_value = "1%", allow_hyphen_values = true)]
     per: Probability,
     /// The length of the file, up to 1 GB.

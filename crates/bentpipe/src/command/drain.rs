@@ -92,7 +92,9 @@ fn await_end(client: &Client, pid: u32) -> anyhow::Result<ExitCode> {
     };
     bar.finish_and_clear();
     match end {
-        Stage::Cancelled => anyhow::bail!("draining was cancelled: the daemon accepts connections again and does not end"),
+        Stage::Cancelled => {
+            anyhow::bail!("draining was cancelled: the daemon accepts connections again and does not end")
+        }
         Stage::Replaced => super::print("the daemon has ended, and another answers in its place\n")?,
         _ => super::print("the daemon has ended\n")?,
     }

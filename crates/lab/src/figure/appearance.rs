@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn no_two_series_of_a_crowded_figure_look_alike() {
-        let looks: Vec<_> = (0..42).map(|index| (Appearance(index).colour(), Appearance(index).shape())).collect();
+        let looks: Vec<_> =
+            (0..42).map(|index| (Appearance(index).colour(), Appearance(index).shape())).collect();
         for (index, appearance) in looks.iter().enumerate() {
             assert!(!looks[..index].contains(appearance), "{index} looks like an earlier one");
         }

@@ -1,7 +1,7 @@
 //! Bars in groups: a few schemes compared in a few situations.
 
-use super::canvas::{Canvas, Entry, Frame, DrawResult, Sample};
 use super::appearance::Appearance;
+use super::canvas::{Canvas, DrawResult, Entry, Frame, Sample};
 use super::ticks::{Ticks, drawable, reach};
 use super::{Axis, Legend};
 use crate::statistics::Estimate;
@@ -81,7 +81,13 @@ impl BarChart {
         canvas.finish()
     }
 
-    fn draw_bar(&self, canvas: &Canvas<'_>, sides: (f64, f64), bar: Option<Estimate>, appearance: Appearance) -> DrawResult {
+    fn draw_bar(
+        &self,
+        canvas: &Canvas<'_>,
+        sides: (f64, f64),
+        bar: Option<Estimate>,
+        appearance: Appearance,
+    ) -> DrawResult {
         match bar.filter(|bar| drawable(self.y.scale, bar.value)) {
             Some(bar) => canvas.bar(sides, bar, appearance),
             None => canvas.absent(f64::midpoint(sides.0, sides.1)),

@@ -1,7 +1,7 @@
 //! Series of points over two axes, with error bars.
 
-use super::canvas::{Canvas, Entry, Frame, DrawResult, Sample};
 use super::appearance::Appearance;
+use super::canvas::{Canvas, DrawResult, Entry, Frame, Sample};
 use super::ticks::{Ticks, drawable, reach};
 use super::{Axis, Legend};
 use crate::statistics::Estimate;

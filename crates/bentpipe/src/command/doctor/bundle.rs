@@ -34,7 +34,10 @@ fn judge(port: u16, ipv4: &str, ipv6: Option<&str>) -> Check {
     }
     Check::fail(
         name,
-        format!("a rule says bundle, but nothing listens on {}: matching connections pass unsplit", names(lacking)),
+        format!(
+            "a rule says bundle, but nothing listens on {}: matching connections pass unsplit",
+            names(lacking)
+        ),
         "start the node, bentpipe dtn run; or set [bundle] port to where it listens",
     )
 }

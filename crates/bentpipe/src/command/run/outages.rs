@@ -111,7 +111,11 @@ impl fmt::Display for News {
             }
             Self::Back { leg, length } => write!(f, "the leg {leg} is back after {} s", seconds(length)),
             Self::Abandoned { leg, length } => {
-                write!(f, "the leg {leg} is idle after {} s of silence: no flow waits for it", seconds(length))
+                write!(
+                    f,
+                    "the leg {leg} is idle after {} s of silence: no flow waits for it",
+                    seconds(length)
+                )
             }
         }
     }
@@ -176,8 +180,7 @@ mod tests {
             told.extend(watched.at(round * 10, Some(3.0), round));
             told.extend(watched.at(round * 10 + 5, None, round + 1));
         }
-        let again =
-            "the leg satellite has been silent for 3 s, after 5 more outages since the last message";
+        let again = "the leg satellite has been silent for 3 s, after 5 more outages since the last message";
         let back = "the leg satellite is back after 8 s";
         assert_eq!(told, ["the leg satellite has been silent for 3 s", back, again, back]);
     }
