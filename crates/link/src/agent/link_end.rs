@@ -6,10 +6,7 @@ use bentpipe_units::Time;
 use serde::Serialize;
 
 use super::arq::{Arq, ArqConfig, ArqCounters, ArqFrame};
-use super::delayed_dup_ack::{DelayedDupAck, DelayedDupAckConfig};
-use super::snoop::{Snoop, SnoopConfig};
-use super::xcp::{Xcp, XcpConfig};
-use super::{Agent, AgentReport, Outbox, Packet};
+use super::{Agent, AgentConfig, AgentReport, Outbox, Packet};
 
 /// The agents at one end of a link. The default is none.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,17 +15,6 @@ pub struct LinkEndConfig {
     pub agents: Vec<AgentConfig>,
     /// Retransmission by the link layer; it needs a peer at the other end.
     pub arq: Option<ArqConfig>,
-}
-
-/// An agent and its parameters.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentConfig {
-    /// See [`Snoop`].
-    Snoop(SnoopConfig),
-    /// See [`DelayedDupAck`].
-    DelayedDupAck(DelayedDupAckConfig),
-    /// See [`Xcp`].
-    Xcp(XcpConfig),
 }
 
 /// A frame on the link between two ends.
@@ -108,15 +94,8 @@ impl<P: Packet> Frame<P> {
 impl<P: Packet> LinkEnd<P> {
     /// A link end at rest.
     pub fn new(config: &LinkEndConfig) -> Self {
-        let agent = |config: &AgentConfig| -> Box<dyn Agent<P> + Send> {
-            match config {
-                AgentConfig::Snoop(config) => Box::new(Snoop::new(config)),
-                AgentConfig::DelayedDupAck(config) => Box::new(DelayedDupAck::new(config)),
-                AgentConfig::Xcp(config) => Box::new(Xcp::new(config)),
-            }
-        };
         Self {
-            agents: config.agents.iter().map(agent).collect(),
+            agents: config.agents.iter().map(AgentConfig::build).collect(),
             arq: config.arq.as_ref().map(Arq::new),
             to_link: VecDeque::new(),
             to_host: VecDeque::new(),

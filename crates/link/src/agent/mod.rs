@@ -35,7 +35,7 @@ use bentpipe_units::Time;
 use serde::Serialize;
 
 pub use flow::Flow;
-pub use link_end::{AgentConfig, Frame, LinkEnd, LinkEndConfig, LinkEndReport};
+pub use link_end::{Frame, LinkEnd, LinkEndConfig, LinkEndReport};
 pub use packet::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 
 /// An agent at one end of a link, through which all packets pass.
@@ -85,14 +85,41 @@ impl<P> Default for Outbox<P> {
     }
 }
 
-/// The counters of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(tag = "agent", rename_all = "snake_case")]
-pub enum AgentReport {
-    /// See [`snoop::SnoopCounters`].
-    Snoop(snoop::SnoopCounters),
-    /// See [`delayed_dup_ack::DelayedDupAckCounters`].
-    DelayedDupAck(delayed_dup_ack::DelayedDupAckCounters),
-    /// See [`xcp::XcpCounters`].
-    Xcp(xcp::XcpCounters),
+/// Declares the agents: their parameters, their counters, and how each is built.
+macro_rules! agents {
+    ($($agent:ident: $module:ident::{$config:ident, $counters:ident},)*) => {
+        /// An agent and its parameters.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum AgentConfig {
+            $(
+                #[doc = concat!("See [`", stringify!($module), "::", stringify!($agent), "`].")]
+                $agent($module::$config),
+            )*
+        }
+
+        /// The counters of an agent.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+        #[serde(tag = "agent", rename_all = "snake_case")]
+        pub enum AgentReport {
+            $(
+                #[doc = concat!("See [`", stringify!($module), "::", stringify!($counters), "`].")]
+                $agent($module::$counters),
+            )*
+        }
+
+        impl AgentConfig {
+            /// The agent at rest.
+            fn build<P: Packet>(&self) -> Box<dyn Agent<P> + Send> {
+                match self {
+                    $(Self::$agent(config) => Box::new($module::$agent::new(config)),)*
+                }
+            }
+        }
+    };
+}
+
+agents! {
+    Snoop: snoop::{SnoopConfig, SnoopCounters},
+    DelayedDupAck: delayed_dup_ack::{DelayedDupAckConfig, DelayedDupAckCounters},
+    Xcp: xcp::{XcpConfig, XcpCounters},
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bentpipe_link::{
-    Cause, Direction, DirectionConfig, Encapsulation, Fate, GilbertElliott, Impairments, Link, LinkConfig,
-    OutageTrace,
+    Cause, Direction, DirectionConfig, Encapsulation, Fate, GilbertElliott, Link, LinkConfig, OutageTrace,
 };
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use proptest::prelude::*;
@@ -205,7 +204,7 @@ fn any_config() -> impl Strategy<Value = DirectionConfig> {
             gilbert_elliott,
             outages,
             encapsulation,
-            impairments: Impairments::default(),
+            ..DirectionConfig::default()
         },
     )
 }

@@ -1,5 +1,8 @@
 //! The link model and the agents at its ends.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod arq;
 mod delayed_dup_ack;
 mod fates;
