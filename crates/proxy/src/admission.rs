@@ -1,8 +1,8 @@
-//! The admission: how many connections there are, whose they are, and whether another one may come in.
+//! Admission control: counts connections, in all and per client, and decides whether to admit another one.
 //!
-//! All workers share it. A connection holds a [`Permit`] from its first moment to its last, so the admission's numbers are
-//! those of living connections however they end. Whether new connections are diverted *before* they are answered is the
-//! business of the rules, which the watch keeps up to date from [`AdmissionControl::over_limit`].
+//! All workers share it. A connection holds a [`Permit`] for as long as it exists, so the counts are
+//! those of open connections, however they end. The rules decide whether new connections pass unsplit *before* they are
+//! answered; the watchdog updates them from [`AdmissionControl::over_limit`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::config::AtLimit;
 /// The bits of an IPv6 address that tell one client from another: a host chooses the rest at will (RFC 7421).
 const NETWORK_OF_64_BITS: u128 = !0 << 64;
 
-/// The numbers that the admission compares with; they change when the configuration is read again.
+/// The limits that admission control enforces; a reload changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AdmissionLimits {
     /// Connections at the same time.
@@ -41,16 +41,16 @@ pub(crate) enum Client {
     V6([u8; 8]),
 }
 
-/// Counts connections and lets them in.
+/// Counts connections and admits them.
 #[derive(Debug)]
 pub(crate) struct AdmissionControl {
     state: Mutex<State>,
     connecting: AtomicUsize,
-    /// Workers that have no descriptor left; nobody new until all have one again.
+    /// Workers that have run out of descriptors; no connection is admitted until all have one again.
     short_of_descriptors: AtomicUsize,
-    /// Buffers hold more than they should.
+    /// The buffers exceed their limit.
     memory_full: AtomicBool,
-    /// What was last signalled, so that only changes are.
+    /// The state last signalled, so that only changes are signalled.
     full: AtomicBool,
     changed: OwnedFd,
 }
@@ -62,7 +62,7 @@ struct State {
     clients: HashMap<Client, usize>,
 }
 
-/// A connection's place in the admission's count, given back when it is dropped.
+/// Counts one connection, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     admission: Arc<AdmissionControl>,
@@ -70,12 +70,12 @@ pub(crate) struct Permit {
     connecting: bool,
 }
 
-/// Which new connections are not to be answered now.
+/// Which new connections must not be answered now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct OverLimit {
-    /// Nobody is let in, because of this limit.
+    /// The limit because of which no client is admitted.
     pub(crate) everybody: Option<Limit>,
-    /// These are not, in order.
+    /// The clients that are at their own limit, sorted.
     pub(crate) clients: Vec<Client>,
 }
 
@@ -101,10 +101,10 @@ impl AdmissionControl {
         })
     }
 
-    /// Lets a connection of `client` in, as one that waits for its server, or says which limit stands against it.
+    /// Admits a connection of `client`, as one that waits for its server, or returns the limit that it exceeds.
     ///
-    /// Where connections beyond a limit are to pass, those that the kernel had already answered are let in all the same,
-    /// up to [`with_accept_queue_slack`]: they cannot pass any more.
+    /// Where connections beyond a limit pass unsplit, those that the kernel has already answered are admitted nonetheless,
+    /// up to [`with_accept_queue_slack`]: they can no longer pass.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Limit> {
         let client = Client::from(client);
         let mut state = self.state();
@@ -123,7 +123,7 @@ impl AdmissionControl {
         Ok(Permit { admission: self.clone(), client, connecting: true })
     }
 
-    /// Counts a connection that is there already: another process had let it in.
+    /// Counts an existing connection, which another process has admitted.
     pub(crate) fn readmit(self: &Arc<Self>, client: IpAddr, connecting: bool) -> Permit {
         let client = Client::from(client);
         let mut state = self.state();
@@ -137,7 +137,7 @@ impl AdmissionControl {
         Permit { admission: self.clone(), client, connecting }
     }
 
-    /// Descriptors have run out for a worker, or are there again for one that had told so.
+    /// A worker has run out of descriptors, or has one again after it had.
     pub(crate) fn set_short_of_descriptors(&self, short: bool) {
         let workers = &self.short_of_descriptors;
         let _ = if short {
@@ -148,21 +148,21 @@ impl AdmissionControl {
         self.settle(&self.state(), false);
     }
 
-    /// Takes note of the bytes in buffers.
+    /// Sets the number of bytes in buffers.
     pub(crate) fn set_buffered(&self, bytes: u64) {
         let state = self.state();
         self.memory_full.store(bytes >= state.admission_limits.buffered, Ordering::Relaxed);
         self.settle(&state, false);
     }
 
-    /// Compares with other numbers from now on.
+    /// Enforces other limits from now on.
     pub(crate) fn set_limits(&self, admission_limits: AdmissionLimits) {
         let mut state = self.state();
         state.admission_limits = admission_limits;
         self.settle(&state, true);
     }
 
-    /// Which new connections are to be diverted as things stand.
+    /// Which new connections must not be answered now.
     pub(crate) fn over_limit(&self) -> OverLimit {
         let state = self.state();
         let clients = match state.admission_limits.per_client {
@@ -181,28 +181,28 @@ impl AdmissionControl {
         OverLimit { everybody: self.reached(&state), clients }
     }
 
-    /// Becomes readable when the over_limit may have changed.
+    /// Becomes readable when [`over_limit`](Self::over_limit) may have changed.
     pub(crate) fn changed(&self) -> &OwnedFd {
         &self.changed
     }
 
-    /// Signals, as if the over_limit had changed.
+    /// Signals as if [`over_limit`](Self::over_limit) had changed.
     pub(crate) fn wake(&self) {
         // An eventfd can refuse only where it is signalled already.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
 
-    /// Connections that there are now.
+    /// The number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.state().open
     }
 
-    /// Connections that wait for their server now.
+    /// The number of connections that wait for their server.
     pub(crate) fn connecting(&self) -> usize {
         self.connecting.load(Ordering::Relaxed)
     }
 
-    /// Signals where the admission has become full or free, or where a client has.
+    /// Signals if a limit has been reached or is no longer reached.
     fn settle(&self, state: &State, client_changed: bool) {
         let full = self.reached(state).is_some();
         if self.full.swap(full, Ordering::Relaxed) != full || client_changed {
@@ -210,7 +210,7 @@ impl AdmissionControl {
         }
     }
 
-    /// The limit that keeps everybody out.
+    /// The limit because of which no client is admitted.
     fn reached(&self, state: &State) -> Option<Limit> {
         let AdmissionLimits { connections, descriptors, connecting, .. } = state.admission_limits;
         [
@@ -239,7 +239,7 @@ impl AdmissionControl {
         self.settle(&state, client_is_free);
     }
 
-    /// The numbers are consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    /// The counts are consistent at every step, so a poisoned lock can still be used.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,13 +274,13 @@ impl State {
     }
 }
 
-/// A limit with room for the connections that were answered before the rules knew that it was reached.
+/// A limit plus slack for connections that the kernel answered before the rules knew that the limit was reached.
 fn with_accept_queue_slack(limit: usize) -> usize {
     limit + limit / 4 + 16
 }
 
 impl Permit {
-    /// The server has answered: the connection does not wait any more.
+    /// The server has answered.
     pub(crate) fn connected(&mut self) {
         if std::mem::take(&mut self.connecting) {
             self.admission.connecting.fetch_sub(1, Ordering::Relaxed);

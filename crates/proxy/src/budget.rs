@@ -56,7 +56,7 @@ pub fn tcp_pressure() -> Option<u64> {
     Some(pages.saturating_mul(page_size() as u64))
 }
 
-/// The admission's numbers for this configuration.
+/// The limits of admission control for this configuration.
 pub(crate) fn admission_limits(config: &Config) -> AdmissionLimits {
     let Limits { connections, connections_per_client, buffered, at_limit, .. } = config.limits;
     let (available, workers) = (descriptor_limit(), config.proxy.workers.get());

@@ -68,7 +68,7 @@ impl Shared {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowLimits {
     pub(crate) patience: Patience,
-    /// Bytes between its sockets each route.
+    /// Bytes between its sockets each way.
     pub(crate) held: usize,
 }
 

@@ -1,7 +1,7 @@
-//! TCP Fast Open towards a server (RFC 7413): the client's first data go with our SYN and save a round trip.
+//! TCP Fast Open towards a server (RFC 7413): our SYN carries the client's first data and saves a round trip.
 //!
-//! A SYN can only take what the client has said when it leaves, and in some protocols the server speaks first (SMTP, SSH).
-//! So a connection towards a leg with `fast_open` waits for its client's first word, but never longer than [`PATIENCE`]; then it
+//! A SYN can only carry data that the client has already sent, and in some protocols the server speaks first (SMTP, SSH).
+//! So a connection towards a leg with `fast_open` waits for its client's first data, but never longer than [`PATIENCE`]; then it
 //! connects as any other does. `TCP_FASTOPEN_CONNECT`, which holds the SYN back until something is written, would wait
 //! for ever: both ends of an SMTP connection would.
 //!
@@ -26,7 +26,7 @@ use crate::connect::upstream::{Endpoints, connect};
 use crate::types::leg_pair::LegPair;
 use crate::types::slab::{Key, Slab, Token};
 
-/// How long the first word of a client is waited for.
+/// How long to wait for the first data of a client.
 ///
 /// A client answers our SYN-ACK after one round trip of its own leg, and a network at a gateway's feet has one of a few
 /// milliseconds. A protocol whose server speaks first pays this once for each connection: a thirtieth of the round trip to a
@@ -39,7 +39,7 @@ const SYN_DATA: usize = 1460;
 /// `MSG_FASTOPEN` of linux/socket.h: connect, and let the SYN take data (tcp(7)).
 const MSG_FASTOPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 
-/// What a client has said so far, of which a SYN may take some.
+/// The data that a client has sent so far; a SYN may carry a part of it.
 #[derive(Debug)]
 pub(crate) struct EarlyData {
     bytes: [u8; SYN_DATA],
@@ -47,7 +47,7 @@ pub(crate) struct EarlyData {
 }
 
 impl EarlyData {
-    /// Looks at what the client has said, and leaves it there. A client that has ended in order has said nothing.
+    /// Peeks at the data that the client has sent. A client that has closed its side in order has sent nothing.
     ///
     /// An error is that of the client's connection, and is gone from it: the connection must be reset.
     pub(crate) fn peek(client: impl AsFd) -> io::Result<Self> {
@@ -59,7 +59,7 @@ impl EarlyData {
         }
     }
 
-    /// Begins to connect a non-blocking socket with the first word in the SYN, if there is one. Returns how many bytes of it
+    /// Begins to connect a non-blocking socket, with the early data in the SYN if there are any. Returns how many bytes of them
     /// the kernel has taken: none where it has no cookie of the server's yet, or where Fast Open is switched off.
     pub(crate) fn connect(&self, socket: impl AsFd, server: &SocketAddr) -> io::Result<usize> {
         if self.length == 0 {
@@ -75,7 +75,7 @@ impl EarlyData {
         }
     }
 
-    /// Takes the first `count` bytes, which a SYN has taken, from what the client has said.
+    /// Reads the first `count` bytes, which a SYN has carried, from the client's socket.
     pub(crate) fn consume(mut self, client: impl AsFd, count: usize) -> io::Result<()> {
         let mut left = &mut self.bytes[..count.min(self.length)];
         while !left.is_empty() {
@@ -88,7 +88,7 @@ impl EarlyData {
     }
 }
 
-/// An accepted connection whose server has not been asked yet.
+/// An accepted connection whose upstream connection has not been started.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) client: OwnedFd,
@@ -98,11 +98,11 @@ pub(crate) struct Accepted {
     pub(crate) permit: Permit,
 }
 
-/// The connections whose clients have not said anything yet.
+/// The connections whose clients have not sent anything yet.
 #[derive(Debug)]
 pub(crate) struct AwaitingData {
     accepted: Slab<Accepted>,
-    /// In the order in which their patience ends. Those that have spoken since are still among them.
+    /// By deadline. Connections that have received data since are still listed.
     deadlines: VecDeque<(Instant, Key)>,
 }
 
@@ -111,30 +111,30 @@ impl AwaitingData {
         Self { accepted: Slab::new(), deadlines: VecDeque::new() }
     }
 
-    /// Keeps a connection until its client has spoken, ended or been reset, which `epoll` then reports as
-    /// [`Token::Pending`], or until it is overdue. Returns it at once if it cannot be waited for.
+    /// Keeps a connection until its client has sent data, closed or been reset, which `epoll` then reports as
+    /// [`Token::Pending`], or until its deadline. Returns it at once if it cannot be registered.
     pub(crate) fn keep(&mut self, epoll: &OwnedFd, accepted: Accepted, now: Instant) -> Option<Accepted> {
         let key = self.accepted.insert(accepted);
         let client = &self.accepted.get_mut(key)?.client;
         let data = EventData::new_u64(Token::Pending(key).encode());
         if let Err(error) = epoll::add(epoll, client, data, EventFlags::IN | EventFlags::RDHUP) {
-            tracing::debug!(%error, "cannot wait for a client's first word");
+            tracing::debug!(%error, "cannot wait for a client's first data");
             return self.accepted.remove(key);
         }
         self.deadlines.push_back((now + PATIENCE, key));
         None
     }
 
-    /// Gives a connection back, for which `epoll` has no further use.
+    /// Removes a connection, also from `epoll`.
     pub(crate) fn take(&mut self, epoll: &OwnedFd, key: Key) -> Option<Accepted> {
         let accepted = self.accepted.remove(key)?;
         if let Err(error) = epoll::delete(epoll, &accepted.client) {
-            tracing::error!(%error, "cannot stop waiting for a client's first word");
+            tracing::error!(%error, "cannot stop waiting for a client's first data");
         }
         Some(accepted)
     }
 
-    /// Gives a connection back whose client has been silent for too long, if there is one.
+    /// Removes a connection whose deadline has passed, if there is one.
     pub(crate) fn take_overdue(&mut self, epoll: &OwnedFd, now: Instant) -> Option<Accepted> {
         while let Some(&(deadline, key)) = self.deadlines.front() {
             if self.accepted.get_mut(key).is_some() && deadline > now {
@@ -148,7 +148,7 @@ impl AwaitingData {
         None
     }
 
-    /// When the next one is overdue, at the latest.
+    /// The next deadline.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.deadlines.front().map(|&(deadline, _)| deadline)
     }

@@ -18,7 +18,7 @@ use crate::intercept::{Family, TTL};
 const BACKLOG: i32 = 4096;
 
 /// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to the usual
-/// handshake. At a round trip of 600 ms this lets 1700 connections per second begin this route.
+/// handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
 const FAST_OPEN_QUEUE: u16 = 1024;
 
 /// How often, and how long apart, a port is tried that has just been found free.

@@ -12,7 +12,7 @@ use crate::intercept::tun;
 /// repeated by its client.
 const QUEUE: usize = 4096;
 
-/// The devices of a deferred_accept, up. They vanish when this value is dropped, or with the process.
+/// The devices of deferred accept, up. They vanish when this value is dropped, or with the process.
 #[derive(Debug)]
 pub(crate) struct Devices {
     /// What is routed into it is read here; what is written here goes to the listeners.

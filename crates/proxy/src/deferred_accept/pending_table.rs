@@ -1,4 +1,4 @@
-//! The pending of connections whose handshakes are not complete: what the deferred_accept and the workers share.
+//! The table of connections whose handshakes are not complete. Deferred accept and the workers share it.
 //!
 //! ```text
 //! waiting for the server ──► waiting for the client ──► claimed by a worker
@@ -44,7 +44,7 @@ pub(crate) struct FourTuple {
 /// Connections by the ends that the client sees.
 #[derive(Debug)]
 pub(crate) struct PendingTable {
-    /// Where the deferred_accept waits for the servers' answers.
+    /// Reports the servers' answers to deferred accept.
     epoll: OwnedFd,
     /// How many entries there are, so that a worker need not take the lock where it has nothing to claim.
     claimable: AtomicUsize,
@@ -73,7 +73,7 @@ pub(crate) enum Claim {
     Reset,
 }
 
-/// How a SYN stands to what is in the pending.
+/// How a SYN relates to the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SynStatus {
     /// There is nothing of its pair.
@@ -136,7 +136,7 @@ impl PendingTable {
         Ok(Self { epoll, claimable: AtomicUsize::new(0), entries: Mutex::default() })
     }
 
-    /// Where events of the pending's connections arrive, with [`Token::Pending`].
+    /// Reports events of pending connections, with [`Token::Pending`].
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
@@ -188,7 +188,7 @@ impl PendingTable {
         Ok(registered?)
     }
 
-    /// Takes note of an event of a connection's socket. An answered connection whose server has reset it stays in the pending
+    /// Handles an event of a connection's socket. An answered connection whose server has reset it stays in the table
     /// as such: its client may be there already, and is not to be connected a second time.
     pub(crate) fn note(&self, key: Key, flags: EventFlags, now: Instant) -> Option<Outcome> {
         let mut entries = self.entries();
@@ -237,7 +237,7 @@ impl PendingTable {
             Ok(()) if is_answered => Claim::Connected(connected),
             Ok(()) => Claim::Asked(connected),
             Err(error) => {
-                tracing::error!(%error, "cannot take a connection over from the deferred_accept");
+                tracing::error!(%error, "cannot take a connection over from deferred accept");
                 Claim::Reset
             }
         }
@@ -267,7 +267,7 @@ impl PendingTable {
         entry.upstream
     }
 
-    /// The pending is consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    /// The table is consistent at every step, so a poisoned lock can still be used.
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

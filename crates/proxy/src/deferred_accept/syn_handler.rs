@@ -1,4 +1,4 @@
-//! The deferred_accept's thread: one epoll for the device, the servers' answers and the clock.
+//! The thread of deferred accept: one epoll for the device, the servers' answers and the timers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ const PULSE: Duration = Duration::from_millis(500);
 /// After such a pause SYNs that wait in the device may be of connections that have been made without us: the rules let
 /// SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
 const STALL: Duration = Duration::from_secs(1);
-/// How often the pending is looked through for what has waited too long.
+/// How often the table is searched for expired entries.
 const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -8,8 +8,8 @@
 //! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
 //! dead is forwarded, unsplit, by the rules that the daemon left.
 //!
-//! Packets that the daemon itself is to see take a [`TunDivert`]: marked, they are routed into a device that it reads.
-//! Without the device, which ends with the process, there is no such route, and they go where all others go.
+//! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
+//! The device vanishes with the process, and the route with it; then the packets take their usual route.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,17 +44,17 @@ pub struct Names {
     pub route_table: u32,
     /// The preference of the policy rule that leads there; the main table has 32766.
     pub preference: u32,
-    /// The tun_divert of SYNs that are held until the server has answered; the daemon gives them back by the same device.
+    /// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same device.
     pub held: TunDivert,
-    /// The device through which it gives back those that shall pass unsplit.
+    /// The device to which the daemon writes SYNs that pass unsplit.
     pub passed: String,
-    /// The tun_divert of packets of snooped flows that are on their way to a satellite.
+    /// Diverts packets of snooped flows towards a satellite.
     pub to_link: TunDivert,
-    /// The tun_divert of those that have come over one.
+    /// Diverts packets of snooped flows from a satellite.
     pub from_link: TunDivert,
 }
 
-/// A way through the daemon: marked packets are routed into a device that it reads, and what it writes there goes on.
+/// Diverts marked packets into a TUN device that the daemon reads; the kernel forwards the packets that it writes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunDivert {
     /// The mark of the packets.
@@ -109,7 +109,7 @@ pub(crate) struct Interception {
     routes: Routes,
     /// The rules that are in force, unless somebody else has removed them.
     rules: String,
-    /// The interfaces by which they tell the ends of snooped flows apart; none if they snoop none.
+    /// The interfaces that tell the ends of snooped flows apart; empty if no rule snoops.
     sides: Vec<Interface>,
     /// Another process goes on with them.
     is_left: bool,
@@ -134,7 +134,7 @@ pub(crate) enum Family {
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
     ///
-    /// The devices of `tun_diverts` must be there.
+    /// The devices of `tun_diverts` must exist.
     pub(crate) fn install(
         names: Names,
         plan: &Plan<'_>,
@@ -241,8 +241,8 @@ impl Routes {
         Ok(mended)
     }
 
-    /// Sees the same to the tun_diverts whose devices are there, and that these are up; true if there was need to. Without its
-    /// route a tun_divert's packets take their own route.
+    /// Repairs the diverts whose devices exist, and sets these up; true if there was need to. Without its
+    /// route, packets of a divert take their usual route.
     pub(crate) fn repair_tun_diverts(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
         let mut mended = false;
         for tun_divert in &self.tun_diverts {
@@ -356,7 +356,7 @@ fn clear(names: &Names) -> bool {
                 found = true;
             }
         }
-        // The routes of tun_diverts have vanished with their devices.
+        // The routes of diverts have vanished with their devices.
         let route = format!("{family} route del local default dev lo table {route_table}");
         found |= succeeds(&mut arguments("ip", &route));
     }

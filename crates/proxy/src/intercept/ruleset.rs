@@ -214,7 +214,7 @@ fn all_leg_pair_chains(names: &Names, plan: &Plan<'_>) -> String {
     chains + &entrances
 }
 
-/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to the deferred_accept first, with
+/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to deferred accept first, with
 /// its weight in the urgent pointer, by which it will be known when it comes back.
 ///
 /// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it meets one in

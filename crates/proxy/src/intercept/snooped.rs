@@ -2,8 +2,8 @@
 //!
 //! A connection is decided at its SYN, which goes on by itself: a rule that says `snoop` enters its ends in the set of
 //! those that are *offered*. Where the SYN leaves this host as it came, it is known that nobody here translates its
-//! addresses or drops it, and its ends are entered in the set of *snooped* flows. What this host translates cannot take
-//! the tun_divert: it would be translated on the way into the device, and again on the way out.
+//! addresses or drops it, and its ends are entered in the set of *snooped* flows. What this host translates cannot
+//! be diverted: it would be translated on the way into the device, and again on the way out.
 //!
 //! An element is the end on the ground and then the end beyond the satellite, and so is one for both directions: a flow
 //! has either all of its packets looked after or none. What carries data renews it.
@@ -37,7 +37,7 @@ const FAMILIES: [Family; 2] = [
     Family { number: 6, protocol: "ip6", address: "ipv6_addr", headers: 40 + 60 },
 ];
 
-/// What the daemon has given back goes its route.
+/// Packets that the daemon has written back pass.
 pub(super) fn given_back(names: &Names, plan: &Plan<'_>) -> String {
     let lines = [&names.to_link, &names.from_link].map(|tun_divert| {
         let device = &tun_divert.device;

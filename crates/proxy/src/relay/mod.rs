@@ -88,7 +88,7 @@ impl RelaySocket {
 }
 
 impl Channel {
-    /// A direction of which `bytes` have gone another route, ahead of the relay.
+    /// A direction of which `bytes` were sent another way, before the relay started.
     pub(crate) fn after(bytes: u64) -> Self {
         Self { bytes, ..Self::default() }
     }

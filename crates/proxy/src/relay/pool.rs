@@ -1,20 +1,20 @@
-//! What a worker lends to flows while their data is in flight: buffers or pipes.
+//! A worker's pool of relay buffers, which flows hold while their data is in flight.
 
 use crate::config::RelayKind;
 use crate::relay::{Buffer, Pipe, RelayBuffer};
 
-/// Empty buffers that are kept for the next flow; those beyond this number go back to the system.
+/// The most idle buffers that the pool keeps; others are freed.
 pub(crate) const KEPT: usize = 64;
 
-/// A worker's empty buffers. The last one returned is in_use first: its memory is still in the processor's cache.
+/// A worker's idle buffers. The last one released is acquired first: its memory is still in the processor's cache.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     kind: RelayKind,
     buffers: Vec<Buffer>,
     pipes: Vec<Pipe>,
-    /// Buffers that are out with flows.
+    /// Buffers that flows hold.
     in_use: usize,
-    /// Bytes that a buffer is filled with at most.
+    /// The most bytes that a buffer is filled with.
     most: usize,
 }
 
@@ -23,17 +23,17 @@ impl BufferPool {
         Self { kind, buffers: Vec::new(), pipes: Vec::new(), in_use: 0, most: usize::MAX }
     }
 
-    /// Fills buffers with no more than this from now on, whatever they could hold.
+    /// Limits the bytes in each buffer from now on.
     pub(crate) fn fill_at_most(&mut self, bytes: usize) {
         self.most = bytes;
     }
 
-    /// Bytes that a buffer may be filled with.
+    /// The most bytes that a buffer may be filled with.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Lends an empty buffer of the kind that is configured for bulk.
+    /// Acquires an empty buffer of the kind that is configured for bulk data.
     pub(crate) fn acquire_for_bulk(&mut self) -> RelayBuffer {
         match self.kind {
             RelayKind::Copy => self.acquire_buffer(),
@@ -41,13 +41,13 @@ impl BufferPool {
         }
     }
 
-    /// Lends an empty buffer, whatever kind is configured.
+    /// Acquires an empty memory buffer, whatever kind is configured.
     pub(crate) fn acquire_buffer(&mut self) -> RelayBuffer {
         self.in_use += 1;
         RelayBuffer::Buffer(self.buffers.pop().unwrap_or_else(Buffer::new))
     }
 
-    /// A pipe needs two descriptors; where there are none left a buffer does its work.
+    /// A pipe needs two descriptors; if none are left, a memory buffer takes its place.
     fn acquire_pipe(&mut self) -> RelayBuffer {
         match self.pipes.pop().map_or_else(Pipe::new, Ok) {
             Ok(pipe) => {
@@ -61,7 +61,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer back. One that still holds data, of a flow that was reset, is not in_use again.
+    /// Releases a buffer. One that still holds data, of a flow that was reset, is freed.
     pub(crate) fn release(&mut self, buffer: RelayBuffer) {
         self.in_use -= 1;
         match buffer {
@@ -71,17 +71,17 @@ impl BufferPool {
         }
     }
 
-    /// Takes note of so many buffers that flows have brought with them, and that will come back like any other.
+    /// Counts buffers that flows have brought with them; they are released like any others.
     pub(crate) fn count_as_acquired(&mut self, buffers: usize) {
         self.in_use += buffers;
     }
 
-    /// Takes note of so many buffers that have gone with their flows.
+    /// Counts buffers that have left with their flows.
     pub(crate) fn count_as_released(&mut self, buffers: usize) {
         self.in_use = self.in_use.saturating_sub(buffers);
     }
 
-    /// Buffers that are out with flows.
+    /// Buffers that flows hold.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use
     }

@@ -1,8 +1,8 @@
-//! The watch: keeps the rules in force for as long as every worker lives, and keeps out whom a limit keeps out.
+//! The watchdog keeps the rules in force while every thread is alive, and tells the rules which limits are reached.
 //!
 //! The rules take connections only while the protocol is an element of the set `alive`, and its elements expire. At each
-//! [`INTERVAL`] the watch asks every worker for a sign of life and, if all have answered the last time, renews them. So new
-//! connections pass unsplit within two seconds of whatever stops the daemon, a worker or the watch itself.
+//! [`INTERVAL`] the watchdog pings every thread and, if all have acknowledged the last ping, renews the elements. So new
+//! connections pass unsplit within two seconds after the daemon, a thread or the watchdog itself stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,74 +19,74 @@ use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, Liveness, PATIEN
 use crate::types::mailbox::Heartbeat;
 use crate::worker::Shared;
 
-/// Between two renewals. Rules without a sign of life end at most this and [`PATIENCE`] after the last one.
+/// Between two renewals. Rules that are not renewed expire at most this plus [`PATIENCE`] after the last renewal.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// The least time between two changes of the rules, so that a number that hovers at its limit costs little.
+/// The least time between two updates of the sets, so that a count that hovers at its limit costs little.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often a failure of the same kind is told.
-const TELL: Duration = Duration::from_secs(60);
-/// How soon tun_diverts are looked at again that could not be mended; each attempt starts programs.
+/// The least time between two log lines about the same failure.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
-/// Clients that are kept out at a time; they must fit a transaction. Those beyond are reset when they are accepted.
+/// The most clients in the sets, which must fit into one transaction. Connections of others are reset when accepted.
 const MOST_CLIENTS: usize = 1000;
 
 const TCP: Key = Key::Protocol(6);
 const UDP: Key = Key::Protocol(17);
 
-/// What the watch watches over.
+/// What the watchdog supervises.
 pub(crate) struct Supervised {
     pub(crate) shared: Arc<Shared>,
     pub(crate) interception: Arc<Mutex<Interception>>,
-    /// The workers and whoever else must be alive for a connection to be served.
+    /// The threads that must be alive to serve a connection.
     pub(crate) heartbeats: Vec<Box<dyn Heartbeat>>,
     /// Bytes in all buffers.
     pub(crate) buffered: Box<dyn Fn() -> u64 + Send>,
     pub(crate) liveness: Arc<Liveness>,
 }
 
-/// The running watch; it ends when it is dropped.
+/// The running watchdog; it stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stop: Arc<AtomicBool>,
-    /// The sets are empty, since the rules are new.
+    /// New rules have emptied the sets.
     emptied: Arc<AtomicBool>,
     admission: Arc<AdmissionControl>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct WatchdogThread {
-    watched: Supervised,
+struct Supervisor {
+    supervised: Supervised,
     tables: NfTables,
     table: String,
     routes: Routes,
     route_socket: RouteSocket,
-    /// When tun_diverts are looked at again.
+    /// When to check the diverts again.
     next_divert_check: Instant,
     emptied: Arc<AtomicBool>,
-    /// What every worker had answered when it was asked last.
+    /// The acknowledgements of every thread at the last ping.
     acks: Vec<u64>,
-    /// What the rules say now.
+    /// The contents of the sets.
     known: OverLimit,
-    /// When all were last known to be alive, and whether it was told that they are not.
-    last_sign: Instant,
-    silent: bool,
-    told: Option<Instant>,
-    /// A limit has been told of that was still reached then.
-    told_of_limit: bool,
-    may_tell_of_limit: Option<Instant>,
+    /// When all threads were last known to be alive, and whether the log says that they are not.
+    last_alive: Instant,
+    unresponsive: bool,
+    last_log: Option<Instant>,
+    /// The log says that a limit is reached.
+    limit_logged: bool,
+    next_limit_log: Option<Instant>,
 }
 
 impl Watchdog {
-    /// Starts to keep the rules in force, in the network namespace of the calling thread.
-    pub(crate) fn start(watched: Supervised, table: &str) -> Result<Self, Error> {
+    /// Starts the watchdog in the network namespace of the calling thread.
+    pub(crate) fn start(supervised: Supervised, table: &str) -> Result<Self, Error> {
         let tables = NfTables::open().map_err(Error::system("speak to nftables"))?;
         let route_socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
-        let routes = watched.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
+        let routes = supervised.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
         let [stop, emptied] = [(); 2].map(|()| Arc::<AtomicBool>::default());
-        let admission = watched.shared.admission.clone();
-        let acks = watched.heartbeats.iter().map(|heartbeat| heartbeat.acks().wrapping_sub(1)).collect();
-        let watcher = WatchdogThread {
-            watched,
+        let admission = supervised.shared.admission.clone();
+        let acks = supervised.heartbeats.iter().map(|heartbeat| heartbeat.acks().wrapping_sub(1)).collect();
+        let watcher = Supervisor {
+            supervised,
             tables,
             table: table.to_owned(),
             routes,
@@ -95,21 +95,21 @@ impl Watchdog {
             emptied: emptied.clone(),
             acks,
             known: OverLimit::default(),
-            last_sign: Instant::now(),
-            silent: false,
-            told: None,
-            told_of_limit: false,
-            may_tell_of_limit: None,
+            last_alive: Instant::now(),
+            unresponsive: false,
+            last_log: None,
+            limit_logged: false,
+            next_limit_log: None,
         };
         let until = stop.clone();
         let thread = std::thread::Builder::new()
             .name("bentpipe-watch".into())
             .spawn(move || watcher.run(&until))
-            .map_err(Error::system("start the watch"))?;
+            .map_err(Error::system("start the watchdog"))?;
         Ok(Self { stop, emptied, admission, thread: Some(thread) })
     }
 
-    /// The rules have been replaced: whoever is to be kept out is put into their sets again.
+    /// The rules have been replaced, and their sets are empty: fill them again.
     pub(crate) fn note_new_rules(&self) {
         self.emptied.store(true, Ordering::Release);
         self.admission.wake();
@@ -121,78 +121,78 @@ impl Drop for Watchdog {
         self.stop.store(true, Ordering::Release);
         self.admission.wake();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the watch had panicked");
+            tracing::error!("the watchdog panicked");
         }
     }
 }
 
-impl WatchdogThread {
+impl Supervisor {
     fn run(mut self, stop: &AtomicBool) {
-        let mut next_beat = Instant::now();
+        let mut next_renewal = Instant::now();
         while !stop.load(Ordering::Acquire) {
-            let beat = Instant::now() >= next_beat;
-            if beat {
-                next_beat = Instant::now() + INTERVAL;
-                self.watched.shared.admission.set_buffered((self.watched.buffered)());
+            let renewal = Instant::now() >= next_renewal;
+            if renewal {
+                next_renewal = Instant::now() + INTERVAL;
+                self.supervised.shared.admission.set_buffered((self.supervised.buffered)());
             }
-            let signs_of_life = beat && self.ask() && self.has_routes() && !self.is_draining();
-            self.update(beat, signs_of_life);
-            if beat {
+            let all_alive = renewal && self.ping() && self.has_routes() && !self.is_draining();
+            self.update(renewal, all_alive);
+            if renewal {
                 self.repair_tun_diverts();
             }
             std::thread::sleep(PAUSE);
-            self.wait_until(next_beat);
+            self.wait_until(next_renewal);
         }
     }
 
-    /// Whether new connections are to pass because the daemon is to end; those that are split go on.
+    /// Whether new connections pass because the daemon is draining.
     fn is_draining(&self) -> bool {
-        self.watched.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.supervised.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether everybody has answered since the last time; asks again.
-    fn ask(&mut self) -> bool {
-        let mut silent = None;
-        for (heartbeat, acks) in self.watched.heartbeats.iter().zip(&mut self.acks) {
+    /// Whether every thread has acknowledged the last ping; pings again.
+    fn ping(&mut self) -> bool {
+        let mut unresponsive = None;
+        for (heartbeat, acks) in self.supervised.heartbeats.iter().zip(&mut self.acks) {
             let now = heartbeat.acks();
             if now == *acks {
-                silent = Some(heartbeat.name());
+                unresponsive = Some(heartbeat.name());
             }
             *acks = now;
             heartbeat.ping();
         }
-        match silent {
-            // Late by a beat or two is only a busy machine: the rules are still in force.
-            Some(name) if !self.silent && self.last_sign.elapsed() >= PATIENCE => {
-                tracing::error!("{name} gives no sign of life: new connections pass unsplit until it does");
-                self.silent = true;
+        match unresponsive {
+            // One or two missed intervals only mean a busy machine: the rules are still in force.
+            Some(name) if !self.unresponsive && self.last_alive.elapsed() >= PATIENCE => {
+                tracing::error!("{name} does not respond: new connections pass unsplit until it does");
+                self.unresponsive = true;
             }
             Some(_) => {}
             None => {
-                if std::mem::take(&mut self.silent) {
-                    tracing::info!("every worker is alive again: new connections are split");
+                if std::mem::take(&mut self.unresponsive) {
+                    tracing::info!("every thread responds again: new connections are split");
                 }
-                self.last_sign = Instant::now();
-                self.watched.liveness.note_alive();
+                self.last_alive = Instant::now();
+                self.supervised.liveness.note_alive();
             }
         }
-        silent.is_none()
+        unresponsive.is_none()
     }
 
-    /// Whether what the rules take comes to this host; other programs that manage the network remove what they do not know.
+    /// Whether intercepted packets are routed to this host; other network managers remove routes that they do not know.
     fn has_routes(&mut self) -> bool {
         match self.routes.mend(&mut self.route_socket) {
             Ok(mended) => {
                 if mended {
-                    tracing::warn!("somebody had removed the routes of interception: set up again");
+                    tracing::warn!("another program removed the routes of intercepted packets: restored");
                 }
                 true
             }
-            Err(error) => self.tell(&format!("cannot keep the rules in force: {error}")),
+            Err(error) => self.log_failure(&format!("cannot keep the rules in force: {error}")),
         }
     }
 
-    /// Sees that packets which the daemon is to see reach it. If not they go on without it, so that it is no matter of life.
+    /// Repairs the diverts. Without them packets take their usual route, so this does not affect liveness.
     fn repair_tun_diverts(&mut self) {
         if Instant::now() < self.next_divert_check {
             return;
@@ -201,26 +201,26 @@ impl WatchdogThread {
             Ok(false) => {}
             Ok(true) => {
                 tracing::warn!(
-                    "somebody had removed routes of tun_diverts, or set a device down: set up again"
+                    "another program removed the routes of a TUN device or set the device down: restored"
                 )
             }
             Err(error) => {
                 self.next_divert_check = Instant::now() + RETRY;
-                self.tell(&format!("packets pass the daemon by that it shall see: {error}"));
+                self.log_failure(&format!("cannot divert packets to the daemon: {error}"));
             }
         }
     }
 
-    /// Brings the sets up to date. At a beat everything is said again, since the elements expire.
-    fn update(&mut self, beat: bool, signs_of_life: bool) {
-        let everything = self.emptied.swap(false, Ordering::Acquire) || beat;
-        let mut wanted = self.watched.shared.admission.over_limit();
+    /// Updates the sets. At each interval all elements are renewed, since they expire.
+    fn update(&mut self, renewal: bool, all_alive: bool) {
+        let everything = self.emptied.swap(false, Ordering::Acquire) || renewal;
+        let mut wanted = self.supervised.shared.admission.over_limit();
         wanted.clients.truncate(MOST_CLIENTS);
         if !everything && wanted == self.known {
             return;
         }
         let mut changes = Vec::new();
-        if signs_of_life {
+        if all_alive {
             changes.extend([TCP, UDP].map(|key| put(ALIVE, key)));
         }
         if wanted.everybody.is_some() {
@@ -239,63 +239,64 @@ impl WatchdogThread {
         }
         match self.tables.apply(&self.table, &changes) {
             Ok(()) => {
-                if signs_of_life {
-                    self.watched.liveness.note();
+                if all_alive {
+                    self.supervised.liveness.note();
                 }
-                self.adopt(wanted);
+                self.set_contents(wanted);
             }
-            Err(error) => self.mend(&error),
+            Err(error) => self.repair(&error),
         }
     }
 
-    fn adopt(&mut self, over_limit: OverLimit) {
+    fn set_contents(&mut self, over_limit: OverLimit) {
         match over_limit.everybody {
-            // A number that hovers at its limit is told of once in a while, and its end only where its beginning was.
+            // A count that hovers at its limit is logged now and then, and its end only if its beginning was.
             Some(limit)
-                if !self.told_of_limit && self.may_tell_of_limit.is_none_or(|at| at <= Instant::now()) =>
+                if !self.limit_logged && self.next_limit_log.is_none_or(|at| at <= Instant::now()) =>
             {
-                tracing::warn!("{limit} reached: new connections are not split until it is not");
-                (self.told_of_limit, self.may_tell_of_limit) = (true, Some(Instant::now() + TELL));
+                tracing::warn!("{limit} reached: new connections pass unsplit or are refused");
+                (self.limit_logged, self.next_limit_log) = (true, Some(Instant::now() + LOG_INTERVAL));
             }
-            None if self.told_of_limit => {
+            None if self.limit_logged => {
                 tracing::info!("below the limits again: new connections are split");
-                self.told_of_limit = false;
+                self.limit_logged = false;
             }
             _ => {}
         }
         self.known = over_limit;
     }
 
-    /// Rules that somebody else has removed are installed again; what else goes wrong passes or is told.
-    fn mend(&mut self, error: &NfTablesError) {
+    /// Restores rules that another program has removed; other errors are logged.
+    fn repair(&mut self, error: &NfTablesError) {
         let restored = match error {
             NfTablesError::Missing { .. } => {
                 self.known = OverLimit::default();
-                let interception = self.watched.interception.lock().unwrap_or_else(PoisonError::into_inner);
+                let interception =
+                    self.supervised.interception.lock().unwrap_or_else(PoisonError::into_inner);
                 interception.restore().map_err(|error| error.to_string())
             }
             _ => Err(error.to_string()),
         };
         match restored {
-            Ok(()) => tracing::warn!("somebody had removed the interception rules: installed again"),
+            Ok(()) => tracing::warn!("another program removed the interception rules: restored"),
             Err(reason) => {
-                self.tell(&format!("cannot keep the rules in force: {reason}"));
+                self.log_failure(&format!("cannot keep the rules in force: {reason}"));
             }
         }
     }
 
-    /// Tells now and then of what cannot be mended; it is not.
-    fn tell(&mut self, trouble: &str) -> bool {
-        if self.told.is_none_or(|told| told.elapsed() > TELL) {
-            self.told = Some(Instant::now());
+    /// Logs a failure now and then; returns false.
+    fn log_failure(&mut self, trouble: &str) -> bool {
+        if self.last_log.is_none_or(|last_log| last_log.elapsed() > LOG_INTERVAL) {
+            self.last_log = Some(Instant::now());
             tracing::error!("{trouble}");
         }
         false
     }
 
-    fn wait_until(&self, next_beat: Instant) {
-        let left = next_beat.saturating_duration_since(Instant::now());
-        let changed = self.watched.shared.admission.changed();
+    fn wait_until(&self, next_renewal: Instant) {
+        let left = next_renewal.saturating_duration_since(Instant::now());
+        let changed = self.supervised.shared.admission.changed();
         let mut fds = [PollFd::new(changed, PollFlags::IN)];
         if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0) {
             let _ = rustix::io::read(changed, &mut [0; 8]);

@@ -140,7 +140,7 @@ impl XcpRouters {
         self.mailbox.send(wanted(config));
     }
 
-    /// By which they show that they live, if there is any.
+    /// Their heartbeat, if there is any router.
     pub(crate) fn heartbeat(&self) -> Option<Box<dyn Heartbeat>> {
         self.thread.as_ref().map(|_| Box::new(self.mailbox.clone()) as Box<dyn Heartbeat>)
     }

@@ -216,7 +216,7 @@ impl LegStats {
         self.is_satellite == is_satellite && self.name == name
     }
 
-    /// The numbers are consistent at every step, so what a panic elsewhere has poisoned can still be used.
+    /// The counts are consistent at every step, so a poisoned lock can still be used.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

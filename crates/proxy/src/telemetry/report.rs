@@ -54,7 +54,7 @@ pub struct ExplicitReport {
     pub capacity_bps: f64,
     /// How long a packet waits in the link's queue, s.
     pub queue_s: f64,
-    /// Connections with something on its route.
+    /// Connections with data in flight.
     pub active: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct FlowReport {
     pub up_bps: f64,
     /// Bytes that the client acknowledged in the last second or so, bit/s.
     pub down_bps: f64,
-    /// RecentSyns in buffers, the kernel's included.
+    /// Memory in buffers, the kernel's included.
     pub buffered_bytes: u64,
     /// The half that faces the client.
     pub client_end: EndReport,

@@ -1,4 +1,4 @@
-//! Where the numbers come from that are not the leg_stats's.
+//! The sources of the numbers beside those of the legs.
 
 use std::fmt;
 use std::sync::Arc;

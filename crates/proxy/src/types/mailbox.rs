@@ -1,4 +1,4 @@
-//! Threads that answer when they are asked whether they live, and the mailbox by which workers are spoken to.
+//! The mailbox of a thread, and the heartbeat that shows that the thread is alive.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bentpipe_legs::Waker;
 use rustix::event::EventfdFlags;
 
-/// A thread that answers a eventfd for as long as it lives.
+/// A thread that acknowledges pings while it is alive.
 pub(crate) trait Heartbeat: Send + Sync {
-    /// What the log calls the thread.
+    /// The thread's name in the log.
     fn name(&self) -> &str;
-    /// Asks for a sign of life.
+    /// Asks for an acknowledgement.
     fn ping(&self);
-    /// How many times it has answered.
+    /// How many pings it has acknowledged.
     fn acks(&self) -> u64;
 }
 
-/// A thread's queue of messages, with a eventfd. The thread hears the eventfd as a readable descriptor.
+/// A thread's queue of messages, with an eventfd that wakes the thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     owner: String,
@@ -39,16 +39,16 @@ impl<T> Mailbox<T> {
         self.wake();
     }
 
-    /// For the owner, when it hears the eventfd: a sign of life, and what there is to read.
+    /// For the owner, when the eventfd is readable: acknowledges pings, and returns the messages.
     pub(crate) fn take(&self) -> VecDeque<T> {
-        // Fails only when somebody else has read it, and then there was a eventfd all the same.
+        // Fails only if the eventfd has not been written.
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
         self.acks.fetch_add(1, Ordering::Release);
         std::mem::take(&mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn wake(&self) {
-        // Fails only when nobody has acks the eventfd for 2^64 - 2 times.
+        // Fails only after 2^64 - 2 writes that nobody has read.
         let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 }
@@ -69,7 +69,7 @@ impl<T: Send> Heartbeat for Arc<Mailbox<T>> {
 
 impl Heartbeat for Waker {
     fn name(&self) -> &str {
-        "the controller of rates"
+        "the rate controller"
     }
 
     fn ping(&self) {

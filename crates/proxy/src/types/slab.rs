@@ -1,4 +1,4 @@
-//! Where a worker keeps its flows, and the tokens by which epoll names them.
+//! A slab with generations, for a worker's flows, and the tokens by which epoll identifies them.
 
 use super::Side;
 
@@ -8,8 +8,8 @@ const GENERATION_BITS: u32 = 30;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 
-/// The name of a flow. It is not given to another flow that takes the same place later, so that an event that was
-/// already on its way finds nobody.
+/// Identifies a flow. A flow that takes the same slot later gets another key, so that a late event
+/// finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     index: u32,
@@ -22,19 +22,19 @@ pub(crate) enum Token {
     Flow(Key, Side),
     Listener(usize),
     Wake,
-    /// A connection whose server has not been asked yet.
+    /// A connection whose upstream is not established yet.
     Pending(Key),
 }
 
-/// Flows by key, in places that are used again.
+/// Values by key, in slots that are reused.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -47,47 +47,46 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, value: None });
-            u32::try_from(self.places.len() - 1).expect("descriptors run out before 2^32 flows")
+            self.slots.push(Slot { generation: 0, value: None });
+            u32::try_from(self.slots.len() - 1).expect("descriptors run out before 2^32 flows")
         });
-        let place = &mut self.places[index as usize];
-        place.value = Some(value);
-        Key { index, generation: place.generation }
+        let slot = &mut self.slots[index as usize];
+        slot.value = Some(value);
+        Key { index, generation: slot.generation }
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        let place = self.places.get_mut(key.index as usize)?;
-        if place.generation == key.generation { place.value.as_mut() } else { None }
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// The keys in the next `count` places from the place `from`.
+    /// The keys in the next `count` slots from the slot `from`.
     pub(crate) fn keys(&self, from: usize, count: usize) -> Vec<Key> {
-        let living = |(index, place): (usize, &Place<T>)| {
-            place.value.as_ref().map(|_| Key { index: index as u32, generation: place.generation })
+        let living = |(index, slot): (usize, &Slot<T>)| {
+            slot.value.as_ref().map(|_| Key { index: index as u32, generation: slot.generation })
         };
-        self.places.iter().enumerate().skip(from).take(count).filter_map(living).collect()
+        self.slots.iter().enumerate().skip(from).take(count).filter_map(living).collect()
     }
 
     /// All values.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|place| place.value.as_ref())
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     /// Places, with a value or without.
     pub(crate) fn places(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        let place =
-            self.places.get_mut(key.index as usize).filter(|place| place.generation == key.generation)?;
-        let value = place.value.take()?;
-        place.generation = (place.generation + 1) & GENERATION_MASK as u32;
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
+        let value = slot.value.take()?;
+        slot.generation = (slot.generation + 1) & GENERATION_MASK as u32;
         self.free.push(key.index);
         Some(value)
     }

@@ -70,7 +70,7 @@ impl Worker {
         }
     }
 
-    /// The deferred_accept has asked the server before the client was answered.
+    /// Deferred accept has contacted the server before the client was answered.
     pub(super) fn join(&mut self, client: OwnedFd, ends: Endpoints, route: Route, claim: Claim) {
         self.counters.flows_total.add(1);
         self.counters.held_claimed.add(1);

@@ -1,4 +1,4 @@
-//! What the snoop's thread counts, for others to read.
+//! The counters of the Snoop thread, for other threads to read.
 
 use bentpipe_link::agent::snoop::SnoopCounters;
 

@@ -1,8 +1,8 @@
-//! The snoop: it looks after flows that are not split.
+//! Snoop: retransmits lost segments of flows that are not split.
 //!
-//! The rules route their packets into two devices, one for each direction across the satellite. A thread reads them, lets the
-//! agent act ([`Snoop`](bentpipe_link::agent::snoop::Snoop)), and writes what comes of it back to the same devices, from
-//! where the kernel forwards it; so it is the kernel that knows the interfaces, the routes and the neighbours.
+//! The rules route their packets into two TUN devices, one per direction. A thread reads them, passes them to the
+//! agent ([`Snoop`](bentpipe_link::agent::snoop::Snoop)), and writes its output back to the same devices, from
+//! where the kernel forwards it; so only the kernel knows the interfaces, the routes and the neighbours.
 //!
 //! ```text
 //! ground ══► rules ══► to_link ═══► agent ══► to_link ══► satellite
@@ -48,7 +48,7 @@ pub(crate) struct Devices {
     from_link: Tun,
 }
 
-/// A running snoop; it ends when it is dropped.
+/// The running service; it stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Snoop {
     thread: Option<JoinHandle<()>>,
@@ -81,8 +81,8 @@ impl Devices {
 impl Snoop {
     /// Starts to look after what is routed into `devices`.
     pub(crate) fn spawn(devices: Arc<Devices>, config: SnoopConfig) -> Result<Self, Error> {
-        let action = "start the snoop";
-        let mailbox = Arc::new(Mailbox::new("the snoop".into()).map_err(Error::system(action))?);
+        let action = "start Snoop";
+        let mailbox = Arc::new(Mailbox::new("Snoop".into()).map_err(Error::system(action))?);
         let (stop, counters) = (Arc::<AtomicBool>::default(), Arc::<SharedCounters>::default());
         let forwarder = Forwarder::new(devices, config, mailbox.clone(), counters.clone());
         let until = stop.clone();
@@ -98,7 +98,7 @@ impl Snoop {
         self.mailbox.send(config);
     }
 
-    /// By which it shows that it lives.
+    /// Its heartbeat.
     pub(crate) fn heartbeat(&self) -> Box<dyn Heartbeat> {
         Box::new(self.mailbox.clone())
     }
@@ -120,7 +120,7 @@ impl Drop for Snoop {
         self.stop.store(true, Ordering::Release);
         self.mailbox.wake();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the snoop had panicked");
+            tracing::error!("the Snoop thread panicked");
         }
         let SnoopStats {
             packets,

@@ -1,4 +1,4 @@
-//! The agent, so that no fault of its own takes packets or the daemon along.
+//! Supervises the agent, so that its panics lose neither packets nor the daemon.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,7 +7,7 @@ use bentpipe_link::agent::snoop::{Snoop, SnoopConfig, SnoopCounters};
 use bentpipe_link::agent::{Agent, AgentReport, Outbox};
 use bentpipe_units::Time;
 
-/// After so many faults packets pass as they are, until other settings come.
+/// After so many panics packets pass unchanged until a reload.
 const MOST_FAULTS: u32 = 8;
 
 /// Which direction a packet crosses the satellite.
@@ -40,7 +40,7 @@ impl AgentSupervisor {
         Self { config, make, agent, out: Outbox::default(), faults: 0, past: SnoopCounters::default() }
     }
 
-    /// Lets the agent have a packet.
+    /// Passes a packet to the agent.
     pub(super) fn take(&mut self, now: Time, direction: Direction, packet: IpPacket) {
         let original = packet.clone();
         let passed = self.attempt(|agent, out| match direction {
@@ -86,7 +86,7 @@ impl AgentSupervisor {
         self.replace();
     }
 
-    /// All that the agent holds back is to be sent now. It is to get no more packets.
+    /// Flushes the packets that the agent holds back. It must get no more packets.
     pub(super) fn give_up(&mut self) {
         self.attempt(|agent, out| agent.flush(out));
     }

@@ -1,4 +1,4 @@
-//! The snoop's thread: from the devices to the agent and back.
+//! The Snoop thread: from the devices to the agent and back.
 
 use std::io;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Forwarder {
     pub(super) fn run(mut self, stop: &AtomicBool) {
         let mailbox = self.mailbox.clone();
         if let Err(error) = self.serve(stop) {
-            tracing::error!(%error, "the snoop failed: flows that it looked after pass until the daemon is started anew");
+            tracing::error!(%error, "Snoop failed: snooped flows pass without it until restart");
             self.give_up();
         }
         drop(self);
@@ -126,7 +126,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// The next packet from a device, as it was before its tun_divert.
+    /// The next packet from a device, with its hop limit restored.
     fn read(&mut self, direction: Direction) -> io::Result<Option<IpPacket>> {
         loop {
             match self.devices.of(direction).read(&mut self.buffer) {
