@@ -23,9 +23,7 @@ mod values;
 
 pub use document::{Document, MAX_FILE};
 pub use error::{Error, InTable, Place, Problem, unknown};
-pub use node::{Node, Value};
+pub use node::{MAX_NAME, Node, Value};
 pub use setting::{NotASetting, Setting};
-pub use values::{
-    Bytes, DateTime, Keyword, List, MAX_NAME, Name, Off, Or, Plain, Positive, Scalar, SpanFrom,
-};
+pub use values::{Bytes, DateTime, Keyword, List, Name, Off, Or, Plain, Positive, Scalar, SpanFrom};
 pub use values::{Whole, Written};

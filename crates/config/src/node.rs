@@ -10,6 +10,9 @@ use crate::error::Place;
 /// The key under which a table that stands in a list has its name, and so its place in the path of a key.
 const NAME: &str = "name";
 
+/// The longest [`Name`](crate::Name), characters: names become parts of file names.
+pub const MAX_NAME: usize = 64;
+
 /// A value, and where it was written.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -44,7 +47,7 @@ pub enum Value {
 impl Node {
     /// The name of a table in a list, if it has one.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.text_of(NAME)
+        self.text_of(NAME).filter(|name| is_name(name))
     }
 
     /// The text under `key`, if this is a table that has it.
@@ -69,6 +72,12 @@ impl fmt::Display for Value {
             Value::Table(_) => f.write_str("a table"),
         }
     }
+}
+
+/// Whether it can be a [`Name`](crate::Name).
+pub(crate) fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=MAX_NAME).contains(&name.len()) && name.chars().all(allowed)
 }
 
 /// The table as a value whose parts are where `place_of` their offset in the text says.

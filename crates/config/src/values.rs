@@ -10,9 +10,7 @@ use bentpipe_units::{ByteCount, Span};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
 use crate::de::{LIST, WRITTEN};
-
-/// The longest [`Name`], characters: names become parts of file names.
-pub const MAX_NAME: usize = 64;
+use crate::node::{MAX_NAME, is_name};
 
 /// A value that is read by way of a type of its own.
 pub trait Plain {
@@ -306,8 +304,7 @@ impl TryFrom<String> for Name {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        match (1..=MAX_NAME).contains(&name.len()) && name.chars().all(allowed) {
+        match is_name(&name) {
             true => Ok(Self(name)),
             false => Err(format!(
                 "\"{name}\" is not a name: write 1 to {MAX_NAME} letters (a to z), digits, - or _"

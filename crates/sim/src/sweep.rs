@@ -3,55 +3,34 @@
 //! A [`Plan`] is checked as a whole before its first run. Its results come in the order of the points and seeds, however
 //! many threads there are.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::file::{Error, Fault, Node, Setting, Source, Value};
+use crate::file::{self, Setting, Source};
 use crate::scenario::Scenario;
+
+pub use crate::file::{NotASweep, Sweep};
 
 /// The most combinations of values.
 pub const MAX_POINTS: usize = 100_000;
 /// The most flows whose results one plan may gather: points, times seeds, times flows.
 pub const MAX_RESULTS: u64 = 1_000_000;
-/// The longest value, bytes: it stands in each result that it led to.
-const MAX_VALUE: usize = 200;
 
-/// A parameter and the values that it takes: `link.satellite.per=0,1e-3,1%`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sweep {
-    /// The path to the parameter, as in a [`Setting`].
-    pub key: String,
-    /// The values, in the order in which they are run; at least one.
-    pub values: Vec<String>,
-}
-
-/// Why a text is not a sweep.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "\"{0}\" is not a sweep: write KEY=VALUE,VALUE,… with values of up to {MAX_VALUE} bytes, for example \
-         link.satellite.per=0,1e-3,1%"
-)]
-pub struct NotASweep(String);
-
-impl FromStr for Sweep {
-    type Err = NotASweep;
-
-    fn from_str(text: &str) -> Result<Self, NotASweep> {
-        let fail = || NotASweep(text.to_owned());
-        let Setting { key, value } = text.parse().map_err(|_| fail())?;
-        let values = split_list(&value);
-        let usable = |value: &String| !value.is_empty() && value.len() <= MAX_VALUE;
-        if values.iter().all(usable) { Ok(Self { key, values }) } else { Err(fail()) }
-    }
-}
-
-impl fmt::Display for Sweep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.key, self.values.join(","))
-    }
+/// Why a plan cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A point is not a scenario.
+    #[error(transparent)]
+    Scenario(#[from] file::Error),
+    /// Each point is well, all of them are too much.
+    #[error("the sweep of {file} is too large: {what}")]
+    TooLarge {
+        /// The scenario's path.
+        file: String,
+        /// How much it is, and how much is accepted.
+        what: String,
+    },
 }
 
 /// One combination of values.
@@ -113,7 +92,7 @@ impl<'a> Plan<'a> {
         };
         let of_file = source.sweeps().iter().filter(|sweep| !said_outside(&sweep.key));
         let axes: Vec<&Sweep> = of_file.chain(sweeps).collect();
-        let too_large = |what| Error::Sweep { file: source.name().to_owned(), what };
+        let too_large = |what| Error::TooLarge { file: source.name().to_owned(), what };
         let points = product(&axes).map_err(too_large)?;
         let plan = Self { source, fixed: fixed.to_vec(), points, seeds: seeds.to_vec() };
         plan.check()?;
@@ -139,7 +118,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// If a file that it names has changed since the plan was checked.
-    pub fn scenario(&self, point: &Point) -> Result<Scenario, Error> {
+    pub fn scenario(&self, point: &Point) -> Result<Scenario, file::Error> {
         self.source.with(&[&self.fixed[..], &point.settings[..]].concat())
     }
 
@@ -154,7 +133,7 @@ impl<'a> Plan<'a> {
         &self,
         job: impl Fn(&Job<'_>) -> R + Sync,
         progress: impl Fn(usize) + Sync,
-    ) -> Result<Vec<Run<R>>, Error> {
+    ) -> Result<Vec<Run<R>>, file::Error> {
         let done = AtomicUsize::new(0);
         let run = |number: usize| {
             let (point, seed) = (number / self.seeds.len(), self.seeds[number % self.seeds.len()]);
@@ -176,54 +155,12 @@ impl<'a> Plan<'a> {
                 return Ok(());
             }
             let what = format!("points times seeds times flows exceed {MAX_RESULTS}");
-            Err(Error::Sweep { file: self.source.name().to_owned(), what })
+            Err(Error::TooLarge { file: self.source.name().to_owned(), what })
         };
         let outcomes: Option<Result<(), Error>> =
             self.points.par_iter().map(check).find_first(Result::is_err);
         outcomes.unwrap_or(Ok(()))
     }
-}
-
-/// The section `[sweep]` of a file: lists of values, their keys in quotation marks or nested as TOML has it.
-pub(crate) fn read(section: &Node) -> Result<Vec<Sweep>, Fault> {
-    let mut found = Vec::new();
-    collect(section, "", &mut found)?;
-    // The order of the lines is that of the sweeps. It is stable, so within a line the names decide.
-    found.sort_by_key(|(line, _)| *line);
-    Ok(found.into_iter().map(|(_, sweep)| sweep).collect())
-}
-
-fn collect(node: &Node, key: &str, found: &mut Vec<(usize, Sweep)>) -> Result<(), Fault> {
-    let fault = |message: String| Fault::new(&node.place, &format!("sweep.{key}"), message);
-    match &node.value {
-        Value::Table(table) => {
-            for (part, inner) in table {
-                let key = if key.is_empty() { part.clone() } else { format!("{key}.{part}") };
-                collect(inner, &key, found)?;
-            }
-            Ok(())
-        }
-        Value::Array(elements) if !key.is_empty() && !elements.is_empty() => {
-            let values = elements.iter().map(|element| value_of(element, key)).collect::<Result<_, _>>()?;
-            let line = if let crate::file::Place::Line(line) = node.place { line } else { 0 };
-            found.push((line, Sweep { key: key.to_owned(), values }));
-            Ok(())
-        }
-        other => Err(fault(format!("{other} is not a list of values, as [\"0\", \"1e-3\", \"1%\"]"))),
-    }
-}
-
-fn value_of(node: &Node, key: &str) -> Result<String, Fault> {
-    let text = match &node.value {
-        Value::Text(text) | Value::Word(text) | Value::Number(text) => text.clone(),
-        Value::Boolean(boolean) => boolean.to_string(),
-        Value::Array(_) | Value::Table(_) => String::new(),
-    };
-    if !text.is_empty() && text.len() <= MAX_VALUE {
-        return Ok(text);
-    }
-    let accepted = format!("a text of up to {MAX_VALUE} bytes, a number, true or false");
-    Err(Fault::new(&node.place, &format!("sweep.{key}"), format!("{} is not {accepted}", node.value)))
 }
 
 /// All combinations, the last axis changing fastest; a single point without settings where there is no axis.
@@ -244,26 +181,6 @@ fn product(axes: &[&Sweep]) -> Result<Vec<Point>, String> {
         points = points.iter().flat_map(extend).collect();
     }
     Ok(points)
-}
-
-/// The parts between commas, but for those within brackets, braces or quotation marks.
-fn split_list(text: &str) -> Vec<String> {
-    let (mut parts, mut depth, mut quote) = (vec![String::new()], 0usize, None);
-    for c in text.chars() {
-        match (quote, c) {
-            (Some(open), _) if open == c => quote = None,
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '[' | '{') => depth += 1,
-            (None, ']' | '}') => depth = depth.saturating_sub(1),
-            (None, ',') if depth == 0 => {
-                parts.push(String::new());
-                continue;
-            }
-            _ => {}
-        }
-        parts.last_mut().expect("there is always a part").push(c);
-    }
-    parts.into_iter().map(|part| part.trim().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -366,27 +283,5 @@ link.sat.per = ["0", 0.01]
         let seeds: Vec<u64> = (0..170_000).collect();
         let text = Plan::new(&source, &[], &[], &seeds).unwrap_err().to_string();
         assert!(text.contains("exceed 1000000"), "{text}");
-    }
-
-    #[test]
-    fn a_comma_within_brackets_is_no_end_of_a_value() {
-        let sweep: Sweep = "tcp.sat.rto={ min = '1s', max = '2s' },[1,2],\"a,b\" , c".parse().unwrap();
-        assert_eq!(sweep.values, ["{ min = '1s', max = '2s' }", "[1,2]", "\"a,b\"", "c"]);
-        for wrong in ["", "a", "a=", "a=1,,2", "=1", &format!("a={}", "x".repeat(201))] {
-            assert!(wrong.parse::<Sweep>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_section_of_sweeps_holds_lists_and_nothing_else() {
-        for (sweep, what) in [
-            ("per = 3", "3 is not a list"),
-            ("per = []", "a list is not a list of values"),
-            ("per = [[1]]", "a list is not a text"),
-        ] {
-            let text = Source::parse("s", &format!("[sweep]\n{sweep}\n")).unwrap_err().to_string();
-            assert!(text.starts_with("s:2: sweep.per: ") && text.contains(what), "{text}");
-        }
-        assert!(Source::parse("s", "sweep = [1]").is_err());
     }
 }

@@ -19,7 +19,7 @@ pub const MAX_EVENTS: f64 = 1e10;
 const UNSCALED_WINDOW: u64 = 65_535;
 
 /// The sums over the flows so far.
-pub(crate) struct Budget<'a> {
+pub(super) struct Budget<'a> {
     links: &'a [LinkSpec],
     duration: Duration,
     in_flight: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Budget<'a> {
 }
 
 impl<'a> Budget<'a> {
-    pub(crate) fn new(links: &'a [LinkSpec], duration: Duration) -> Self {
+    pub(super) fn new(links: &'a [LinkSpec], duration: Duration) -> Self {
         Self { links, duration, in_flight: 0, events: 0.0 }
     }
 
@@ -35,7 +35,7 @@ impl<'a> Budget<'a> {
     ///
     /// # Errors
     /// What is too much then, how much it is, and what to do.
-    pub(crate) fn add(&mut self, flow: &FlowSpec, count: usize) -> Result<(), String> {
+    pub(super) fn add(&mut self, flow: &FlowSpec, count: usize) -> Result<(), String> {
         let in_flight: u64 = (0..flow.legs.len()).map(|leg| window_segments(flow, leg)).sum();
         self.in_flight = self.in_flight.saturating_add(in_flight.saturating_mul(count as u64));
         if self.in_flight > MAX_SEGMENTS_IN_FLIGHT {
@@ -72,7 +72,7 @@ impl<'a> Budget<'a> {
         segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
     }
 
-    /// How often a segment may be sent, with what the stations in front of the path's links send again.
+    /// How often a segment may be sent, with what the ends in front of the path's links send again.
     fn sendings(&self, leg: &LegSpec) -> f64 {
         let near = |hop: &Hop| &self.links[hop.link].stations[usize::from(!hop.forward)];
         1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>()
@@ -96,12 +96,12 @@ impl<'a> Budget<'a> {
     }
 }
 
-fn retransmissions(station: &LinkEndConfig) -> f64 {
-    let snoops = station.agents.iter().filter_map(|agent| match agent {
+fn retransmissions(end: &LinkEndConfig) -> f64 {
+    let snoops = end.agents.iter().filter_map(|agent| match agent {
         AgentConfig::Snoop(snoop) => Some(snoop.retransmissions.saturating_mul(snoop.copies)),
         AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
     });
-    snoops.chain(station.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
+    snoops.chain(end.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
 }
 
 /// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them; a bundle

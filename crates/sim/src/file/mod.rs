@@ -1,67 +1,114 @@
 //! The TOML form of a scenario, described key by key in `docs/scenarios.md`.
 //!
-//! The walk of a file: [`Source::parse`] makes a tree whose values know their lines (`document.rs`), [`Source::with`]
-//! writes settings from outside into it and reads it section by section (`link.rs`, `tcp.rs`, `flow.rs`) into a checked
-//! [`Scenario`]. Everything that can be wrong is found here, before a run, and named with file, line, key and what
-//! would be accepted.
+//! The walk of a file: [`Source::parse`] makes a document whose values know their lines, [`Source::with`] writes settings from
+//! outside into it, deserialises the sections (`link.rs`, `tcp.rs`, `flow.rs`) and makes a checked [`Scenario`] of them.
+//! Everything that can be wrong is found here, before a run, and named with file, line, key and what is accepted.
 
 mod budget;
 mod bundles;
-mod document;
-mod error;
 mod flow;
 mod link;
+mod link_ends;
 mod outages;
 mod route;
-mod section;
 mod sharing;
-mod stations;
+mod sweep;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
-use std::io::Read;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::scenario::{FlowSpec, LinkSpec, MAX_FLOWS, Scenario};
-use crate::sweep::Sweep;
+use bentpipe_config::{Document, InTable, Name, Plain, Problem, SpanFrom, keyword};
+use serde::Deserialize;
 
+use crate::scenario::{FlowSpec, LinkSpec, MAX_FLOWS, Scenario};
+
+pub use bentpipe_config::{Error, MAX_FILE as MAX_SCENARIO_FILE, NotASetting, Setting};
 pub use budget::{MAX_EVENTS, MAX_SEGMENTS_IN_FLIGHT};
-pub use document::{NotASetting, Setting};
-pub use error::Error;
 pub use flow::DEFAULT_SPLITTER_BUFFER;
 pub use link::MAX_LINKS;
 pub use outages::MAX_OUTAGE_FILE;
+pub use sweep::{NotASweep, Sweep};
 
 use budget::Budget;
-pub(crate) use document::{Node, Value};
-pub(crate) use error::{Fault, Place};
-use flow::{FlowGroup, Surroundings};
-use link::NamedLink;
-use route::Network;
-use section::{Field, Section};
-use tcp::Named;
+use flow::{Flow, FlowGroup, Surroundings};
+use link::Link;
+use route::Topology;
+use tcp::{Named, Tcp};
 
-/// The longest scenario that is read, bytes.
-pub const MAX_SCENARIO_FILE: u64 = 1 << 20;
 /// How often variables are sampled where the scenario does not say.
 pub const DEFAULT_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-const KEYS: [&str; 6] = ["title", "duration", "sample_interval", "link", "tcp", "flow"];
-/// The shortest duration and sample interval.
-const SHORTEST_SPAN: Duration = Duration::from_micros(1);
 /// The longest title, characters.
 const MAX_TITLE: usize = 200;
+/// What an error shows where a key is missing.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("duration", "\"60s\""),
+    ("name", "\"satellite\""),
+    ("between", "[\"server\", \"client\"]"),
+    ("from", "\"server\""),
+    ("to", "\"client\""),
+    ("at", "\"gateway\""),
+    ("start", "\"10s\""),
+    ("delay", "\"600ms\""),
+    ("good_to_bad", "\"0.1%\""),
+    ("bad_to_good", "\"25%\""),
+];
+/// Where a setting begins no table: what is there has names.
+const CLOSED: [&str; 2] = ["", "tcp"];
 
-/// A scenario's file, read but not yet checked: settings from outside may still change it.
+keyword!(Unlimited = "unlimited");
+keyword!(Bdp = "bdp");
+keyword!(Endless = "endless");
+keyword!(Unknown = "unknown");
+
+/// Writes the values of these keys, where they are given, over those of the configuration.
+macro_rules! overlay {
+    ($section:expr => $config:expr; $($key:ident)*) => {
+        $(if let Some(value) = $section.$key { $config.$key = bentpipe_config::Plain::get(value); })*
+    };
+}
+use overlay;
+
+/// A scenario's file, parsed but not yet checked: settings from outside may still change it.
 #[derive(Debug, Clone)]
 pub struct Source {
-    name: String,
     directory: PathBuf,
-    document: Node,
+    document: Document,
     sweeps: Vec<Sweep>,
+}
+
+/// The whole file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: Option<Title>,
+    duration: SpanFrom<1_000>,
+    sample_interval: Option<SpanFrom<1_000>>,
+    #[serde(default)]
+    link: Vec<Link>,
+    #[serde(default)]
+    tcp: BTreeMap<Name, Tcp>,
+    #[serde(default)]
+    flow: Vec<Flow>,
+}
+
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Title(String);
+
+impl TryFrom<String> for Title {
+    type Error = String;
+
+    fn try_from(title: String) -> Result<Self, String> {
+        if title.chars().count() > MAX_TITLE || title.contains(char::is_control) {
+            return Err(format!("a title is one line of at most {MAX_TITLE} characters"));
+        }
+        Ok(Self(title))
+    }
 }
 
 impl Source {
@@ -70,16 +117,7 @@ impl Source {
     /// # Errors
     /// If it cannot be read, is longer than [`MAX_SCENARIO_FILE`] or is not TOML.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let file = path.as_ref().display().to_string();
-        let mut text = String::new();
-        let read = std::fs::File::open(&path).and_then(|opened| {
-            // One byte more than is accepted tells a file that is too long, and a device that never ends.
-            opened.take(MAX_SCENARIO_FILE + 1).read_to_string(&mut text)
-        });
-        match read {
-            Ok(_) => Self::parse(&file, &text),
-            Err(source) => Err(Error::Read { file, source }),
-        }
+        Self::new(Document::load(path)?)
     }
 
     /// Reads a text. `name` is what errors call it, and outage files are looked for beside it.
@@ -87,23 +125,21 @@ impl Source {
     /// # Errors
     /// If it is longer than [`MAX_SCENARIO_FILE`] or is not TOML.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
-        if text.len() as u64 > MAX_SCENARIO_FILE {
-            return Err(Error::TooLong { file: name.to_owned(), limit: MAX_SCENARIO_FILE });
-        }
-        let mut document = Node::parse(text).map_err(|fault| fault.in_file(name))?;
-        let sweep = match &mut document.value {
-            Value::Table(table) => table.remove("sweep"),
-            _ => None,
-        };
-        let sweeps =
-            sweep.as_ref().map(crate::sweep::read).transpose().map_err(|fault| fault.in_file(name))?;
-        let directory = Path::new(name).parent().map(Path::to_owned).unwrap_or_default();
-        Ok(Self { name: name.to_owned(), directory, document, sweeps: sweeps.unwrap_or_default() })
+        Self::new(Document::parse(name, text)?)
+    }
+
+    fn new(document: Document) -> Result<Self, Error> {
+        let mut document = document.with_examples(EXAMPLES);
+        let sweeps = document.get("sweep").map_or(Ok(Vec::new()), sweep::read);
+        let sweeps = sweeps.map_err(|problem| document.error(problem.inside("sweep")))?;
+        document.remove("sweep");
+        let directory = Path::new(document.file()).parent().map(Path::to_owned).unwrap_or_default();
+        Ok(Self { directory, document, sweeps })
     }
 
     /// What errors call it: the file's path.
     pub fn name(&self) -> &str {
-        &self.name
+        self.document.file()
     }
 
     /// The sweeps of its section `[sweep]`, in the order of the lines.
@@ -116,106 +152,108 @@ impl Source {
     /// # Errors
     /// The first thing that no run can have, in the file or in a setting.
     pub fn with(&self, settings: &[Setting]) -> Result<Scenario, Error> {
-        self.read(settings).map_err(|fault| fault.in_file(&self.name))
-    }
-
-    fn read(&self, settings: &[Setting]) -> Result<Scenario, Fault> {
         let mut document = self.document.clone();
         for setting in settings {
-            document.set(setting)?;
+            document.set(setting, &CLOSED)?;
         }
-        let section = Section::new("", &document, &KEYS)?;
-        let duration = section.required("duration", "\"60s\"")?.span_from(SHORTEST_SPAN)?;
-        let sample_interval = section.read("sample_interval", |field| field.span_from(SHORTEST_SPAN))?;
-        let (network, links) = self.read_links(&section)?;
-        let tcp = Named::read(section.get("tcp").as_ref())?;
-        let surroundings = Surroundings { network: &network, tcp: &tcp, duration };
-        let flows = read_flows(&section, &surroundings, &links)?;
-        Ok(Scenario {
-            title: section.read("title", read_title)?.unwrap_or_else(|| self.name.clone()),
-            duration,
-            sample_interval: sample_interval.unwrap_or(DEFAULT_SAMPLE_INTERVAL),
-            nodes: network.names().to_vec(),
-            links,
-            flows,
-        })
+        let file = document.read()?;
+        self.scenario(file).map_err(|problem| document.error(problem))
     }
 
-    /// The links, and the network that they make.
-    fn read_links(&self, section: &Section<'_>) -> Result<(Network, Vec<LinkSpec>), Fault> {
-        let missing =
-            || section.fault("there is no link: add a section [[link]] with name, between, rate and delay");
-        let list = section.get("link").ok_or_else(missing)?;
-        let fields = list.list()?;
-        if fields.is_empty() || fields.len() > MAX_LINKS {
-            return Err(list.fault(format!("{} links; a scenario has 1 to {MAX_LINKS}", fields.len())));
-        }
-        let mut network = Network::default();
-        let mut links: Vec<LinkSpec> = Vec::with_capacity(fields.len());
-        for field in &fields {
-            let NamedLink { name, between, config, stations, shared, section } =
-                link::read(field, &self.directory)?;
-            if links.iter().any(|link| link.name == name) {
-                return Err(section.fault(format!("two links are called {name}: give each its own name")));
-            }
-            let nodes = between.map(|node| network.add_node(node));
-            network.join(links.len(), nodes).map_err(|other| {
-                let [from, to] = between;
-                let other = &links[other].name;
-                section.fault(format!("{name} and {other} both join {from} and {to}: put a node between"))
-            })?;
-            links.push(LinkSpec { name: name.to_owned(), between: nodes, config, stations, shared });
-        }
-        Ok((network, links))
+    fn scenario(&self, file: File) -> Result<Scenario, Problem> {
+        let duration = file.duration.get();
+        let (topology, links) = read_links(file.link, &self.directory)?;
+        let tcp = Named::read(&file.tcp).inside("tcp")?;
+        let surroundings = Surroundings { topology: &topology, tcp: &tcp, duration };
+        Ok(Scenario {
+            title: file.title.map_or_else(|| self.name().to_owned(), |title| title.0),
+            duration,
+            sample_interval: file.sample_interval.map_or(DEFAULT_SAMPLE_INTERVAL, Plain::get),
+            nodes: topology.names().to_vec(),
+            flows: read_flows(file.flow, &surroundings, &links)?,
+            links,
+        })
     }
 }
 
-fn read_title(field: &Field<'_>) -> Result<String, Fault> {
-    let title = field.text()?;
-    if title.chars().count() > MAX_TITLE || title.contains(char::is_control) {
-        return Err(field.fault(format!("a title is one line of at most {MAX_TITLE} characters")));
+/// The links, and the topology that they make.
+fn read_links(links: Vec<Link>, directory: &Path) -> Result<(Topology, Vec<LinkSpec>), Problem> {
+    if links.is_empty() {
+        let message = "there is no link: add a section [[link]] with name, between, rate and delay";
+        return Err(Problem::new(message));
     }
-    Ok(title.to_owned())
+    if links.len() > MAX_LINKS {
+        let message = format!("{} links; a scenario has 1 to {MAX_LINKS}", links.len());
+        return Err(Problem::of("link", message));
+    }
+    let mut topology = Topology::default();
+    let mut specs: Vec<LinkSpec> = Vec::with_capacity(links.len());
+    for (index, link) in links.into_iter().enumerate() {
+        let spec = add_link(link, &mut topology, &specs, directory).inside(index).inside("link")?;
+        specs.push(spec);
+    }
+    Ok((topology, specs))
+}
+
+fn add_link(
+    link: Link,
+    topology: &mut Topology,
+    earlier: &[LinkSpec],
+    directory: &Path,
+) -> Result<LinkSpec, Problem> {
+    let spec = link.read(topology, directory)?;
+    let name = &spec.name;
+    if earlier.iter().any(|link| link.name == *name) {
+        return Err(Problem::new(format!("two links are called {name}: give each its own name")));
+    }
+    topology.join(earlier.len(), spec.between).map_err(|other| {
+        let [from, to] = spec.between.map(|node| &topology.names()[node]);
+        let other = &earlier[other].name;
+        Problem::new(format!("{name} and {other} both join {from} and {to}: put a node between"))
+    })?;
+    Ok(spec)
 }
 
 /// The flows, copies as flows of their own. They are counted before there is memory for them.
 fn read_flows(
-    section: &Section<'_>,
+    flows: Vec<Flow>,
     surroundings: &Surroundings<'_>,
     links: &[LinkSpec],
-) -> Result<Vec<FlowSpec>, Fault> {
-    let missing = || section.fault("there is no flow: add a section [[flow]] with name, from and to");
-    let fields = section.get("flow").ok_or_else(missing)?.list()?;
+) -> Result<Vec<FlowSpec>, Problem> {
+    if flows.is_empty() {
+        return Err(Problem::new("there is no flow: add a section [[flow]] with name, from and to"));
+    }
     let mut budget = Budget::new(links, surroundings.duration);
-    let (mut groups, mut total) = (Vec::<FlowGroup<'_>>::new(), 0);
-    for field in fields {
-        let group = flow::read(&field, surroundings)?;
-        sharing::check(&group, surroundings.network, links)?;
-        total += group.len();
-        if total > MAX_FLOWS {
-            let message = format!("with this one there are {total} flows: at most {MAX_FLOWS} are simulated");
-            return Err(group.section.fault(message));
-        }
-        budget.add(&group.flow, group.len()).map_err(|message| group.section.fault(message))?;
-        groups.push(group);
+    let (mut groups, mut total) = (Vec::<FlowGroup>::new(), 0);
+    for (index, flow) in flows.into_iter().enumerate() {
+        let group = flow.read(surroundings).and_then(|group| {
+            sharing::check(&group.flow, surroundings.topology, links)?;
+            total += group.len();
+            if total > MAX_FLOWS {
+                let message =
+                    format!("with this one there are {total} flows: at most {MAX_FLOWS} are simulated");
+                return Err(Problem::new(message));
+            }
+            budget.add(&group.flow, group.len()).map_err(Problem::new)?;
+            Ok(group)
+        });
+        groups.push(group.inside(index).inside("flow")?);
     }
-    match groups.first() {
-        None => Err(missing()),
-        Some(first) if total == 0 => {
-            Err(first.section.fault("there is no flow: the count of at least one must be 1 or more"))
-        }
-        Some(_) => expand(&groups, total),
+    if total == 0 {
+        let problem = Problem::new("there is no flow: the count of at least one must be 1 or more");
+        return Err(problem.inside(0).inside("flow"));
     }
+    expand(&groups, total)
 }
 
-fn expand(groups: &[FlowGroup<'_>], total: usize) -> Result<Vec<FlowSpec>, Fault> {
+fn expand(groups: &[FlowGroup], total: usize) -> Result<Vec<FlowSpec>, Problem> {
     let mut names = HashSet::with_capacity(total);
     let mut flows = Vec::with_capacity(total);
-    for group in groups {
+    for (index, group) in groups.iter().enumerate() {
         for flow in group.flows() {
             if !names.insert(flow.name.clone()) {
                 let message = format!("two flows are called {}: give each its own name", flow.name);
-                return Err(group.section.fault(message));
+                return Err(Problem::new(message).inside(index).inside("flow"));
             }
             flows.push(flow);
         }

@@ -5,73 +5,82 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use bentpipe_config::{InTable, Plain, Positive, Problem, SpanFrom, unknown};
 use bentpipe_link::{OutageTrace, TraceError};
 use bentpipe_units::{Span, Time};
-
-use super::document::unknown;
-use super::error::Fault;
-use super::section::Field;
+use serde::Deserialize;
 
 /// The longest file of outages that is read, bytes.
 pub const MAX_OUTAGE_FILE: u64 = 4 << 20;
 
-const ROW_KEYS: [&str; 2] = ["start", "duration"];
-const TRACE_KEYS: [&str; 3] = ["file", "trace", "speed_kmh"];
 /// The traces that need no file: the railway line of PSATS09 §5, by kilometre.
 const BUILT_IN: [(&str, &str); 1] = [("direttissima", include_str!("../../../../data/direttissima.csv"))];
 
-/// A row and where it stands.
+/// `outages`: rows, or where rows are.
+#[derive(Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+pub(super) enum Outages {
+    List(Vec<RowKeys>),
+    Table(TraceKeys),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RowKeys {
+    start: SpanFrom<0>,
+    duration: SpanFrom<0>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TraceKeys {
+    file: Option<String>,
+    trace: Option<String>,
+    speed_kmh: Option<Positive>,
+}
+
+/// A row and where it was written.
 struct Row {
     at: String,
     start: Time,
     duration: Duration,
 }
 
-/// The outages in a list of rows, in the file that the table names, relative to `directory`, or in a built-in trace.
-pub(crate) fn read(field: &Field<'_>, directory: &Path) -> Result<OutageTrace, Fault> {
-    let rows = if field.is_table() { rows_of_trace(field, directory)? } else { rows_of_list(field)? };
-    refuse_overlaps(rows).map_err(|message| field.fault(message))
-}
-
-fn rows_of_list(field: &Field<'_>) -> Result<Vec<Row>, Fault> {
-    let row = |(index, element): (usize, Field<'_>)| {
-        let section = element.section(&ROW_KEYS)?;
-        let start = section.required("start", "\"10s\"")?.span()?;
-        let duration = section.required("duration", "\"5s\"")?.span()?;
-        Ok(Row { at: format!("row {}", index + 1), start: Time::ZERO + start, duration })
-    };
-    field.list()?.into_iter().enumerate().map(row).collect()
-}
-
-fn rows_of_trace(field: &Field<'_>, directory: &Path) -> Result<Vec<Row>, Fault> {
-    let section = field.section(&TRACE_KEYS)?;
-    let speed_kmh = section.read("speed_kmh", Field::positive)?;
-    let (origin, name, text) = match (section.get("file"), section.get("trace")) {
-        (Some(file), None) => {
-            let path = directory.join(file.text()?);
-            let name = path.display().to_string();
-            let text = text_of(&path).map_err(|why| file.fault(format!("cannot read {name}: {why}")))?;
-            (file, name, text)
-        }
-        (None, Some(trace)) => {
-            let (name, text) = built_in(&trace)?;
-            (trace, name.to_owned(), text.to_owned())
-        }
-        _ => return Err(field.fault("write either file = \"outages.csv\" or trace = \"direttissima\"")),
-    };
-    rows_of_csv(&text, speed_kmh).map_err(|error| {
-        let hint = match speed_kmh {
-            None if text.contains("start_km") => "; a trace in kilometres needs speed_kmh",
-            _ => "",
+impl Outages {
+    /// The outages of the rows, of the file that the table names, relative to `directory`, or of a built-in trace.
+    pub(super) fn read(self, directory: &Path) -> Result<OutageTrace, Problem> {
+        let rows = match self {
+            Self::List(rows) => rows.into_iter().enumerate().map(|(index, row)| row.read(index)).collect(),
+            Self::Table(keys) => keys.read(directory)?,
         };
-        origin.fault(format!("cannot use {name}: {error}{hint}"))
-    })
+        refuse_overlaps(rows).map_err(Problem::new)
+    }
 }
 
-fn built_in(field: &Field<'_>) -> Result<(&'static str, &'static str), Fault> {
-    let name = field.text()?;
-    let found = BUILT_IN.into_iter().find(|(known, _)| *known == name);
-    found.ok_or_else(|| field.fault(unknown(name, &BUILT_IN.map(|(known, _)| known))))
+impl RowKeys {
+    fn read(self, index: usize) -> Row {
+        let at = format!("row {}", index + 1);
+        Row { at, start: Time::ZERO + self.start.get(), duration: self.duration.get() }
+    }
+}
+
+impl TraceKeys {
+    fn read(self, directory: &Path) -> Result<Vec<Row>, Problem> {
+        let speed_kmh = self.speed_kmh.map(Plain::get);
+        match (self.file, self.trace) {
+            (Some(file), None) => {
+                let path = directory.join(file);
+                let name = path.display().to_string();
+                let text = text_of(&path).map_err(|why| Problem::new(format!("cannot read {name}: {why}")));
+                text.and_then(|text| rows_of_csv(&name, &text, speed_kmh)).inside("file")
+            }
+            (None, Some(trace)) => match BUILT_IN.into_iter().find(|(known, _)| *known == trace) {
+                Some((name, text)) => rows_of_csv(name, text, speed_kmh).inside("trace"),
+                None => Err(Problem::of("trace", unknown(&trace, &BUILT_IN.map(|(known, _)| known)))),
+            },
+            _ => Err(Problem::new("write either file = \"outages.csv\" or trace = \"direttissima\"")),
+        }
+    }
 }
 
 /// Reads a regular file of bearable length: a pipe could wait for ever, a device never end.
@@ -90,8 +99,18 @@ fn text_of(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+fn rows_of_csv(name: &str, text: &str, speed_kmh: Option<f64>) -> Result<Vec<Row>, Problem> {
+    parse_rows(text, speed_kmh).map_err(|error| {
+        let hint = match speed_kmh {
+            None if text.contains("start_km") => "; a trace in kilometres needs speed_kmh",
+            _ => "",
+        };
+        Problem::new(format!("cannot use {name}: {error}{hint}"))
+    })
+}
+
 /// The rows one by one, each as the link model reads it: its own reader is asked about the header and a single row.
-fn rows_of_csv(text: &str, speed_kmh: Option<f64>) -> Result<Vec<Row>, TraceError> {
+fn parse_rows(text: &str, speed_kmh: Option<f64>) -> Result<Vec<Row>, TraceError> {
     let read = |text: &str| match speed_kmh {
         Some(speed) => OutageTrace::from_railway_csv(text, speed),
         None => OutageTrace::from_csv(text),

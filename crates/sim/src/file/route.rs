@@ -6,7 +6,7 @@ use crate::scenario::Hop;
 
 /// The nodes and what joins them.
 #[derive(Debug, Default)]
-pub(crate) struct Network {
+pub(super) struct Topology {
     names: Vec<String>,
     index: HashMap<String, usize>,
     neighbours: Vec<Vec<(usize, Hop)>>,
@@ -14,7 +14,7 @@ pub(crate) struct Network {
 
 /// Why there is no one path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RouteError {
+pub(super) enum RouteError {
     #[error("no links lead from {0} to {1}")]
     None(String, String),
     #[error(
@@ -27,9 +27,9 @@ pub(crate) enum RouteError {
     Loop(String),
 }
 
-impl Network {
+impl Topology {
     /// The index of a node, which is added if it is new.
-    pub(crate) fn add_node(&mut self, name: &str) -> usize {
+    pub(super) fn add_node(&mut self, name: &str) -> usize {
         if let Some(&index) = self.index.get(name) {
             return index;
         }
@@ -41,7 +41,7 @@ impl Network {
     }
 
     /// Joins two nodes by the link of index `link`; gives the index of the one that joins them already, if there is one.
-    pub(crate) fn join(&mut self, link: usize, [from, to]: [usize; 2]) -> Result<(), usize> {
+    pub(super) fn join(&mut self, link: usize, [from, to]: [usize; 2]) -> Result<(), usize> {
         if let Some(hop) = self.hop(from, to) {
             return Err(hop.link);
         }
@@ -51,12 +51,12 @@ impl Network {
     }
 
     /// The index of a node.
-    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
         self.index.get(name).copied()
     }
 
     /// The names of the nodes by index.
-    pub(crate) fn names(&self) -> &[String] {
+    pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 
@@ -64,7 +64,7 @@ impl Network {
     ///
     /// # Errors
     /// If there is none, or more than one.
-    pub(crate) fn shortest(&self, from: usize, to: usize) -> Result<Vec<usize>, RouteError> {
+    pub(super) fn shortest(&self, from: usize, to: usize) -> Result<Vec<usize>, RouteError> {
         let reached = self.reach(from, to);
         let ends = || (self.names[from].clone(), self.names[to].clone());
         if reached[to].is_none() {
@@ -91,7 +91,7 @@ impl Network {
     ///
     /// # Errors
     /// If two of them are not joined, or a node comes twice.
-    pub(crate) fn hops(&self, nodes: &[usize]) -> Result<Vec<Hop>, RouteError> {
+    pub(super) fn hops(&self, nodes: &[usize]) -> Result<Vec<Hop>, RouteError> {
         let mut seen = vec![false; self.names.len()];
         for &node in nodes {
             if std::mem::replace(&mut seen[node], true) {
@@ -152,33 +152,33 @@ struct Step {
 mod tests {
     use super::*;
 
-    fn network(links: &[[&str; 2]]) -> Network {
-        let mut network = Network::default();
+    fn topology(links: &[[&str; 2]]) -> Topology {
+        let mut topology = Topology::default();
         for (index, names) in links.iter().enumerate() {
-            let nodes = names.map(|name| network.add_node(name));
-            network.join(index, nodes).unwrap();
+            let nodes = names.map(|name| topology.add_node(name));
+            topology.join(index, nodes).unwrap();
         }
-        network
+        topology
     }
 
-    fn shortest(network: &Network, from: &str, to: &str) -> Result<Vec<String>, RouteError> {
-        let nodes = network.shortest(network.find(from).unwrap(), network.find(to).unwrap())?;
-        Ok(nodes.into_iter().map(|node| network.names()[node].clone()).collect())
+    fn shortest(topology: &Topology, from: &str, to: &str) -> Result<Vec<String>, RouteError> {
+        let nodes = topology.shortest(topology.find(from).unwrap(), topology.find(to).unwrap())?;
+        Ok(nodes.into_iter().map(|node| topology.names()[node].clone()).collect())
     }
 
     #[test]
     fn the_path_of_fewest_links_is_taken() {
-        let network = network(&[["a", "b"], ["b", "c"], ["c", "d"], ["a", "x"], ["x", "d"]]);
-        assert_eq!(shortest(&network, "a", "d").unwrap(), ["a", "x", "d"]);
-        assert_eq!(shortest(&network, "d", "a").unwrap(), ["d", "x", "a"]);
-        let nodes = ["d", "x", "a"].map(|name| network.find(name).unwrap());
-        let hops = network.hops(&nodes).unwrap();
+        let topology = topology(&[["a", "b"], ["b", "c"], ["c", "d"], ["a", "x"], ["x", "d"]]);
+        assert_eq!(shortest(&topology, "a", "d").unwrap(), ["a", "x", "d"]);
+        assert_eq!(shortest(&topology, "d", "a").unwrap(), ["d", "x", "a"]);
+        let nodes = ["d", "x", "a"].map(|name| topology.find(name).unwrap());
+        let hops = topology.hops(&nodes).unwrap();
         assert_eq!(hops, [Hop { link: 4, forward: false }, Hop { link: 3, forward: false }]);
     }
 
     #[test]
     fn two_paths_of_one_length_are_a_question() {
-        let diamond = network(&[["a", "b"], ["b", "d"], ["a", "c"], ["c", "d"], ["d", "e"]]);
+        let diamond = topology(&[["a", "b"], ["b", "d"], ["a", "c"], ["c", "d"], ["d", "e"]]);
         for (from, to) in [("a", "d"), ("a", "e"), ("e", "a")] {
             let error = shortest(&diamond, from, to).unwrap_err().to_string();
             assert!(error.contains("several paths") && error.contains("via = [\""), "{error}");
@@ -188,13 +188,14 @@ mod tests {
 
     #[test]
     fn islands_loops_and_gaps_are_refused() {
-        let mut network = network(&[["a", "b"], ["b", "c"], ["x", "y"]]);
-        assert!(matches!(shortest(&network, "a", "x"), Err(RouteError::None(..))));
-        let nodes = |names: &[&str]| names.iter().map(|name| network.find(name).unwrap()).collect::<Vec<_>>();
-        assert_eq!(network.hops(&nodes(&["a", "b", "a"])), Err(RouteError::Loop("a".into())));
+        let mut topology = topology(&[["a", "b"], ["b", "c"], ["x", "y"]]);
+        assert!(matches!(shortest(&topology, "a", "x"), Err(RouteError::None(..))));
+        let nodes =
+            |names: &[&str]| names.iter().map(|name| topology.find(name).unwrap()).collect::<Vec<_>>();
+        assert_eq!(topology.hops(&nodes(&["a", "b", "a"])), Err(RouteError::Loop("a".into())));
         assert!(
-            network.hops(&nodes(&["a", "c"])).unwrap_err().to_string().contains("from a links lead to b")
+            topology.hops(&nodes(&["a", "c"])).unwrap_err().to_string().contains("from a links lead to b")
         );
-        assert_eq!(network.join(9, [1, 0]), Err(0), "a second link between two nodes");
+        assert_eq!(topology.join(9, [1, 0]), Err(0), "a second link between two nodes");
     }
 }

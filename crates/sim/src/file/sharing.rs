@@ -1,70 +1,65 @@
-//! `explicit` of a `[[link]]`: who shares out one of its directions among the senders in front of it.
+//! `explicit` of a `[[link]]`: one of its directions is shared out among the senders in front of it.
 
 use std::time::Duration;
 
+use bentpipe_config::{InTable, Off, Or, Plain, Problem, Written};
 use bentpipe_link::explicit::RateAllocatorConfig;
-use bentpipe_link::{Encapsulation, LinkConfig};
 use bentpipe_units::Rate;
+use serde::Deserialize;
 
-use super::error::Fault;
-use super::flow::FlowGroup;
-use super::link::unless;
-use super::route::Network;
-use super::section::{Field, Section};
-use super::stations::{read_end, read_unless_off, round_trip};
-use crate::scenario::LinkSpec;
+use super::Unknown;
+use super::link_ends::{LinkView, plain_rate};
+use super::route::Topology;
+use crate::scenario::{FlowSpec, LinkSpec};
 
-const KEYS: [&str; 2] = ["at", "capacity"];
-/// Round trips of the empty link are no shorter, as far as its sharer is told.
+/// The rate allocator is told no shorter round trip of the empty link.
 const SHORTEST_RTT: Duration = Duration::from_millis(1);
 
-/// Who shares out the forward and the reverse direction of the link that `section` is about.
-pub(super) fn read(
-    section: &Section<'_>,
-    between: [&str; 2],
-    link: &LinkConfig,
-) -> Result<[Option<RateAllocatorConfig>; 2], Fault> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Explicit {
+    at: String,
+    capacity: Option<Or<Unknown, Written<Rate>>>,
+}
+
+/// The allocators of the forward and the reverse direction.
+pub(super) fn shared(
+    link: &LinkView<'_>,
+    explicit: Option<Or<Off, Explicit>>,
+) -> Result<[Option<RateAllocatorConfig>; 2], Problem> {
     let mut shared = [None, None];
-    if let Some((at, config)) =
-        read_unless_off(section, "explicit", |field| read_sharer(field, between, link))?
-    {
+    if let Some(explicit) = explicit.and_then(|explicit| explicit.value) {
+        let (at, config) = explicit.read(link).inside("explicit")?;
         shared[at] = Some(config);
     }
     Ok(shared)
 }
 
-/// With the index of its node among the link's two, which is that of the direction that leads away from it.
-fn read_sharer(
-    field: &Field<'_>,
-    between: [&str; 2],
-    link: &LinkConfig,
-) -> Result<(usize, RateAllocatorConfig), Fault> {
-    let section = field.section(&KEYS)?;
-    let at = read_end(&section, between)?;
-    let outgoing = [&link.forward, &link.reverse][at];
-    let said = section.read("capacity", |field| unless(field, "unknown", Field::value::<Rate>))?;
-    let plain = outgoing.rate.filter(|_| outgoing.encapsulation == Encapsulation::default());
-    let capacity = said.or(plain.map(Some)).ok_or_else(|| {
-        let what = "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
-        section.fault(format!("{what}: write for example capacity = \"10Mbit/s\", or \"unknown\""))
-    })?;
-    Ok((at, RateAllocatorConfig { capacity, rtt: round_trip(link).max(SHORTEST_RTT) }))
+impl Explicit {
+    /// With the index of its direction, the one that leads away from its node.
+    fn read(self, link: &LinkView<'_>) -> Result<(usize, RateAllocatorConfig), Problem> {
+        let (at, outgoing) = link.end(&self.at)?;
+        let capacity = self.capacity.map(Plain::get).or(plain_rate(outgoing).map(Some)).ok_or_else(|| {
+            let what =
+                "capacity is missing, and it is not that of the link, which has no rate or encapsulates";
+            Problem::new(format!("{what}: write for example capacity = \"10Mbit/s\", or \"unknown\""))
+        })?;
+        Ok((at, RateAllocatorConfig { capacity, rtt: link.round_trip().max(SHORTEST_RTT) }))
+    }
 }
 
 /// Each leg whose sender takes a rate must begin on a direction that is shared out.
-pub(super) fn check(group: &FlowGroup<'_>, network: &Network, links: &[LinkSpec]) -> Result<(), Fault> {
-    let lonely =
-        group.flow.legs.iter().filter(|leg| leg.sender.congestion.weight().is_some()).find_map(|leg| {
-            let hop = leg.path.first()?;
-            let link = &links[hop.link];
-            let near = usize::from(!hop.forward);
-            link.shared[near].is_none().then(|| (&link.name, &network.names()[link.between[near]]))
-        });
-    match lonely {
-        None => Ok(()),
-        Some((link, node)) => Err(group.section.fault(format!(
-            "its congestion control at {node} is explicit, but nobody shares out {link} there: give that link \
-             explicit = {{ at = \"{node}\" }}"
-        ))),
+pub(super) fn check(flow: &FlowSpec, topology: &Topology, links: &[LinkSpec]) -> Result<(), Problem> {
+    for leg in flow.legs.iter().filter(|leg| leg.sender.congestion.weight().is_some()) {
+        let Some(hop) = leg.path.first() else { continue };
+        let (link, near) = (&links[hop.link], usize::from(!hop.forward));
+        if link.shared[near].is_none() {
+            let (name, node) = (&link.name, &topology.names()[link.between[near]]);
+            return Err(Problem::new(format!(
+                "its congestion control at {node} is explicit, but no allocator shares out {name} there: give that link \
+                 explicit = {{ at = \"{node}\" }}"
+            )));
+        }
     }
+    Ok(())
 }

@@ -2,256 +2,259 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
+use bentpipe_config::{Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written, unknown};
 use bentpipe_tcp::congestion::{Algorithm, Components};
-use bentpipe_tcp::{Config, RtoLimits, SynSchedule};
+use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
 use bentpipe_units::ByteCount;
+use serde::Deserialize;
 
-use super::document::unknown;
-use super::error::Fault;
-use super::section::{Field, Section, is_name};
+use super::{Endless, overlay};
 
 /// The parameters that need no section.
-pub(crate) const BUILT_IN: [&str; 2] = ["rfc", "linux"];
+const BUILT_IN: [&str; 2] = ["rfc", "linux"];
 /// The longest chain of bases.
 const MAX_CHAIN: usize = 16;
-/// The largest weight of a share, as in the daemon's rules.
-const MAX_WEIGHT: u64 = 100;
-/// Timers below this would fill virtual time with their expiries; no TCP has such.
-const SHORTEST_TIMER: Duration = Duration::from_millis(1);
+const U32_MAX: u64 = u32::MAX as u64;
 
-const KEYS: [&str; 24] = [
-    "base",
-    "congestion",
-    "hybla",
-    "weight",
-    "recovery",
-    "mss",
-    "initial_window",
-    "send_buffer",
-    "receive_buffer",
-    "window_scaling",
-    "timestamps",
-    "sack",
-    "delayed_ack",
-    "limited_transmit",
-    "proportional_rate_reduction",
-    "lost_retransmissions",
-    "nagle",
-    "restart_after_idle",
-    "byte_counting_limit",
-    "rto",
-    "retries",
-    "user_timeout",
-    "syn",
-    "syn_ack",
-];
-const HYBLA_KEYS: [&str; 5] = ["rho", "pacing", "hoe", "recovery_growth", "queue"];
-const RTO_KEYS: [&str; 4] = ["initial", "min", "max", "granularity"];
-const SYN_KEYS: [&str; 4] = ["first", "linear", "max", "waits"];
+/// Timers below a millisecond would fill virtual time with their expiries; no TCP has such.
+type Timer = SpanFrom<1_000_000>;
+/// A span, or none.
+type SpanOrOff = Or<Off, SpanFrom<0>>;
+
+/// One `[tcp.NAME]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tcp {
+    base: Option<String>,
+    congestion: Option<Written<Algorithm>>,
+    hybla: Option<HyblaKeys>,
+    /// As in the daemon's rules.
+    weight: Option<Whole<u32, 1, 100>>,
+    recovery: Option<Written<Recovery>>,
+    mss: Option<Whole<u16, 88, 65_535>>,
+    initial_window: Option<Whole<u32, 1, 10_000>>,
+    send_buffer: Option<Written<ByteCount>>,
+    receive_buffer: Option<Written<ByteCount>>,
+    window_scaling: Option<bool>,
+    timestamps: Option<bool>,
+    sack: Option<bool>,
+    delayed_ack: Option<SpanOrOff>,
+    limited_transmit: Option<bool>,
+    proportional_rate_reduction: Option<bool>,
+    lost_retransmissions: Option<bool>,
+    nagle: Option<bool>,
+    restart_after_idle: Option<bool>,
+    byte_counting_limit: Option<Or<Off, Whole<u32, 1, U32_MAX>>>,
+    rto: Option<RtoKeys>,
+    retries: Option<Or<Endless, Whole<u32, 0, U32_MAX>>>,
+    user_timeout: Option<SpanOrOff>,
+    syn: Option<SynKey>,
+    syn_ack: Option<SynKey>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum HyblaKeys {
+    Text(KnownComponents),
+    Table(OwnComponents),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KnownComponents {
+    All,
+    Published,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnComponents {
+    rho: Option<bool>,
+    pacing: Option<bool>,
+    hoe: Option<bool>,
+    recovery_growth: Option<bool>,
+    queue: Option<bool>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RtoKeys {
+    initial: Option<Timer>,
+    min: Option<Timer>,
+    max: Option<Timer>,
+    granularity: Option<SpanFrom<0>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename = "$shape", rename_all = "lowercase")]
+enum SynKey {
+    Text(KnownSchedule),
+    Table(OwnSchedule),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum KnownSchedule {
+    Linux,
+    Rfc6298,
+    Opnet,
+    #[serde(rename = "windows-2003")]
+    Windows2003,
+    Ns,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnSchedule {
+    first: Option<Timer>,
+    linear: Option<Whole<u32, 0, U32_MAX>>,
+    max: Option<Timer>,
+    waits: Option<Or<Endless, Whole<u32, 1, U32_MAX>>>,
+}
 
 /// The parameters by name, the built-in ones among them.
-pub(crate) struct Named(BTreeMap<String, Config>);
+pub(super) struct Named(BTreeMap<String, Config>);
 
 impl Named {
-    /// Reads the tables of `[tcp]`, if there are any, and checks each of them.
-    pub(crate) fn read(field: Option<&Field<'_>>) -> Result<Self, Fault> {
-        let mut configs = BTreeMap::from(BUILT_IN.map(|name| (name.to_owned(), built_in(name).config)));
-        let entries = field.map(Field::entries).transpose()?.unwrap_or_default();
-        let mut sections = BTreeMap::new();
-        for (name, field) in &entries {
-            if BUILT_IN.contains(name) || !is_name(name) {
-                let accepted =
-                    "write up to 64 letters, digits, - or _, and neither rfc nor linux, which are built in";
-                return Err(
-                    field.fault(format!("\"{name}\" cannot be the name of TCP parameters: {accepted}"))
-                );
-            }
-            sections.insert(*name, field.section(&KEYS)?);
-        }
+    /// Checks each of the sections.
+    pub(super) fn read(sections: &BTreeMap<Name, Tcp>) -> Result<Self, Problem> {
+        let mut configs =
+            BTreeMap::from(BUILT_IN.map(|name| (name.to_owned(), Draft::built_in(name).config)));
         for name in sections.keys() {
-            configs.insert((*name).to_owned(), resolve(name, &sections)?);
+            if BUILT_IN.contains(&&**name) {
+                let message =
+                    "cannot be the name of TCP parameters: rfc and linux are built in, write another";
+                return Err(Problem::of(name, format!("\"{}\" {message}", &**name)));
+            }
+            configs.insert(name.to_string(), resolve(name, sections)?);
         }
         Ok(Self(configs))
     }
 
-    /// The parameters that the field names.
-    pub(crate) fn get(&self, field: &Field<'_>) -> Result<Config, Fault> {
-        let name = field.text()?;
-        self.0.get(name).copied().ok_or_else(|| {
+    /// The parameters that the value of `key` names, if there is one.
+    pub(super) fn get(&self, key: &str, name: &Option<String>) -> Result<Option<Config>, Problem> {
+        let Some(name) = name else { return Ok(None) };
+        let config = self.0.get(name).copied().ok_or_else(|| {
             let known: Vec<&str> = self.0.keys().map(String::as_str).collect();
-            field.fault(format!("{}; name a section [tcp.NAME]", unknown(name, &known)))
-        })
+            Problem::of(key, format!("{}; name a section [tcp.NAME]", unknown(name, &known)))
+        })?;
+        Ok(Some(config))
     }
 }
 
+/// The configuration of `name`: its chain of bases, the farthest first.
+fn resolve(name: &Name, sections: &BTreeMap<Name, Tcp>) -> Result<Config, Problem> {
+    let mut chain: Vec<&str> = vec![name];
+    let origin = loop {
+        let last = chain[chain.len() - 1];
+        let Some(base) = sections[last].base.as_deref() else { break "rfc" };
+        if BUILT_IN.contains(&base) {
+            break base;
+        }
+        if chain.contains(&base) {
+            let message = format!("{} → {base} goes round in circles", chain.join(" → "));
+            return Err(Problem::of("base", message).inside(&**name));
+        }
+        if !sections.contains_key(base) {
+            let known: Vec<&str> = BUILT_IN.into_iter().chain(sections.keys().map(|name| &**name)).collect();
+            return Err(Problem::of("base", unknown(base, &known)).inside(last));
+        }
+        chain.push(base);
+        if chain.len() > MAX_CHAIN {
+            let message = format!("more than {MAX_CHAIN} bases, one upon the other, are too many");
+            return Err(Problem::of("base", message).inside(last));
+        }
+    };
+    let mut draft = Draft::built_in(origin);
+    chain.iter().rev().for_each(|name| sections[*name].apply(&mut draft));
+    let impossible = |error: bentpipe_tcp::ConfigError| {
+        Problem::of(error.parameter, format!("{} is not possible: {}", error.found, error.accepted))
+            .inside(&**name)
+    };
+    draft.config.check().map_err(impossible)?;
+    Ok(draft.config)
+}
+
 /// A configuration in the making: what belongs to one algorithm is kept where another is chosen for a while.
-#[derive(Clone, Copy)]
 struct Draft {
     config: Config,
     hybla: Components,
     weight: NonZeroU32,
 }
 
-fn built_in(name: &str) -> Draft {
-    let config = if name == "linux" { Config::linux() } else { Config::default() };
-    Draft { config, hybla: Components::ALL, weight: NonZeroU32::MIN }
+impl Draft {
+    fn built_in(name: &str) -> Self {
+        let config = if name == "linux" { Config::linux() } else { Config::default() };
+        Self { config, hybla: Components::ALL, weight: NonZeroU32::MIN }
+    }
 }
 
-/// The configuration of `name`: its chain of bases, the farthest first.
-fn resolve(name: &str, sections: &BTreeMap<&str, Section<'_>>) -> Result<Config, Fault> {
-    let own = &sections[name];
-    let mut chain = vec![name];
-    let origin = loop {
-        let section = &sections[chain[chain.len() - 1]];
-        let Some(base) = section.get("base") else { break "rfc" };
-        let next = base.text()?;
-        if BUILT_IN.contains(&next) {
-            break next;
+impl Tcp {
+    /// Writes what the section says over the draft.
+    fn apply(&self, draft: &mut Draft) {
+        let config = &mut draft.config;
+        overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack limited_transmit
+            proportional_rate_reduction lost_retransmissions nagle restart_after_idle byte_counting_limit retries
+            user_timeout recovery congestion);
+        for (written, buffer) in
+            [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]
+        {
+            *buffer = written.map_or(*buffer, |bytes| bytes.get().get());
         }
-        if chain.contains(&next) {
-            let first = own.get("base").unwrap_or(base);
-            return Err(first.fault(format!("{} → {next} goes round in circles", chain.join(" → "))));
+        if let Some(rto) = self.rto {
+            rto.apply(&mut config.rto);
         }
-        let Some((&next, _)) = sections.get_key_value(next) else {
-            let known: Vec<&str> = BUILT_IN.iter().chain(sections.keys()).copied().collect();
-            return Err(base.fault(unknown(next, &known)));
-        };
-        chain.push(next);
-        if chain.len() > MAX_CHAIN {
-            return Err(base.fault(format!("more than {MAX_CHAIN} bases, one upon the other, are too many")));
+        if let Some(syn) = self.syn {
+            config.syn = syn.over(config.syn, SynSchedule::LINUX);
         }
-    };
-    let mut draft = built_in(origin);
-    for name in chain.iter().rev() {
-        apply(&sections[name], &mut draft)?;
-    }
-    let config = draft.config;
-    config.check().map_err(|error| match own.get(error.parameter) {
-        Some(field) => field.fault(format!("{} is not possible: {}", error.found, error.accepted)),
-        None => own.fault(error),
-    })?;
-    Ok(config)
-}
-
-/// Writes what the section says over the draft.
-fn apply(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
-    let config = &mut draft.config;
-    section.update("mss", &mut config.mss, |field| Ok(field.whole(88..=65_535)? as u16))?;
-    section
-        .update("initial_window", &mut config.initial_window, |field| Ok(field.whole(1..=10_000)? as u32))?;
-    for (key, buffer) in
-        [("send_buffer", &mut config.send_buffer), ("receive_buffer", &mut config.receive_buffer)]
-    {
-        section.update(key, buffer, |field| Ok(field.value::<ByteCount>()?.get()))?;
-    }
-    for (key, switch) in [
-        ("window_scaling", &mut config.window_scaling),
-        ("timestamps", &mut config.timestamps),
-        ("sack", &mut config.sack),
-        ("limited_transmit", &mut config.limited_transmit),
-        ("proportional_rate_reduction", &mut config.proportional_rate_reduction),
-        ("lost_retransmissions", &mut config.lost_retransmissions),
-        ("nagle", &mut config.nagle),
-        ("restart_after_idle", &mut config.restart_after_idle),
-    ] {
-        section.update(key, switch, Field::boolean)?;
-    }
-    section.update("delayed_ack", &mut config.delayed_ack, span_or_off)?;
-    section.update("byte_counting_limit", &mut config.byte_counting_limit, |field| {
-        field.whole_or("off", 1..=u32::MAX)
-    })?;
-    section.update("retries", &mut config.retries, |field| field.whole_or("endless", 0..=u32::MAX))?;
-    section.update("user_timeout", &mut config.user_timeout, span_or_off)?;
-    config.rto = read_rto(section, config.rto)?;
-    config.syn = read_syn(section, "syn", config.syn, SynSchedule::LINUX)?;
-    config.syn_ack = read_syn(section, "syn_ack", config.syn_ack, SynSchedule::LINUX_SYN_ACK)?;
-    section.update("recovery", &mut config.recovery, Field::value)?;
-    apply_congestion(section, draft)
-}
-
-fn apply_congestion(section: &Section<'_>, draft: &mut Draft) -> Result<(), Fault> {
-    let components = section.read("hybla", |field| read_components(field, draft.hybla))?;
-    draft.hybla = components.unwrap_or(draft.hybla);
-    let weight = section.read("weight", |field| field.whole(1..=MAX_WEIGHT))?;
-    draft.weight = weight.and_then(|weight| NonZeroU32::new(weight as u32)).unwrap_or(draft.weight);
-    section.update("congestion", &mut draft.config.congestion, Field::value)?;
-    match &mut draft.config.congestion {
-        Algorithm::Hybla(components) => *components = draft.hybla,
-        Algorithm::Explicit { weight } => *weight = draft.weight,
-        Algorithm::NewReno | Algorithm::Cubic | Algorithm::Xcp(_) => {}
-    }
-    Ok(())
-}
-
-fn read_components(field: &Field<'_>, mut base: Components) -> Result<Components, Fault> {
-    if field.is("all") {
-        return Ok(Components::ALL);
-    }
-    if field.is("published") {
-        return Ok(Components::PUBLISHED);
-    }
-    if !field.is_table() {
-        let accepted = "write \"all\", \"published\" or a table as { pacing = false }";
-        return Err(field.fault(format!("these are not components of Hybla: {accepted}")));
-    }
-    let section = field.section(&HYBLA_KEYS)?;
-    for (key, component) in [
-        ("rho", &mut base.rho),
-        ("pacing", &mut base.pacing),
-        ("hoe", &mut base.hoe),
-        ("recovery_growth", &mut base.recovery_growth),
-        ("queue", &mut base.queue),
-    ] {
-        section.update(key, component, Field::boolean)?;
-    }
-    Ok(base)
-}
-
-fn read_rto(section: &Section<'_>, mut limits: RtoLimits) -> Result<RtoLimits, Fault> {
-    let Some(field) = section.get("rto") else { return Ok(limits) };
-    let section = field.section(&RTO_KEYS)?;
-    for (key, limit) in [("initial", &mut limits.initial), ("min", &mut limits.min), ("max", &mut limits.max)]
-    {
-        section.update(key, limit, |field| field.span_from(SHORTEST_TIMER))?;
-    }
-    section.update("granularity", &mut limits.granularity, Field::span)?;
-    Ok(limits)
-}
-
-/// A schedule by name, or what a table says over the `base`. `linux` differs between a SYN and its answer.
-fn read_syn(
-    section: &Section<'_>,
-    key: &str,
-    base: SynSchedule,
-    linux: SynSchedule,
-) -> Result<SynSchedule, Fault> {
-    let Some(field) = section.get(key) else { return Ok(base) };
-    if field.is_table() {
-        return read_own_syn(&field.section(&SYN_KEYS)?, base);
-    }
-    match field.text()? {
-        "linux" => Ok(linux),
-        "rfc6298" => Ok(SynSchedule::RFC6298),
-        "opnet" => Ok(SynSchedule::OPNET),
-        "windows-2003" => Ok(SynSchedule::WINDOWS_2003),
-        "ns" => Ok(SynSchedule::NS),
-        other => {
-            let accepted = "choose linux, rfc6298, opnet, windows-2003, ns or { first = \"3s\", waits = 4 }";
-            Err(field.fault(format!("\"{other}\" is not a schedule: {accepted}")))
+        if let Some(syn_ack) = self.syn_ack {
+            config.syn_ack = syn_ack.over(config.syn_ack, SynSchedule::LINUX_SYN_ACK);
+        }
+        if let Some(hybla) = self.hybla {
+            draft.hybla = hybla.over(draft.hybla);
+        }
+        draft.weight = self.weight.and_then(|weight| NonZeroU32::new(weight.get())).unwrap_or(draft.weight);
+        match &mut config.congestion {
+            Algorithm::Hybla(components) => *components = draft.hybla,
+            Algorithm::Explicit { weight } => *weight = draft.weight,
+            Algorithm::NewReno | Algorithm::Cubic | Algorithm::Xcp(_) => {}
         }
     }
 }
 
-fn read_own_syn(section: &Section<'_>, mut schedule: SynSchedule) -> Result<SynSchedule, Fault> {
-    section.update("first", &mut schedule.first, |field| field.span_from(SHORTEST_TIMER))?;
-    section.update("linear", &mut schedule.linear, |field| Ok(field.whole(0..=u32::MAX.into())? as u32))?;
-    section.update("max", &mut schedule.max, |field| field.span_from(SHORTEST_TIMER))?;
-    section.update("waits", &mut schedule.waits, |field| field.whole_or("endless", 1..=u32::MAX))?;
-    Ok(schedule)
+impl HyblaKeys {
+    fn over(self, mut base: Components) -> Components {
+        match self {
+            Self::Text(KnownComponents::All) => Components::ALL,
+            Self::Text(KnownComponents::Published) => Components::PUBLISHED,
+            Self::Table(own) => {
+                overlay!(own => base; rho pacing hoe recovery_growth queue);
+                base
+            }
+        }
+    }
 }
 
-fn span_or_off(field: &Field<'_>) -> Result<Option<Duration>, Fault> {
-    if field.is("off") { Ok(None) } else { field.span().map(Some) }
+impl RtoKeys {
+    fn apply(self, limits: &mut RtoLimits) {
+        overlay!(self => limits; initial min max granularity);
+    }
+}
+
+impl SynKey {
+    /// A schedule by name, or what a table says over the `base`. `linux` differs between a SYN and its answer.
+    fn over(self, mut base: SynSchedule, linux: SynSchedule) -> SynSchedule {
+        match self {
+            Self::Text(KnownSchedule::Linux) => linux,
+            Self::Text(KnownSchedule::Rfc6298) => SynSchedule::RFC6298,
+            Self::Text(KnownSchedule::Opnet) => SynSchedule::OPNET,
+            Self::Text(KnownSchedule::Windows2003) => SynSchedule::WINDOWS_2003,
+            Self::Text(KnownSchedule::Ns) => SynSchedule::NS,
+            Self::Table(own) => {
+                overlay!(own => base; first linear max waits);
+                base
+            }
+        }
+    }
 }

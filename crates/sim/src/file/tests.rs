@@ -208,7 +208,7 @@ fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that
         (["link.sat.xcp.at=gw", "link.sat.rate=unlimited"], "link.sat.xcp: capacity is missing"),
         (
             ["link.sat.xcp={ at = 'gw', capacity = '9Mbit/s' }", "link.sat.xcp.variant=q"],
-            "link.sat.xcp.variant: \"q\" is not a variant of XCP",
+            "link.sat.xcp.variant: \"q\" is not accepted: choose xcp or p-xcp",
         ),
     ] {
         let error = with(&settings).unwrap_err().to_string();
@@ -258,7 +258,7 @@ fn who_takes_a_rate_must_be_in_front_of_a_link_that_is_shared_out() {
     assert_eq!(read("", "linux").map(weight), Ok(None));
     for at in ["", "explicit = { at = 'ut' }"] {
         let error = read(at, "x").unwrap_err();
-        assert!(error.contains("flow.f") && error.contains("nobody shares out sat there"), "{error}");
+        assert!(error.contains("flow.f") && error.contains("no allocator shares out sat there"), "{error}");
     }
 }
 
@@ -440,7 +440,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "title",
         "titel = \"x\"",
-        "titel: there is no such key; there is title, duration, sample_interval, link",
+        "titel: there is no such key (did you mean title?); there is title, duration, sample_interval, link",
     ),
     ("sample_interval", "sample_interval = \"0\"", "sample_interval: 0ns is too short"),
     ("name = \"sat\"", "name = \"a b\"", "link[1].name: \"a b\" is not a name: write 1 to 64 letters"),
@@ -452,7 +452,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("rate = \"2M", "rate = \"fast\"", "link.sat.reverse.rate: \"fast\" is not a bit rate"),
     ("per", "per = \"101%\"", "link.sat.per: \"101%\" is not a probability: it must lie between 0 and 1"),
     ("per", "per = 1.5", "link.sat.per: \"1.5\" is not a probability"),
-    ("per", "per = 2007-05-01", "2007-05-01 is a date"),
+    ("per", "per = 2007-05-01", "link.sat.per: the date 2007-05-01 is not a text or a number"),
     ("gilbert_elliott = {", "gilbert_elliott = { good_to_bad = 0.1 }", "bad_to_good is missing"),
     ("outages = [{", "outages = [{ start = \"1s\" }]", "link.sat.outages[1]: duration is missing"),
     (
@@ -482,7 +482,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "encapsulation = \"dvb",
         "encapsulation = \"atm\"",
-        "\"atm\" is not an encapsulation: choose none, dvb-mpe, aal5-atm",
+        "link.sat.encapsulation: \"atm\" is not accepted: choose none, dvb-mpe or aal5-atm",
     ),
     ("encapsulation = {", "encapsulation = { frame_header = 5 }", "frame_header needs frame_payload"),
     (
@@ -495,14 +495,22 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "snoop = { at = \"moon\" }",
         "link.sat.snoop.at: there is no moon; there is gw, client: name one of the link's two nodes",
     ),
-    ("snoop", "snoop = { cache = 1 }", "link.sat.snoop: at is missing; write for example at = \"gw\""),
+    (
+        "snoop",
+        "snoop = { cache = 2000 }",
+        "link.sat.snoop: at is missing; write for example at = \"gateway\"",
+    ),
     ("snoop", "snoop = { at = \"server\" }", "link.sat.snoop.at: there is no server; there is gw, client"),
     (
         "snoop",
         "snoop = { at = \"gw\", cache = \"1MB\", cache_bdps = 2 }",
         "link.sat.snoop.cache: give either cache or cache_bdps, not both",
     ),
-    ("snoop", "snoop = { at = \"gw\", cache = 1499 }", "link.sat.snoop.cache: 1.499kB is not even a packet"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", cache = 1499 }",
+        "link.sat.snoop.cache: 1.499kB is not possible: write 1.5kB to",
+    ),
     (
         "snoop",
         "snoop = { at = \"gw\", cache_bdps = 0 }",
@@ -515,7 +523,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("snoop", "snoop = { at = \"gw\", copies = 11 }", "11 is not a whole number between 1 and 10"),
     ("snoop", "snoop = { at = \"gw\", hide_congestion = 1 }", "1 is neither true nor false"),
     ("snoop", "snoop = { at = \"gw\", pace = \"fast\" }", "link.sat.snoop.pace: \"fast\" is not a"),
-    ("snoop", "snoop = { at = \"gw\", queue = 1499 }", "link.sat.snoop.queue: 1.499kB is not even a packet"),
+    (
+        "snoop",
+        "snoop = { at = \"gw\", queue = 1499 }",
+        "link.sat.snoop.queue: 1.499kB is not possible: write 1.5kB to",
+    ),
     (
         "snoop",
         "snoop = { at = \"gw\", pace = \"off\", queue = \"1MB\" }",
@@ -547,9 +559,9 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "delivery",
         "delivery = \"sometimes\"",
-        "link.sat.arq.delivery: \"sometimes\" is not a delivery: choose in-order or immediate",
+        "link.sat.arq.delivery: \"sometimes\" is not accepted: choose in-order or immediate",
     ),
-    ("buffer = \"4MB\"", "buffer = \"1kB\"", "link.sat.arq.buffer: 1kB is not even a packet"),
+    ("buffer = \"4MB\"", "buffer = \"1kB\"", "link.sat.arq.buffer: 1kB is not possible: write 1.5kB to"),
     (
         "report_every",
         "report_every = 0",
@@ -564,8 +576,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "congestion = \"vegas\"",
         "tcp.sat.congestion: \"vegas\" is not a congestion control: choose newreno",
     ),
-    ("congestion", "congestion = true", "tcp.sat.congestion: \"true\" is not a congestion control"),
-    ("hybla", "hybla = 3", "tcp.sat.hybla: these are not components of Hybla: write \"all\""),
+    ("congestion", "congestion = true", "tcp.sat.congestion: true is not a text or a number"),
+    ("hybla", "hybla = 3", "tcp.sat.hybla: 3 is not a text or table"),
     ("recovery", "recovery = \"tahoe\"", "tcp.sat.recovery: \"tahoe\" is not a loss recovery: choose reno"),
     ("mss", "mss = 40", "tcp.lab.mss: 40 is not a whole number between 88 and 65535"),
     (
@@ -586,13 +598,21 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("nagle", "nagle = \"yes\"", "tcp.lab.nagle: \"yes\" is neither true nor false"),
     ("rto", "rto = { min = \"2s\", max = \"1s\" }", "tcp.lab.rto: "),
     ("rto", "rto = { max = \"1us\" }", "tcp.lab.rto.max: 1us is too short: write 1ms or more"),
-    ("retries", "retries = -1", "tcp.lab.retries: -1 is neither \"endless\" nor a whole number between 0"),
+    (
+        "retries",
+        "retries = -1",
+        "tcp.lab.retries: -1 is not a whole number between 0 and 4294967295; or write \"endless\"",
+    ),
     (
         "syn = ",
         "syn = \"osx\"",
-        "tcp.lab.syn: \"osx\" is not a schedule: choose linux, rfc6298, opnet, windows-2003, ns",
+        "tcp.lab.syn: \"osx\" is not accepted: choose linux, rfc6298, opnet, windows-2003 or ns",
     ),
-    ("syn_ack", "syn_ack = { waits = 0 }", "tcp.lab.syn_ack.waits: 0 is neither \"endless\" nor a whole"),
+    (
+        "syn_ack",
+        "syn_ack = { waits = 0 }",
+        "tcp.lab.syn_ack.waits: 0 is not a whole number between 1 and 4294967295; or write \"endless\"",
+    ),
     ("[tcp.lab]", "[tcp.rfc]", "\"rfc\" cannot be the name of TCP parameters"),
     (
         "from",
@@ -612,7 +632,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "opened_by",
         "opened_by = \"client\"",
-        "flow.download.opened_by: \"client\" is no end of a flow: choose source",
+        "flow.download.opened_by: \"client\" is not accepted: choose source or destination",
     ),
     (
         "count",
@@ -634,7 +654,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "split",
         "split = [{ at = \"gw\", buffer = \"1kB\" }]",
-        "flow.download.split[1].buffer: 1kB is not a splitter's buffer",
+        "flow.download.split[1].buffer: 1kB is not possible: write 1.5kB to 1.073741824GB",
     ),
     ("split", "split = { at = \"gw\" }", "flow.download.split: a table is not a list"),
     (
@@ -824,7 +844,7 @@ fn a_file_that_is_no_scenario_is_refused_before_it_fills_the_memory() {
     let text = Source::load("/dev/zero").unwrap_err().to_string();
     assert!(text.starts_with("/dev/zero is longer than 1048576 bytes"), "{text}");
     let text = Source::load("/no/such.toml").unwrap_err().to_string();
-    assert!(text.starts_with("cannot read the scenario /no/such.toml: No such file"), "{text}");
+    assert!(text.starts_with("cannot read /no/such.toml: No such file"), "{text}");
     let deep = format!("x = {}", "[".repeat(500_000));
     assert!(Source::parse("s", &deep).unwrap_err().to_string().starts_with("s:1: "));
     let chain: String = (0..20_000).map(|n| format!("[tcp.t{n}]\nbase='t{}'\n", n + 1)).collect();
