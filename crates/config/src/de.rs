@@ -6,8 +6,8 @@
 //!   are some of `text`, `number`, `boolean`, `date`, `list` and `table`, each with the type to read then;
 //! * an enum called `$tag:KEY` is chosen by the text under `KEY` in its table, as serde's `tag = "KEY"`, but without the copy in
 //!   which serde loses keys and places;
-//! * the newtypes of `values.rs`: `$or:WORD`, the word instead of a value; `$list`, a value that may stand alone; `$written`, a
-//!   number as the text that it is.
+//! * the newtypes of `values.rs`: `$or:WORD`, the word instead of a value; `$list`, a value that may stand alone; `$written` and
+//!   `$date`, a number or a date as the text that it is.
 
 use std::iter::Peekable;
 
@@ -16,13 +16,14 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use crate::error::{Problem, alternatives};
+use crate::error::{InTable, Place, Problem, alternatives, expectation};
 use crate::node::{Node, Table, Value};
 
 pub(crate) const SHAPE: &str = "$shape";
 pub(crate) const TAG: &str = "$tag:";
 pub(crate) const OR: &str = "$or:";
 pub(crate) const LIST: &str = "$list";
+pub(crate) const DATE: &str = "$date";
 pub(crate) const WRITTEN: &str = "$written";
 
 /// A value to be read.
@@ -79,7 +80,7 @@ fn integer<'de, V: Visitor<'de>>(node: NodeDeserializer<'de>, visitor: V) -> Res
     match node.number().map(|number| (number.parse::<u64>(), number.parse::<i64>())) {
         Some((Ok(number), _)) => visitor.visit_u64(number),
         Some((_, Ok(number))) => visitor.visit_i64(number),
-        _ => Err(node.is_not(crate::error::expectation(&visitor))),
+        _ => Err(node.is_not(expectation(&visitor))),
     }
 }
 
@@ -129,7 +130,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
         match self.number().map(str::parse) {
             Some(Ok(number)) => visitor.visit_f64(number),
-            _ => Err(self.is_not(crate::error::expectation(&visitor))),
+            _ => Err(self.is_not(expectation(&visitor))),
         }
     }
 
@@ -161,9 +162,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
         }
         match &self.0.value {
             Value::List(elements) if name == LIST => self.list(elements, visitor),
+            Value::Date(date) if name == DATE => visitor.visit_string(date.to_string()),
+            _ if name == DATE => Err(self.is_not("a date")),
             _ if name == WRITTEN => match self.text().or_else(|| self.number()) {
                 Some(text) => visitor.visit_borrowed_str(text),
-                None => Err(self.is_not(crate::error::expectation(&visitor))),
+                None => Err(self.is_not("a text or a number")),
             },
             _ => visitor.visit_newtype_struct(self),
         }
@@ -207,7 +210,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
             let table = self.table(|| format!("a table with {tag}"))?;
             let missing = || Problem::new(format!("{tag} is missing: choose {}", alternatives(variants)));
             let value = NodeDeserializer(table.get(tag).ok_or_else(missing)?);
-            let variant = value.variant(variants).map_err(|problem| problem.inside(tag))?;
+            let variant = value.variant(variants).inside(tag)?;
             return visitor.visit_enum(choice(variant, Some(tag)));
         }
         let variant = self.variant(variants)?;
@@ -257,37 +260,38 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
         let Some(node) = self.elements.next() else { return Ok(None) };
         let index = self.index;
         self.index += 1;
-        seed.deserialize(NodeDeserializer(node)).map(Some).map_err(|problem| problem.inside(index))
+        seed.deserialize(NodeDeserializer(node)).map(Some).inside(index)
     }
 }
 
-/// The entries of a table.
-struct Entries<'de, I: Iterator<Item = (&'de String, &'de Node)>> {
-    entries: Peekable<I>,
-}
+/// The entries of a table, in the order of their lines, so that the first of several errors is reported.
+struct Entries<'de>(Peekable<std::vec::IntoIter<(&'de str, &'de Node)>>);
 
-impl<'de> Entries<'de, std::collections::btree_map::Iter<'de, String, Node>> {
+impl<'de> Entries<'de> {
     /// Of all keys but `tag`.
-    fn of(
-        table: &'de Table,
-        tag: Option<&'static str>,
-    ) -> Entries<'de, impl Iterator<Item = (&'de String, &'de Node)>> {
-        Entries { entries: table.iter().filter(move |(key, _)| Some(key.as_str()) != tag).peekable() }
+    fn of(table: &'de Table, tag: Option<&'static str>) -> Self {
+        let entries = table.iter().map(|(key, node)| (key.as_str(), node));
+        let mut entries: Vec<_> = entries.filter(|(key, _)| Some(*key) != tag).collect();
+        entries.sort_by_key(|(_, node)| match node.place {
+            Place::Line(line) => line,
+            Place::Setting(_) => usize::MAX,
+        });
+        Self(entries.into_iter().peekable())
     }
 }
 
-impl<'de, I: Iterator<Item = (&'de String, &'de Node)>> MapAccess<'de> for Entries<'de, I> {
+impl<'de> MapAccess<'de> for Entries<'de> {
     type Error = Problem;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Problem> {
-        let Some((key, _)) = self.entries.peek() else { return Ok(None) };
-        let read = seed.deserialize(key.as_str().into_deserializer());
-        read.map(Some).map_err(|problem: Problem| problem.inside(key.as_str()))
+        let Some((key, _)) = self.0.peek() else { return Ok(None) };
+        let read: Result<_, Problem> = seed.deserialize(key.into_deserializer());
+        read.map(Some).inside(*key)
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Problem> {
-        let (key, node) = self.entries.next().expect("a value follows its key");
-        seed.deserialize(NodeDeserializer(node)).map_err(|problem| problem.inside(key.as_str()))
+        let (key, node) = self.0.next().expect("a value follows its key");
+        seed.deserialize(NodeDeserializer(node)).inside(key)
     }
 }
 

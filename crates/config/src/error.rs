@@ -106,7 +106,7 @@ impl Problem {
 
     /// Adds `; or write "word"` if the problem is the value at hand and not something inside it.
     pub(crate) fn or_word(mut self, word: &str) -> Self {
-        if self.path.is_empty() {
+        if self.path.is_empty() && self.missing.is_none() {
             let _ = write!(self.what, "; or write \"{word}\"");
         }
         self

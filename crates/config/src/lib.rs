@@ -25,5 +25,5 @@ pub use document::{Document, MAX_FILE};
 pub use error::{Error, InTable, Place, Problem, unknown};
 pub use node::{MAX_NAME, Node, Value};
 pub use setting::{NotASetting, Setting};
-pub use values::{Bytes, DateTime, Keyword, List, Name, Off, Or, Plain, Positive, Scalar, SpanFrom};
+pub use values::{Address, Bytes, DateTime, Keyword, List, Name, Off, Or, Plain, Positive, Scalar, SpanFrom};
 pub use values::{Whole, Written};

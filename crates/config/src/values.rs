@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Span};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-use crate::de::{LIST, WRITTEN};
+use crate::de::{DATE, LIST, WRITTEN};
 use crate::node::{MAX_NAME, is_name};
 
 /// A value that is read by way of a type of its own.
@@ -43,20 +44,23 @@ impl<T> Plain for Written<T> {
 
 impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Written<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor<T>(PhantomData<T>);
+        let text = deserializer.deserialize_newtype_struct(WRITTEN, TextVisitor)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
 
-        impl<T: FromStr<Err: Display>> Visitor<'_> for TextVisitor<T> {
-            type Value = Written<T>;
+/// Takes the text that the deserializer makes of a value.
+struct TextVisitor;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a number")
-            }
+impl Visitor<'_> for TextVisitor {
+    type Value = String;
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Written<T>, E> {
-                text.parse().map(Written).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_newtype_struct(WRITTEN, TextVisitor(PhantomData))
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
     }
 }
 
@@ -73,13 +77,6 @@ pub enum Scalar {
 /// One value, or a list of them that is not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List<T>(Vec<T>);
-
-impl<T> List<T> {
-    /// The values.
-    pub fn into_vec(self) -> Vec<T> {
-        self.0
-    }
-}
 
 impl<T> Deref for List<T> {
     type Target = [T];
@@ -116,9 +113,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
                     values.push(value);
                 }
                 match values.is_empty() {
-                    true => {
-                        Err(A::Error::custom("an empty list says nothing; leave the key out for the default"))
-                    }
+                    true => Err(A::Error::custom(
+                        "an empty list says nothing: write a value, or leave the key out",
+                    )),
                     false => Ok(List(values)),
                 }
             }
@@ -197,6 +194,13 @@ impl<'de, W: Keyword, T: Deserialize<'de>> Deserialize<'de> for Or<W, T> {
 /// A whole number between `MIN` and `MAX`, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whole<T, const MIN: u64, const MAX: u64>(T);
+
+impl<T: Copy, const MIN: u64, const MAX: u64> Whole<T, MIN, MAX> {
+    /// The number.
+    pub const fn get(self) -> T {
+        self.0
+    }
+}
 
 impl<T, const MIN: u64, const MAX: u64> Plain for Whole<T, MIN, MAX> {
     type Value = T;
@@ -333,40 +337,27 @@ impl From<Name> for String {
     }
 }
 
+/// An address with a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub struct Address(pub SocketAddr);
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let example = "write for example \"127.0.0.1:7690\" or \"[::1]:7690\"";
+        text.parse().map(Self).map_err(|_| format!("\"{text}\" is not an address with a port; {example}"))
+    }
+}
+
 /// A date, a time, or both.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DateTime(pub toml::value::Datetime);
 
 impl<'de> Deserialize<'de> for DateTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(serde::Deserialize)]
-        #[serde(rename = "$shape", rename_all = "lowercase")]
-        enum Shape {
-            Date(Digits),
-        }
-
-        /// As the deserializer passes on a date.
-        struct Digits(String);
-
-        impl<'de> Deserialize<'de> for Digits {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct DigitsVisitor;
-
-                impl Visitor<'_> for DigitsVisitor {
-                    type Value = Digits;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str("a date")
-                    }
-
-                    fn visit_str<E: Error>(self, text: &str) -> Result<Digits, E> {
-                        Ok(Digits(text.to_owned()))
-                    }
-                }
-                deserializer.deserialize_any(DigitsVisitor)
-            }
-        }
-        let Shape::Date(Digits(text)) = Shape::deserialize(deserializer)?;
+        let text = deserializer.deserialize_newtype_struct(DATE, TextVisitor)?;
         text.parse().map(Self).map_err(D::Error::custom)
     }
 }
@@ -428,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_value_may_stand_alone_or_in_a_list_that_is_not_empty() {
-        let list = |text| read::<List<u8>>(text).map(List::into_vec);
+        let list = |text| read::<List<u8>>(text).map(|list| list.to_vec());
         assert_eq!((list("7"), list("[7, 8]")), (Ok(vec![7]), Ok(vec![7, 8])));
         assert!(list("[]").unwrap_err().starts_with("f:1: x: an empty list"));
         assert!(list("[1, 'a']").unwrap_err().starts_with("f:1: x[2]: \"a\" is not a whole number"));

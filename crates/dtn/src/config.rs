@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use bentpipe_config::{DateTime, Document, InTable, Problem};
 use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
@@ -15,10 +16,21 @@ mod date;
 mod shipped;
 mod transfer;
 
+pub use bentpipe_config::Error as ConfigError;
 pub use transfer::{EgressSettings, IngressSettings};
 
 /// The fewest bytes of payload that a fragment is cut to: below, heads and acknowledgements outweigh them.
 const SMALLEST_FRAGMENT: u64 = 4096;
+/// The fewest bytes of a segment.
+const SMALLEST_SEGMENT: u64 = 64;
+/// What an error shows where a key is missing.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("node", "{ id = \"dtn://gateway/\" }"),
+    ("id", "\"dtn://gateway/\""),
+    ("interface", "\"sat0\""),
+    ("address", "\"0.0.0.0:4556\""),
+    ("service", "\"transfers\""),
+];
 
 /// The whole configuration of a node.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -168,49 +180,17 @@ pub struct ContactSettings {
 
 /// A date and time of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "toml::value::Datetime")]
+#[serde(try_from = "DateTime")]
 pub struct Date(pub DtnTime);
-
-/// Why a configuration could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read the configuration {file}: {source}")]
-    Read {
-        /// The file's path.
-        file: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A line says something that is not accepted.
-    #[error("{file}: {message}")]
-    Line {
-        /// The file's path.
-        file: String,
-        /// What is wrong, where, and what would be accepted.
-        message: String,
-    },
-    /// Each line is well, the whole is not.
-    #[error("{file}: {message}")]
-    Whole {
-        /// The file's path.
-        file: String,
-        /// What is wrong and what would be accepted.
-        message: String,
-    },
-}
 
 impl NodeConfig {
     /// Reads and checks a configuration file. Paths in it that are not absolute are relative to its folder.
     ///
     /// # Errors
-    /// [`ConfigError`].
-    pub fn load(path: impl AsRef<std::path::Path>) -> Result<Self, ConfigError> {
+    /// The file cannot be read, or the first thing in it that is not accepted.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-        let mut config = Self::parse(&file, &text)?;
+        let mut config = Self::of(Document::load(path)?)?;
         if let Some(folder) = path.parent() {
             config.resolve(folder);
         }
@@ -220,20 +200,16 @@ impl NodeConfig {
     /// Reads and checks a configuration; `file` is the name that errors give it.
     ///
     /// # Errors
-    /// [`ConfigError`].
+    /// The first thing in it that is not accepted.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let line = |error: toml::de::Error| ConfigError::Line {
-            file: file.to_owned(),
-            message: error.to_string().trim_end().to_owned(),
-        };
-        let config: Self = toml::from_str(text).map_err(line)?;
-        match config.contradiction() {
-            Some(message) => Err(ConfigError::Whole { file: file.to_owned(), message }),
-            None => Ok(config),
-        }
+        Self::of(Document::parse(file, text)?)
     }
 
-    fn resolve(&mut self, folder: &std::path::Path) {
+    fn of(document: Document) -> Result<Self, ConfigError> {
+        document.with_examples(EXAMPLES).read_checked(Self::check)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
         let node = &mut self.node;
         let own =
             [Some(&mut node.store), Some(&mut node.socket), node.certificate.as_mut(), node.key.as_mut()];
@@ -252,92 +228,124 @@ impl NodeConfig {
         }
     }
 
-    /// What no single line could be blamed for.
-    fn contradiction(&self) -> Option<String> {
-        let node = &self.node;
-        if !node.id.is_node() {
-            return Some(format!("node.id = \"{}\" is no node; write dtn://name/ or ipn:5.0", node.id));
+    /// What is more than a single value.
+    fn check(&self) -> Result<(), Problem> {
+        self.node.check().inside("node")?;
+        for (index, listen) in self.listen.iter().enumerate() {
+            self.check_leg(listen.leg.as_ref()).inside(index).inside("listen")?;
         }
-        if node.certificate.is_some() != node.key.is_some() {
-            return Some(
-                "node.certificate and node.key go together; `bentpipe dtn identity` makes both".into(),
-            );
+        self.check_peers().inside("peers")?;
+        for (index, route) in self.routes.iter().enumerate() {
+            self.check_route(route).inside(index).inside("routes")?;
         }
-        if node.lifetime.get().is_zero() {
-            return Some("node.lifetime is zero: every bundle would be given up at once".into());
+        for (index, contact) in self.contacts.iter().enumerate() {
+            contact.check().inside(index).inside("contacts")?;
         }
-        self.unknown_leg()
-            .or_else(|| self.doubtful_peer())
-            .or_else(|| self.doubtful_route())
-            .or_else(|| self.doubtful_contact())
-            .or_else(|| self.outlets.iter().find_map(EgressSettings::contradiction))
+        for (index, outlet) in self.outlets.iter().enumerate() {
+            outlet.check().inside(index).inside("outlets")?;
+        }
+        Ok(())
     }
 
-    fn unknown_leg(&self) -> Option<String> {
-        let of_listeners = self.listen.iter().filter_map(|listen| listen.leg.as_ref());
-        let mut named = of_listeners.chain(self.peers.iter().filter_map(|peer| peer.leg.as_ref()));
-        let unknown = named.find(|leg| !self.legs.contains_key(*leg))?;
-        Some(format!(
-            "there is no leg \"{unknown}\"; write [legs.{unknown}], or leave leg out for the terrestrial one"
-        ))
+    fn check_leg(&self, leg: Option<&String>) -> Result<(), Problem> {
+        match leg {
+            Some(leg) if !self.legs.contains_key(leg) => Err(Problem::of(
+                "leg",
+                format!(
+                    "there is no leg \"{leg}\"; write [legs.{leg}], or leave leg out for the terrestrial one"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
-    fn doubtful_peer(&self) -> Option<String> {
+    fn check_peers(&self) -> Result<(), Problem> {
         let mut seen = BTreeSet::new();
-        self.peers.iter().find_map(|peer| {
+        for (index, peer) in self.peers.iter().enumerate() {
             let id = &peer.id;
-            let has = |what: Option<ByteCount>, least: u64| what.is_some_and(|size| size.get() < least);
-            if !id.is_node() {
-                Some(format!("peer \"{id}\" is no node; write dtn://name/ or ipn:5.0"))
-            } else if *id == self.node.id {
-                Some(format!("peer \"{id}\" is this node itself"))
+            let of_id = |what: &str| Err(Problem::of("id", format!("\"{id}\" {what}")));
+            let check = if *id == self.node.id {
+                of_id("is this node itself")
             } else if !seen.insert(id) {
-                Some(format!("peer \"{id}\" is there twice"))
-            } else if peer.tls == Some(TlsChoice::Required)
-                && (peer.certificate.is_none() || self.node.certificate.is_none())
-            {
-                Some(format!(
-                    "peer \"{id}\" has tls = \"required\": give its certificate, and this node's as node.certificate \
-                     and node.key"
-                ))
-            } else if has(peer.fragment_above, SMALLEST_FRAGMENT) {
-                Some(format!("peer \"{id}\": fragment_above is at least {SMALLEST_FRAGMENT} bytes"))
-            } else if has(peer.segment_mru, 64) || has(peer.transfer_mru, SMALLEST_FRAGMENT) {
-                Some(format!(
-                    "peer \"{id}\": segment_mru is at least 64 bytes and transfer_mru at least {SMALLEST_FRAGMENT}"
-                ))
-            } else if peer.retry_within.get().is_zero() {
-                Some(format!("peer \"{id}\": retry_within is zero; one second or more leaves the network in peace"))
+                of_id("is there twice")
             } else {
-                None
-            }
-        })
+                peer.check(self.node.certificate.is_some()).and_then(|()| self.check_leg(peer.leg.as_ref()))
+            };
+            check.inside(index)?;
+        }
+        Ok(())
     }
 
-    fn doubtful_route(&self) -> Option<String> {
-        let known = |id: &Eid| self.peers.iter().any(|peer| peer.id == *id);
-        let route = self.routes.iter().find(|route| !known(&route.via))?;
-        Some(format!(
-            "the route to {} goes via {}, who is no peer; add [[peers]] with that id",
-            route.to, route.via
-        ))
-    }
-
-    fn doubtful_contact(&self) -> Option<String> {
-        self.contacts.iter().find_map(|contact| {
-            let ContactSettings { from, to, .. } = contact;
-            if !from.is_node() || !to.is_node() {
-                Some(format!("the contact from {from} to {to}: both are nodes, dtn://name/ or ipn:5.0"))
-            } else if contact.start.0 >= contact.end.0 {
-                Some(format!("the contact from {from} to {to} ends before it starts"))
-            } else {
-                None
-            }
-        })
+    fn check_route(&self, route: &RouteSettings) -> Result<(), Problem> {
+        let RouteSettings { to, via } = route;
+        if self.peers.iter().any(|peer| peer.id == *via) {
+            return Ok(());
+        }
+        let message =
+            format!("the route to {to} goes via {via}, which is no peer; add [[peers]] with that id");
+        Err(Problem::of("via", message))
     }
 }
 
+impl NodeSettings {
+    fn check(&self) -> Result<(), Problem> {
+        check_node("id", &self.id)?;
+        if self.certificate.is_some() != self.key.is_some() {
+            let message = "certificate and key go together; `bentpipe dtn identity` makes both";
+            return Err(Problem::new(message));
+        }
+        if self.lifetime.get().is_zero() {
+            return Err(Problem::of("lifetime", "0s is too short: every bundle would be given up at once"));
+        }
+        Ok(())
+    }
+}
+
+impl ContactSettings {
+    fn check(&self) -> Result<(), Problem> {
+        check_node("from", &self.from)?;
+        check_node("to", &self.to)?;
+        if self.start.0 >= self.end.0 {
+            return Err(Problem::of("end", "the contact ends before it starts"));
+        }
+        Ok(())
+    }
+}
+
+/// A node's endpoint, not that of one of its services.
+fn check_node(key: &str, id: &Eid) -> Result<(), Problem> {
+    if id.is_node() {
+        return Ok(());
+    }
+    Err(Problem::of(key, format!("\"{id}\" is no node; write dtn://name/ or ipn:5.0")))
+}
+
 impl PeerSettings {
+    /// Checks it for a node that has a certificate or has none.
+    fn check(&self, has_certificate: bool) -> Result<(), Problem> {
+        check_node("id", &self.id)?;
+        if self.tls == Some(TlsChoice::Required) && (self.certificate.is_none() || !has_certificate) {
+            return Err(Problem::of(
+                "tls",
+                "\"required\" needs the peer's certificate, and this node's as node.certificate and node.key",
+            ));
+        }
+        for (key, size, least) in [
+            ("fragment_above", self.fragment_above, SMALLEST_FRAGMENT),
+            ("segment_mru", self.segment_mru, SMALLEST_SEGMENT),
+            ("transfer_mru", self.transfer_mru, SMALLEST_FRAGMENT),
+        ] {
+            if let Some(size) = size.filter(|size| size.get() < least) {
+                return Err(Problem::of(key, format!("{size} is too small: write {least}B or more")));
+            }
+        }
+        if self.retry_within.get().is_zero() {
+            let message = "0s is too short; one second or more leaves the network in peace";
+            return Err(Problem::of("retry_within", message));
+        }
+        Ok(())
+    }
+
     /// Whether what is said to it is encrypted, where this node has a certificate or has none.
     pub fn is_encrypted(&self, has_identity: bool) -> bool {
         match self.tls {
@@ -400,12 +408,18 @@ mod tests {
     fn what_contradicts_itself_says_what_to_do() {
         let peer = |rest: &str| format!("{LEAST}[[peers]]\nid = \"dtn://gs2/\"\n{rest}");
         for (text, says) in [
-            ("[node]\nid = \"dtn://gs1/files\"\n".into(), "is no node"),
+            (
+                "[node]\nid = \"dtn://gs1/files\"\n".into(),
+                "node.toml:2: node.id: \"dtn://gs1/files\" is no node",
+            ),
             ("[node]\nid = \"gs1\"\n".into(), "dtn://node/service"),
             ("[node]\nid = \"dtn://gs1/\"\nlifetime = \"0s\"\n".into(), "lifetime"),
             ("[node]\nid = \"dtn://gs1/\"\nkey = \"k\"\n".into(), "go together"),
-            (peer("leg = \"moon\"\n"), "no leg \"moon\""),
-            (peer("[[peers]]\nid = \"dtn://gs2/\"\n"), "twice"),
+            (peer("leg = \"moon\"\n"), "node.toml:5: peers[1].leg: there is no leg \"moon\""),
+            (
+                peer("[[peers]]\nid = \"dtn://gs2/\"\n"),
+                "node.toml:5: peers[2].id: \"dtn://gs2/\" is there twice",
+            ),
             (peer("[[peers]]\nid = \"dtn://gs1/\"\n"), "itself"),
             (peer("tls = \"required\"\n"), "certificate"),
             (peer("fragment_above = \"1kB\"\n"), "fragment_above"),
@@ -416,10 +430,13 @@ mod tests {
             (contact("2027-01-02T00:00:00Z", "2027-01-01T00:00:00Z"), "ends before"),
             (contact("2027-01-02", "2027-01-03"), "offset"),
             (outlet(""), "does not say where PUTs may go"),
-            (outlet("to = [\"10.2.0.1/16\"]\n"), "behind its prefix"),
+            (
+                outlet("to = [\"10.2.0.1/16\"]\n"),
+                "node.toml:7: outlets[1].to[1]: \"10.2.0.1/16\" has bits set",
+            ),
             (outlet("to = [\"10.2.0.0/16\"]\nserver = \"192.0.2.1:80\"\n"), "leave to out"),
-            (inlet("[]"), "no address"),
-            (inlet("\"7690\""), "no address with a port"),
+            (inlet("[]"), "node.toml:5: inlets[1].address: an empty list"),
+            (inlet("\"7690\""), "is not an address with a port; write for example"),
         ] {
             let error = error(&text);
             assert!(error.contains(says), "{text}: {error}");

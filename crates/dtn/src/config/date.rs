@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use toml::value::{Datetime, Offset};
+use bentpipe_config::DateTime;
+use toml::value::Offset;
 
 use super::Date;
 use crate::DtnTime;
 
-impl TryFrom<Datetime> for Date {
+impl TryFrom<DateTime> for Date {
     type Error = String;
 
-    fn try_from(datetime: Datetime) -> Result<Self, String> {
+    fn try_from(DateTime(datetime): DateTime) -> Result<Self, String> {
         let (Some(date), Some(time), Some(offset)) = (datetime.date, datetime.time, datetime.offset) else {
             return Err(format!("{datetime} lacks date, time or offset; write 2027-01-31T06:00:00Z"));
         };
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn offsets_count() {
-        let date = |text: &str| Date::try_from(text.parse::<Datetime>().unwrap());
+        let date = |text: &str| Date::try_from(DateTime(text.parse().unwrap()));
         assert_eq!(date("2000-01-01T01:00:00+01:00").unwrap(), Date(DtnTime::from_millis(0)));
         assert_eq!(date("2000-01-02T00:00:00.5Z").unwrap(), Date(DtnTime::from_millis(86_400_500)));
         assert!(date("2000-01-02").unwrap_err().contains("offset"));

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bentpipe_config::{Address, List, Problem};
 use bentpipe_legs::Network;
 use bentpipe_units::Span;
 use serde::{Deserialize, Deserializer};
@@ -12,13 +13,13 @@ use crate::{Eid, EidPattern};
 
 /// `[[inlets]]`: where transfers come in.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename = "$tag:kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum IngressSettings {
     /// HTTP PUTs.
     Http {
         /// The address where they are taken, or a list of addresses. With a loopback address it takes connections that a rule of the
         /// proxy hands over (`action = "bundle"`), too: it is transparent.
-        #[serde(deserialize_with = "one_or_more")]
+        #[serde(deserialize_with = "addresses")]
         address: Vec<SocketAddr>,
         /// Who gets them.
         to: Eid,
@@ -41,7 +42,7 @@ pub enum IngressSettings {
 
 /// `[[outlets]]`: where transfers come out.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename = "$tag:kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum EgressSettings {
     /// HTTP PUTs, to the server that the PUT was meant for, or to one that is said here.
     Http {
@@ -72,41 +73,23 @@ pub enum EgressSettings {
 }
 
 impl EgressSettings {
-    /// Why it cannot be as it is written, if so.
-    pub(crate) fn contradiction(&self) -> Option<String> {
-        let Self::Http { service, server, to, .. } = self else { return None };
+    /// Checks that it says where PUTs go, and says it once.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let Self::Http { server, to, .. } = self else { return Ok(()) };
         match (server, to.is_empty()) {
-            (None, true) => Some(format!(
-                "the HTTP outlet of service \"{service}\" does not say where PUTs may go: write server = \"ADDRESS:PORT\", or \
-                 to = [\"10.2.0.0/16\"], the networks of servers that they may name themselves"
+            (None, true) => Err(Problem::new(
+                "it does not say where PUTs may go: write server = \"ADDRESS:PORT\", or to = [\"10.2.0.0/16\"], the networks of \
+                 servers that they may name themselves",
             )),
-            (Some(_), false) => Some(format!(
-                "the HTTP outlet of service \"{service}\" has server and to: with server all PUTs go there, so leave to out"
-            )),
-            _ => None,
+            (Some(_), false) => Err(Problem::of("to", "with server all PUTs go there, so leave to out")),
+            _ => Ok(()),
         }
     }
 }
 
 /// An address, or a list of them that is not empty.
-fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        One(String),
-        More(Vec<String>),
-    }
-    let wanted = "write address = \"127.0.0.1:7690\", or address = [\"127.0.0.1:7690\", \"[::1]:7690\"]";
-    let written = match Written::deserialize(deserializer) {
-        Ok(Written::One(text)) => vec![text],
-        Ok(Written::More(list)) if !list.is_empty() => list,
-        _ => return Err(serde::de::Error::custom(format!("no address: {wanted}"))),
-    };
-    let parse = |text: &String| {
-        text.parse()
-            .map_err(|_| serde::de::Error::custom(format!("{text:?} is no address with a port; {wanted}")))
-    };
-    written.iter().map(parse).collect()
+fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    List::<Address>::deserialize(deserializer).map(|list| list.iter().map(|address| address.0).collect())
 }
 
 fn default_settle() -> Span {
