@@ -418,7 +418,7 @@ mod tests {
             (peer("leg = \"moon\"\n"), "node.toml:5: peers[1].leg: there is no leg \"moon\""),
             (
                 peer("[[peers]]\nid = \"dtn://gs2/\"\n"),
-                "node.toml:5: peers[2].id: \"dtn://gs2/\" is there twice",
+                "node.toml:6: peers[2].id: \"dtn://gs2/\" is there twice",
             ),
             (peer("[[peers]]\nid = \"dtn://gs1/\"\n"), "itself"),
             (peer("tls = \"required\"\n"), "certificate"),

@@ -1,9 +1,10 @@
 //! `bentpipe.toml`: what the operator says, read into values that are valid once they exist.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use bentpipe_config::{Document, InTable, Problem};
 use bentpipe_kernel::Weight;
 use bentpipe_legs::Legs;
 use bentpipe_units::Span;
@@ -15,9 +16,7 @@ mod admin;
 mod bundle;
 mod dscp;
 mod limits;
-mod list;
 mod ports;
-mod position;
 mod rule;
 #[cfg(test)]
 mod shipped;
@@ -26,22 +25,24 @@ mod values;
 mod xcp;
 
 pub use admin::{AdminSettings, Listen, admin_socket};
+pub use bentpipe_config::{Error as ConfigError, List};
 pub use bentpipe_legs::Network;
 pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
 pub use bundle::BundleSettings;
 pub use dscp::Dscp;
 pub use limits::{AtLimit, Limits};
-pub use list::List;
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
-pub use values::{Count, PaceSetting, Port, Workers};
+pub use values::{Count, Port, Workers};
 pub(crate) use xcp::xcp_variant;
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
 /// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair of legs.
 pub const MAX_WEIGHTS: usize = 8;
+/// What an error shows where a key is missing.
+const EXAMPLES: &[(&str, &str)] = &[("interface", "\"sat0\""), ("action", "\"pass\"")];
 
 /// The whole configuration of the daemon.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -112,56 +113,25 @@ pub enum RelayKind {
     Splice,
 }
 
-/// Why a configuration could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read the configuration {file}: {source}")]
-    Read {
-        /// The file's path.
-        file: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A line says something that is not accepted.
-    #[error("{file}, line {line}{}: {message}", .key.as_ref().map(|key| format!(", key {key}")).unwrap_or_default())]
-    Line {
-        /// The file's path.
-        file: String,
-        /// The line, counted from one.
-        line: usize,
-        /// The key with its table, where the line has one.
-        key: Option<String>,
-        /// What is wrong and what would be accepted.
-        message: String,
-    },
-    /// Each line is well, the whole is not.
-    #[error("{file}: {message}")]
-    Whole {
-        /// The file's path.
-        file: String,
-        /// What is wrong and what would be accepted.
-        message: String,
-    },
-}
-
 impl Config {
     /// Reads and checks a configuration file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the first thing in it that is not accepted.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let file = path.as_ref().display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&file, &text),
-            Err(source) => Err(ConfigError::Read { file, source }),
-        }
+        Self::of(Document::load(path)?)
     }
 
     /// Reads and checks a configuration; `file` is the name that errors give it.
+    ///
+    /// # Errors
+    /// The first thing in it that is not accepted.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| position::line_error(file, text, &error))?;
-        match config.contradiction() {
-            Some(message) => Err(ConfigError::Whole { file: file.to_owned(), message }),
-            None => Ok(config),
-        }
+        Self::of(Document::parse(file, text)?)
+    }
+
+    fn of(document: Document) -> Result<Self, ConfigError> {
+        document.with_examples(EXAMPLES).read_checked(Self::check)
     }
 
     /// Whether the handshake of any connection is to be faithful.
@@ -178,12 +148,7 @@ impl Config {
 
     /// The weights besides 1 that rules give to connections, in ascending order.
     pub fn weights(&self) -> Vec<Weight> {
-        let given = self.rules.iter().filter_map(|rule| match rule.action {
-            Action::Split { weight, .. } => Some(weight),
-            Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => None,
-        });
-        let others: BTreeSet<Weight> = given.filter(|weight| *weight != Weight::default()).collect();
-        others.into_iter().collect()
+        rule::weights(&self.rules).into_iter().collect()
     }
 
     /// The number of paths, of all weights.
@@ -191,44 +156,52 @@ impl Config {
         leg_pair_count(self.legs.len()) * (1 + self.weights().len())
     }
 
-    /// What no single line could be blamed for.
-    fn contradiction(&self) -> Option<String> {
+    /// What is more than a single value.
+    fn check(&self) -> Result<(), Problem> {
+        self.check_legs().inside("legs")?;
+        rule::check(&self.rules).inside("rules")?;
+        self.check_port().inside("proxy")?;
+        self.limits.check(self.longest_outage()).inside("limits")?;
+        bundle::check(self).inside("bundle")?;
+        admin::check(self).inside("admin")?;
+        snoop::check(self).inside("snoop")
+    }
+
+    fn check_legs(&self) -> Result<(), Problem> {
         if self.legs.is_empty() {
-            return Some(
-                "no satellite leg; add for example [legs.satellite] with interface = \"sat0\"".into(),
-            );
+            let message = "no satellite leg; add for example [legs.satellite] with interface = \"sat0\"";
+            return Err(Problem::new(message));
         }
         if self.legs.len() > MAX_LEGS {
-            return Some(format!("{} satellite legs; at most {MAX_LEGS} are served", self.legs.len()));
+            return Err(Problem::new(format!(
+                "{} satellite legs; at most {MAX_LEGS} are served",
+                self.legs.len()
+            )));
         }
         let mut leg_of = BTreeMap::new();
         for (name, leg) in &self.legs {
-            if let Some(other) = leg_of.insert(leg.interface.as_str(), name) {
-                let interface = &leg.interface;
-                return Some(format!(
-                    "legs {other} and {name} both have interface \"{interface}\"; give each its own"
-                ));
+            let interface = &leg.interface;
+            if let Some(other) = leg_of.insert(interface.as_str(), name) {
+                let message =
+                    format!("legs {other} and {name} both have interface \"{interface}\"; give each its own");
+                return Err(Problem::of("interface", message).inside(name.as_str()));
             }
+            xcp::check(leg).inside(name.as_str())?;
         }
-        rule::contradiction(&self.rules)
-            .or_else(|| rule::too_many_weights(&self.weights()))
-            .or_else(|| self.lack_of_ports())
-            .or_else(|| self.limits.contradiction(self.longest_outage()))
-            .or_else(|| bundle::contradiction(self))
-            .or_else(|| admin::contradiction(self))
-            .or_else(|| snoop::contradiction(self))
-            .or_else(|| xcp::contradiction(self))
+        Ok(())
     }
 
     /// Listeners that a reload replaces keep their ports for a while.
-    fn lack_of_ports(&self) -> Option<String> {
+    fn check_port(&self) -> Result<(), Problem> {
         let (port, ports) = (self.proxy.port.get(), self.path_count() * PORT_RANGES);
         let highest = usize::from(u16::MAX) + 1 - ports;
-        (usize::from(port) > highest).then(|| {
-            format!(
-                "proxy.port = {port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
-            )
-        })
+        if usize::from(port) <= highest {
+            return Ok(());
+        }
+        let message = format!(
+            "{port} leaves no room for the {ports} ports that the daemon may use; choose at most {highest}"
+        );
+        Err(Problem::of("port", message))
     }
 
     /// The legs, prepared for sockets, with buffers within the limits.
@@ -360,20 +333,31 @@ hide_sack = false
     #[test]
     fn an_error_names_file_line_key_and_what_is_accepted() {
         let error = message("[legs.a]\ninterface = \"sat0\"\nrate = \"10X\"\n");
-        assert!(
-            error.starts_with("bentpipe.toml, line 3, key legs.a.rate: \"10X\" is not a bit rate"),
-            "{error}"
-        );
+        assert!(error.starts_with("bentpipe.toml:3: legs.a.rate: \"10X\" is not a bit rate"), "{error}");
         assert!(error.contains("10Mbit/s"), "{error}");
 
         let error = message("[proxy]\nrelay = \"magic\"\n");
-        assert!(error.contains("line 2, key proxy.relay") && error.contains("`copy` or `splice`"), "{error}");
+        assert!(error.contains(":2: proxy.relay: ") && error.contains("copy or splice"), "{error}");
 
         let error = message("[legs.a]\ninterface = \"sat0\"\nspeed = 3\n");
-        assert!(error.contains("line 3") && error.contains("`speed`") && error.contains("`rate`"), "{error}");
+        assert!(error.contains(":3: legs.a.speed: ") && error.contains(" rate, "), "{error}");
 
         let error = message("[proxy]\nport = 0\n");
-        assert!(error.contains("key proxy.port: 0 is not a port; write 1 to 65535"), "{error}");
+        assert!(error.contains(":2: proxy.port: 0 is not a port; write 1 to 65535"), "{error}");
+    }
+
+    #[test]
+    fn an_error_in_a_list_or_in_a_table_of_many_names_its_key() {
+        let error =
+            message("[[rules]]\naction = \"pass\"\n[[rules]]\naction = \"pass\"\nport = [22, \"x\"]\n");
+        assert!(error.starts_with("bentpipe.toml:5: rules[2].port[2]: \"x\" is not a port"), "{error}");
+
+        let error =
+            message("[[rules]]\naction = \"pass\"\nclient = [\n  \"10.0.0.0/8\",\n  \"10.1.2.3/16\",\n]\n");
+        assert!(error.contains(":5: rules[1].client[2]: \"10.1.2.3/16\" has bits set"), "{error}");
+
+        let error = message("[legs.a]\ninterface = \"sat0\"\nthis is not TOML\n");
+        assert!(error.starts_with("bentpipe.toml:3: "), "{error}");
     }
 
     #[test]
@@ -406,7 +390,7 @@ hide_sack = false
     #[test]
     fn a_missing_file_is_named() {
         let error = Config::load("/nonexistent/bentpipe.toml").unwrap_err().to_string();
-        assert!(error.starts_with("cannot read the configuration /nonexistent/bentpipe.toml: "), "{error}");
+        assert!(error.starts_with("cannot read /nonexistent/bentpipe.toml: "), "{error}");
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use bentpipe_config::Problem;
 use serde::Deserialize;
 
 use super::Config;
@@ -71,15 +72,18 @@ impl TryFrom<String> for Listen {
     }
 }
 
-/// Says that everybody on the network could look, if that is so.
-pub(super) fn contradiction(config: &Config) -> Option<String> {
+/// Checks that callers from other hosts need a token.
+pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let AdminSettings { listen, token_file, .. } = &config.admin;
     match listen {
-        Listen::At(address) if !address.ip().is_loopback() && token_file.is_none() => Some(format!(
-            "admin.listen = \"{address}\" can be reached from outside; name a file with a secret in admin.token_file, or \
-             listen on 127.0.0.1"
-        )),
-        _ => None,
+        Listen::At(address) if !address.ip().is_loopback() && token_file.is_none() => {
+            let message = format!(
+                "\"{address}\" can be reached from outside; name a file with a secret in admin.token_file, or listen on \
+                 127.0.0.1"
+            );
+            Err(Problem::of("listen", message))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -115,6 +119,6 @@ mod tests {
     #[test]
     fn what_is_no_address_is_refused_with_its_key() {
         let error = parse("listen = \"7500\"").unwrap_err();
-        assert!(error.contains("key admin.listen") && error.contains("127.0.0.1:7500"), "{error}");
+        assert!(error.contains("x:2: admin.listen: ") && error.contains("127.0.0.1:7500"), "{error}");
     }
 }

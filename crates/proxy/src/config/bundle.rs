@@ -1,5 +1,6 @@
 //! `[bundle]`: where the bundle node of this host takes the connections that rules hand to it.
 
+use bentpipe_config::Problem;
 use serde::Deserialize;
 
 use super::values::Port;
@@ -34,15 +35,20 @@ impl Config {
     }
 }
 
-/// Says that the node's port is one of the daemon's own, if it is.
-pub(super) fn contradiction(config: &Config) -> Option<String> {
+/// Checks that the node's port is none of the daemon's own.
+pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let (first, ports) = (usize::from(config.proxy.port.get()), config.path_count() * PORT_RANGES);
-    let port = config.bundle_port().map(usize::from).filter(|port| (first..first + ports).contains(port))?;
     let last = first + ports - 1;
-    Some(format!(
-        "bundle.port = {port} is one of the ports {first} to {last} that the daemon may use itself; choose another port \
-         for the node, or another proxy.port"
-    ))
+    match config.bundle_port().map(usize::from) {
+        Some(port) if (first..=last).contains(&port) => {
+            let message = format!(
+                "{port} is one of the ports {first} to {last} that the daemon may use itself; choose another port for the node, \
+                 or another proxy.port"
+            );
+            Err(Problem::of("port", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -63,7 +69,7 @@ mod tests {
         assert_eq!(parse("").unwrap().bundle_port(), Some(7690));
         assert_eq!(parse("[bundle]\nport = 8000\n").unwrap().bundle_port(), Some(8000));
         let error = parse("[bundle]\nport = 0\n").unwrap_err();
-        assert!(error.contains("key bundle.port: 0 is not a port"), "{error}");
+        assert!(error.contains(":2: bundle.port: 0 is not a port"), "{error}");
     }
 
     #[test]
@@ -72,7 +78,7 @@ mod tests {
         for (port, own) in [(7599, false), (7600, true), (7611, true), (7612, false)] {
             let outcome = parse(&format!("[bundle]\nport = {port}\n"));
             assert_eq!(outcome.is_err(), own, "{port}");
-            let complaint = format!("bundle.port = {port} is one of the ports 7600 to 7611 ");
+            let complaint = format!("x:2: bundle.port: {port} is one of the ports 7600 to 7611 ");
             assert!(outcome.err().is_none_or(|error| error.contains(&complaint)));
         }
         let error = parse("[proxy]\nport = 7680\n").unwrap_err();

@@ -1,8 +1,7 @@
 //! Differentiated services code points (RFC 2474).
 
+use bentpipe_config::Scalar;
 use serde::Deserialize;
-
-use super::list::Scalar;
 
 /// A code point, 0–63: the upper six bits of the octet that IPv4 calls type of service and IPv6 traffic class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bentpipe_config::Problem;
 use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
@@ -54,7 +55,7 @@ pub enum AtLimit {
 
 impl Limits {
     /// The least that one connection needs: six shares of 32 KiB, for the two buffers of each socket and for what is in
-    /// flight between them each route.
+    /// flight between them in each direction.
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
     pub const SHARES: u64 = 6;
@@ -86,28 +87,28 @@ impl Limits {
     }
 
     /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between them is one
-    /// each route.
+    /// in each direction.
     pub fn share(&self) -> Option<ByteCount> {
         self.buffered_per_connection.map(|bytes| ByteCount::new(bytes.get() / Self::SHARES))
     }
 
-    /// What is wrong with these limits where some leg promises to survive `longest_outage`.
-    pub(super) fn contradiction(&self, longest_outage: Duration) -> Option<String> {
-        if let Some(least) = self.buffered_per_connection.filter(|&bytes| bytes < Self::LEAST_BUFFERED) {
-            let needed = Self::LEAST_BUFFERED;
-            return Some(format!(
-                "limits.buffered_per_connection = \"{least}\" is too little to relay; write at least \"{needed}\""
-            ));
+    /// Checks them where some leg promises to survive `longest_outage`.
+    pub(super) fn check(&self, longest_outage: Duration) -> Result<(), Problem> {
+        let needed = Self::LEAST_BUFFERED;
+        if let Some(least) = self.buffered_per_connection.filter(|&bytes| bytes < needed) {
+            let message = format!("\"{least}\" is too little to relay; write at least \"{needed}\"");
+            return Err(Problem::of("buffered_per_connection", message));
         }
         for (key, span) in [("idle", self.idle), ("half_closed", self.half_closed)] {
             if let Some(span) = span.filter(|span| span.get() < longest_outage) {
-                let (span, outage) = (span.get(), longest_outage);
-                return Some(format!(
-                    "limits.{key} = {span:?} would end connections in an outage that a leg is to survive ({outage:?}); \
-                     write at least that or leave it out"
-                ));
+                let outage = Span(longest_outage);
+                let message = format!(
+                    "\"{span}\" would end connections in an outage that a leg is to survive ({outage}); write at least that or \
+                     leave it out"
+                );
+                return Err(Problem::of(key, message));
             }
         }
-        None
+        Ok(())
     }
 }

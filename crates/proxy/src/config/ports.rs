@@ -1,8 +1,7 @@
 //! Ports and ranges of them.
 
+use bentpipe_config::Scalar;
 use serde::Deserialize;
-
-use super::list::Scalar;
 
 /// Successive ports, each 1–65535; often only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -1,11 +1,13 @@
 //! `[[rules]]`: which connections are split; the first rule that matches decides.
 
+use std::collections::BTreeSet;
+
+use bentpipe_config::{List, Problem};
 use bentpipe_kernel::Weight;
 use serde::Deserialize;
 
 use super::Network;
 use super::dscp::Dscp;
-use super::list::List;
 use super::ports::Ports;
 use super::{Handshake, Interface, MAX_WEIGHTS};
 
@@ -185,8 +187,29 @@ impl TryFrom<String> for Comment {
     }
 }
 
-/// Says which rule can never match because one before it matches everything, if there is such a pair.
-pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
+/// Checks that each rule can match, and that there are not too many weights.
+pub(super) fn check(rules: &[Rule]) -> Result<(), Problem> {
+    check_order(rules)?;
+    let count = weights(rules).len();
+    if count > MAX_WEIGHTS {
+        return Err(Problem::new(format!(
+            "{count} different weights besides 1; each has listeners of its own, so write at most {MAX_WEIGHTS}"
+        )));
+    }
+    Ok(())
+}
+
+/// The weights besides 1 that rules give to connections, in ascending order.
+pub(super) fn weights(rules: &[Rule]) -> BTreeSet<Weight> {
+    let given = rules.iter().filter_map(|rule| match rule.action {
+        Action::Split { weight, .. } => Some(weight),
+        Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => None,
+    });
+    given.filter(|weight| *weight != Weight::default()).collect()
+}
+
+/// A rule can never match if one before it matches everything.
+fn check_order(rules: &[Rule]) -> Result<(), Problem> {
     let (mut tcp, mut udp) = (None, None);
     let last_reject = rules.iter().rposition(|rule| rule.action == Action::Reject);
     for (index, rule) in rules.iter().enumerate() {
@@ -200,27 +223,18 @@ pub(super) fn contradiction(rules: &[Rule]) -> Option<String> {
         };
         if let Some(earlier) = decided_by {
             let (earlier, later) = (earlier + 1, index + 1);
-            return Some(format!(
-                "rules: number {later} can never match, because number {earlier} has no conditions and decides \
-                 everything; write number {later} before it, or leave it out"
-            ));
+            let message = format!(
+                "number {later} can never match, because number {earlier} has no conditions and decides everything; write \
+                 number {later} before it, or leave it out"
+            );
+            return Err(Problem::new(message).inside(index));
         }
         if rule.is_unconditional() {
             tcp = tcp.or(Some(index));
             udp = udp.or((rule.action == Action::Pass).then_some(index));
         }
     }
-    None
-}
-
-/// Says that rules give more weights than there may be, if they do.
-pub(super) fn too_many_weights(weights: &[Weight]) -> Option<String> {
-    let count = weights.len();
-    (count > MAX_WEIGHTS).then(|| {
-        format!(
-            "rules: {count} different weights besides 1; each has listeners of its own, so write at most {MAX_WEIGHTS}"
-        )
-    })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -265,7 +279,7 @@ mod tests {
         let rules = parse("[[rules]]\naction = \"pass\"").unwrap();
         assert!(rules[0].is_unconditional());
         let error = error("[[rules]]\nport = 22\n");
-        assert!(error.contains("line 3") && error.contains("missing field `action`"), "{error}");
+        assert!(error.contains("x:3: rules[1]: action is missing"), "{error}");
     }
 
     #[test]
@@ -283,9 +297,9 @@ mod tests {
             let rule = |value: &str| parse(&format!("[[rules]]\naction = \"pass\"\n{key} = {value}"));
             assert_eq!(rule(value), rule(&format!("[{value}]")));
             let error = rule("[]").unwrap_err();
-            assert!(error.contains(&format!("line 5, key rules.{key}: an empty list")), "{error}");
+            assert!(error.contains(&format!("x:5: rules[1].{key}: an empty list")), "{error}");
             let error = rule("true").unwrap_err();
-            assert!(error.contains("expected a value or a list of values"), "{error}");
+            assert!(error.contains(&format!("x:5: rules[1].{key}: true is not a text")), "{error}");
         }
     }
 
@@ -294,7 +308,7 @@ mod tests {
         for action in ["snoop", "bundle", "pass", "reject"] {
             let error = error(&format!("[[rules]]\naction = \"{action}\"\nhandshake = \"early\""));
             assert!(
-                error.contains("line 3") && error.contains("handshake goes with action = \"split\""),
+                error.contains("x:3: rules[1]: ") && error.contains("handshake goes with action = \"split\""),
                 "{error}"
             );
         }
@@ -310,18 +324,20 @@ mod tests {
         );
         for written in ["0", "101", "-4", "70000"] {
             let error = error(&format!("[[rules]]\naction = \"split\"\nweight = {written}"));
-            let complaint =
-                format!("line 5, key rules.weight: {written} is not a weight; write a whole number");
+            let complaint = format!("x:5: rules[1].weight: {written} is not a weight; write a whole number");
             assert!(error.contains(&complaint), "{error}");
         }
         for written in ["4.5", "\"4\"", "[4]"] {
             let error = error(&format!("[[rules]]\naction = \"split\"\nweight = {written}"));
-            assert!(error.contains("line 5, key rules.weight: invalid type"), "{error}");
+            assert!(
+                error.contains("x:5: rules[1].weight: ") && error.contains("is not a whole number"),
+                "{error}"
+            );
         }
         for action in ["snoop", "bundle", "pass", "reject"] {
             let error = error(&format!("[[rules]]\naction = \"{action}\"\nweight = 1"));
             assert!(
-                error.contains("line 3") && error.contains("weight goes with action = \"split\""),
+                error.contains("x:3: rules[1]: ") && error.contains("weight goes with action = \"split\""),
                 "{error}"
             );
         }
@@ -344,7 +360,7 @@ mod tests {
     fn networks_of_different_families_are_refused() {
         let rule = "[[rules]]\naction = \"pass\"\nclient = \"10.0.0.0/8\"\n";
         let error = error(&format!("{rule}server = [\"::1\", \"2001:db8::/32\"]"));
-        assert!(error.contains("line 3") && error.contains("can never match"), "{error}");
+        assert!(error.contains("x:3: rules[1]: ") && error.contains("can never match"), "{error}");
         assert!(parse(&format!("{rule}server = [\"::1\", \"192.0.2.1\"]")).is_ok());
     }
 
@@ -386,7 +402,7 @@ mod tests {
     fn a_comment_that_could_end_its_rule_is_refused() {
         for comment in ["'\"'", "'a\\b'", "\"a\\nb\"", "''", "\"\\u0000\""] {
             let error = error(&format!("[[rules]]\naction = \"pass\"\ncomment = {comment}"));
-            assert!(error.contains("key rules.comment: this comment cannot stand"), "{error}");
+            assert!(error.contains("rules[1].comment: this comment cannot stand"), "{error}");
         }
         let long = "ä".repeat(LONGEST_COMMENT / 2);
         assert!(parse(&format!("[[rules]]\naction = \"pass\"\ncomment = \"{long}\"")).is_ok());

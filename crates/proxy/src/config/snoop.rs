@@ -1,22 +1,16 @@
 //! `[snoop]`: how much the gateway keeps of the flows that it does not split, and how it sends it again.
 
+use bentpipe_config::{Off, Or, Problem, Whole};
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
-use bentpipe_units::{ByteCount, Span};
+use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
-use super::values::{Count, PaceSetting};
 use super::{Action, Config, Interface, SatelliteLeg};
 
 /// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a leg.
 const PRODUCTS: u64 = 3;
 /// One packet of the largest size must fit.
 const LEAST_BYTES: ByteCount = ByteCount::new(64 << 10);
-/// Each takes memory in the kernel's set and in the agent; beyond this the number is more likely a slip.
-const MOST_FLOWS: usize = 1_000_000;
-/// More would be a sender of its own.
-const MOST_RETRANSMISSIONS: usize = 100;
-/// Ten copies are all lost less often than anything else goes wrong.
-const MOST_COPIES: usize = 10;
 /// A shorter timer would repeat what is only late.
 const LEAST_TIMER: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -28,9 +22,11 @@ pub struct SnoopSettings {
     /// each satellite leg that a rule with `snoop` concerns.
     pub cache: Option<ByteCount>,
     /// Flows that are looked after at a time; 100,000 by default.
-    pub flows: Option<Count>,
+    /// Each takes memory in the kernel's set and in the agent; beyond a million the number is more likely a slip.
+    pub flows: Option<Whole<usize, 1, 1_000_000>>,
     /// How often a segment is sent again at the most; 5 by default.
-    pub retransmissions: Option<Count>,
+    /// More than a hundred would be a sender of its own.
+    pub retransmissions: Option<Whole<u32, 1, 100>>,
     /// The local retransmission timer is never shorter; 200 ms by default.
     pub timer_floor: Option<Span>,
     /// Whether SACK blocks are taken out of what passes to the sender during a local repair; true by default.
@@ -39,10 +35,11 @@ pub struct SnoopSettings {
     /// default: it is to slow down.
     pub hide_congestion: Option<bool>,
     /// How many copies of a segment go out when it is sent again; 2 by default.
-    pub copies: Option<Count>,
+    /// Ten are all lost less often than anything else goes wrong.
+    pub copies: Option<Whole<u32, 1, 10>>,
     /// At which rate packets go to the satellite; by default a little less than the leg's, and none where several legs are concerned,
     /// because the agent serves all of them and does not know over which a packet goes.
-    pub pace: Option<PaceSetting>,
+    pub pace: Option<Or<Off, Rate>>,
     /// IP bytes of packets that wait for their turn at the most; by default two bandwidth-delay products. Only with a pace.
     pub queue: Option<ByteCount>,
 }
@@ -52,15 +49,14 @@ impl Config {
     pub fn snoop_config(&self) -> Option<SnoopConfig> {
         let settings = self.snoop;
         let usual = SnoopConfig::with_cache(settings.cache.unwrap_or_else(|| self.usual_snoop_cache()));
-        let count = |count: Option<Count>| count.and_then(|count| u32::try_from(count.get()).ok());
         self.wants_snoop().then(|| SnoopConfig {
             cache: usual.cache,
-            flows: settings.flows.map_or(usual.flows, Count::get),
-            retransmissions: count(settings.retransmissions).unwrap_or(usual.retransmissions),
+            flows: settings.flows.map_or(usual.flows, Whole::get),
+            retransmissions: settings.retransmissions.map_or(usual.retransmissions, Whole::get),
             timer_floor: settings.timer_floor.map_or(usual.timer_floor, Span::get),
             hide_sack: settings.hide_sack.unwrap_or(usual.hide_sack),
             hide_congestion: settings.hide_congestion.unwrap_or(usual.hide_congestion),
-            copies: count(settings.copies).unwrap_or(usual.copies),
+            copies: settings.copies.map_or(usual.copies, Whole::get),
             pace: self.snoop_pace(),
         })
     }
@@ -70,9 +66,9 @@ impl Config {
         let mut legs = self.snooped_legs();
         let (Some((_, leg)), None) = (legs.next(), legs.next()) else { return None };
         let round_trip = leg.rtt.get();
-        let pace = match self.snoop.pace {
-            Some(PaceSetting::Off) => return None,
-            Some(PaceSetting::At(rate)) => Pace { rate, ..Pace::for_link(rate, round_trip) },
+        let pace = match self.snoop.pace.map(|pace| pace.value) {
+            Some(None) => return None,
+            Some(Some(rate)) => Pace { rate, ..Pace::for_link(rate, round_trip) },
             None => Pace::for_link(leg.rate?, round_trip),
         };
         Some(Pace { queue: self.snoop.queue.unwrap_or(pace.queue), ..pace })
@@ -99,61 +95,55 @@ impl Config {
     }
 }
 
-/// What is wrong with these settings, or lacking for them.
-pub(super) fn contradiction(config: &Config) -> Option<String> {
-    let settings = config.snoop;
-    let out_of_bounds = too_small(&settings).or_else(|| too_much(&settings));
-    out_of_bounds.or_else(|| cache_without_rate(config)).or_else(|| pace_of_whom(config))
-}
-
-fn too_small(settings: &SnoopSettings) -> Option<String> {
+/// Checks the settings, and that they have what they need of the legs.
+pub(super) fn check(config: &Config) -> Result<(), Problem> {
+    let settings = &config.snoop;
     for (key, bytes) in [("cache", settings.cache), ("queue", settings.queue)] {
         if let Some(bytes) = bytes.filter(|&bytes| bytes < LEAST_BYTES) {
-            return Some(format!(
-                "snoop.{key} = \"{bytes}\" does not hold a single packet of any size; write at least \"{LEAST_BYTES}\""
-            ));
+            let message = format!(
+                "\"{bytes}\" does not hold a single packet of any size; write at least \"{LEAST_BYTES}\""
+            );
+            return Err(Problem::of(key, message));
         }
     }
-    let floor = settings.timer_floor.filter(|floor| floor.get() < LEAST_TIMER)?;
-    Some(format!("snoop.timer_floor = \"{floor}\" is too short; write at least \"1ms\""))
+    if let Some(floor) = settings.timer_floor.filter(|floor| floor.get() < LEAST_TIMER) {
+        return Err(Problem::of("timer_floor", format!("\"{floor}\" is too short; write at least \"1ms\"")));
+    }
+    check_cache(config)?;
+    check_pace(config)
 }
 
-fn too_much(settings: &SnoopSettings) -> Option<String> {
-    let bounds = [
-        ("flows", settings.flows, MOST_FLOWS),
-        ("retransmissions", settings.retransmissions, MOST_RETRANSMISSIONS),
-        ("copies", settings.copies, MOST_COPIES),
-    ];
-    let counts = bounds.into_iter().filter_map(|(key, count, most)| Some((key, count?.get(), most)));
-    let (key, count, most) = { counts }.find(|(_, count, most)| count > most)?;
-    Some(format!("snoop.{key} = {count} is too much; write at most {most}"))
-}
-
-fn cache_without_rate(config: &Config) -> Option<String> {
+fn check_cache(config: &Config) -> Result<(), Problem> {
     let mut legs = config.snooped_legs().filter(|_| config.snoop.cache.is_none());
-    let (name, _) = legs.find(|(_, leg)| leg.rate.is_none())?;
-    Some(format!(
-        "a rule says snoop, and the size of its cache follows from the rates of the legs, but leg {name} has none; \
-         write legs.{name}.rate = \"10Mbit/s\", or snoop.cache = \"2MB\""
-    ))
+    let Some((name, _)) = legs.find(|(_, leg)| leg.rate.is_none()) else { return Ok(()) };
+    let message = format!(
+        "a rule says snoop, and the size of its cache follows from the rates of the legs, but leg {name} has none; write \
+         legs.{name}.rate = \"10Mbit/s\", or snoop.cache = \"2MB\""
+    );
+    Err(Problem::of("cache", message))
 }
 
-/// A pace that cannot be kept, or a queue in which nothing waits.
-fn pace_of_whom(config: &Config) -> Option<String> {
+/// A pace that cannot be kept, or a queue in which nothing waits, is refused.
+fn check_pace(config: &Config) -> Result<(), Problem> {
     let legs: Vec<&str> = config.snooped_legs().map(|(name, _)| name.as_str()).collect();
     let SnoopSettings { pace, queue, .. } = config.snoop;
-    match (&legs[..], pace) {
-        ([_, _, ..], Some(PaceSetting::At(rate))) => Some(format!(
-            "snoop.pace = \"{rate}\" would be that of the legs {} together: one agent serves all of them, and does not know \
-             over which a packet goes; leave snoop.pace out, or let the rules that say snoop concern one leg",
-            legs.join(" and ")
-        )),
-        ([_, ..], _) if queue.is_some() && config.snoop_pace().is_none() => Some(format!(
-            "snoop.queue holds packets that wait for their turn, but there is no pace: it is \"off\", or leg {} has no rate, or \
-             there are several; leave snoop.queue out, or see that there is a pace",
-            legs[0]
-        )),
-        _ => None,
+    match (&legs[..], pace.and_then(|pace| pace.value)) {
+        ([_, _, ..], Some(rate)) => {
+            let message = format!(
+                "\"{rate}\" would be that of the legs {} together: one agent serves all of them, and does not know over which \
+                 a packet goes; leave snoop.pace out, or let the rules that say snoop concern one leg",
+                legs.join(" and ")
+            );
+            Err(Problem::of("pace", message))
+        }
+        ([first, ..], _) if queue.is_some() && config.snoop_pace().is_none() => {
+            let message = format!(
+                "it holds packets that wait for their turn, but there is no pace: it is \"off\", or leg {first} has no rate, \
+                 or there are several; leave snoop.queue out, or see that there is a pace"
+            );
+            Err(Problem::of("queue", message))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -273,19 +263,19 @@ mod tests {
     fn what_could_not_work_is_refused_with_what_could() {
         for (line, says) in [
             ("cache = \"10kB\"", "write at least \"65.536kB\""),
-            ("flows = 2000000", "write at most 1000000"),
-            ("flows = 0", "0 is not a limit"),
-            ("retransmissions = 101", "write at most 100"),
+            ("flows = 2000000", "between 1 and 1000000"),
+            ("flows = 0", "0 is not a whole number between 1 and"),
+            ("retransmissions = 101", "between 1 and 100"),
             ("timer_floor = \"10us\"", "write at least \"1ms\""),
-            ("copies = 11", "write at most 10"),
-            ("copies = 0", "0 is not a limit"),
+            ("copies = 11", "between 1 and 10"),
+            ("copies = 0", "0 is not a whole number between 1 and"),
             ("queue = \"10kB\"", "write at least \"65.536kB\""),
-            ("hide_congestion = 1", "expected a boolean"),
-            ("pace = \"of\"", "; or \"off\""),
-            ("pace = \"0\"", "; or \"off\""),
-            ("pace = 9", "expected a string"),
-            ("congested_above = 0.75", "unknown field `congested_above`"),
-            ("window = 7", "unknown field `window`"),
+            ("hide_congestion = 1", "neither true nor false"),
+            ("pace = \"of\"", "; or write \"off\""),
+            ("pace = \"0\"", "; or write \"off\""),
+            ("pace = 9", "9 is not a text"),
+            ("congested_above = 0.75", "snoop.congested_above: there is no such key"),
+            ("window = 7", "snoop.window: there is no such key"),
         ] {
             let error = parse(LEGS, &format!("[snoop]\n{line}\n{RULE}")).unwrap_err();
             assert!(error.contains(says) && !error.contains('\n'), "{line}: {error}");

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use bentpipe_units::Rate;
+use bentpipe_config::Whole;
 use serde::Deserialize;
 
 /// A TCP port, 1–65535.
@@ -67,47 +67,4 @@ impl TryFrom<i64> for Workers {
 }
 
 /// A number of things, at least one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "i64")]
-pub struct Count(usize);
-
-impl Count {
-    /// The number.
-    pub const fn get(self) -> usize {
-        self.0
-    }
-}
-
-impl TryFrom<i64> for Count {
-    type Error = String;
-
-    fn try_from(number: i64) -> Result<Self, String> {
-        match usize::try_from(number) {
-            Ok(count @ 1..=1_000_000_000) => Ok(Self(count)),
-            _ => Err(format!(
-                "{number} is not a limit; write 1 to 1000000000, or leave the key out for the default"
-            )),
-        }
-    }
-}
-
-/// A rate, or `off` where there is none to keep to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum PaceSetting {
-    /// Without a pace.
-    Off,
-    /// At this rate.
-    At(Rate),
-}
-
-impl TryFrom<String> for PaceSetting {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self::Off);
-        }
-        text.parse().map(Self::At).map_err(|error| format!("{error}; or \"off\""))
-    }
-}
+pub type Count = Whole<usize, 1, 1_000_000_000>;

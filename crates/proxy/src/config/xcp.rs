@@ -1,19 +1,21 @@
 //! Legs with `congestion = "xcp"` or `"p-xcp"`: their routers share out a capacity that must be known.
 
+use bentpipe_config::Problem;
 use bentpipe_kernel::router::Variant;
 
-use super::{Config, SatelliteLeg};
+use super::SatelliteLeg;
 
-/// The first XCP leg without a rate.
-pub(crate) fn contradiction(config: &Config) -> Option<String> {
-    let lacks_rate = |(_, leg): &(&String, &SatelliteLeg)| xcp_variant(leg).is_some() && leg.rate.is_none();
-    config.legs.iter().find(lacks_rate).map(|(name, leg)| {
-        let congestion = leg.congestion();
-        format!(
-            "leg {name} has congestion = \"{congestion}\", which shares out a capacity that must be known; add rate = \"…\", what \
-             the link carries, for example \"10Mbit/s\""
-        )
-    })
+/// Checks that an XCP leg has a rate.
+pub(super) fn check(leg: &SatelliteLeg) -> Result<(), Problem> {
+    if xcp_variant(leg).is_none() || leg.rate.is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "congestion = \"{}\" shares out a capacity that must be known; add rate = \"…\", what the link carries, for example \
+         \"10Mbit/s\"",
+        leg.congestion()
+    );
+    Err(Problem::of("rate", message))
 }
 
 /// The variant of the XCP router that the leg's congestion control needs, if any.
@@ -27,7 +29,7 @@ pub(crate) fn xcp_variant(leg: &SatelliteLeg) -> Option<Variant> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::Config;
 
     fn config(leg: &str) -> Result<Config, String> {
         let text = format!("[legs.geo]\ninterface = \"sat0\"\n{leg}");
@@ -39,7 +41,7 @@ mod tests {
         for congestion in ["xcp", "p-xcp"] {
             let leg = format!("congestion = \"{congestion}\"\n");
             let error = config(&leg).unwrap_err();
-            assert!(error.contains("leg geo") && error.contains("rate"), "{error}");
+            assert!(error.contains("legs.geo.rate: ") && error.contains("add rate"), "{error}");
             assert!(config(&format!("{leg}rate = \"2Mbit/s\"\n")).is_ok());
         }
         assert!(config("congestion = \"bbr\"\n").is_ok());
