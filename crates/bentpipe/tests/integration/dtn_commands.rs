@@ -161,7 +161,7 @@ fn what_cannot_be_says_why() {
     refusal(&send(&path), &["is a folder", "archive"]);
     refusal(&send("/no/such/file"), &["cannot open /no/such/file", "No such file"]);
     refusal(&send("/dev/null"), &["cannot reach the node", "nobody.sock", "dtn run"]);
-    refusal(&bentpipe(&["dtn", "run", "-c", "/no/such.toml"]), &["cannot read the configuration"]);
+    refusal(&bentpipe(&["dtn", "run", "-c", "/no/such.toml"]), &["cannot read /no/such.toml"]);
     let bad = folder.path().join("bad.toml");
     fs::write(&bad, "[node]\nid = \"gateway\"\n").unwrap();
     refusal(&bentpipe(&["dtn", "identity", "dtn://a/files"]), &["is no node"]);

@@ -133,7 +133,7 @@ fn a_configuration_that_cannot_be_used_changes_nothing() {
     let before = net.traces();
     for (text, reason) in [
         ("[legs.a]\ninterface = \"sat7\"\n", "there is no network interface \"sat7\""),
-        ("[legs.a]\ninterface = \n", "line 2"),
+        ("[legs.a]\ninterface = \n", ":2: "),
         ("", "no satellite leg"),
     ] {
         let error = daemon.reload(text).unwrap_err();
