@@ -1,5 +1,5 @@
-//! What agents cost: `cargo bench -p bentpipe-link --bench agents`. Time is virtual; the figure is the processor's
-//! time for one packet.
+//! What agents cost: `cargo bench -p bentpipe-link --bench agents`. Time is virtual; the figure is the
+//! processor's time for one packet.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -35,8 +35,8 @@ fn arq(criterion: &mut Criterion) {
 fn delayed_dup_ack(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("delayed dup-ACKs");
     group.throughput(Throughput::Elements(1));
-    // A hundred ACKs of each flow, over and over. With holes, the numbers stand still for forty of them and advance
-    // then.
+    // A hundred ACKs of each flow, over and over. With holes, the numbers stand still for forty of them and
+    // advance then.
     for (name, flows, has_holes) in
         [("1 flow", 1, false), ("1 flow with holes", 1, true), ("10000 flows with holes", 10_000, true)]
     {
@@ -133,8 +133,8 @@ fn acks_of(flow: u32, has_holes: bool) -> impl Iterator<Item = IpPacket> {
     })
 }
 
-/// A segment from one of many ports and addresses. Acknowledgement numbers are counted in hundredths of their space,
-/// so that a hundred of them lead back to the first.
+/// A segment from one of many ports and addresses. Acknowledgement numbers are counted in hundredths of their
+/// space, so that a hundred of them lead back to the first.
 fn segment(flow: u32, ack: u32, sack: &[(u32, u32)], payload: usize) -> IpPacket {
     const STEP: u32 = u32::MAX / 100 + 1;
     let mut tcp = vec![0; 20];

@@ -1,8 +1,8 @@
 //! What a packet costs Snoop: `cargo bench -p bentpipe-link --bench snoop`.
 //!
-//! A download in full-size packets with a window of 500, an acknowledgement for every second packet and duplicates where
-//! one is missing. The time includes reading the packets, their checksums among it, as they come from a device. Criterion
-//! counts packets of both directions.
+//! A download in full-size packets with a window of 500, an acknowledgement for every second packet and
+//! duplicates where one is missing. The time includes reading the packets, their checksums among it, as they
+//! come from a device. Criterion counts packets of both directions.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

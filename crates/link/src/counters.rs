@@ -5,7 +5,7 @@ use std::fmt;
 use bentpipe_units::Time;
 use serde::Serialize;
 
-/// What becomes of a packet that was offered to a direction of the link.
+/// The fate of a packet that was offered to a direction of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// Its last bit arrives at the far end at this time.
@@ -47,7 +47,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// What a direction has done since it was made. `offered` is always `delivered` plus all drops.
+/// The counters of a direction since its start. `offered` is always `delivered` plus all drops.
 ///
 /// A packet counts when its fate is decided, which is when it is offered: `delivered` includes those still in
 /// flight.
@@ -96,7 +96,8 @@ impl Counters {
         Cause::ALL.iter().map(|&cause| self.dropped(cause)).sum()
     }
 
-    /// A packet of `bytes` was offered, which took `wire_bytes` if it was sent, and was lost for this cause, if any.
+    /// A packet of `bytes` was offered, which took `wire_bytes` if it was sent, and was lost for this cause,
+    /// if any.
     pub(crate) fn count(&mut self, bytes: u64, wire_bytes: u64, loss: Option<Cause>) {
         self.offered += 1;
         self.offered_bytes += bytes;

@@ -1,4 +1,5 @@
-//! The link and its two directions: configuration, state, and the list of effects that a packet walks through.
+//! The link and its two directions: configuration, state, and the list of effects that a packet walks
+//! through.
 
 use std::time::Duration;
 
@@ -86,7 +87,8 @@ impl DirectionConfig {
         self.rate.map(|rate| ByteCount::new(rate.bytes_in(self.delay.saturating_mul(2))))
     }
 
-    /// The part of the rate that the encapsulation leaves for the IP bytes of full-size packets. `None` where the rate is infinite.
+    /// The part of the rate that the encapsulation leaves for the IP bytes of full-size packets. `None` where
+    /// the rate is infinite.
     pub fn rate_of_packets(&self) -> Option<Rate> {
         let packet = FULL_SIZE_PACKET.get();
         let on_the_wire = self.encapsulation.wire_bytes(packet);
@@ -107,7 +109,7 @@ pub struct Direction {
     impairment_counters: ImpairmentCounters,
 }
 
-/// What arrives of a packet that is not lost.
+/// The copies that arrive of a packet that is not lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrivals {
     /// When the packet's last bit left the transmitter.
@@ -130,9 +132,9 @@ pub struct Arrival {
 impl Direction {
     /// A direction at rest. The same `config` and `seed` give the same fates to the same packets.
     ///
-    /// Each random effect has a generator of its own, so switching one effect on or off does not change which of the
-    /// packets sent another one hits: two runs that differ in one parameter share the rest of their luck. A packet that
-    /// the queue drops is not sent: no further effect sees it, and it takes no draws.
+    /// Each random effect has a generator of its own, so switching one effect on or off does not change which
+    /// of the packets sent another one hits: two runs that differ in one parameter share the rest of their
+    /// luck. A packet that the queue drops is not sent: no further effect sees it, and it takes no draws.
     pub fn new(config: &DirectionConfig, seed: u64) -> Self {
         let [burst_seed, packet_seed, impairment_seed] = derive_seeds(seed);
         let mut direction = Self {
@@ -152,8 +154,8 @@ impl Direction {
         self.impairment_counters = ImpairmentCounters::default();
     }
 
-    /// Decides what becomes of a packet of `bytes` (IP length) that arrives at the transmitter `now`. Of its copies, this is
-    /// the fate of the packet itself.
+    /// Decides what becomes of a packet of `bytes` (IP length) that arrives at the transmitter `now`. Of its
+    /// copies, this is the fate of the packet itself.
     ///
     /// Time never goes back: a `now` before that of an earlier call is taken as the latest one.
     pub fn offer(&mut self, now: Time, bytes: usize) -> Fate {
@@ -163,8 +165,8 @@ impl Direction {
         }
     }
 
-    /// As [`offer`](Self::offer), for `bytes` of which `ip_bytes` are an IP packet, and with all that arrives of it. Corruption
-    /// flips bits of the IP packet only.
+    /// As [`offer`](Self::offer), for `bytes` of which `ip_bytes` are an IP packet, and with all that arrives
+    /// of it. Corruption flips bits of the IP packet only.
     ///
     /// # Errors
     /// Why the packet is lost, if it is.
@@ -188,12 +190,12 @@ impl Direction {
         Ok(Arrivals::of(&packet))
     }
 
-    /// What this direction has done so far.
+    /// The counters of this direction.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What the impairments have done since the direction was made, or since [`impair`](Self::impair).
+    /// The counters of the impairments since the direction was made, or since [`impair`](Self::impair).
     pub fn impairment_counters(&self) -> &ImpairmentCounters {
         &self.impairment_counters
     }
@@ -207,7 +209,8 @@ impl Direction {
 }
 
 impl DirectionConfig {
-    /// The effects of the link itself, in the order in which a packet meets them; effects that do nothing are left out.
+    /// The effects of the link itself, in the order in which a packet meets them; effects that do nothing are
+    /// left out.
     fn effects(&self, burst_seed: u64, packet_seed: u64) -> Vec<Box<dyn Effect>> {
         let mut effects: Vec<Box<dyn Effect>> = Vec::new();
         if self.encapsulation != Encapsulation::default() {
@@ -268,7 +271,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An ideal direction that impairs what it delivers.
+    /// An ideal direction that impairs the packets that it delivers.
     fn impaired(impairments: Impairments) -> Direction {
         Direction::new(&DirectionConfig { impairments, ..DirectionConfig::default() }, 1)
     }
@@ -312,7 +315,8 @@ mod tests {
         let both: Vec<_> = both.map(|arrivals| (arrivals.packet, arrivals.duplicate.unwrap())).collect();
         let late = both.iter().filter(|(packet, copy)| packet.at != copy.at).count();
         let flipped = both.iter().filter(|(packet, copy)| packet.flipped_bit != copy.flipped_bit).count();
-        // Half of the pairs differ in what happens to one of them, and two flipped bits are hardly ever the same.
+        // Half of the pairs differ in what happens to one of them, and two flipped bits are hardly ever the
+        // same.
         assert!((400..600).contains(&late) && (650..850).contains(&flipped), "{late}, {flipped}");
         assert_eq!(direction.impairment_counters().duplicated, 1000);
     }

@@ -6,8 +6,8 @@ use bentpipe_units::Time;
 
 /// The packets in flight on one direction of a link, in the order of their arrival.
 ///
-/// A link without [reordering](crate::Impairments::reorder) delivers in order: then this is a FIFO, and both ends cost the same
-/// however much is in flight. A packet that is held back moves those behind it.
+/// A link without [reordering](crate::Impairments::reorder) delivers in order: then this is a FIFO, and both
+/// ends cost the same however much is in flight. A packet that is held back moves those behind it.
 #[derive(Debug)]
 pub struct InFlight<T>(VecDeque<(Time, T)>);
 

@@ -1,25 +1,26 @@
 //! What happens to a packet on a satellite link.
 //!
-//! A [`Link`] joins a gateway and a terminal by two [`Direction`]s that share nothing. A direction is a list of effects, each a
-//! file of its own behind one trait. A packet offered to it meets those that its [`DirectionConfig`] asks for, in this order:
+//! A [`Link`] joins a gateway and a terminal by two [`Direction`]s that share nothing. A direction is a list
+//! of effects, each a file of its own behind one trait. A packet offered to it meets those that its
+//! [`DirectionConfig`] asks for, in this order:
 //!
 //! 1. **Encapsulation** adds headers and padding: the packet becomes longer on the wire ([`Encapsulation`]).
-//! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other at a fixed bit rate, behind a drop-tail queue in
-//!    bytes; without room in the queue, a packet is not sent.
-//! 3. **Losses**: a packet that has been sent may be lost to an outage ([`OutageTrace`]), to a burst of errors
-//!    ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the same.
+//! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other at a fixed bit rate, behind a
+//!    drop-tail queue in bytes; without room in the queue, a packet is not sent.
+//! 3. **Losses**: a packet that has been sent may be lost to an outage ([`OutageTrace`]), to a burst of
+//!    errors ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the
+//!    same.
 //! 4. **Delay**: a packet that survives arrives one propagation time after its last bit has left.
-//! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others overtake it, and
-//!    corrupted.
+//! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others
+//!    overtake it, and corrupted.
 //!
-//! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's rate to its senders is
-//! in [`explicit`].
+//! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's
+//! rate to its senders is in [`explicit`].
 //!
-//! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums. [`InFlight`] keeps
-//! packets until their time comes.
-//! Nothing here has a clock, a socket or a thread: the caller says what time it is. An emulator that moves
-//! real packets and a simulator in virtual time therefore run this same code, and a seed gives the same fates
-//! in both.
+//! The answer is a [`Fate`]: delivered at a time, or dropped for a [`Cause`]; [`Counters`] keep the sums.
+//! [`InFlight`] keeps packets until their time comes. Nothing here has a clock, a socket or a thread: the
+//! caller says what time it is. An emulator that moves real packets and a simulator in virtual time therefore
+//! run this same code, and a seed gives the same fates in both.
 //!
 //! ```
 //! use bentpipe_link::{Fate, Link, Profile};

@@ -14,8 +14,8 @@ pub enum Profile {
     /// Geostationary: 10 Mbit/s, 300 ms one way, no errors.
     ///
     /// Up to 35,786 km and down again light needs 239 ms below the satellite and 278 ms at the edge of its
-    /// view; coding and access bring the round trip to the 600 ms of the PEPsal papers (PEPSAL; PSATS09 §5.2).
-    /// PSATS09 does not name the rate of its link; 10 Mbit/s is the choice made here.
+    /// view; coding and access bring the round trip to the 600 ms of the PEPsal papers (PEPSAL; PSATS09
+    /// §5.2). PSATS09 does not name the rate of its link; 10 Mbit/s is the choice made here.
     Geo,
     /// Medium Earth orbit: 50 Mbit/s, 65 ms one way, no errors.
     ///

@@ -1,14 +1,14 @@
 //! How precisely the link keeps its times, and how fast it can go.
 //!
-//!     cargo run --release -p bentpipe-testbed --example link_precision [stations]
+//!     cargo run --release -p bentpipe-testbed --example link_precision [agents]
 //!
-//! With `stations`, there is one at each end that lets all packets pass.
+//! With `agents`, there is one at each end that passes all packets.
 //!
-//! Timestamped UDP packets cross a link of 300 ms between two namespaces. Each error is measured twice: in the driver
-//! (just after the packet was written, against the model's time) and end to end (when the receiver has it, against what
-//! the same model says for the moment just before it was sent). End to end includes what the sender and the receiver
-//! lose to other work of the machine, so the first line is a control: the same sender and receiver on a virtual cable,
-//! without the link.
+//! Timestamped UDP packets cross a link of 300 ms between two namespaces. Each error is measured twice: in
+//! the driver (just after the packet was written, against the model's time) and end to end (when the receiver
+//! has it, against what the same model says for the moment just before it was sent). End to end includes what
+//! the sender and the receiver lose to other work of the machine, so the first line is a control: the same
+//! sender and receiver on a virtual cable, without the link.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -27,10 +27,10 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(4);
 
 fn main() -> Result<()> {
-    let stations = match std::env::args().nth(1).as_deref() {
+    let ends_config = match std::env::args().nth(1).as_deref() {
         None => Default::default(),
-        Some("stations") => [pass_through(), pass_through()],
-        Some(other) => panic!("\"{other}\" is neither nothing nor stations"),
+        Some("agents") => [pass_through(), pass_through()],
+        Some(other) => panic!("\"{other}\" is not \"agents\""),
     };
     println!(
         "{:>9} {:>9} | driver µs: p50 p99 max | end to end µs: p50 p99 max | unintended drops",
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let mut mbps = 100;
     loop {
         let length = if mbps == 100 { LONG } else { SHORT };
-        let outcome = measure(Rate::mbps(mbps), length, &stations)?;
+        let outcome = measure(Rate::mbps(mbps), length, &ends_config)?;
         outcome.print();
         if outcome.unintended > 0 || outcome.offered_mbps < 0.95 * mbps as f64 {
             break;
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A station through which everything passes: an agent without room for any connection.
+/// A link end through which everything passes: an agent without room for any connection.
 fn pass_through() -> LinkEndConfig {
     let config = SnoopConfig { flows: 0, ..SnoopConfig::with_cache(ByteCount::new(0)) };
     LinkEndConfig { agents: vec![AgentConfig::Snoop(config)], arq: None }
@@ -81,10 +81,10 @@ impl Outcome {
     }
 }
 
-/// Sends full-size packets at `rate` over a link that is ten times as fast. On one that is hardly faster, a packet that
-/// this machine sends a millisecond late delays those behind it for as long as the backlog lasts, and one hiccup of the
-/// sender counts many times.
-fn measure(rate: Rate, length: Duration, stations: &[LinkEndConfig; 2]) -> Result<Outcome> {
+/// Sends full-size packets at `rate` over a link that is ten times as fast. On one that is hardly faster, a
+/// packet that this machine sends a millisecond late delays those behind it for as long as the backlog lasts,
+/// and one hiccup of the sender counts many times.
+fn measure(rate: Rate, length: Duration, ends_config: &[LinkEndConfig; 2]) -> Result<Outcome> {
     let direction = DirectionConfig {
         rate: Rate::from_bps(rate.bps() * 10),
         delay: Duration::from_millis(300),
@@ -94,7 +94,7 @@ fn measure(rate: Rate, length: Duration, stations: &[LinkEndConfig; 2]) -> Resul
     let (gateway, terminal, subnet) =
         (Namespace::new("gateway")?, Namespace::new("terminal")?, Subnet::new(0));
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, stations, 1, PACKET as u32)?;
+    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, ends_config, 1, PACKET as u32)?;
     subnet.assign(&gateway, "sat0", &terminal, "sat0")?;
     let Exchange { sent, elapsed, received } =
         exchange(&gateway, &terminal, subnet, link.started_at(), rate, length)?;

@@ -1,9 +1,10 @@
-//! What a download gets of a satellite whose router speaks XCP, and what the sender thinks of it, second by second.
+//! What a download gets of a satellite whose router speaks XCP, and what the sender thinks of it, second by
+//! second.
 //!
 //!     cargo run --release -p bentpipe-testbed --example xcp_goodput -- CONTROL RATE RTT PER SECONDS [full]
 //!
-//! CONTROL is `p-xcp`, `xcp` or what the kernel has. Both ends take it. With `full`, full acknowledgements stay as they are, with
-//! no room for feedback.
+//! CONTROL is `p-xcp`, `xcp` or what the kernel has. Both ends take it. With `full`, full acknowledgements
+//! stay as they are, with no room for feedback.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -47,10 +48,10 @@ fn main() -> Result<()> {
     };
     let variant = if p_xcp { Variant::PXcp } else { Variant::Xcp };
     let router = AgentConfig::Xcp(XcpConfig { variant, ..XcpConfig::with_capacity(rate) });
-    let stations = [LinkEndConfig { agents: vec![router], arq: None }, LinkEndConfig::default()];
+    let ends_config = [LinkEndConfig { agents: vec![router], arq: None }, LinkEndConfig::default()];
     let (gateway, terminal) = (Namespace::new("gateway")?, Namespace::new("terminal")?);
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, &stations, 42, 1500)?;
+    let link = SatelliteLink::start_with_agents(ends.0, ends.1, &config, &ends_config, 42, 1500)?;
     // Room for three windows of the fastest link that is asked for.
     gateway.sysctl("net.ipv4.tcp_wmem", "4096 16384 67108864")?;
     terminal.sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")?;
@@ -127,6 +128,6 @@ fn main() -> Result<()> {
         100.0 * goodput / limit,
         limit * 1e-6
     );
-    println!("link {:?}\nstations {:?}", link.counters().0, link.link_end_reports());
+    println!("link {:?}\nlink ends {:?}", link.counters().0, link.link_end_reports());
     Ok(())
 }

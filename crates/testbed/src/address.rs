@@ -4,8 +4,8 @@ use crate::{Namespace, Result};
 
 /// The addresses of the two ends of one link, for both families.
 ///
-/// Link `n` has 10.98.`n`.0/30 and fd62:656e:7470:`n`::/64; the left end is `.1` and `::1`, the right end `.2`
-/// and `::2`. The namespaces are isolated, so these need not be free on the machine.
+/// Link `n` has 10.98.`n`.0/30 and fd62:656e:7470:`n`::/64; the left end is `.1` and `::1`, the right end
+/// `.2` and `::2`. The namespaces are isolated, so these need not be free on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subnet {
     number: u8,
@@ -63,7 +63,7 @@ pub fn veth(a: &Namespace, a_name: &str, b: &Namespace, b_name: &str) -> Result<
     b.ip(&format!("link set {b_name} up"))
 }
 
-/// Sends everything that `namespace` has no better route for to `gateway`, of either family.
+/// Makes `gateway`, of either family, the default route of `namespace`.
 ///
 /// # Errors
 /// [`Error::Tool`](crate::Error::Tool) with what `ip` said, for example that the gateway is not on any link.
@@ -89,7 +89,7 @@ pub fn forwarding(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// `nodad`: the address is usable at once; nobody else is on the link to have it too.
+/// `nodad`: the address is usable at once; no other host on the link can have it.
 fn add_addresses(namespace: &Namespace, interface: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<()> {
     namespace.ip(&format!("addr add {v4}/30 dev {interface}"))?;
     if namespace.has_ipv6() {

@@ -24,8 +24,9 @@ const MTU: u32 = 1500;
 
 /// `bentpipe link -- COMMAND`: runs a command on a host whose only way out is a satellite link.
 ///
-/// The command runs in a "terminal" namespace; the other end of the link is a "far" namespace, in which a server may run
-/// for as long as the command does. Both have `lo` and the link, nothing else: no Internet, no name server.
+/// The command runs in a "terminal" namespace; the other end of the link is a "far" namespace, in which a
+/// server may run for as long as the command does. Both have `lo` and the link, nothing else: no Internet, no
+/// name server.
 ///
 /// The command has these variables in its environment, the far server too:
 ///
@@ -50,18 +51,18 @@ pub struct BehindLink {
 }
 
 impl BehindLink {
-    /// Runs the command and returns its exit code, or 128 plus the number of the signal that ended it. The packets by
-    /// fate, and the counters of the agents at the link's ends are printed on standard error at the end.
+    /// Runs the command and returns its exit code, or 128 plus the number of the signal that ended it. The
+    /// packets by fate, and the counters of the agents at the link's ends are printed on standard error at
+    /// the end.
     ///
-    /// An ordinary user gets a user namespace, in which this process stays. Ctrl-C goes to the command, which shares the
-    /// terminal; SIGTERM and SIGHUP ask the command to end, and after five seconds make it.
+    /// An ordinary user gets a user namespace, in which this process stays. Ctrl-C goes to the command, which
+    /// shares the terminal; SIGTERM and SIGHUP ask the command to end, and after five seconds make it.
     ///
-    /// Call it **before the process has a second thread**: only then can it enter a user namespace and hold back its
-    /// signals.
+    /// Call it **before the process has a second thread**: only then can it enter a user namespace and hold
+    /// back its signals.
     ///
-    /// # Errors
-    /// [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command does not exist; any error
-    /// of setting up namespaces and the link.
+    /// # Errors [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command
+    /// does not exist; any error of setting up namespaces and the link.
     pub fn run(self) -> Result<i32> {
         require(LINK_NEEDS)?;
         if !is_privileged() {
@@ -197,7 +198,8 @@ fn to_hand_on(arrival: Arrival) -> Option<Signal> {
     }
 }
 
-/// Ends the far server; says so if it had ended by itself with an error, since then the command had no server.
+/// Ends the far server; says so if it had ended by itself with an error, since then the command had no
+/// server.
 fn report_far(far: Option<Child>) -> Result<()> {
     let Some(mut far) = far else { return Ok(()) };
     match far.wait_timeout(Duration::ZERO)? {

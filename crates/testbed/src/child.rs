@@ -12,18 +12,18 @@ use rustix::process::{
     set_parent_process_death_signal, setpgid,
 };
 
-use crate::reaper::guardian;
+use crate::reaper::reaper;
 use crate::{Error, Result, signals};
 
 /// A running program that never outlives this process, whatever ends this process.
 ///
-/// Dropping it kills the program and its process group and waits for it. If this process is killed, the kernel kills
-/// the program (PR_SET_PDEATHSIG) and a guardian process kills its group. Two kinds of program escape: one that
-/// changes its own process group or session (a daemon), and, after a kill of this process only, the descendants of a
-/// program that runs [in the foreground](Child::spawn_in_foreground).
+/// Dropping it kills the program and its process group and waits for it. If this process is killed, the
+/// kernel kills the program (PR_SET_PDEATHSIG) and a reaper process kills its group. Two kinds of program
+/// escape: one that changes its own process group or session (a daemon), and, after a kill of this process
+/// only, the descendants of a program that runs [in the foreground](Child::spawn_in_foreground).
 ///
-/// The kernel sends the death signal when the *thread* that started the program ends, so all programs are started by
-/// one thread that ends with the process.
+/// The kernel sends the death signal when the *thread* that started the program ends, so all programs are
+/// started by one thread that ends with the process.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -36,14 +36,14 @@ pub struct Child {
 impl Child {
     /// Starts `command` in a process group of its own, with no signal blocked.
     ///
-    /// # Errors
-    /// [`Error::Spawn`] if the program does not exist, cannot be executed, or its namespace cannot be entered.
+    /// # Errors [`Error::Spawn`] if the program does not exist, cannot be executed, or its namespace cannot
+    /// be entered.
     pub fn spawn(command: Command) -> Result<Self> {
         Self::start(command, true)
     }
 
-    /// Starts `command` in the process group of this process, so that it may read from the terminal and Ctrl-C
-    /// reaches it.
+    /// Starts `command` in the process group of this process, so that it may read from the terminal and
+    /// Ctrl-C reaches it.
     ///
     /// # Errors
     /// As [`Child::spawn`].
@@ -71,7 +71,7 @@ impl Child {
         self.process.stderr.take()
     }
 
-    /// Waits until the program has ended. What it left running in its group is ended too.
+    /// Waits until the program has ended. Other processes of its group are ended too.
     ///
     /// # Errors
     /// [`Error::Child`] if the kernel refuses.
@@ -126,21 +126,21 @@ impl Child {
     fn start(mut command: Command, own_group: bool) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let process = tie_to_this_process(&mut command, own_group)
-            .and_then(|()| spawn_in_nursery(command))
+            .and_then(|()| spawn_on_parent_thread(command))
             .map_err(|source| Error::Spawn { program: program.clone(), source })?;
         let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())
             .map_err(|errno| Error::Spawn { program: program.clone(), source: errno.into() })?;
         Ok(Self { process, pidfd, program, own_group, status: None })
     }
 
-    /// Collects a program that has ended. Its number, and its group's, are its own until `wait` returns: so the rest
-    /// of the group is ended and the guardian told before that.
+    /// Waits for a program that has ended. Its process id, and its group's, are not used again until `wait`
+    /// returns: so the rest of the group is ended, and the reaper notified, before that.
     fn reap(&mut self) -> io::Result<()> {
         if self.own_group {
             let group = Pid::from_child(&self.process);
-            // No such process: nothing is left of the group, which is what is wanted.
+            // An error means that nothing is left of the group.
             let _ = kill_process_group(group, Signal::KILL);
-            guardian()?.forget(group);
+            reaper()?.forget(group);
         }
         self.status = Some(self.process.wait()?);
         Ok(())
@@ -153,21 +153,22 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // An error here means that the program is gone, or no longer ours to end.
+        // An error means that the program has ended, or may no longer be signalled by this process.
         let _ = self.kill();
     }
 }
 
 /// Makes the command, between fork and exec, a program that dies with this process.
 fn tie_to_this_process(command: &mut Command, own_group: bool) -> io::Result<()> {
-    let guardian = own_group.then(guardian).transpose()?;
+    let reaper = own_group.then(reaper).transpose()?;
     let parent = getpid();
-    // SAFETY: the closure makes system calls only (setpgid, write, prctl, getppid, sigprocmask) and allocates nothing.
+    // SAFETY: the closure makes system calls only (setpgid, write, prctl, getppid, sigprocmask) and allocates
+    // nothing.
     unsafe {
         command.pre_exec(move || {
-            if let Some(guardian) = guardian {
+            if let Some(reaper) = reaper {
                 setpgid(None, None)?;
-                guardian.watch_own_group()?;
+                reaper.watch_own_group()?;
             }
             set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have died before the line above took effect.
@@ -183,14 +184,14 @@ fn tie_to_this_process(command: &mut Command, own_group: bool) -> io::Result<()>
 type Request = (Command, mpsc::SyncSender<io::Result<std::process::Child>>);
 
 /// Starts the command from the one thread that lives as long as the process.
-fn spawn_in_nursery(command: Command) -> io::Result<std::process::Child> {
-    static NURSERY: OnceLock<mpsc::Sender<Request>> = OnceLock::new();
-    let nursery = NURSERY.get_or_init(|| {
+fn spawn_on_parent_thread(command: Command) -> io::Result<std::process::Child> {
+    static PARENT_THREAD: OnceLock<mpsc::Sender<Request>> = OnceLock::new();
+    let parent = PARENT_THREAD.get_or_init(|| {
         let (sender, requests) = mpsc::channel::<Request>();
         thread::spawn(move || {
             signals::block_all();
             for (mut command, reply) in requests {
-                // The one who asked waits for the answer; if it has gone, the child is dropped here and stays until
+                // The caller waits for the answer; if it has ended, the child is dropped here and stays until
                 // this process ends.
                 let _ = reply.send(command.spawn());
             }
@@ -199,7 +200,7 @@ fn spawn_in_nursery(command: Command) -> io::Result<std::process::Child> {
     });
     let (reply, answer) = mpsc::sync_channel(1);
     let gone = || io::Error::other("the thread that starts programs has ended");
-    nursery.send((command, reply)).map_err(|_| gone())?;
+    parent.send((command, reply)).map_err(|_| gone())?;
     answer.recv().map_err(|_| gone())?
 }
 

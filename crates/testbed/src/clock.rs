@@ -4,8 +4,8 @@ use bentpipe_units::Time;
 use rustix::event::Timespec;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Real time as the link model counts it: nanoseconds since the link started, on CLOCK_MONOTONIC, which runs alike in
-/// every process and every namespace of the machine.
+/// Real time as the link model counts it: nanoseconds since the link started, on CLOCK_MONOTONIC, which runs
+/// alike in every process and every namespace of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     started: Instant,

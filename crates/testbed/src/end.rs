@@ -9,16 +9,17 @@ use bentpipe_units::Time;
 use crate::clock::Clock;
 use crate::waker::Waker;
 
-/// The shortest time between two timer runs of a link end. The forwarders have real-time priority: an end whose timer is due
-/// again at once would leave the processor to nobody else.
+/// The shortest time between two timer runs of a link end. The forwarders have real-time priority: an end
+/// whose timer is due again at once would leave no time to other threads.
 const TIMER_INTERVAL: Duration = Duration::from_micros(100);
 
 /// One end of the link with its agents, which two forwarders share.
 ///
-/// The *sender* sends from here to the link: it brings the packets of this end's host, runs the timer, and is the only one to take
-/// the frames for the link. The *receiver* delivers here: it brings the frames that have crossed the link, and is the only one to
-/// take the packets for the host. If a call of one of them produces something for the other, this waits in order and wakes
-/// the other. So everything that goes one way goes through one thread, in order.
+/// The *sender* sends from here to the link: it brings the packets of this end's host, runs the timer, and is
+/// the only one to take the frames for the link. The *receiver* delivers here: it brings the frames that have
+/// crossed the link, and is the only one to take the packets for the host. If a call of one of them produces
+/// something for the other, this waits in order and wakes the other. So everything that goes one way goes
+/// through one thread, in order.
 #[derive(Debug)]
 pub(crate) struct End {
     state: Mutex<State>,
@@ -65,7 +66,8 @@ impl End {
         self.finish_as_sender(state, frames);
     }
 
-    /// The sender runs the timer if it is due, and takes the frames for the link. Returns when the sender must do so again.
+    /// The sender runs the timer if it is due, and takes the frames for the link. Returns when the sender
+    /// must do so again.
     pub(crate) fn run_timer(&self, frames: &mut VecDeque<Frame<IpPacket>>) -> Time {
         let mut state = self.lock();
         state.run_timer(self.clock.now());
@@ -142,7 +144,7 @@ impl State {
         }
     }
 
-    /// Collects what the agents send. Returns whether the sender, and the receiver, must be told of it.
+    /// Collects the packets and frames that the agents send. Returns whether the sender, and the receiver, must be told of it.
     fn collect(&mut self) -> [bool; 2] {
         let known = [!self.to_link.is_empty(), !self.to_host.is_empty()];
         self.to_link.extend(std::iter::from_fn(|| self.link_end.poll_to_link()));

@@ -4,17 +4,17 @@ use bentpipe_kernel::tun::TunError;
 
 use crate::missing::Missing;
 
-/// What `bentpipe-testbed` could not do, on what, why, and what to do about it.
+/// An error of the testbed: what failed, on which object, why, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused a new network namespace.
     #[error(
-        "cannot create the network namespace \"{name}\": {source}; run as root, or let user namespaces be used \
+        "cannot create the network namespace \"{name}\": {source}; run as root, or allow user namespaces \
          (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces)"
     )]
     CreateNamespace {
-        /// The name that the caller gave it.
+        /// Its name.
         name: String,
         /// The kernel's reason.
         source: io::Error,
@@ -24,7 +24,7 @@ pub enum Error {
         "cannot enter the network namespace \"{name}\": {source}; entering one needs CAP_SYS_ADMIN: run as root"
     )]
     EnterNamespace {
-        /// The name that the caller gave it.
+        /// Its name.
         name: String,
         /// The kernel's reason.
         source: io::Error,
@@ -38,7 +38,7 @@ pub enum Error {
         namespace: String,
         /// How it ended.
         status: std::process::ExitStatus,
-        /// What it wrote to standard error.
+        /// Its standard error.
         stderr: String,
     },
     /// A program could not be started.
@@ -52,7 +52,7 @@ pub enum Error {
     /// A program that is running could not be waited for or signalled.
     #[error("cannot {attempt} `{program}` (process {pid}): {source}")]
     Child {
-        /// What was attempted.
+        /// The attempt.
         attempt: &'static str,
         /// The program.
         program: String,
@@ -67,11 +67,11 @@ pub enum Error {
          does this kernel have the setting, and does it accept that value?"
     )]
     Sysctl {
-        /// Where it was to be set.
+        /// The namespace.
         namespace: String,
         /// The setting's name.
         key: String,
-        /// The value that was to be written.
+        /// The value.
         value: String,
         /// The kernel's reason.
         source: io::Error,
@@ -79,24 +79,24 @@ pub enum Error {
     /// A TUN device could not be made.
     #[error("in the namespace \"{namespace}\": {source}")]
     Tun {
-        /// Where it was to live.
+        /// The namespace.
         namespace: String,
-        /// What failed and what to do.
+        /// The failure and the remedy.
         source: TunError,
     },
-    /// A thread of the link's driver could not start, or gave up.
-    #[error("the driver of the link from {from} to {to} failed: {source}; start the link again")]
+    /// A forwarder of the link could not start, or failed.
+    #[error("forwarding on the link from {from} to {to} failed: {source}; start the link again")]
     Driver {
         /// The device that packets are read from.
         from: String,
         /// The device that packets are written to.
         to: String,
-        /// What stopped it.
+        /// The cause.
         source: io::Error,
     },
     /// The process could not move into a user namespace of its own.
     #[error(
-        "cannot set up a user namespace ({step}): {source}; run as root, or let ordinary users have user namespaces"
+        "cannot set up a user namespace ({step}): {source}; run as root, or allow user namespaces to ordinary users"
     )]
     UserNamespace {
         /// The step that failed.
@@ -104,13 +104,13 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// Signals could not be taken over.
-    #[error("cannot take over the signals of this process: {source}")]
+    /// Signals could not be blocked.
+    #[error("cannot block the signals of this process: {source}")]
     Signals {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The machine lacks something; each line says how to get it.
+    /// The machine does not meet a need; each line has the remedy.
     #[error(transparent)]
     Missing(#[from] Missing),
 }

@@ -18,9 +18,9 @@ use crate::waker::{Stop, Waker};
 
 /// Forwards packets in one direction of a link, on a thread of its own.
 ///
-/// A packet is read from the TUN device at the near end and passes the agents there; the [`Direction`](bentpipe_link::Direction)
-/// decides the fate of the frame that they send; it is kept until its time, passes the agents at the far end, and is written to
-/// the TUN device there.
+/// A packet is read from the TUN device at the near end and passes the agents there; the
+/// [`Direction`](bentpipe_link::Direction) decides the fate of the frame that they send; it is kept until its
+/// time, passes the agents at the far end, and is written to the TUN device there.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     pub(crate) from: Arc<Tun>,
@@ -105,7 +105,8 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Offers to the model every frame that the near end sends, and puts the copies that will arrive among those in flight.
+    /// Offers to the model every frame that the near end sends, and puts the copies that will arrive among
+    /// those in flight.
     fn send_all(&mut self) {
         while let Some(frame) = self.buffers.to_link.pop_front() {
             let ip_bytes = frame.packet().map_or(0, Packet::ip_length);
@@ -129,8 +130,8 @@ impl Forwarder {
         }
     }
 
-    /// Gives every frame whose time has come to the far end. The clock is asked again for each, because writing the packets
-    /// that it delivers takes as long as their way through the far kernel.
+    /// Gives every frame whose time has come to the far end. The clock is asked again for each, because
+    /// writing the packets that it delivers takes as long as their way through the far kernel.
     fn deliver_due(&mut self) {
         while let Some((due, transmission)) = self.buffers.in_flight.pop_due(self.clock.now()) {
             let Transmission { frame, departure, is_duplicate } = transmission;
@@ -154,14 +155,15 @@ impl Forwarder {
 
     /// Writes a packet to the far host.
     fn write(&self, packet: &[u8]) {
-        // Corruption may have made it a packet of no IP version, which a host ignores. The device would count it as dropped.
+        // Corruption may have made it a packet of no IP version, which a host ignores. The device would count
+        // it as dropped.
         if packet.first().is_some_and(|byte| matches!(byte >> 4, 4 | 6)) {
             self.state.count_written(packet.len(), self.to.write(packet).is_ok());
         }
     }
 
-    /// Sleeps until there is a packet at the near end, the waker is notified, `until` has come, or the forwarder is asked to
-    /// stop. The waker is cleared then.
+    /// Sleeps until there is a packet at the near end, the waker is notified, `until` has come, or the
+    /// forwarder is asked to stop. The waker is cleared then.
     fn sleep_until(&self, until: Time) -> rustix::io::Result<()> {
         let timeout = timespec(until - self.clock.now());
         let fds = [self.from.as_fd(), self.stop.as_fd(), self.waker.as_fd()];
@@ -190,8 +192,8 @@ fn ignore_interruption(errno: Errno) -> rustix::io::Result<()> {
     if errno == Errno::INTR { Ok(()) } else { Err(errno) }
 }
 
-/// Makes the calling thread wake up on time: no timer slack (the default rounds by 50 µs), and real-time priority where
-/// that is permitted. Where it is not, the link works too, but its lateness grows.
+/// Makes the calling thread wake up on time: no timer slack (the default rounds by 50 µs), and real-time
+/// priority where that is permitted. Where it is not, the link works too, but its lateness grows.
 fn become_prompt() {
     signals::block_all();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

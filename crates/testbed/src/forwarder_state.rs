@@ -79,7 +79,8 @@ impl ForwarderState {
         let _ = self.failure.set(errno);
     }
 
-    /// The model's counters, with the packets that a commanded outage lost moved to where the model counts outages.
+    /// The model's counters, with the packets that a commanded outage lost moved to where the model counts
+    /// outages.
     pub(crate) fn counters(&self) -> Counters {
         // Before the model's, so that no packet is counted as cut and not yet as delivered.
         let (cut, cut_bytes) = (self.cut.load(Ordering::Acquire), self.cut_bytes.load(Ordering::Acquire));

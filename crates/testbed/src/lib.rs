@@ -1,12 +1,14 @@
 //! Hosts as network namespaces, and a satellite link between two of them that carries their real packets.
 //!
-//! A [`Namespace`] is a host. [`veth`] joins two by a cable, [`SatelliteLink`] by a satellite: a TUN device at each end
-//! and, between them, [`bentpipe_link`], which decides what becomes of each packet and when. The hosts run the real
-//! TCP of the kernel and any program ([`Child`]); [`BehindLink`] is all of it for one command.
+//! A [`Namespace`] is a host. [`veth`] joins two by a cable, [`SatelliteLink`] by a satellite: a TUN device
+//! at each end and, between them, [`bentpipe_link`], which decides what becomes of each packet and when. The
+//! hosts run the real TCP of the kernel and any program ([`Child`]); [`BehindLink`] is all of it for one
+//! command.
 //!
-//! **Nothing is left behind.** A namespace has no name and is held by file descriptors only; a TUN device exists as long
-//! as its descriptor; a child dies with this process. So when this process ends, even by SIGKILL, the kernel removes
-//! namespaces, devices, addresses, routes and rules by itself, and there is nothing that a next run must clear.
+//! **Nothing is left behind.** A namespace has no name and is held by file descriptors only; a TUN device
+//! exists as long as its descriptor; a child dies with this process. So when this process ends, even by
+//! SIGKILL, the kernel removes namespaces, devices, addresses, routes and rules by itself, and there is
+//! nothing that a next run must clear.
 //!
 //! ```no_run
 //! use bentpipe_link::Profile;

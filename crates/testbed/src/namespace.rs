@@ -15,9 +15,9 @@ use crate::{Error, Result};
 
 /// A host of the testbed: a network namespace with its own devices, addresses, routes, rules and sysctls.
 ///
-/// It has no name in `/run/netns`. It exists as long as a clone of this handle, or a process or socket inside it,
-/// exists; then the kernel removes it with everything in it. So a crash leaves nothing behind.
-/// Cloning is cheap and gives another handle to the same namespace.
+/// It has no name in `/run/netns`. It exists as long as a clone of this handle, or a process or socket inside
+/// it, exists; then the kernel removes it with everything in it. So a crash leaves nothing behind. Cloning is
+/// cheap and gives another handle to the same namespace.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     inner: Arc<Inner>,
@@ -32,8 +32,8 @@ struct Inner {
 impl Namespace {
     /// A new, empty namespace with `lo` up. The name appears in messages only.
     ///
-    /// # Errors
-    /// [`Error::CreateNamespace`] without CAP_SYS_ADMIN (see [`enter_user_namespace`](crate::enter_user_namespace)).
+    /// # Errors [`Error::CreateNamespace`] without CAP_SYS_ADMIN (see
+    /// [`enter_user_namespace`](crate::enter_user_namespace)).
     pub fn new(name: &str) -> Result<Self> {
         let fail = |source| Error::CreateNamespace { name: name.to_owned(), source };
         let fd = thread::scope(|scope| scope.spawn(unshare_network).join().expect("only makes system calls"));
@@ -57,8 +57,8 @@ impl Namespace {
         &self.inner.name
     }
 
-    /// Runs `f` on a thread that has entered the namespace and returns its result: a socket made there belongs to
-    /// the namespace for good. A panic in `f` goes on in the caller.
+    /// Runs `f` on a thread that has entered the namespace and returns its result: a socket made there
+    /// belongs to the namespace for good. A panic in `f` goes on in the caller.
     ///
     /// # Errors
     /// [`Error::EnterNamespace`] without CAP_SYS_ADMIN.
@@ -76,8 +76,8 @@ impl Namespace {
             .map_err(|source| Error::EnterNamespace { name: self.name().to_owned(), source })
     }
 
-    /// A command that will run inside the namespace. Start it with [`Child::spawn`](crate::Child::spawn) if it must
-    /// not outlive this process, or with the methods of [`Command`] if it is waited for on the spot.
+    /// A command that will run inside the namespace. Start it with [`Child::spawn`](crate::Child::spawn) if
+    /// it must not outlive this process, or with the methods of [`Command`] if it is waited for on the spot.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let namespace = self.clone();
@@ -111,11 +111,11 @@ impl Namespace {
         self.tool("nft", "-f -", None, ruleset).map(drop)
     }
 
-    /// Sets a kernel setting of this namespace: `ns.sysctl("net.ipv4.ip_forward", "1")`. Where an interface's name
-    /// has a dot in it, write the key with slashes.
+    /// Sets a kernel setting of this namespace: `ns.sysctl("net.ipv4.ip_forward", "1")`. Where an interface's
+    /// name has a dot in it, write the key with slashes.
     ///
-    /// # Errors
-    /// [`Error::Sysctl`] if the kernel has no such setting, does not keep it per namespace, or refuses the value.
+    /// # Errors [`Error::Sysctl`] if the kernel has no such setting, does not keep it per namespace, or
+    /// refuses the value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = sysctl_path(key);
         self.run(|| fs::write(path, value))?.map_err(|source| Error::Sysctl {
@@ -165,7 +165,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// Where a program of the administrator's lives: PATH first, then the places that an ordinary user's PATH lacks.
+/// The path of an administrator's program: in PATH, or in the folders that an ordinary user's PATH lacks.
 pub(crate) fn find_tool(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -179,7 +179,7 @@ fn current_network() -> io::Result<OwnedFd> {
     Ok(fs::File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread, which is to end soon, into a namespace that did not exist before.
+/// Moves the calling thread, which must end soon, into a new namespace.
 fn unshare_network() -> io::Result<OwnedFd> {
     // SAFETY: NEWNET changes this thread's network only; descriptors stay shared with the other threads.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
@@ -190,13 +190,15 @@ fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
 }
 
-/// Lets the command inherit the descriptor of `other`; the path by which it can open it there.
+/// Lets the command inherit the descriptor of `other`, and returns the path under which the command can open
+/// it.
 fn pass_on(command: &mut Command, other: &Namespace) -> String {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", other.as_fd().as_raw_fd());
     let other = other.clone();
-    // SAFETY: between fork and exec the closure makes one system call, fcntl(2), and allocates nothing. It changes
-    // the child's copy of the descriptor table, so no other child of this process inherits the namespace.
+    // SAFETY: between fork and exec the closure makes one system call, fcntl(2), and allocates nothing. It
+    // changes the child's copy of the descriptor table, so no other child of this process inherits the
+    // namespace.
     unsafe {
         command.pre_exec(move || Ok(rustix::io::fcntl_setfd(other.as_fd(), rustix::io::FdFlags::empty())?))
     };
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_nowhere_keeps_its_name_for_the_message() {
+    fn a_tool_that_is_not_found_keeps_its_name_for_the_message() {
         assert_eq!(find_tool("no-such-tool"), Path::new("no-such-tool"));
     }
 }

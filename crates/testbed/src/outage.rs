@@ -3,11 +3,11 @@ use std::sync::{Mutex, PoisonError};
 
 use bentpipe_units::Time;
 
-/// Outages that are commanded while the link runs, beside those that its configuration foresees.
+/// Outages that are commanded while the link runs, beside those of its configuration.
 ///
-/// The rule is the model's: a packet is lost if the outage covers the moment when its last bit leaves the transmitter.
-/// For a queued packet that moment lies in the future, and so might an outage that nobody has commanded yet; therefore
-/// the driver asks when the packet would arrive, when everything up to then is known.
+/// The rule is that of the model: a packet is lost if the outage covers the moment when its last bit leaves
+/// the transmitter. For a queued packet that moment is in the future, and an outage may be commanded before
+/// it comes. Therefore the forwarder asks when the packet would arrive.
 #[derive(Debug, Default)]
 pub(crate) struct CommandedOutages {
     /// True once there has been one: until then no packet takes the lock.
@@ -17,7 +17,7 @@ pub(crate) struct CommandedOutages {
 }
 
 impl CommandedOutages {
-    /// Begins an outage at `now`, or ends the one that is going on. Repeating a command changes nothing.
+    /// Begins an outage at `now`, or ends the present one. Repeating a command changes nothing.
     pub(crate) fn set(&self, on: bool, now: Time) {
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
         match outages.last_mut() {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_given_twice_counts_once() {
+    fn a_repeated_command_counts_once() {
         let outages = CommandedOutages::default();
         outages.set(false, at(1));
         outages.set(true, at(10));

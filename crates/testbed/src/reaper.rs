@@ -1,9 +1,9 @@
-//! A process that outlives this one by a moment, to end what this one started.
+//! A process that outlives this one by a moment, to end the programs that this one started.
 //!
-//! The death signal of prctl(2) reaches a child, not the child's own children: after `sh -c 'cd /srv; server'` is
-//! killed, `server` would live on and hold its namespace. The guardian knows the process groups that are running. It
-//! reads a pipe whose writing end only this process has, so end of file means that this process is gone, however it
-//! went; then it kills the groups and ends.
+//! The death signal of prctl(2) reaches a child, not the child's own children: after `sh -c 'cd /srv;
+//! server'` is killed, `server` would live on and hold its namespace. The reaper knows the process groups
+//! that are running. It reads a pipe whose writing end only this process has, so that end of file means that
+//! this process has ended, for whatever reason; then it kills the groups and exits.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -12,18 +12,19 @@ use std::sync::OnceLock;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
-/// Groups that the guardian can remember; the ones beyond are covered by the death signal only.
+/// Limit of the groups that the reaper records; further ones are covered by the death signal only.
 const CAPACITY: usize = 1024;
 
-/// The pipe to the guardian, which starts at the first call.
-pub(crate) fn guardian() -> io::Result<&'static Reaper> {
-    static GUARDIAN: OnceLock<Reaper> = OnceLock::new();
-    if let Some(guardian) = GUARDIAN.get() {
-        return Ok(guardian);
+/// The pipe to the reaper process, which starts at the first call.
+pub(crate) fn reaper() -> io::Result<&'static Reaper> {
+    static REAPER: OnceLock<Reaper> = OnceLock::new();
+    if let Some(reaper) = REAPER.get() {
+        return Ok(reaper);
     }
-    // Two threads that race here start two guardians; the one whose pipe is dropped reads end of file and ends.
+    // Two threads that race here start two reapers; the one whose pipe is dropped reads end of file and
+    // exits.
     let started = Reaper::start()?;
-    Ok(GUARDIAN.get_or_init(|| started))
+    Ok(REAPER.get_or_init(|| started))
 }
 
 #[derive(Debug)]
@@ -32,23 +33,23 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
-    /// Watches over the group that the calling process leads. Async-signal-safe: a child calls it before exec, so
-    /// that there is no moment at which a group runs unwatched.
+    /// Watches over the group that the calling process leads. Async-signal-safe: a child calls it before
+    /// exec, so that there is no moment at which a group runs unwatched.
     pub(crate) fn watch_own_group(&self) -> io::Result<()> {
         self.send(rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// Forgets a group, which the caller has ended. Call it before the leader is reaped: until then its number
-    /// cannot belong to anybody else.
+    /// Forgets a group, which the caller has ended. Call it before waiting for the leader: until then its
+    /// number cannot belong to another process.
     pub(crate) fn forget(&self, group: Pid) {
-        // The only failure is that the guardian is gone, and then there is nobody to tell.
+        // The only failure is that the reaper has ended, and then nothing is left to do.
         let _ = self.send(-group.as_raw_nonzero().get());
     }
 
     fn start() -> io::Result<Self> {
         let (reader, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: in the child only `watch` runs, which makes system calls and never returns; it takes no lock and
-        // allocates nothing, so it does not matter what other threads were doing at the fork.
+        // SAFETY: in the child only `watch` runs, which makes system calls and never returns; it takes no
+        // lock and allocates nothing, so it does not matter what other threads were doing at the fork.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => watch(reader.as_raw_fd()),
@@ -63,7 +64,7 @@ impl Reaper {
     }
 }
 
-/// The guardian's whole life: a positive number is a group to watch, a negative one a group to forget.
+/// The main loop of the reaper: a positive number is a group to watch, a negative one a group to forget.
 fn watch(reader: RawFd) -> ! {
     detach(reader);
     let mut groups = [0_i32; CAPACITY];
@@ -81,10 +82,11 @@ fn watch(reader: RawFd) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Keeps the pipe, as descriptor 0, and gives up everything else that the fork copied: a descriptor of a namespace or
-/// of somebody's pipe would keep it alive; a signal of the terminal is not for the guardian.
+/// Keeps the pipe, as descriptor 0, and gives up everything else that the fork copied: a descriptor of a
+/// namespace or of a pipe would keep it alive; a signal of the terminal is not for the reaper.
 fn detach(reader: RawFd) {
-    // SAFETY: system calls on this process alone, which has one thread and whose descriptors nobody else uses.
+    // SAFETY: system calls on this process alone, which has one thread and whose descriptors nobody else
+    // uses.
     unsafe {
         libc::setsid();
         let mut all = std::mem::zeroed();

@@ -11,11 +11,12 @@ use crate::missing::{Missing, MissingItem, Need};
 use crate::namespace::find_tool;
 use crate::privilege::is_privileged;
 
-/// The needs of a [`SatelliteLink`](crate::SatelliteLink), in a process that may enter a user namespace first.
+/// The needs of a [`SatelliteLink`](crate::SatelliteLink), in a process that may enter a user namespace
+/// first.
 pub const LINK_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::Program("ip")];
 
-/// Checks that this process, on this machine, has all of `needs`. Nothing is changed; namespaces are tried out in a
-/// child process that ends at once.
+/// Checks that this process, on this machine, has all of `needs`. Nothing is changed; namespaces are tried
+/// out in a child process that ends at once.
 ///
 /// # Errors
 /// Everything that is missing, not only the first thing.
@@ -102,8 +103,9 @@ fn check_program(program: &str) -> Option<(String, String)> {
 fn try_unshare(flags: UnshareFlags) -> io::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing; with NEWUSER and NEWNET
-    // the descriptor table stays shared with nobody. It ends the child, so that the program is never run again.
+    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing; with NEWUSER
+    // and NEWNET the descriptor table stays shared with nobody. It ends the child, so that the program is
+    // never run again.
     unsafe {
         command.pre_exec(move || {
             unshare_unsafe(flags)?;

@@ -16,10 +16,12 @@ use crate::tun::Tun;
 use crate::waker::{Stop, Waker};
 use crate::{Error, LatenessSummary, Namespace, Result};
 
-/// A running satellite link between two namespaces: a TUN device in each, and a thread for each direction that carries
-/// packets from one to the other as [`bentpipe_link`] says. There may be [agents](bentpipe_link::agent) at each end.
+/// A running satellite link between two namespaces: a TUN device in each, and a thread for each direction
+/// that carries packets from one to the other as [`bentpipe_link`] says. There may be
+/// [agents](bentpipe_link::agent) at each end.
 ///
-/// Dropping it stops the threads and removes the devices; packets in flight are lost, and those that agents hold.
+/// Dropping it stops the threads and removes the devices; packets in flight are lost, and those that agents
+/// hold.
 #[derive(Debug)]
 pub struct SatelliteLink {
     gateway: Arc<Tun>,
@@ -34,28 +36,27 @@ pub struct SatelliteLink {
     clock: Clock,
 }
 
-/// What one direction of the link has really done, as opposed to what the model decided ([`Counters`]).
+/// Measurements of one direction of the link, as opposed to the decisions of the model ([`Counters`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Packets that the far host has received, duplicates included. Where there are agents, these are others than have
-    /// crossed the link: agents drop packets, hold them back and add some.
+    /// Packets that the far host has received, duplicates included. Where there are agents, these are others
+    /// than have crossed the link: agents drop packets, hold them back and add some.
     pub packets: u64,
     /// IP bytes that the far host has received.
     pub bytes: u64,
-    /// How much later than in the model packets were written; where there are agents, how much later they had received a
-    /// frame and the packets that they delivered at once were written.
+    /// How much later than in the model packets were written; where there are agents, how much later they had
+    /// received a frame and the packets that they delivered at once were written.
     pub lateness: LatenessSummary,
 }
 
 impl SatelliteLink {
     /// Starts a link. The devices are up, without addresses: see [`Subnet::assign`](crate::Subnet::assign).
     ///
-    /// `config.forward` leads from `gateway` to `terminal`. The model's time starts at zero now, so a trace of outages
-    /// begins now. `mtu` is in bytes, for both devices.
+    /// `config.forward` leads from `gateway` to `terminal`. The model's time starts at zero now, so a trace
+    /// of outages begins now. `mtu` is in bytes, for both devices.
     ///
-    /// # Errors
-    /// [`Error::Tun`] without `/dev/net/tun` or CAP_NET_ADMIN, or if a name is taken; [`Error::Driver`] if no thread can
-    /// be had.
+    /// # Errors [`Error::Tun`] without `/dev/net/tun` or CAP_NET_ADMIN, or if a name is taken;
+    /// [`Error::Driver`] if no thread can be had.
     pub fn start(
         gateway: &Namespace,
         gateway_if: &str,
@@ -71,8 +72,8 @@ impl SatelliteLink {
 
     /// The same with agents at the link's ends, the gateway's and the terminal's.
     ///
-    /// The frames of the agents cross the link then, and the model counts them: also retransmissions, and reports between the
-    /// two ends. [Impairments](Self::impair) flip bits of the IP packets in them only.
+    /// The frames of the agents cross the link then, and the model counts them: also retransmissions, and
+    /// reports between the two ends. [Impairments](Self::impair) flip bits of the IP packets in them only.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -138,24 +139,27 @@ impl SatelliteLink {
         self.ends.each_ref().map(|end| end.report())
     }
 
-    /// IP bytes of packets that the agents keep or hold back now, at the gateway's end and at the terminal's. Cheap: sample it
-    /// to draw a curve.
+    /// IP bytes of packets that the agents keep or hold back now, at the gateway's end and at the terminal's.
+    /// Cheap: sample it to draw a curve.
     pub fn held_bytes(&self) -> [u64; 2] {
         self.ends.each_ref().map(|end| end.held_bytes())
     }
 
-    /// Packets by fate, forward and reverse, up to this moment. A packet counts when it is offered to the link; one that
-    /// a [commanded outage](Self::set_outage) loses counts as delivered until the moment when it would have arrived.
+    /// Packets by fate, forward and reverse, up to this moment. A packet counts when it is offered to the
+    /// link; one that a [commanded outage](Self::set_outage) loses counts as delivered until the moment when
+    /// it would have arrived.
     pub fn counters(&self) -> (Counters, Counters) {
         (self.forward.counters(), self.reverse.counters())
     }
 
-    /// IP bytes that the far hosts have received, forward and reverse, up to this moment. Cheap: sample it to draw a curve.
+    /// IP bytes that the far hosts have received, forward and reverse, up to this moment. Cheap: sample it to
+    /// draw a curve.
     pub fn delivered_bytes(&self) -> (u64, u64) {
         (self.forward.written().1, self.reverse.written().1)
     }
 
-    /// Bytes that wait in front of the transmitters, or are being sent, forward and reverse. Cheap: sample it to draw a curve.
+    /// Bytes that wait in front of the transmitters, or are being sent, forward and reverse. Cheap: sample it
+    /// to draw a curve.
     pub fn backlog(&self) -> (ByteCount, ByteCount) {
         let now = self.clock.now();
         (self.forward.backlog(now), self.reverse.backlog(now))
@@ -166,8 +170,9 @@ impl SatelliteLink {
         (delivered(&self.forward), delivered(&self.reverse))
     }
 
-    /// Packets, of both directions, that the model did not lose, but the kernel did: it dropped them at a device because the
-    /// forwarder did not keep up, or refused to take them. Anything but zero spoils a measurement.
+    /// Packets, of both directions, that the model did not lose, but the kernel did: it dropped them at a
+    /// device because the forwarder did not keep up, or refused to take them. Anything but zero spoils a
+    /// measurement.
     ///
     /// # Errors
     /// [`Error::EnterNamespace`] if a device's namespace cannot be entered.
@@ -176,14 +181,16 @@ impl SatelliteLink {
         Ok(kernel + self.forward.refused() + self.reverse.refused())
     }
 
-    /// Cuts both directions of the link now, or restores them. Packets that leave a transmitter meanwhile are lost, as in an
-    /// outage of the trace; packets that have left it arrive. Outages of the trace go on regardless.
+    /// Cuts both directions of the link now, or restores them. Packets that leave a transmitter meanwhile are
+    /// lost, as in an outage of the trace; packets that have left it arrive. Outages of the trace go on
+    /// regardless.
     pub fn set_outage(&self, on: bool) {
         self.outages.set(on, self.clock.now());
     }
 
-    /// Begins to reorder, duplicate and corrupt packets, both ways, in place of any impairments before. Packets that have been
-    /// offered already are not affected. Each direction has random numbers of its own, derived from `seed`.
+    /// Begins to reorder, duplicate and corrupt packets, both ways, in place of any impairments before.
+    /// Packets that have been offered already are not affected. Each direction has random numbers of its own,
+    /// derived from `seed`.
     pub fn impair(&self, impairments: &Impairments, seed: u64) {
         self.forward.impair(impairments, seed);
         self.reverse.impair(impairments, !seed);

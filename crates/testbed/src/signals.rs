@@ -1,11 +1,11 @@
-//! Signals as events that are waited for, instead of handlers that interrupt.
+//! Signals as events to wait for, instead of interrupting handlers.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
-/// Keeps every signal away from the calling thread: signals are for the threads that wait for them.
+/// Blocks all signals in the calling thread: signals are for the threads that wait for them.
 pub(crate) fn block_all() {
     // SAFETY: sigfillset(3) initialises the set; pthread_sigmask(3) changes this thread's mask only.
     unsafe {
@@ -15,7 +15,8 @@ pub(crate) fn block_all() {
     }
 }
 
-/// Lets every signal through; for a child between fork and exec, which inherits the mask of the thread that forked.
+/// Unblocks all signals; for a child between fork and exec, which inherits the mask of the thread that
+/// forked.
 pub(crate) fn unblock_all() -> io::Result<()> {
     // SAFETY: both calls are async-signal-safe (signal-safety(7)) and change this thread's mask only.
     let result = unsafe {
@@ -26,15 +27,15 @@ pub(crate) fn unblock_all() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The signals of a program that runs another one, held back from this thread and from the threads that it starts.
-/// Dropping it restores what was before.
+/// The signals of a program that runs another one, blocked in this thread and in the threads that it starts.
+/// Dropping it restores the former mask.
 #[derive(Debug)]
 pub(crate) struct HeldSignals {
     held: libc::sigset_t,
     before: libc::sigset_t,
 }
 
-/// A signal that arrived.
+/// A signal that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
     /// Its number.
@@ -44,12 +45,13 @@ pub(crate) struct Arrival {
 }
 
 impl HeldSignals {
-    /// Holds back the signals that ask a program to end, and the news that a child has ended.
+    /// Blocks the signals that ask a program to end, and SIGCHLD.
     pub(crate) fn hold() -> io::Result<Self> {
         let signals = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD];
         let mut held = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: sigemptyset(3) initialises `held`; pthread_sigmask(3) initialises `before` when it returns 0.
+        // SAFETY: sigemptyset(3) initialises `held`; pthread_sigmask(3) initialises `before` when it returns
+        // 0.
         unsafe {
             libc::sigemptyset(held.as_mut_ptr());
             for signal in signals {
@@ -62,7 +64,7 @@ impl HeldSignals {
         }
     }
 
-    /// The next of the held signals, waited for at most `limit`.
+    /// Waits for the next of these signals, at most for `limit`.
     pub(crate) fn next(&self, limit: Duration) -> io::Result<Option<Arrival>> {
         let timeout =
             libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };

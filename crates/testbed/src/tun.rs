@@ -6,14 +6,15 @@ use rustix::io::Errno;
 
 use crate::{Error, Namespace, Result};
 
-/// Packets that the kernel keeps for the driver. At 1 Gbit/s of full-size packets this is a driver that sleeps 120 ms:
-/// whatever overflows here is no part of the model, so it must not happen, and is counted if it does.
+/// Limit of the packets that the kernel queues for the forwarder: 120 ms of full-size packets at 1 Gbit/s. An
+/// overflow is not part of the model, so that it must not happen, and is counted if it does.
 const TX_QUEUE_LEN: u32 = 10_000;
 
 /// One end of the satellite link: a point-to-point IP device whose far side is this process.
 ///
-/// What the namespace sends is read here, packet by packet; what is written here arrives in the namespace. The kernel cuts
-/// what TCP hands it to the MTU, so that every packet is one of the wire. It vanishes when this value is dropped.
+/// Packets that the namespace sends are read here; packets that are written here arrive in the namespace. The
+/// kernel segments TCP data to the MTU before, so that every packet is one of the wire. The device is removed
+/// when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Tun {
     device: tun::Tun,
@@ -59,13 +60,13 @@ impl AsFd for Tun {
     }
 }
 
-/// Reading and writing fail with errors of the system only, which have numbers.
+/// Reading and writing fail with system errors only, which have numbers.
 fn number(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Keeps the kernel from talking on its own: no link-local address, so no router solicitation and no multicast report.
-/// What the counters show is then what the hosts sent.
+/// Keeps the kernel from sending packets of its own: without a link-local address there are no router
+/// solicitations and no multicast reports, and the counters show only the packets of the hosts.
 fn silence(namespace: &Namespace, interface: &str) -> Result<()> {
     if namespace.has_ipv6() {
         namespace.sysctl(&format!("net/ipv6/conf/{interface}/addr_gen_mode"), "1")?;
@@ -74,7 +75,8 @@ fn silence(namespace: &Namespace, interface: &str) -> Result<()> {
     Ok(())
 }
 
-/// Receive and transmit drops of one row of `/proc/net/dev`: columns 4 and 12 behind the name (proc_pid_net(5)).
+/// Receive and transmit drops of one row of `/proc/net/dev`: columns 4 and 12 behind the name
+/// (proc_pid_net(5)).
 fn drops_of(interface: &str, table: &str) -> u64 {
     let row = table.lines().find_map(|line| {
         let (name, counters) = line.split_once(':')?;

@@ -25,7 +25,8 @@ impl Waker {
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Forgets the wake-ups so far. Call it before looking for the work that they announced, so that nothing is overlooked.
+    /// Forgets the wake-ups so far. Call it before looking for the work that they announced, so that nothing
+    /// is overlooked.
     pub(crate) fn clear(&self) {
         // It fails if there was no wake-up.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);

@@ -73,7 +73,8 @@ impl<P: Packet> Frame<P> {
         }
     }
 
-    /// The number to pass to [`LinkEnd::on_refused`] if the queue in front of the link has no room for the frame.
+    /// The number to pass to [`LinkEnd::on_refused`] if the queue in front of the link has no room for the
+    /// frame.
     pub fn serial(&self) -> Option<u64> {
         match self {
             Frame::Bare(_) => None,
@@ -125,15 +126,16 @@ impl<P: Packet> LinkEnd<P> {
         }
     }
 
-    /// The queue in front of the link had no room for the frame with this [`serial`](Frame::serial). A link layer retransmits
-    /// frames that the link has lost, and not those that were never sent.
+    /// The queue in front of the link had no room for the frame with this [`serial`](Frame::serial). A link
+    /// layer retransmits frames that the link has lost, and not those that were never sent.
     pub fn on_refused(&mut self, serial: u64) {
         if let Some(arq) = &mut self.arq {
             arq.on_refused(serial);
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing to do.
+    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing
+    /// to do.
     pub fn wake_at(&self) -> Time {
         let agents = self.agents.iter().map(|agent| agent.wake_at());
         agents.chain(self.arq.as_ref().map(Arq::wake_at)).min().unwrap_or(Time::MAX)

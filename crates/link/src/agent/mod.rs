@@ -1,16 +1,17 @@
 //! Agents at the ends of a link, which help TCP across it without splitting connections.
 //!
-//! A [`LinkEnd`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways, from its host
-//! to the link and from the link to its host, and meet its agents in order:
+//! A [`LinkEnd`] is one end of the link: the gateway's or the terminal's. Packets pass through it both ways,
+//! from its host to the link and from the link to its host, and meet its agents in order:
 //!
 //! ```text
 //!            host ──► agent ──► agent ──► ARQ ──► link
 //!            host ◄── agent ◄── agent ◄── ARQ ◄── link
 //! ```
 //!
-//! An [`Agent`] sees packets through [`Packet`], a small view that both the simulator's segments and real packets
-//! ([`IpPacket`](crate::IpPacket)) offer, so that virtual time and real time run the same code. It may hold a packet back,
-//! drop it, or send more, in either direction. Packets that it does not understand it passes on unchanged.
+//! An [`Agent`] sees packets through [`Packet`], a small view that both the simulator's segments and real
+//! packets ([`IpPacket`](crate::IpPacket)) offer, so that virtual time and real time run the same code. It
+//! may hold a packet back, drop it, or send more, in either direction. Packets that it does not understand it
+//! passes on unchanged.
 //!
 //! | agent | at | what it does |
 //! |---|---|---|
@@ -40,8 +41,8 @@ pub use packet::{CongestionHeader, Packet, TcpFlags, TcpHeader};
 
 /// An agent at one end of a link, through which all packets pass.
 ///
-/// It has no clock: `now` never goes back. It puts the packets that it sends into the [`Outbox`], also the one that it was
-/// given, unless it holds that back or drops it.
+/// It has no clock: `now` never goes back. It puts the packets that it sends into the [`Outbox`], also the
+/// one that it was given, unless it holds that back or drops it.
 pub trait Agent<P: Packet>: fmt::Debug {
     /// A packet from the host's side, on its way to the link.
     fn outbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
@@ -49,16 +50,18 @@ pub trait Agent<P: Packet>: fmt::Debug {
     /// A packet from the link, on its way to the host's side.
     fn inbound(&mut self, now: Time, packet: P, out: &mut Outbox<P>);
 
-    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing to do.
+    /// When [`on_timer`](Self::on_timer) must be called; [`Time::MAX`] for never. The call may find nothing
+    /// to do.
     fn wake_at(&self) -> Time;
 
     /// The time of [`wake_at`](Self::wake_at) has come.
     fn on_timer(&mut self, now: Time, out: &mut Outbox<P>);
 
-    /// The last call: sends at once every packet that it holds back, because there is no other copy of it. Copies cached for
-    /// retransmission are not sent.
+    /// The last call: sends at once every packet that it holds back, because there is no other copy of it.
+    /// Copies cached for retransmission are not sent.
     ///
-    /// The default is right for an agent that holds nothing back, or that is never removed from running traffic.
+    /// The default is right for an agent that holds nothing back, or that is never removed from running
+    /// traffic.
     fn flush(&mut self, out: &mut Outbox<P>) {
         let _ = out;
     }

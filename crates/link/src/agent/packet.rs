@@ -13,13 +13,15 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// The TCP header. `None` unless the packet is one whole and intact TCP segment.
     fn tcp(&self) -> Option<TcpHeader<'_, Self::End>>;
 
-    /// Whether an option of its TCP header carries information of its own, so that the packet matters although it acknowledges
-    /// nothing new and carries no data. Multipath TCP announces addresses and priorities in this way (RFC 8684), once.
+    /// Whether an option of its TCP header carries information of its own, so that the packet matters
+    /// although it acknowledges nothing new and carries no data. Multipath TCP announces addresses and
+    /// priorities in this way (RFC 8684), once.
     fn says_more(&self) -> bool {
         false
     }
 
-    /// The same packet without its SACK blocks. RFC 2018 §8 allows this: they are advisory, and a receiver may renege.
+    /// The same packet without its SACK blocks. RFC 2018 §8 allows this: they are advisory, and a receiver
+    /// may renege.
     fn without_sack(&self) -> Self;
 
     /// The congestion header for the routers of its path, if it has one.
@@ -27,22 +29,24 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
         None
     }
 
-    /// The same packet with another feedback in its congestion header; one without such a header stays as it is.
+    /// The same packet with another feedback in its congestion header; one without such a header stays as it
+    /// is.
     fn with_feedback(self, feedback: i32) -> Self {
         let _ = feedback;
         self
     }
 }
 
-/// The congestion header of an XCP sender, which the routers of its path read in each segment (Katabi, Handley and Rohrs 2002,
-/// §3.1).
+/// The congestion header of an XCP sender, which the routers of its path read in each segment (Katabi,
+/// Handley and Rohrs 2002, §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CongestionHeader {
     /// The sender's round-trip time; zero before the first measurement.
     pub rtt: Duration,
     /// X: the time between its packets, that is the round-trip time divided by the window in packets.
     pub spacing: Duration,
-    /// The change of the sender's rate for this packet, bytes per second: the sender writes its demand, and routers lower it.
+    /// The change of the sender's rate for this packet, bytes per second: the sender writes its demand, and
+    /// routers lower it.
     pub feedback: i32,
 }
 
@@ -63,8 +67,8 @@ pub struct TcpHeader<'a, E> {
     pub window: u16,
     /// SYN, ACK, FIN, RST.
     pub flags: TcpFlags,
-    /// The SACK blocks (RFC 2018): first sequence number, and the one after the last. A D-SACK block (RFC 2883) is the
-    /// first one, if there is any.
+    /// The SACK blocks (RFC 2018): first sequence number, and the one after the last. A D-SACK block (RFC
+    /// 2883) is the first one, if there is any.
     pub sack: &'a [(u32, u32)],
 }
 
@@ -114,7 +118,8 @@ impl<E> TcpHeader<'_, E> {
     }
 }
 
-/// Whether sequence number `a` lies before `b`: numbers are modulo 2³², and a window is below 2³¹ (RFC 9293 §3.4).
+/// Whether sequence number `a` lies before `b`: numbers are modulo 2³², and a window is below 2³¹ (RFC 9293
+/// §3.4).
 pub(crate) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }

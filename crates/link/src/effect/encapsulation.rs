@@ -6,7 +6,7 @@ use bentpipe_units::ByteCount;
 
 use super::{Effect, Transit};
 
-/// What the link layer adds to each packet: a fixed number of bytes, then padding to whole frames.
+/// The bytes that the link layer adds to each packet: a fixed number, then padding to whole frames.
 ///
 /// Frames are not shared: each packet begins a new one. Section packing, which lets the next packet start in
 /// the padding of the last, is not modelled; it needs less of the link, most of all for small packets. The

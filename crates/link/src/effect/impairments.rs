@@ -1,4 +1,5 @@
-//! A path that reorders, duplicates and corrupts: what striped trunks, link-layer retransmission and bad memory do.
+//! A path that reorders, duplicates and corrupts: what striped trunks, link-layer retransmission and bad
+//! memory do.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub struct Impairments {
     pub duplicate: Probability,
     /// Probability that one bit of a copy is flipped, anywhere in the IP packet.
     ///
-    /// The Internet checksum (RFC 1071) finds every single flipped bit that it covers: in IPv4 all of the packet, in
-    /// IPv6, whose header has no checksum, the addresses and what TCP or UDP carries.
+    /// The Internet checksum (RFC 1071) finds every single flipped bit that it covers: in IPv4 all of the
+    /// packet, in IPv6, whose header has no checksum, the addresses and what TCP or UDP carries.
     pub corrupt: Probability,
 }
 
@@ -44,7 +45,8 @@ impl Impairments {
         [self.reorder, self.duplicate, self.corrupt] == [Probability::ZERO; 3]
     }
 
-    /// The effects, each with a generator of its own. Duplication is the first, so that the others act on both copies.
+    /// The effects, each with a generator of its own. Duplication is the first, so that the others act on
+    /// both copies.
     pub(crate) fn effects(&self, seed: u64) -> Vec<Box<dyn Effect>> {
         if self.is_nothing() {
             return Vec::new();

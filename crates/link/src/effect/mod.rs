@@ -1,8 +1,9 @@
 //! What can happen to a packet on a direction of a link: one file for each effect, all behind one trait.
 //!
-//! A [`Direction`](crate::Direction) is a list of effects. Each packet walks through the list as a [`Transit`], which every
-//! effect may change. To add an effect, write its file, give [`DirectionConfig`](crate::DirectionConfig) its parameters, and
-//! register it in the list that `Direction::new` builds.
+//! A [`Direction`](crate::Direction) is a list of effects. Each packet walks through the list as a
+//! [`Transit`], which every effect may change. To add an effect, write its file, give
+//! [`DirectionConfig`](crate::DirectionConfig) its parameters, and register it in the list that
+//! `Direction::new` builds.
 
 mod burst_errors;
 mod corrupt;
@@ -33,9 +34,9 @@ use crate::Cause;
 
 /// One thing that happens to the packets of a direction.
 ///
-/// An effect knows no clock, and nothing of the other effects. If it is random, it has a generator of its own and takes
-/// equally many draws for each packet, also for one that is lost already: so one effect's parameters never change which
-/// packets another effect hits.
+/// An effect knows no clock, and nothing of the other effects. If it is random, it has a generator of its own
+/// and takes equally many draws for each packet, also for one that is lost already: so one effect's
+/// parameters never change which packets another effect hits.
 pub(crate) trait Effect: fmt::Debug + Send {
     /// Acts on a packet. Packets come in the order in which they were offered.
     fn apply(&mut self, packet: &mut Transit);
@@ -65,7 +66,7 @@ pub(crate) struct Transit {
     loss: Option<Cause>,
 }
 
-/// What happened to one copy of a packet.
+/// The state of one copy of a packet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PacketCopy {
     /// How much later it arrives than in order, if it is held back.
@@ -98,7 +99,8 @@ impl Transit {
         self.loss
     }
 
-    /// Lets `act` decide for each of the two copies that a packet can have, and keeps the outcome for those that exist.
+    /// Lets `act` decide for each of the two copies that a packet can have, and keeps the outcome for those
+    /// that exist.
     pub(crate) fn for_both_copies(&mut self, mut act: impl FnMut(&mut PacketCopy)) {
         act(&mut self.packet);
         act(self.duplicate.as_mut().unwrap_or(&mut PacketCopy::default()));

@@ -6,11 +6,12 @@ use bentpipe_units::{Rate, Time};
 
 use super::round::Rates;
 
-/// The part of the capacity that is allocated with a standing queue of [`NOISE`], and how much more without one: senders that fall
-/// short of their rates by less than that still fill the link, and the queue settles at half of it.
+/// The part of the capacity that is allocated with a standing queue of [`NOISE`], and how much more without
+/// one: senders that fall short of their rates by less than that still fill the link, and the queue settles
+/// at half of it.
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
-/// The part of the standing queue that is drained in a round trip. The queue is seen a round trip late, so that more than π/2 would
-/// make it oscillate.
+/// The part of the standing queue that is drained in a round trip. The queue is seen a round trip late, so
+/// that more than π/2 would make it oscillate.
 const DRAIN: f64 = 0.5;
 /// Round-trip times vary by this without a queue.
 pub(super) const NOISE: Duration = Duration::from_millis(5);
@@ -20,8 +21,8 @@ const SETTLED: Duration = Duration::from_millis(200);
 const STANDING: (Duration, u32) = (Duration::from_millis(15), 20);
 /// However long the queue, this part of the capacity is allocated.
 const LEAST: f64 = 0.3;
-/// A link that delivers less than this part of the estimate, with a standing queue, is slower than the estimate. A few per cent may be
-/// lost.
+/// A link that delivers less than this part of the estimate, with a standing queue, is slower than the
+/// estimate. A few per cent may be lost.
 const CARRIES_LESS: f64 = 0.93;
 /// The first step of growth, and the largest later on. Each successful step doubles the next.
 const GROWTH: (f64, f64) = (1.0 / 64.0, 0.25);
@@ -44,11 +45,11 @@ const STILL: f64 = 0.6;
 const PATIENCE: u32 = 3;
 /// A queue shrinks while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
-/// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions find it, a round trip
-/// apart; one misleading moment, as after an outage, does not cost everything.
+/// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions
+/// find it, a round trip apart; one misleading moment, as after an outage, does not cost everything.
 const STEP: f64 = 0.25;
-/// An estimate below this part of the rate that the link has once carried may be wrong. After this many round trips without queue and
-/// losses, the former rate is tried once.
+/// An estimate below this part of the rate that the link has once carried may be wrong. After this many round
+/// trips without queue and losses, the former rate is tried once.
 const APPEAL: (f64, u32) = (0.75, 2);
 /// The lowest estimate, bytes per second.
 const FLOOR: f64 = 100.0;
@@ -72,7 +73,8 @@ pub(super) struct Capacity {
     standing: Option<(Time, Duration)>,
     /// Since when it has not grown, and how long it was then.
     longest: Option<(Time, Duration)>,
-    /// The highest rate that was sent without a queue and arrived but for the usual losses, until it is tried again.
+    /// The highest rate that was sent without a queue and arrived but for the usual losses, until it is tried
+    /// again.
     proven: f64,
     /// Since when there have been neither queue nor unusual losses.
     calm_since: Option<Time>,
@@ -137,7 +139,8 @@ impl Capacity {
         (self.grown_from, self.standing, self.longest, self.calm_since) = (None, None, None, None);
     }
 
-    /// Takes in measurements. True if the delay is no queue, because it does not shrink however little is sent.
+    /// Takes in measurements. True if the delay is no queue, because it does not shrink however little is
+    /// sent.
     pub(super) fn observe(&mut self, seen: &Observation) -> bool {
         let high = STANDING.0.max(seen.rtt / STANDING.1);
         if self.is_no_queue(seen, high) {
@@ -227,16 +230,16 @@ impl Capacity {
         }
     }
 
-    /// Whether more was lost in the last round trip than the usual part and `margin`, and more than by chance: one loss among ten
-    /// packets does not show a loss rate of a tenth.
+    /// Whether more was lost in the last round trip than the usual part and `margin`, and more than by
+    /// chance: one loss among ten packets does not show a loss rate of a tenth.
     fn has_lost_more(&self, rates: Rates, rtt: Duration, margin: f64) -> bool {
         let packets = |bytes_per_second: f64| bytes_per_second * rtt.as_secs_f64() / PACKET;
         let expected = packets(rates.lost + rates.delivered) * (self.usual_loss + margin);
         packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
     }
 
-    /// Without queue and losses the link carries the present rate. A higher rate that it has carried before is tried again, but
-    /// once: if that fails, growth goes in small steps.
+    /// Without queue and losses the link carries the present rate. A higher rate that it has carried before
+    /// is tried again, but once: if that fails, growth goes in small steps.
     fn prove(&mut self, rates: Rates, seen: &Observation) {
         if rates.delivered + rates.lost >= 0.9 * self.estimate {
             self.proven = self.proven.max(self.estimate);
@@ -264,7 +267,8 @@ impl Capacity {
         if self.estimate == ceiling {
             self.pause = PAUSE.0;
         }
-        // The effect shows after one and a half round trips, or two and a half; before the first measurement, speed matters more.
+        // The effect shows after one and a half round trips, or two and a half; before the first measurement,
+        // speed matters more.
         let known = if self.growth < FIRST_GROWTH { 5 } else { 3 };
         self.hold_until = seen.now
             + known * seen.rtt / 2

@@ -21,8 +21,8 @@ impl Claim {
     }
 }
 
-/// The rate for one unit of weight at which the claims take all of `budget`, or would if they claimed that much. Claims below it
-/// leave the rest to the others. Sorts the claims.
+/// The rate for one unit of weight at which the claims take all of `budget`, or would if they claimed that
+/// much. Claims below it leave the rest to the others. Sorts the claims.
 pub(super) fn level(budget: f64, claims: &mut [Claim]) -> f64 {
     claims.sort_unstable_by(|a, b| a.saturation().total_cmp(&b.saturation()));
     let mut left = budget;

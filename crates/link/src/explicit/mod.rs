@@ -1,8 +1,9 @@
 //! Allocation of a satellite link's rate to the connections of one gateway.
 //!
-//! The gateway is the only sender onto the forward link. It knows its connections and the capacity of the link, so that it need not
-//! probe for a rate as TCP does, one connection against the others: it gives each connection its share. A loss then means that a
-//! segment is missing, and not that the rate was too high; the queue shows whether it was.
+//! The gateway is the only sender onto the forward link. It knows its connections and the capacity of the
+//! link, so that it need not probe for a rate as TCP does, one connection against the others: it gives each
+//! connection its share. A loss then means that a segment is missing, and not that the rate was too high; the
+//! queue shows whether it was.
 //!
 //! ```text
 //! reports of all senders ──► the last round trip ──► estimate of the capacity ──► max–min shares ──► rates
@@ -10,8 +11,9 @@
 //!   round trip, in flight      over all; the queue     queue, higher without        goes to the others
 //! ```
 //!
-//! A [`RateAllocator`] takes the reports of all senders in short intervals and answers with a rate for each. It has no clock and
-//! no socket: the daemon feeds it from an eBPF congestion control, the simulator from its endpoints.
+//! A [`RateAllocator`] takes the reports of all senders in short intervals and answers with a rate for each.
+//! It has no clock and no socket: the daemon feeds it from an eBPF congestion control, the simulator from its
+//! endpoints.
 //!
 //! All rates are in bytes per second on the wire, that is with the headers of IP and TCP.
 
@@ -28,30 +30,34 @@ use capacity::{Capacity, Observation};
 use max_min::Claim;
 use round::Round;
 
-/// A connection that uses less than this part of its rate is limited elsewhere: by its application or by its receiver.
+/// A connection that uses less than this part of its rate is limited elsewhere: by its application or by its
+/// receiver.
 const USED: f64 = 0.88;
 /// The claim of such a connection: a little more than it uses, so that it may grow.
 const LIMITED_CLAIM: f64 = 1.1;
-/// How much faster it may become before the next measurement: this multiple of its use, and this part of a full share.
+/// How much faster it may become before the next measurement: this multiple of its use, and this part of a
+/// full share.
 const MAY_GROW: (f64, f64) = (2.0, 0.125);
-/// The use of a connection is measured over this many bytes at its rate, and over at least this time and a round trip.
+/// The use of a connection is measured over this many bytes at its rate, and over at least this time and a
+/// round trip.
 const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis(100));
 /// A round-trip time that is older than one round trip and this does not describe the present.
 const STALE: Duration = Duration::from_millis(200);
-/// Receivers delay acknowledgements of single segments by about this time. Where two segments take longer than that, every
-/// acknowledgement is of a single segment, and the delay is not taken for a queue.
+/// Receivers delay acknowledgements of single segments by about this time. Where two segments take longer
+/// than that, every acknowledgement is of a single segment, and the delay is not taken for a queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
 /// A connection that has been silent for this long, and for two round trips, begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 /// This many round trips without any acknowledgement are an outage. The rates are kept until it ends.
 const OUTAGE: f64 = 1.5;
-/// For this many round trips after an outage nothing is decided. Its losses are detected late: a sender that cannot know whether its
-/// timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and retransmits in the next, and a decision looks one
-/// round trip back; one more round trip is a margin. A rate lowered for these losses would take many round trips to grow again.
+/// For this many round trips after an outage nothing is decided. Its losses are detected late: a sender that
+/// cannot know whether its timeout was spurious sends new data for one round trip (F-RTO, RFC 5682) and
+/// retransmits in the next, and a decision looks one round trip back; one more round trip is a margin. A rate
+/// lowered for these losses would take many round trips to grow again.
 const AFTERMATH: u32 = 4;
 
-/// What is known of the link before it is measured.
+/// The configured properties of the link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateAllocatorConfig {
     /// The capacity of the link, with the headers of IP and TCP; `None` if it must be measured.
@@ -81,18 +87,19 @@ pub struct Report {
     pub rtt: Option<Duration>,
     /// The shortest round-trip time measured so far.
     pub min_rtt: Option<Duration>,
-    /// The one-way delay to the receiver, less the shortest that is known, from the receiver's timestamps (RFC 7323 §3, RFC 6817
-    /// §3.4.1); `None` without timestamps. RTT above the minimum, less this, is the delay of the return path.
+    /// The one-way delay to the receiver, less the shortest that is known, from the receiver's timestamps
+    /// (RFC 7323 §3, RFC 6817 §3.4.1); `None` without timestamps. RTT above the minimum, less this, is the
+    /// delay of the return path.
     pub forward: Option<Duration>,
     /// It is limited by its window and not by its rate.
     pub window_limited: bool,
-    /// It has data to send, and its receiver has room for them, so that it can use a higher rate. A sender that only waits for
-    /// acknowledgements claims no more than its average use.
+    /// It has data to send, and its receiver has room for them, so that it can use a higher rate. A sender
+    /// that only waits for acknowledgements claims no more than its average use.
     pub backlogged: bool,
 }
 
-/// The rate for connections that begin before the next [`tick`](RateAllocator::tick): a connection of weight w begins with
-/// `rate`·w/(`weight` + w), and for the next one w is added to `weight`.
+/// The rate for connections that begin before the next [`tick`](RateAllocator::tick): a connection of weight
+/// w begins with `rate`·w/(`weight` + w), and for the next one w is added to `weight`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct InitialRate {
     /// Bytes per second.
@@ -128,8 +135,8 @@ pub struct RateAllocator {
     last_progress: Time,
     /// The delay of acknowledgements on the return path, above the shortest round trip.
     return_delay: Duration,
-    /// By how much the delay of the return path has changed since the beginning, seconds. `return_delay` changes with the shortest
-    /// round trip too.
+    /// By how much the delay of the return path has changed since the beginning, seconds. `return_delay`
+    /// changes with the shortest round trip too.
     return_shift: f64,
     /// By how much the path has become longer, as shown by round trips that do not shrink with the queue.
     grown: Duration,
@@ -152,7 +159,8 @@ struct SenderState {
     full: f64,
     /// Bytes per second that it uses, if it is limited elsewhere.
     limited_to: Option<f64>,
-    /// Since when its use is measured, the bytes sent until then, and the bytes that its rate has allowed since.
+    /// Since when its use is measured, the bytes sent until then, and the bytes that its rate has allowed
+    /// since.
     since: Time,
     sent_then: u64,
     allowed: f64,
@@ -195,8 +203,9 @@ impl RateAllocator {
         }
     }
 
-    /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin anew with the
-    /// [`initial_rate`](Self::initial_rate). Call it every few tens of milliseconds; `now` never goes back.
+    /// Takes the reports of all connections and gives each its rate. Silent connections get zero, and begin
+    /// anew with the [`initial_rate`](Self::initial_rate). Call it every few tens of milliseconds; `now`
+    /// never goes back.
     pub fn tick(&mut self, now: Time, reports: &[Report], mut give: impl FnMut(u64, f64)) {
         let elapsed = self.last_tick.map_or(Duration::ZERO, |last| now - last);
         self.last_tick = Some(now);
@@ -284,7 +293,8 @@ impl RateAllocator {
         }
     }
 
-    /// Measures the round trip and the queues of both directions, from the senders with an acknowledgement in the last round trip.
+    /// Measures the round trip and the queues of both directions, from the senders with an acknowledgement in
+    /// the last round trip.
     fn measure_queues(&mut self, now: Time, reports: &[Report]) {
         let recent = self.round_trip() + STALE;
         let (mut sum, mut above, mut shortest, mut back, mut later) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -343,7 +353,8 @@ impl RateAllocator {
                 continue;
             }
             flow.allowed += flow.full * elapsed.as_secs_f64();
-            // Pauses count: a slow reader takes its bytes in bursts. What it sends after its last report is unknown.
+            // Pauses count: a slow reader takes its bytes in bursts. What it sends after its last report is
+            // unknown.
             let until = if flow.active { report.at } else { now };
             let span = until - flow.since;
             if flow.allowed < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1.max(rtt) {

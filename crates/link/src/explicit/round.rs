@@ -8,8 +8,8 @@ use bentpipe_units::Time;
 /// The shortest time over which rates are measured.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// If nothing arrives for longer than this, and than this many bytes take, the senders have paused, as at the end of the
-/// receiver's first window.
+/// If nothing arrives for longer than this, and than this many bytes take, the senders have paused, as at the
+/// end of the receiver's first window.
 const PAUSE: (Duration, f64) = (Duration::from_millis(50), 4.0 * 1500.0);
 
 /// Running sums at the ticks of the last round trip.
@@ -39,8 +39,8 @@ pub(super) struct Rates {
 }
 
 impl Round {
-    /// Adds the bytes sent, delivered and lost since the last tick, from acknowledgements that took `return_shift` seconds on the
-    /// return path.
+    /// Adds the bytes sent, delivered and lost since the last tick, from acknowledgements that took
+    /// `return_shift` seconds on the return path.
     pub(super) fn add(&mut self, now: Time, bytes: [u64; 3], return_shift: f64, rtt: Duration) {
         self.sums = std::array::from_fn(|index| self.sums[index] + bytes[index]);
         // Rates begin with the first arrival.
@@ -64,8 +64,8 @@ impl Round {
         self.rates_since(Time::ZERO, rtt)
     }
 
-    /// The rate of arrivals since then, or since the last pause of the senders, bytes per second. It ends with the last arrival,
-    /// because nothing may have been sent after it.
+    /// The rate of arrivals since then, or since the last pause of the senders, bytes per second. It ends
+    /// with the last arrival, because nothing may have been sent after it.
     pub(super) fn carried_since(&self, since: Time, rtt: Duration) -> Option<f64> {
         let usual = self.rates(rtt)?.delivered.max(1.0);
         let pause = PAUSE.0.max(Duration::try_from_secs_f64(PAUSE.1 / usual).unwrap_or(Duration::MAX));
@@ -99,8 +99,8 @@ impl Round {
 }
 
 impl Moment {
-    /// The seconds in which the bytes acknowledged since then arrived. While the delay of the return path grows, acknowledgements
-    /// arrive further apart than they were sent.
+    /// The seconds in which the bytes acknowledged since then arrived. While the delay of the return path
+    /// grows, acknowledgements arrive further apart than they were sent.
     fn arriving_since(&self, first: &Self) -> f64 {
         let span = (self.at - first.at).as_secs_f64();
         (span + first.return_shift - self.return_shift).max(span / 8.0)
@@ -111,7 +111,8 @@ impl Moment {
 mod tests {
     use super::*;
 
-    /// Acknowledgements come further apart while the queue of the return path grows, and closer while it drains.
+    /// Acknowledgements come further apart while the queue of the return path grows, and closer while it
+    /// drains.
     #[test]
     fn bytes_count_at_the_time_of_their_arrival() {
         const TICK: Duration = Duration::from_millis(20);

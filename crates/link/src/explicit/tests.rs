@@ -266,7 +266,8 @@ fn after_an_outage_the_rates_are_what_they_were() {
     }
 }
 
-/// The retransmission timer declares everything in flight lost before the silence is long enough for an outage.
+/// The retransmission timer declares everything in flight lost before the silence is long enough for an
+/// outage.
 #[test]
 fn losses_at_the_beginning_of_an_outage_do_not_lower_the_rate() {
     let mut bed = Testbed::new(Some(10), 10, 600);
@@ -285,7 +286,8 @@ fn losses_at_the_beginning_of_an_outage_do_not_lower_the_rate() {
     assert!(used > 0.85, "{used}, {:?}", bed.allocator.estimate());
 }
 
-/// The losses of the outage are detected, and retransmitted, when the first retransmission has arrived; until then little is sent.
+/// The losses of the outage are detected, and retransmitted, when the first retransmission has arrived; until
+/// then little is sent.
 #[test]
 fn losses_detected_after_an_outage_do_not_lower_the_rate() {
     for round_trips in [0.5, 1.0, 1.5, 2.0] {

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::TCP;
 
-/// The one's complement of the one's complement sum of 16-bit words: the checksum of an IPv4 header, computed with zeroes in its
-/// place.
+/// The one's complement of the one's complement sum of 16-bit words: the checksum of an IPv4 header, computed
+/// with zeroes in its place.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     !fold(add(0, bytes))
 }
@@ -34,7 +34,8 @@ fn pseudo_header(source: IpAddr, destination: IpAddr, length: usize) -> u64 {
     addresses + u64::from(TCP) + length as u64
 }
 
-/// Adds 32-bit words, which is the same as adding their halves (RFC 1071 §2.C); below 2³² of them cannot overflow 64 bits.
+/// Adds 32-bit words, which is the same as adding their halves (RFC 1071 §2.C); below 2³² of them cannot
+/// overflow 64 bits.
 fn add(sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();

@@ -26,8 +26,8 @@ pub fn addresses(packet: &[u8]) -> Option<[IpAddr; 2]> {
     }
 }
 
-/// The TCP segment that a packet carries. `None` for other protocols, for fragments, for packets that are cut off, and for
-/// IPv6 with extension headers.
+/// The TCP segment that a packet carries. `None` for other protocols, for fragments, for packets that are cut
+/// off, and for IPv6 with extension headers.
 pub fn carried_tcp(packet: &[u8]) -> Option<Carried<'_>> {
     match packet.first()? >> 4 {
         4 => ipv4(packet),
@@ -53,7 +53,8 @@ pub fn restore_hop(packet: &mut [u8]) {
     }
 }
 
-/// RFC 791 §3.1. The header's checksum is not verified: hosts do so, and the checksum of TCP covers the fields used here.
+/// RFC 791 §3.1. The header's checksum is not verified: hosts do so, and the checksum of TCP covers the
+/// fields used here.
 fn ipv4(packet: &[u8]) -> Option<Carried<'_>> {
     let header = packet.first_chunk::<IPV4_HEADER>()?;
     let offset = usize::from(header[0] & 15) * 4;

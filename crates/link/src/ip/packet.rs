@@ -14,14 +14,15 @@ const MAX_SACK_BLOCKS: usize = 4;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const SACK: u8 = 5;
-/// The options that acknowledgements carry routinely: SACK, timestamps (RFC 7323), signatures (RFC 2385, RFC 5925),
-/// the counters of accurate ECN (RFC 9768), which the next one has again.
+/// The options that acknowledgements carry routinely: SACK, timestamps (RFC 7323), signatures (RFC 2385, RFC
+/// 5925), the counters of accurate ECN (RFC 9768), which the next one has again.
 const ADVICE: [u8; 6] = [SACK, 8, 19, 29, 172, 174];
-/// Multipath TCP, and its subtype that acknowledgements carry routinely (RFC 8684 §3.3): the data sequence signal.
+/// Multipath TCP, and its subtype that acknowledgements carry routinely (RFC 8684 §3.3): the data sequence
+/// signal.
 const MULTIPATH: u8 = 30;
 const DATA_SEQUENCE_SIGNAL: u8 = 2;
-/// The option of XCP, as an experiment (RFC 6994): its kind, the experiment's number, and the length of a congestion header, which
-/// routers read. The experiment's other options are for the ends alone.
+/// The option of XCP, as an experiment (RFC 6994): its kind, the experiment's number, and the length of a
+/// congestion header, which routers read. The experiment's other options are for the ends alone.
 const EXPERIMENT: u8 = 254;
 const XCP: [u8; 2] = [0x42, 0x50];
 const CONGESTION_HEADER: usize = 16;
@@ -163,7 +164,8 @@ impl Tcp {
     }
 }
 
-/// The options of a header, up to the end of the list or to the first malformed one: where each begins, its kind and its value.
+/// The options of a header, up to the end of the list or to the first malformed one: where each begins, its
+/// kind and its value.
 fn list(options: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {

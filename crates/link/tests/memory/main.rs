@@ -1,5 +1,5 @@
-//! How much memory agents take for many connections, counted by an allocator: a program of its own, since the allocator is the
-//! process's.
+//! How much memory agents take for many connections, counted by an allocator: a program of its own, since the
+//! allocator is the process's.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,7 +31,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise is passed on; the memory comes from `alloc` above, that is, from the system's allocator.
+        // SAFETY: the caller's promise is passed on; the memory comes from `alloc` above, that is, from the
+        // system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -12,7 +12,8 @@ use crate::Count;
 use crate::common::Segment;
 
 const FLOWS: u32 = 100_000;
-/// What a connection may cost beside the packets that are kept: its state, its place in the tables, its alarms.
+/// What a connection may cost beside the packets that are kept: its state, its place in the tables, its
+/// alarms.
 const BYTES_PER_FLOW: usize = 700;
 /// What a kept packet may cost beside its bytes, as a multiple of the cache: full-size packets here.
 const CACHE: u64 = 20_000_000;

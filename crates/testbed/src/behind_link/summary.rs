@@ -63,7 +63,7 @@ fn snoop(counters: &SnoopCounters) -> String {
     line(
         "snoop",
         &[
-            (cached, "segments kept"),
+            (cached, "segments cached"),
             (retransmitted, "sent again"),
             (timed_out, "timeouts"),
             (suppressed, "duplicate ACKs suppressed"),
@@ -149,7 +149,7 @@ mod tests {
         let near = LinkEndReport { agents: vec![idle], arq: None };
         assert_eq!(
             link_ends(&[far, near]),
-            "link: snoop            40 segments kept, 2 sent again, 5 duplicate ACKs suppressed\n\
+            "link: snoop            40 segments cached, 2 sent again, 5 duplicate ACKs suppressed\n\
              link: delayed dup-ACKs nothing to do\n"
         );
         assert_eq!(link_ends(&Default::default()), "");

@@ -22,30 +22,31 @@ pub(crate) fn can_run() -> bool {
 }
 
 /// A gateway and a terminal with a satellite link between them; the gateway has the left addresses.
-pub(crate) struct Bed {
+pub(crate) struct Topology {
     pub(crate) gateway: Namespace,
     pub(crate) terminal: Namespace,
     pub(crate) link: SatelliteLink,
     pub(crate) subnet: Subnet,
 }
 
-impl Bed {
+impl Topology {
     pub(crate) fn new(config: &LinkConfig) -> Self {
-        Self::with_stations(config, &Default::default())
+        Self::with_agents(config, &Default::default())
     }
 
-    /// The gateway's station and the terminal's.
-    pub(crate) fn with_stations(config: &LinkConfig, stations: &[LinkEndConfig; 2]) -> Self {
+    /// The agents at the gateway's end and at the terminal's.
+    pub(crate) fn with_agents(config: &LinkConfig, ends_config: &[LinkEndConfig; 2]) -> Self {
         let gateway = Namespace::new("gateway").unwrap();
         let terminal = Namespace::new("terminal").unwrap();
         let ends = ((&gateway, "sat0"), (&terminal, "sat0"));
-        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, stations, 42, 1500).unwrap();
+        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, ends_config, 42, 1500).unwrap();
         let subnet = Subnet::new(0);
         subnet.assign(&gateway, "sat0", &terminal, "sat0").unwrap();
         Self { gateway, terminal, link, subnet }
     }
 
-    /// Sends back whatever arrives at port 7 of the gateway (RFC 862), of either family, for as long as the test runs.
+    /// Sends back whatever arrives at port 7 of the gateway (RFC 862), of either family, for as long as the
+    /// test runs.
     pub(crate) fn start_echo(&self) {
         let any = if self.gateway.has_ipv6() { "[::]:7" } else { "0.0.0.0:7" };
         let socket = self.gateway.run(|| UdpSocket::bind(any)).unwrap().unwrap();

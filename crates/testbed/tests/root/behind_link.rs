@@ -1,7 +1,8 @@
 //! A command behind the link, run by an ordinary user.
 //!
-//! `/dev/net/tun` may be root's alone on the machine, so each test has a private mount namespace in which `/dev/net` is
-//! a fresh directory with a node for everybody, beside a copy of the programs that the user can reach.
+//! `/dev/net/tun` may be root's alone on the machine, so each test has a private mount namespace in which
+//! `/dev/net` is a fresh directory with a node for everybody, beside a copy of the programs that the user can
+//! reach.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -142,16 +143,16 @@ fn sigterm_ends_the_command_and_the_far_server() {
     .unwrap();
     let mut stdout = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut stderr = BufReader::new(running.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let (place, parent) = (stdout.next().unwrap(), stdout.next().unwrap());
-    let far_place = stderr.find(|line| line.starts_with("net:[")).expect("what the far end prints");
+    let (namespace, parent) = (stdout.next().unwrap(), stdout.next().unwrap());
+    let far_namespace = stderr.find(|line| line.starts_with("net:[")).expect("what the far end prints");
     assert!(Command::new("kill").args(["-TERM", &parent]).status().unwrap().success());
     assert_eq!(running.wait().unwrap().code(), Some(128 + 15));
-    wait_until("nobody is left at either end", || !someone_in(&place) && !someone_in(&far_place));
+    wait_until("both namespaces are empty", || !has_processes(&namespace) && !has_processes(&far_namespace));
 }
 
-fn someone_in(place: &str) -> bool {
+fn has_processes(namespace: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap();
     processes.flatten().any(|entry| {
-        std::fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link.as_os_str() == place)
+        std::fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link.as_os_str() == namespace)
     })
 }

@@ -3,8 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod agents;
 mod behind_link;
 mod link;
 mod namespace;
-mod stations;
 mod xcp;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::common::{Bed, can_run, delay, wait_until};
+use crate::common::{Topology, can_run, delay, wait_until};
 use bentpipe_testbed::{Child, Error, Namespace, Need, Subnet, default_route, forwarding, require, veth};
 
 /// The number by which the kernel knows a namespace.
@@ -18,11 +18,13 @@ fn inode(namespace: &Namespace) -> u64 {
 
 /// The processes of the machine that are in the namespace with this number.
 fn inhabitants(inode: u64) -> Vec<String> {
-    let place = format!("net:[{inode}]");
+    let namespace = format!("net:[{inode}]");
     fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
-        .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ns.as_os_str() == &*place))
+        .filter(|pid| {
+            fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ns.as_os_str() == &*namespace)
+        })
         .collect()
 }
 
@@ -98,7 +100,7 @@ fn a_namespace_has_no_name_that_others_see() {
     if !can_run() {
         return;
     }
-    let Bed { gateway, terminal, .. } = Bed::new(&delay(1));
+    let Topology { gateway, terminal, .. } = Topology::new(&delay(1));
     let mine = [inode(&gateway), inode(&terminal)];
     // Others on this machine may have named namespaces, so only what the names lead to tells.
     let named =
@@ -111,7 +113,7 @@ fn the_devices_are_gone_when_the_link_is() {
     if !can_run() {
         return;
     }
-    let Bed { gateway, terminal, link, .. } = Bed::new(&delay(1));
+    let Topology { gateway, terminal, link, .. } = Topology::new(&delay(1));
     gateway.ip("link show dev sat0").unwrap();
     drop(link);
     for namespace in [&gateway, &terminal] {

@@ -1,11 +1,12 @@
-//! XCP's ends in the kernel and its router at the satellite: rates, losses, and acknowledgements that are full.
+//! XCP's ends in the kernel and its router at the satellite: rates, losses, and acknowledgements that are
+//! full.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Bed, can_run, wait_until};
+use crate::common::{Topology, can_run, wait_until};
 use bentpipe_kernel::sockopt::{congestion, set_congestion};
 use bentpipe_kernel::tcp_info::tcp_info;
 use bentpipe_kernel::xcp::{RoomInAcks, Xcp, XcpParameters};
@@ -42,20 +43,20 @@ fn lossy(rate: Rate, rtt_ms: u64, per: f64) -> LinkConfig {
     }
 }
 
-/// A bed whose gateway has a P-XCP router in front of the link.
-fn bed(config: &LinkConfig) -> Bed {
+/// A topology whose gateway has a P-XCP router in front of the link.
+fn topology(config: &LinkConfig) -> Topology {
     let router =
         XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(config.forward.rate.unwrap()) };
     let router = LinkEndConfig { agents: vec![AgentConfig::Xcp(router)], arq: None };
-    Bed::with_stations(config, &[router, LinkEndConfig::default()])
+    Topology::with_agents(config, &[router, LinkEndConfig::default()])
 }
 
 fn p_xcp(capacity: Option<Rate>) -> Xcp {
     Xcp::acquire(XcpParameters { p_xcp: true, capacity, fallback: FALLBACK }).unwrap()
 }
 
-fn make_room(xcp: &Xcp, bed: &Bed) -> RoomInAcks {
-    bed.terminal.run(|| xcp.make_room_on("sat0")).unwrap().unwrap()
+fn make_room(xcp: &Xcp, topology: &Topology) -> RoomInAcks {
+    topology.terminal.run(|| xcp.make_room_on("sat0")).unwrap().unwrap()
 }
 
 fn socket(address: IpAddr, congestion: &str) -> Socket {
@@ -66,8 +67,8 @@ fn socket(address: IpAddr, congestion: &str) -> Socket {
 }
 
 /// The gateway's end, which sends, and the terminal's, which receives.
-fn connect(bed: &Bed, xcp: &Xcp, address: IpAddr) -> [TcpStream; 2] {
-    let listener: TcpListener = bed
+fn connect(topology: &Topology, xcp: &Xcp, address: IpAddr) -> [TcpStream; 2] {
+    let listener: TcpListener = topology
         .gateway
         .run(|| {
             let socket = socket(address, xcp.name());
@@ -76,7 +77,7 @@ fn connect(bed: &Bed, xcp: &Xcp, address: IpAddr) -> [TcpStream; 2] {
             socket.into()
         })
         .unwrap();
-    let client = bed.terminal.run(|| {
+    let client = topology.terminal.run(|| {
         let socket = socket(address, xcp.name());
         socket.connect(&SocketAddr::new(address, 80).into()).unwrap();
         TcpStream::from(socket)
@@ -110,7 +111,8 @@ fn counted(host: &Namespace) -> [u64; 2] {
     counts.try_into().expect("two rules")
 }
 
-/// TCP segments that the calling thread's host has dropped for their checksum (proc_net_snmp, `InCsumErrors`).
+/// TCP segments that the calling thread's host has dropped for their checksum (proc_net_snmp,
+/// `InCsumErrors`).
 fn wrong_checksums() -> u64 {
     let lines = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut tcp = lines.lines().filter(|line| line.starts_with("Tcp:"));
@@ -124,10 +126,10 @@ fn p_xcp_fills_a_satellite_that_loses_one_packet_in_a_hundred() {
         return;
     }
     let rate = Rate::mbps(10);
-    let bed = bed(&lossy(rate, 600, 0.01));
+    let topology = topology(&lossy(rate, 600, 0.01));
     let xcp = p_xcp(Some(rate));
-    let _room = make_room(&xcp, &bed);
-    let [sender, mut receiver] = connect(&bed, &xcp, bed.subnet.left4().into());
+    let _room = make_room(&xcp, &topology);
+    let [sender, mut receiver] = connect(&topology, &xcp, topology.subnet.left4().into());
     start_sending(&sender);
     // The receive window has opened and the rate is there; then what a disk image is made of.
     receive(&mut receiver, 5_000_000);
@@ -137,7 +139,7 @@ fn p_xcp_fills_a_satellite_that_loses_one_packet_in_a_hundred() {
     let limit = rate.bps() as f64 * 1432.0 / 1500.0 * 0.99;
     assert!(goodput >= 0.7 * limit, "{goodput:.0} bit/s of {limit:.0}: {:?}", tcp_info(&sender));
     assert_eq!(congestion(&sender).unwrap(), xcp.name());
-    let counters = bed.link.counters().0;
+    let counters = topology.link.counters().0;
     assert!(counters.dropped.packet_error > 50, "the link was not lossy: {counters:?}");
     assert_eq!(counters.dropped.queue_full, 0, "{counters:?}");
 }
@@ -148,22 +150,22 @@ fn feedback_comes_through_where_sack_blocks_fill_every_acknowledgement() {
         return;
     }
     let rate = Rate::mbps(40);
-    let bed = bed(&lossy(rate, 200, 0.05));
-    let addresses: [IpAddr; 2] = [bed.subnet.left4().into(), bed.subnet.left6().into()];
-    for address in addresses.into_iter().filter(|address| address.is_ipv4() || bed.gateway.has_ipv6()) {
+    let topology = topology(&lossy(rate, 200, 0.05));
+    let addresses: [IpAddr; 2] = [topology.subnet.left4().into(), topology.subnet.left6().into()];
+    for address in addresses.into_iter().filter(|address| address.is_ipv4() || topology.gateway.has_ipv6()) {
         let xcp = p_xcp(Some(rate));
-        let _room = make_room(&xcp, &bed);
-        let [sender, mut receiver] = connect(&bed, &xcp, address);
+        let _room = make_room(&xcp, &topology);
+        let [sender, mut receiver] = connect(&topology, &xcp, address);
         start_sending(&sender);
         receive(&mut receiver, 3_000_000);
         // From here on many segments are missing at any time.
-        bed.gateway.nft(COUNTING).unwrap();
+        topology.gateway.nft(COUNTING).unwrap();
         receive(&mut receiver, 7_000_000);
-        let [full, sums] = counted(&bed.gateway);
+        let [full, sums] = counted(&topology.gateway);
         assert!(full > 1000 && sums * 8 > full, "{address}: {sums} of {full} tell of feedback");
         assert_eq!(congestion(&sender).unwrap(), xcp.name(), "{address}: {:?}", tcp_info(&sender));
-        bed.gateway.nft("delete table inet counting").unwrap();
-        assert_eq!(bed.gateway.run(wrong_checksums).unwrap(), 0);
+        topology.gateway.nft("delete table inet counting").unwrap();
+        assert_eq!(topology.gateway.run(wrong_checksums).unwrap(), 0);
     }
 }
 
@@ -173,9 +175,9 @@ fn feedback_comes_through_where_data_go_both_ways() {
         return;
     }
     let rate = Rate::mbps(10);
-    let bed = bed(&lossy(rate, 100, 0.0));
+    let topology = topology(&lossy(rate, 100, 0.0));
     let xcp = p_xcp(Some(rate));
-    let [mut gateway, mut terminal] = connect(&bed, &xcp, bed.subnet.left4().into());
+    let [mut gateway, mut terminal] = connect(&topology, &xcp, topology.subnet.left4().into());
     let ends = [gateway.try_clone().unwrap(), terminal.try_clone().unwrap()];
     ends.iter().for_each(start_sending);
     thread::scope(|scope| {
@@ -190,9 +192,9 @@ fn a_sender_that_nothing_tells_of_the_capacity_falls_back() {
     if !can_run() {
         return;
     }
-    let bed = Bed::new(&lossy(Rate::mbps(10), 100, 0.0));
+    let topology = Topology::new(&lossy(Rate::mbps(10), 100, 0.0));
     let xcp = p_xcp(None);
-    let [sender, mut receiver] = connect(&bed, &xcp, bed.subnet.left4().into());
+    let [sender, mut receiver] = connect(&topology, &xcp, topology.subnet.left4().into());
     start_sending(&sender);
     // It gives up before this takes a minute: what it would ask for grows and grows.
     (0..50)
@@ -209,14 +211,14 @@ fn a_sum_that_claims_too_much_brings_no_more_than_was_asked_for() {
         return;
     }
     let config = lossy(Rate::mbps(100), 100, 0.0);
-    let bed = Bed::new(&config);
+    let topology = Topology::new(&config);
     let xcp = p_xcp(None);
-    let [mut sender, mut receiver] = connect(&bed, &xcp, bed.subnet.left4().into());
+    let [mut sender, mut receiver] = connect(&topology, &xcp, topology.subnet.left4().into());
     // 2 GB/s, where a segment asks for some 15 kB/s.
     let lie = "tcp option @254,8,8 8 tcp option @254,32,32 set 0x7fff0000";
     let rules =
         format!("table ip lying {{\nchain path {{\ntype filter hook output priority 0\n{lie}\n}}\n}}\n");
-    bed.terminal.nft(&rules).unwrap();
+    topology.terminal.nft(&rules).unwrap();
     let before = tcp_info(&sender).unwrap().cwnd;
     sender.write_all(&[7; 10_000]).unwrap();
     receive(&mut receiver, 10_000);

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use super::Packet;
 
-/// Bytes that a data frame adds to its packet: five fields of four bytes, the first with the kind of the frame in its
-/// two upper bits.
+/// Bytes that a data frame adds to its packet: five fields of four bytes, the first with the kind of the
+/// frame in its two upper bits.
 ///
-/// Numbers and serials are counted in 64 bits here. Four bytes of them are enough on the wire: no two that are outstanding at the
-/// same time are 2³¹ apart ([`MAX_SPAN`]), so that the upper bits follow from the neighbours (RFC 1982).
+/// Numbers and serials are counted in 64 bits here. Four bytes of them are enough on the wire: no two that
+/// are outstanding at the same time are 2³¹ apart ([`MAX_SPAN`]), so that the upper bits follow from the
+/// neighbours (RFC 1982).
 pub const DATA_HEADER: usize = 20;
 /// Bytes of a floor frame: incarnation and kind, and the floor.
 pub const FLOOR_FRAME: usize = 8;
-/// Bytes of a report without its ranges: incarnation and kind, first and last serial that it covers, the delay in
-/// microseconds.
+/// Bytes of a report without its ranges: incarnation and kind, first and last serial that it covers, the
+/// delay in microseconds.
 pub const REPORT_HEADER: usize = 16;
 /// Bytes of a range of missing serials: its two ends.
 pub const RANGE: usize = 8;
@@ -28,7 +29,8 @@ pub const MAX_SPAN: usize = 1 << 30;
 pub enum ArqFrame<P> {
     /// A packet.
     Data(DataFrame<P>),
-    /// The floor, where there is no packet to carry it. If this frame is lost, the next packet carries the floor.
+    /// The floor, where there is no packet to carry it. If this frame is lost, the next packet carries the
+    /// floor.
     Floor {
         /// See [`DataFrame::incarnation`].
         incarnation: u32,
@@ -42,9 +44,11 @@ pub enum ArqFrame<P> {
 /// A packet, sent for the first time or again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFrame<P> {
-    /// Distinguishes this sender from its predecessors and successors at the same end: 30 bits of the time of its first packet.
+    /// Distinguishes this sender from its predecessors and successors at the same end: 30 bits of the time of
+    /// its first packet.
     pub incarnation: u32,
-    /// The number of the transmission. Each has a new one, so that of two that arrive it is known which was sent first.
+    /// The number of the transmission. Each has a new one, so that of two that arrive it is known which was
+    /// sent first.
     pub serial: u64,
     /// The number of the packet, the same for each of its transmissions.
     pub number: u64,
@@ -65,7 +69,8 @@ pub struct Report {
     pub covers: Range<u64>,
     /// Those of them that have not arrived, in order; all others have.
     pub missing: Vec<Range<u64>>,
-    /// The time between the arrival of the last serial and this report. `None` if that serial is not the highest one that has arrived.
+    /// The time between the arrival of the last serial and this report. `None` if that serial is not the
+    /// highest one that has arrived.
     pub delay: Option<Duration>,
 }
 

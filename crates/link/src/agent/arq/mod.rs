@@ -1,22 +1,26 @@
 //! Retransmission by the link layer: selective repeat with a bounded number of retransmissions.
 //!
-//! It does not look into packets. Each packet has a *number*, and each transmission of it a new *serial*, as in QUIC
-//! (RFC 9002 §3). A link delivers in order, so that a serial below the highest one received that has not arrived is
-//! certainly lost, whether or not it was a retransmission. Only lost packets are retransmitted. (On a path that reorders,
-//! late packets are retransmitted too; the second copy is dropped because of its number.)
+//! It does not look into packets. Each packet has a *number*, and each transmission of it a new *serial*, as
+//! in QUIC (RFC 9002 §3). A link delivers in order, so that a serial below the highest one received that has
+//! not arrived is certainly lost, whether or not it was a retransmission. Only lost packets are
+//! retransmitted. (On a path that reorders, late packets are retransmitted too; the second copy is dropped
+//! because of its number.)
 //!
-//! The receiver *reports* missing serials, at once when there is a new gap, otherwise now and then. Reports may be lost:
-//! each one lists every gap until the sender acknowledges it, by `settled` in its frames. If there are more gaps than a
-//! report has room for, the next report continues where it ended.
+//! The receiver *reports* missing serials, at once when there is a new gap, otherwise now and then. Reports
+//! may be lost: each one lists every gap until the sender acknowledges it, by `settled` in its frames. If
+//! there are more gaps than a report has room for, the next report continues where it ended.
 //!
-//! If no report arrives at all, for example because the last packet is lost, the oldest packet is retransmitted: its arrival
-//! makes the receiver report all others. In an outage this is one frame for each timeout, until all packets are abandoned.
+//! If no report arrives at all, for example because the last packet is lost, the oldest packet is
+//! retransmitted: its arrival makes the receiver report all others. In an outage this is one frame for each
+//! timeout, until all packets are abandoned.
 //!
-//! Abandoned packets raise the *floor*: no packet below it will arrive, and the receiver does not wait for any.
+//! Abandoned packets raise the *floor*: no packet below it will arrive, and the receiver does not wait for
+//! any.
 //!
-//! An end that restarts has another *incarnation*. Its peer delivers the packets that wait, and begins anew at its floor;
-//! reports about another incarnation are ignored. A receiver that restarts begins at the sender's `settled` and floor:
-//! packets that its predecessor had received but not reported arrive again; packets that waited in it are lost.
+//! An end that restarts has another *incarnation*. Its peer delivers the packets that wait, and begins anew
+//! at its floor; reports about another incarnation are ignored. A receiver that restarts begins at the
+//! sender's `settled` and floor: packets that its predecessor had received but not reported arrive again;
+//! packets that waited in it are lost.
 //!
 //! | file | contents |
 //! |---|---|
@@ -55,8 +59,8 @@ pub struct ArqConfig {
     pub retransmissions: u32,
     /// Whether packets after a missing one wait for it.
     pub delivery: Delivery,
-    /// Limit of the IP bytes kept for retransmission; beyond it the oldest packet is evicted. Also the limit of the IP bytes that
-    /// wait for a missing packet; beyond it the missing packet is skipped.
+    /// Limit of the IP bytes kept for retransmission; beyond it the oldest packet is evicted. Also the limit
+    /// of the IP bytes that wait for a missing packet; beyond it the missing packet is skipped.
     pub buffer: ByteCount,
     /// The receiver reports after this many frames without a gap; a gap is reported at once.
     pub report_every: u32,
@@ -84,8 +88,8 @@ pub struct ArqCounters {
     pub retransmitted: u64,
     /// Packets retransmitted because no report arrived.
     pub timed_out: u64,
-    /// Packets abandoned after the allowed number of retransmissions, or after too long a time, without a report of their
-    /// arrival. They may have arrived.
+    /// Packets abandoned after the allowed number of retransmissions, or after too long a time, without a
+    /// report of their arrival. They may have arrived.
     pub given_up: u64,
     /// Packets for which the queue in front of the link had no room.
     pub refused: u64,
@@ -136,7 +140,8 @@ struct Output<P> {
 }
 
 impl ArqConfig {
-    /// Parameters for a link: three retransmissions, delivery in order, a buffer for the packets of four round trips.
+    /// Parameters for a link: three retransmissions, delivery in order, a buffer for the packets of four
+    /// round trips.
     pub fn for_link(link: &LinkConfig) -> Self {
         let rtt = link.forward.delay.saturating_add(link.reverse.delay);
         let directions = [&link.forward, &link.reverse];
@@ -274,8 +279,8 @@ impl<P> Output<P> {
     }
 }
 
-/// Limit of the outstanding numbers or serials: the number of packets in a full buffer if all are as short as possible. It bounds
-/// the memory for their records if a packet is outstanding for very long.
+/// Limit of the outstanding numbers or serials: the number of packets in a full buffer if all are as short as
+/// possible. It bounds the memory for their records if a packet is outstanding for very long.
 fn span_of(config: &ArqConfig) -> usize {
     /// The headers of IPv4 and TCP without options.
     const SHORT_PACKET: u64 = 40;

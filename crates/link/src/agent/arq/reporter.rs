@@ -9,8 +9,8 @@ use bentpipe_units::Time;
 use super::frame::MAX_RANGES;
 use super::{ArqConfig, ArqFrame, Output, Packet, Report, pop_front_if};
 
-/// Limit of the recorded gaps. A further gap is merged with the last one, and the frames between them are retransmitted
-/// unnecessarily.
+/// Limit of the recorded gaps. A further gap is merged with the last one, and the frames between them are
+/// retransmitted unnecessarily.
 const MAX_GAPS: usize = 4096;
 
 /// Which serials of one incarnation of the sender have arrived.

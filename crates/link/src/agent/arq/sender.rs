@@ -24,7 +24,8 @@ pub(super) struct Sender<P> {
     /// Transmissions from serial `settled` on.
     sent: VecDeque<Transmission>,
     settled: u64,
-    /// Serials whose fate is unknown, in order; usually one range, more if a report did not have room for all gaps.
+    /// Serials whose fate is unknown, in order; usually one range, more if a report did not have room for all
+    /// gaps.
     unresolved: Vec<Range<u64>>,
     timer: Timer,
     /// The floor that was sent last, and the number after the highest abandoned one.
@@ -110,9 +111,9 @@ impl<P: Packet> Sender<P> {
         self.send_floor(out);
     }
 
-    /// The queue in front of the link had no room for this transmission. If it was the first one of a packet, the packet is dropped, as
-    /// by any router: a repair would hide the overflow from the senders, which must slow down. A retransmission that was refused
-    /// does not count.
+    /// The queue in front of the link had no room for this transmission. If it was the first one of a packet,
+    /// the packet is dropped, as by any router: a repair would hide the overflow from the senders, which must
+    /// slow down. A retransmission that was refused does not count.
     pub(super) fn on_refused(&mut self, serial: u64, out: &mut Output<P>) {
         let Some(&Transmission { number, .. }) = self.transmission(serial) else { return };
         let index = number.checked_sub(self.floor).map(|index| index as usize);
@@ -132,8 +133,9 @@ impl<P: Packet> Sender<P> {
         if self.cached.is_empty() { Time::MAX } else { self.timer.deadline() }
     }
 
-    /// Retransmits the oldest packet, whose arrival makes the receiver report the fate of all others. After as many attempts in
-    /// vain as a packet is allowed, the link is down, and all packets older than a round trip are abandoned.
+    /// Retransmits the oldest packet, whose arrival makes the receiver report the fate of all others. After
+    /// as many attempts in vain as a packet is allowed, the link is down, and all packets older than a round
+    /// trip are abandoned.
     pub(super) fn on_timer(&mut self, now: Time, out: &mut Output<P>) {
         if now < self.wake_at() {
             return;
@@ -234,7 +236,8 @@ impl<P: Packet> Sender<P> {
         }));
     }
 
-    /// Removes the record of the oldest transmission, because without reports the records would grow without limit.
+    /// Removes the record of the oldest transmission, because without reports the records would grow without
+    /// limit.
     fn forget_oldest_serial(&mut self, out: &mut Output<P>) {
         let Some(Transmission { number, .. }) = self.sent.pop_front() else { return };
         if self.cached(number).is_some_and(|cached| cached.serial == self.settled) {
@@ -271,8 +274,8 @@ impl<P: Packet> Sender<P> {
         self.remove(number);
     }
 
-    /// Removes a packet that was never on the link. If it is the latest one, its number goes to the next packet, so that the
-    /// receiver does not wait for it.
+    /// Removes a packet that was never on the link. If it is the latest one, its number goes to the next
+    /// packet, so that the receiver does not wait for it.
     fn withdraw(&mut self, number: u64) {
         if number + 1 == self.floor + self.cached.len() as u64 {
             let cached = self.cached.pop_back().flatten();

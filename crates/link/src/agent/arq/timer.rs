@@ -7,8 +7,8 @@ use bentpipe_units::Time;
 use super::super::rtt::RoundTrip;
 use super::ArqConfig;
 
-/// Limit of the doublings of the timeout. An expiry sends a single frame, which does no harm, and the first one after an outage makes
-/// the receiver report all others, so that it must not be late.
+/// Limit of the doublings of the timeout. An expiry sends a single frame, which does no harm, and the first
+/// one after an outage makes the receiver report all others, so that it must not be late.
 const MAX_BACKOFF: u32 = 3;
 /// The shortest timeout, on a link without delay.
 const GRANULARITY: Duration = Duration::from_millis(1);
@@ -17,7 +17,8 @@ const PATIENCE: u32 = 16;
 
 /// The retransmission timer (RFC 6298), one for all outstanding packets.
 ///
-/// Each transmission has a serial of its own, so that each measurement is unambiguous, and Karn's rule is not needed.
+/// Each transmission has a serial of its own, so that each measurement is unambiguous, and Karn's rule is not
+/// needed.
 #[derive(Debug)]
 pub(super) struct Timer {
     rtt: RoundTrip,
@@ -68,8 +69,8 @@ impl Timer {
         self.running_since + self.timeout().saturating_mul(1 << self.expiries.min(MAX_BACKOFF))
     }
 
-    /// The longest time that a report takes, if it is not lost: srtt + 4·rttvar, and the receiver's delay. At least a quarter more
-    /// than the shortest round trip: on a steady link rttvar vanishes.
+    /// The longest time that a report takes, if it is not lost: srtt + 4·rttvar, and the receiver's delay. At
+    /// least a quarter more than the shortest round trip: on a steady link rttvar vanishes.
     pub(super) fn timeout(&self) -> Duration {
         let floor = self.rtt.least().map_or(Duration::ZERO, |least| least.saturating_add(least / 4));
         let timeout = self.rtt.timeout().unwrap_or(self.initial).max(floor).max(GRANULARITY);

@@ -10,8 +10,8 @@ use super::{Packet, TcpHeader};
 
 /// Duplicate ACKs that pass at once: the third one shows the sender a loss (RFC 5681 §3.2).
 const PASS: u32 = 2;
-/// If a duplicate ACK arrives this long and d after the one before, counting begins anew: those before were answers to keep-alive
-/// probes (RFC 9293 §3.8.4), or the sender has detected the loss long ago.
+/// If a duplicate ACK arrives this long and d after the one before, counting begins anew: those before were
+/// answers to keep-alive probes (RFC 9293 §3.8.4), or the sender has detected the loss long ago.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The acknowledgements that one host sends to another.
@@ -21,8 +21,8 @@ pub(super) struct Connection<P> {
     ack: u32,
     window: u16,
     duplicates: u32,
-    /// The first SACK block of the last ACK. It covers the segment that has just arrived (RFC 2018 §4), so that the same block
-    /// again reports nothing new.
+    /// The first SACK block of the last ACK. It covers the segment that has just arrived (RFC 2018 §4), so
+    /// that the same block again reports nothing new.
     block: (u32, u32),
     /// Since when a hole at `ack` is known, if there is one.
     hole_since: Option<Time>,
@@ -48,8 +48,9 @@ impl<P: Packet> Connection<P> {
         }
     }
 
-    /// A segment with an acknowledgement is to be sent; `says_more` if it has a further purpose. Returns whether it must be held
-    /// back, and whether the ACK number advances, so that the held ACKs are of no use any more.
+    /// A segment with an acknowledgement is to be sent; `says_more` if it has a further purpose. Returns
+    /// whether it must be held back, and whether the ACK number advances, so that the held ACKs are of no use
+    /// any more.
     pub(super) fn on_ack(
         &mut self,
         now: Time,
@@ -58,8 +59,8 @@ impl<P: Packet> Connection<P> {
         delay: Duration,
     ) -> (bool, bool) {
         if is_before(header.ack, self.ack) {
-            // An old ACK, which has been overtaken. It does not keep the connection alive: if the ports are in use
-            // again and the SYN was not seen here, the connection must become idle.
+            // An old ACK, which has been overtaken. It does not keep the connection alive: if the ports are
+            // in use again and the SYN was not seen here, the connection must become idle.
             return (false, false);
         }
         let quiet = now.since(self.seen_at);
@@ -79,7 +80,8 @@ impl<P: Packet> Connection<P> {
         }
         self.duplicates = self.duplicates.saturating_add(1);
         self.hole_since.get_or_insert(now);
-        // Once the sender knows of the loss, there is nothing to hide; but no ACK overtakes those that are held.
+        // Once the sender knows of the loss, there is nothing to hide; but no ACK overtakes those that are
+        // held.
         let must_hold = self.duplicates > PASS && (self.has_young_hole(now, delay) || !self.held.is_empty());
         (must_hold, false)
     }
@@ -137,8 +139,8 @@ impl<P: Packet> Connection<P> {
         self.hole_since = reports_hole(header).then_some(now);
     }
 
-    /// RFC 5681 §2, except that the window may change if the SACK blocks are new (RFC 6675 §2). An ACK with only a D-SACK block
-    /// (RFC 2883) reports a segment that arrived twice, and no hole.
+    /// RFC 5681 §2, except that the window may change if the SACK blocks are new (RFC 6675 §2). An ACK with
+    /// only a D-SACK block (RFC 2883) reports a segment that arrived twice, and no hole.
     fn is_duplicate(&self, header: &TcpHeader<'_, P::End>) -> bool {
         let is_bare = header.sequence_length() == 0;
         let may_report_hole = header.sack.is_empty() || reports_hole(header);

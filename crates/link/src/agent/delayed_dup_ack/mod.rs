@@ -1,23 +1,24 @@
-//! Delayed duplicate acknowledgements (Vaidya, Mehta, Perkins, Montenegro: "Delayed Duplicate Acknowledgements: A
-//! TCP-Unaware Approach to Improve Performance of TCP over Wireless", 1997).
+//! Delayed duplicate acknowledgements (Vaidya, Mehta, Perkins, Montenegro: "Delayed Duplicate
+//! Acknowledgements: A TCP-Unaware Approach to Improve Performance of TCP over Wireless", 1997).
 //!
-//! A retransmission by the link layer takes a round trip, and meanwhile the receiver sends duplicate ACKs. The third one
-//! would make the sender take the loss for congestion. So the first two pass, and each further one is held back for d. If
-//! the ACK number advances before, the hole is filled, and the held ACKs are dropped; if not, they are released, and the
-//! sender learns of the loss.
+//! A retransmission by the link layer takes a round trip, and meanwhile the receiver sends duplicate ACKs.
+//! The third one would make the sender take the loss for congestion. So the first two pass, and each further
+//! one is held back for d. If the ACK number advances before, the hole is filled, and the held ACKs are
+//! dropped; if not, they are released, and the sender learns of the loss.
 //!
-//! Beyond the paper, for senders that need no third duplicate ACK because the SACK blocks of the first one are enough
-//! (RFC 6675, RFC 8985): while the hole is younger than d, the blocks are removed from all ACKs that pass
-//! ([`DelayedDupAckConfig::hide_sack`]). Held ACKs keep their blocks, because they pass when the hole is older. An
-//! ACK that advances and has blocks shows the next hole, whose age counts from then on.
+//! Beyond the paper, for senders that need no third duplicate ACK because the SACK blocks of the first one
+//! are enough (RFC 6675, RFC 8985): while the hole is younger than d, the blocks are removed from all ACKs
+//! that pass ([`DelayedDupAckConfig::hide_sack`]). Held ACKs keep their blocks, because they pass when the
+//! hole is older. An ACK that advances and has blocks shows the next hole, whose age counts from then on.
 //!
-//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does no harm:
-//! they are no duplicate ACKs (RFC 5681 §2), and their blocks are hidden. A held ACK that follows them has an old sequence
-//! number, so that the sender may discard it as an old segment (RFC 9293 §3.10.7.4), like one that the network has
-//! delivered late. Only a hint is lost then, and the next duplicate ACK has the new number.
+//! Segments with data, or with a FIN, pass at once, also before duplicate ACKs of the same number. That does
+//! no harm: they are no duplicate ACKs (RFC 5681 §2), and their blocks are hidden. A held ACK that follows
+//! them has an old sequence number, so that the sender may discard it as an old segment (RFC 9293 §3.10.7.4),
+//! like one that the network has delivered late. Only a hint is lost then, and the next duplicate ACK has the
+//! new number.
 //!
-//! A connection is added when its first ACK is seen, also in its middle, and may be removed at any time. The only effect is
-//! that its next duplicate ACKs are counted from the first.
+//! A connection is added when its first ACK is seen, also in its middle, and may be removed at any time. The
+//! only effect is that its next duplicate ACKs are counted from the first.
 
 mod connection;
 
@@ -30,13 +31,13 @@ use serde::Serialize;
 use self::connection::Connection;
 use super::{Agent, AgentReport, Flow, Outbox, Packet, TcpHeader};
 
-/// Limit of the held duplicate ACKs of one connection; the oldest one passes when one more arrives. They correspond to a
-/// window of 6 MB in full-size segments: 80 Mbit/s over a geostationary link.
+/// Limit of the held duplicate ACKs of one connection; the oldest one passes when one more arrives. They
+/// correspond to a window of 6 MB in full-size segments: 80 Mbit/s over a geostationary link.
 const MAX_HELD_OF_CONNECTION: usize = 4096;
 /// Limit of the held duplicate ACKs of all connections: less than 20 MB of memory.
 const MAX_HELD: usize = 65_536;
-/// A connection without ACKs for this long is removed, at the latest when as many acknowledgements have passed as there are
-/// connections.
+/// A connection without ACKs for this long is removed, at the latest when as many acknowledgements have
+/// passed as there are connections.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Parameters of [`DelayedDupAck`].
@@ -46,8 +47,8 @@ pub struct DelayedDupAckConfig {
     pub delay: Duration,
     /// Limit of the connections at a time; packets of further connections pass unchanged.
     pub flows: usize,
-    /// SACK blocks are removed from ACKs that pass while a hole is younger than `delay`: a sender that uses them needs
-    /// no third duplicate ACK (RFC 6675, RFC 8985).
+    /// SACK blocks are removed from ACKs that pass while a hole is younger than `delay`: a sender that uses
+    /// them needs no third duplicate ACK (RFC 6675, RFC 8985).
     pub hide_sack: bool,
 }
 
@@ -81,10 +82,11 @@ pub struct DelayedDupAckCounters {
     pub most_held_bytes: u64,
 }
 
-/// Holds back duplicate ACKs at the terminal, so that the link layer has time to fill the hole. See the [module](self).
+/// Holds back duplicate ACKs at the terminal, so that the link layer has time to fill the hole. See the
+/// [module](self).
 ///
-/// A connection of real packets takes less than 350 bytes without held ACKs, all tables included. The held ACKs of all connections
-/// take at most 20 MB.
+/// A connection of real packets takes less than 350 bytes without held ACKs, all tables included. The held
+/// ACKs of all connections take at most 20 MB.
 #[derive(Debug)]
 pub struct DelayedDupAck<P: Packet> {
     config: DelayedDupAckConfig,

@@ -14,7 +14,8 @@ pub(super) struct CachedSegment<P> {
     pub(super) seq: u32,
     /// The sequence number after its last.
     pub(super) end: u32,
-    /// `None` once it has been selectively acknowledged. If the receiver reneges (RFC 2018 §8), the sender repairs the loss.
+    /// `None` once it has been selectively acknowledged. If the receiver reneges (RFC 2018 §8), the sender
+    /// repairs the loss.
     pub(super) packet: Option<P>,
     /// When its latest copy was sent, and the number of that among all transmissions of the flow.
     pub(super) sent_at: Time,

@@ -15,12 +15,13 @@ use super::cached_segment::{CachedSegment, Segments};
 use super::overflow::{DelayClass, LossesByDelay};
 use super::sacked::Sacked;
 
-/// The local timer before the first measurement. The 1 s of RFC 6298 is too short for a geostationary link with a queue, and the
-/// 3 s of the older RFC 2988 cost nothing: the sender has a timer of its own.
+/// The local timer before the first measurement. The 1 s of RFC 6298 is too short for a geostationary link
+/// with a queue, and the 3 s of the older RFC 2988 cost nothing: the sender has a timer of its own.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Limit of the doublings of the local timer.
 const MAX_BACKOFF: u32 = 5;
-/// A flow without packets for this long is removed, with its cached segments. If it goes on, it is added anew.
+/// A flow without packets for this long is removed, with its cached segments. If it goes on, it is added
+/// anew.
 const IDLE: Duration = Duration::from_secs(120);
 /// Sequence numbers that differ by more cannot be of one connection: windows are smaller (RFC 7323 §2.3).
 const FURTHEST: u32 = 1 << 30;
@@ -54,9 +55,9 @@ pub(super) enum AckAction {
 
 /// A flow with its cached segments.
 ///
-/// Snoop is in front of a link that delivers in order. So a segment that was sent before one that has arrived, and has not
-/// arrived itself, is lost, whether or not either was a retransmission. `order` numbers transmissions; `delivered` is the highest
-/// of these numbers that is known to have arrived.
+/// Snoop is in front of a link that delivers in order. So a segment that was sent before one that has
+/// arrived, and has not arrived itself, is lost, whether or not either was a retransmission. `order` numbers
+/// transmissions; `delivered` is the highest of these numbers that is known to have arrived.
 #[derive(Debug)]
 pub(super) struct SnoopedFlow<P> {
     segments: Segments<P>,
@@ -296,8 +297,9 @@ impl<P: Packet> SnoopedFlow<P> {
         (self.is_responsible() && !is_queued).then(|| self.timer_since + self.timeout(config))
     }
 
-    /// Whether the second copy of the segment that has just filled a hole causes a duplicate ACK. That copy was sent directly after
-    /// the first; a duplicate ACK later than a round trip has another cause, for example a probe.
+    /// Whether the second copy of the segment that has just filled a hole causes a duplicate ACK. That copy
+    /// was sent directly after the first; a duplicate ACK later than a round trip has another cause, for
+    /// example a probe.
     fn is_spurious(&mut self, now: Time) -> bool {
         let is_spurious = self.spurious > 0 && now <= self.spurious_until;
         self.spurious -= u32::from(is_spurious);
@@ -323,8 +325,8 @@ impl<P: Packet> SnoopedFlow<P> {
         timeout * (1 << self.backoff)
     }
 
-    /// The sender retransmits. From here on the loss is left to it: its window has shrunk in any case, and it sees all duplicate
-    /// ACKs and SACK blocks.
+    /// The sender retransmits. From here on the loss is left to it: its window has shrunk in any case, and it
+    /// sees all duplicate ACKs and SACK blocks.
     fn sent_by_sender(&mut self, now: Time, seq: u32, end: u32) {
         self.sent += 1;
         for segment in self.segments.overlapping(seq, end) {
@@ -392,8 +394,8 @@ impl<P: Packet> SnoopedFlow<P> {
                 let mut count = 0;
                 // A receiver of whole segments has no more ranges than segments.
                 self.sacked.add((first, end), self.segments.len(), |first, end| {
-                    // A block covers several parts only if ranges merge; parts that do not fit here count when they are
-                    // acknowledged.
+                    // A block covers several parts only if ranges merge; parts that do not fit here count
+                    // when they are acknowledged.
                     if let Some(part) = parts.get_mut(count) {
                         (*part, count) = ((first, end), count + 1);
                     }
@@ -444,8 +446,9 @@ impl<P: Packet> SnoopedFlow<P> {
     }
 }
 
-/// Whether the arrival of a segment shows that everything sent before its latest copy has arrived or is lost. If there were
-/// several copies, an earlier one may have arrived (Karn's problem), unless a round trip has passed since the latest was sent.
+/// Whether the arrival of a segment shows that everything sent before its latest copy has arrived or is lost.
+/// If there were several copies, an earlier one may have arrived (Karn's problem), unless a round trip has
+/// passed since the latest was sent.
 fn counts<P>(now: Time, segment: &CachedSegment<P>, rtt: &RoundTrip) -> bool {
     !segment.queued
         && (segment.is_original() || rtt.least().is_some_and(|least| now - segment.sent_at >= least))

@@ -1,27 +1,32 @@
-//! Snoop: retransmission by an agent at the gateway that knows TCP (Balakrishnan, Seshan, Amir, Katz: "Improving TCP/IP
-//! Performance over Wireless Networks", MobiCom 1995).
+//! Snoop: retransmission by an agent at the gateway that knows TCP (Balakrishnan, Seshan, Amir, Katz:
+//! "Improving TCP/IP Performance over Wireless Networks", MobiCom 1995).
 //!
-//! Snoop caches segments on their way to the terminal until they are acknowledged. The first duplicate ACK passes. The second one
-//! shows that a segment is lost, and Snoop retransmits it, close to the loss. Further duplicate ACKs are suppressed, so that the
-//! sender sees no third one and does not take the loss for congestion. A local timer retransmits segments whose loss no duplicate
-//! ACK shows. The sender itself repairs the losses of segments that are not cached, that Snoop has retransmitted in vain, or that
-//! the sender has retransmitted; their duplicate ACKs pass.
+//! Snoop caches segments on their way to the terminal until they are acknowledged. The first duplicate ACK
+//! passes. The second one shows that a segment is lost, and Snoop retransmits it, close to the loss. Further
+//! duplicate ACKs are suppressed, so that the sender sees no third one and does not take the loss for
+//! congestion. A local timer retransmits segments whose loss no duplicate ACK shows. The sender itself
+//! repairs the losses of segments that are not cached, that Snoop has retransmitted in vain, or that the
+//! sender has retransmitted; their duplicate ACKs pass.
 //!
 //! Beyond the paper:
 //!
-//! - **SACK.** A sender that uses SACK blocks needs no third duplicate ACK. While Snoop repairs, it removes the blocks from
-//!   the ACKs that pass ([`SnoopConfig::hide_sack`]). It uses them itself, and repairs all holes of a window in one round trip.
-//! - **Lost retransmissions.** The link delivers in order. So a segment that was sent before one that has arrived, and has not
-//!   arrived itself, is lost, whether or not it was a retransmission. The paper waits for its timer.
-//! - **The cache is bounded in bytes for all flows together**, and no flow may take more than its share once half of the cache is
-//!   full. The sender sees the loss of a segment that found no room, so that a window which outgrows link and cache shrinks like one
-//!   that outgrows a queue.
-//! - **The queue.** If the link's rate is known, segments wait here for their turn ([`SnoopConfig::pace`]), one flow after the other,
-//!   and not in a queue behind Snoop. Then that queue, however short, does not overflow, and losses behind Snoop are errors of the
-//!   link. A segment that finds no room here is dropped before it is cached, so that the sender sees the loss and slows down.
-//! - **Congestion behind.** Without pacing, or beside other traffic, a loss may be an overflow of a queue that Snoop does not
-//!   see. Repairing it would hide congestion from the sender and fill that queue again. If more segments are lost at a queueing
-//!   delay than at all shorter ones, a loss at that delay is left to the sender ([`SnoopConfig::hide_congestion`]).
+//! - **SACK.** A sender that uses SACK blocks needs no third duplicate ACK. While Snoop repairs, it removes
+//!   the blocks from the ACKs that pass ([`SnoopConfig::hide_sack`]). It uses them itself, and repairs all
+//!   holes of a window in one round trip.
+//! - **Lost retransmissions.** The link delivers in order. So a segment that was sent before one that has
+//!   arrived, and has not arrived itself, is lost, whether or not it was a retransmission. The paper waits
+//!   for its timer.
+//! - **The cache is bounded in bytes for all flows together**, and no flow may take more than its share once
+//!   half of the cache is full. The sender sees the loss of a segment that found no room, so that a window
+//!   which outgrows link and cache shrinks like one that outgrows a queue.
+//! - **The queue.** If the link's rate is known, segments wait here for their turn ([`SnoopConfig::pace`]),
+//!   one flow after the other, and not in a queue behind Snoop. Then that queue, however short, does not
+//!   overflow, and losses behind Snoop are errors of the link. A segment that finds no room here is dropped
+//!   before it is cached, so that the sender sees the loss and slows down.
+//! - **Congestion behind.** Without pacing, or beside other traffic, a loss may be an overflow of a queue
+//!   that Snoop does not see. Repairing it would hide congestion from the sender and fill that queue again.
+//!   If more segments are lost at a queueing delay than at all shorter ones, a loss at that delay is left to
+//!   the sender ([`SnoopConfig::hide_congestion`]).
 //!
 //! SYNs are not cached: a gateway that retransmits them would multiply a flood.
 
@@ -48,9 +53,9 @@ use crate::{FULL_SIZE_PACKET, MIN_DEFAULT_QUEUE_PACKETS};
 /// Parameters of [`Snoop`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SnoopConfig {
-    /// Limit of the IP bytes of cached segments, of all connections together. Segments that find no room pass, and their
-    /// losses are left to the sender. Two to four bandwidth-delay products are right: a segment is cached for a round trip, and
-    /// for one more if it is lost.
+    /// Limit of the IP bytes of cached segments, of all connections together. Segments that find no room
+    /// pass, and their losses are left to the sender. Two to four bandwidth-delay products are right: a
+    /// segment is cached for a round trip, and for one more if it is lost.
     pub cache: ByteCount,
     /// Limit of the connections at a time; packets of further connections pass unchanged.
     pub flows: usize,
@@ -58,29 +63,31 @@ pub struct SnoopConfig {
     pub retransmissions: u32,
     /// The local retransmission timer is never shorter.
     pub timer_floor: Duration,
-    /// SACK blocks are removed from ACKs that pass while Snoop repairs: a sender that uses them needs no third duplicate ACK
-    /// (RFC 6675, RFC 8985).
+    /// SACK blocks are removed from ACKs that pass while Snoop repairs: a sender that uses them needs no
+    /// third duplicate ACK (RFC 6675, RFC 8985).
     pub hide_sack: bool,
-    /// Losses that are probably an overflow of the queue behind Snoop are repaired too, and hidden from the sender. Otherwise they
-    /// are left to the sender, so that it slows down.
+    /// Losses that are probably an overflow of the queue behind Snoop are repaired too, and hidden from the
+    /// sender. Otherwise they are left to the sender, so that it slows down.
     pub hide_congestion: bool,
-    /// Copies of a segment per retransmission, at least 1. A second copy costs as much of the link as the link loses, and saves
-    /// a round trip if the first one is lost.
+    /// Copies of a segment per retransmission, at least 1. A second copy costs as much of the link as the
+    /// link loses, and saves a round trip if the first one is lost.
     pub copies: u32,
-    /// Segments wait here for their turn on the link, instead of in a queue behind; `None` if the link's rate is unknown.
+    /// Segments wait here for their turn on the link, instead of in a queue behind; `None` if the link's rate
+    /// is unknown.
     pub pace: Option<Pace>,
 }
 
 /// The rate at which segments go to the link.
 ///
-/// With it the queue in front of the link is Snoop's own. When a hole has been filled, the sender may send a whole window at once;
-/// a short queue behind Snoop would overflow then, and losses behind Snoop would not be errors of the link alone.
+/// With it the queue in front of the link is Snoop's own. When a hole has been filled, the sender may send a
+/// whole window at once; a short queue behind Snoop would overflow then, and losses behind Snoop would not be
+/// errors of the link alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// The rate, a little less than the link's. Retransmissions count.
     pub rate: Rate,
-    /// Limit of the IP bytes that wait; a segment that finds no room is dropped, as by any queue. Two bandwidth-delay products
-    /// are right: while a hole is open a window must last for two round trips.
+    /// Limit of the IP bytes that wait; a segment that finds no room is dropped, as by any queue. Two
+    /// bandwidth-delay products are right: while a hole is open a window must last for two round trips.
     pub queue: ByteCount,
 }
 
@@ -101,8 +108,8 @@ impl SnoopConfig {
 }
 
 impl Pace {
-    /// For a link of this rate and round-trip time. One and a half per cent of the rate is left for traffic that does not pass here
-    /// and for the link's own overhead.
+    /// For a link of this rate and round-trip time. One and a half per cent of the rate is left for traffic
+    /// that does not pass here and for the link's own overhead.
     pub fn for_link(rate: Rate, round_trip: Duration) -> Self {
         let least = MIN_DEFAULT_QUEUE_PACKETS * FULL_SIZE_PACKET.get();
         let queue = ByteCount::new(rate.bytes_in(round_trip).saturating_mul(2).max(least));
@@ -151,8 +158,9 @@ pub struct Snoop<P: Packet> {
     by_ends: HashMap<Flow<P::End>, u32>,
     slots: Vec<Slot<P>>,
     free: Vec<u32>,
-    /// Timers: their times and slots. The valid timer of a slot is the one with the time in `scheduled`; it may expire too
-    /// early, and is then postponed. It stays when the flow is removed, so that short flows do not leave one timer each.
+    /// Timers: their times and slots. The valid timer of a slot is the one with the time in `scheduled`; it
+    /// may expire too early, and is then postponed. It stays when the flow is removed, so that short flows do
+    /// not leave one timer each.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// Flows with cached segments.
     busy: u64,
@@ -164,7 +172,8 @@ pub struct Snoop<P: Packet> {
     repairs: Vec<P>,
 }
 
-/// About the bytes of memory that the record of a segment takes beside its packet. The cache bounds these too.
+/// About the bytes of memory that the record of a segment takes beside its packet. The cache bounds these
+/// too.
 const RECORD: u64 = 160;
 
 /// The memory of one flow, and of another one later.
@@ -302,7 +311,8 @@ impl<P: Packet> Snoop<P> {
         }
     }
 
-    /// Segments of a flow that has ended and that still wait pass at their turn, and are not cached: no ACK would release them.
+    /// Segments of a flow that has ended and that still wait pass at their turn, and are not cached: no ACK
+    /// would release them.
     fn let_pass(&mut self, flow: Flow<P::End>) {
         if let Some(pacer) = &mut self.pacer {
             pacer.let_pass(flow);
@@ -343,7 +353,8 @@ impl<P: Packet> Snoop<P> {
         self.schedule(index);
     }
 
-    /// A packet leaves for the link: from here on its segment can be lost. It is cached if its connection is `alive`.
+    /// A packet leaves for the link: from here on its segment can be lost. It is cached if its connection is
+    /// `alive`.
     fn leave(&mut self, now: Time, packet: P, alive: bool, out: &mut Outbox<P>) {
         if let Some(header) = packet.tcp() {
             if header.flags.is_syn() || header.flags.is_rst() {
@@ -374,8 +385,8 @@ impl<P: Packet> Snoop<P> {
         out.to_link.extend(std::iter::repeat_n(packet, self.config.copies.max(1) as usize));
     }
 
-    /// Whether a retransmission whose turn has come is still needed: the segment may have arrived while it waited, or its flow may
-    /// have ended. If it is needed, it counts as sent now.
+    /// Whether a retransmission whose turn has come is still needed: the segment may have arrived while it
+    /// waited, or its flow may have ended. If it is needed, it counts as sent now.
     fn is_needed(&mut self, now: Time, packet: &P) -> bool {
         let Some(header) = packet.tcp() else { return false };
         let Some(&index) = self.by_ends.get(&Flow::of_data(&header)) else { return false };

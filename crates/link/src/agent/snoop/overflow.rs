@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Queueing delays are sorted into classes of half an octave, from a sixty-fourth of the shortest round trip on. The last class
-/// begins at nearly three round trips.
+/// Queueing delays are sorted into classes of half an octave, from a sixty-fourth of the shortest round trip
+/// on. The last class begins at nearly three round trips.
 const CLASSES: usize = 16;
 const FINEST: u32 = 64;
 /// After this many segments all counts are halved, because links change.
@@ -13,9 +13,10 @@ const LEAST: u32 = 10;
 
 /// The number of segments lost at each queueing delay.
 ///
-/// The errors of a link do not depend on the queue in front of it; a queue loses packets when it is full. So if more are lost at a
-/// delay than at all shorter ones, the surplus is due to the queue. This comparison needs no threshold: it holds at any packet error
-/// rate and any length of the queue, provided that the delay of a full one can be measured.
+/// The errors of a link do not depend on the queue in front of it; a queue loses packets when it is full. So
+/// if more are lost at a delay than at all shorter ones, the surplus is due to the queue. This comparison
+/// needs no threshold: it holds at any packet error rate and any length of the queue, provided that the delay
+/// of a full one can be measured.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LossesByDelay {
     classes: [Class; CLASSES],
@@ -57,9 +58,10 @@ impl LossesByDelay {
         (class.sent, class.lost) = (class.sent + 1, class.lost + 1);
     }
 
-    /// Whether a loss at this delay is probably an overflow of the queue: losses there are twice as frequent as at shorter delays, and
-    /// exceed these by five standard deviations and two and a half losses. The margin is wide because the test is made at every loss,
-    /// and errors of the link must not be left to the sender.
+    /// Whether a loss at this delay is probably an overflow of the queue: losses there are twice as frequent
+    /// as at shorter delays, and exceed these by five standard deviations and two and a half losses. The
+    /// margin is wide because the test is made at every loss, and errors of the link must not be left to the
+    /// sender.
     pub(super) fn is_likely_at(&self, delay: DelayClass) -> bool {
         let (below, at) = self.classes.split_at(usize::from(delay.0));
         let sum = |of: fn(&Class) -> u16| below.iter().map(|class| u32::from(of(class))).sum::<u32>();

@@ -12,15 +12,16 @@ use crate::FULL_SIZE_PACKET;
 /// The limit up to which the pacer makes up for a late timer, so that no burst follows a pause.
 const LATE: Duration = Duration::from_millis(2);
 
-/// This many free queues keep the memory for a few packets: flows often wait only briefly, and soon wait again.
+/// This many free queues keep the memory for a few packets: flows often wait only briefly, and soon wait
+/// again.
 const FREE_QUEUES: usize = 1000;
 const FREE_QUEUE_CAPACITY: usize = 4;
 
 /// Packets for the link wait here for their turn.
 ///
-/// Retransmissions go first. Then flows take turns, each with the bytes of a full-size packet (deficit round robin: Shreedhar and
-/// Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995), so that a flow that fills the queue does not delay
-/// the others. All packets other than TCP are one flow.
+/// Retransmissions go first. Then flows take turns, each with the bytes of a full-size packet (deficit round
+/// robin: Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", SIGCOMM 1995), so that
+/// a flow that fills the queue does not delay the others. All packets other than TCP are one flow.
 #[derive(Debug)]
 pub(super) struct Pacer<P: Packet> {
     pace: Pace,
@@ -121,7 +122,8 @@ impl<P: Packet> Pacer<P> {
         }
     }
 
-    /// The next packet whose time has come. A retransmission that is no longer needed takes no time on the link.
+    /// The next packet whose time has come. A retransmission that is no longer needed takes no time on the
+    /// link.
     pub(super) fn next(&mut self, now: Time, mut is_needed: impl FnMut(&P) -> bool) -> Option<Turn<P>> {
         if self.free_at > now {
             return None;
@@ -177,7 +179,8 @@ impl<P: Packet> Pacer<P> {
         all <= queue && (all <= queue / 2 || mine <= (queue / flows as u64).max(length))
     }
 
-    /// Adds a queue for a flow. It begins with the bytes of one turn: with less it would wait for two turns of all others.
+    /// Adds a queue for a flow. It begins with the bytes of one turn: with less it would wait for two turns
+    /// of all others.
     fn add_queue(&mut self, flow: Option<Flow<P::End>>) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.queues.push(FlowQueue { flow, packets: VecDeque::new(), bytes: 0, credit: 0, ended: 0 });

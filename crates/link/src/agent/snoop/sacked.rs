@@ -9,8 +9,8 @@ pub(super) struct Sacked {
 }
 
 impl Sacked {
-    /// Adds a block and calls `new` with each part of it that was not there before, in order. A block that would make more
-    /// than `most` ranges is reported, but not stored.
+    /// Adds a block and calls `new` with each part of it that was not there before, in order. A block that
+    /// would make more than `most` ranges is reported, but not stored.
     pub(super) fn add(&mut self, (first, end): (u32, u32), most: usize, mut new: impl FnMut(u32, u32)) {
         let from = self.ranges.partition_point(|range| is_before(range.1, first));
         let to = self.ranges.partition_point(|range| !is_before(end, range.0));

@@ -56,7 +56,8 @@ impl Packet for Segment {
     }
 }
 
-/// A download: data towards the client over the link, acknowledgements back. Segments are counted from the first.
+/// A download: data towards the client over the link, acknowledgements back. Segments are counted from the
+/// first.
 struct Timeline {
     snoop: Snoop<Segment>,
     now: Time,
@@ -563,7 +564,8 @@ fn an_answered_syn_begins_anew_whichever_side_opens() {
     }
 }
 
-/// Forty segments meet no queue; of the twenty that follow every second one meets a queue and every other finds it full.
+/// Forty segments meet no queue; of the twenty that follow every second one meets a queue and every other
+/// finds it full.
 fn overflow(config: SnoopConfig) -> Timeline {
     let mut line = Timeline::with(config);
     for number in 0..40 {
@@ -740,7 +742,8 @@ fn arbitrary() -> impl Strategy<Value = (Segment, u64)> {
 }
 
 proptest! {
-    /// Whatever comes: no panic, nothing from the server is lost or held back, nothing is invented, and the sums are right.
+    /// Whatever comes: no panic, nothing from the server is lost or held back, nothing is invented, and the
+    /// sums are right.
     #[test]
     fn hostile_segments_do_no_harm(
         events in prop::collection::vec((arbitrary(), any::<bool>()), 1..300),

@@ -1,7 +1,7 @@
 //! The decision of an XCP router in each control interval, and its allocation to packets.
 //!
-//! Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002), §3.5, with the
-//! rates in bytes per second as in draft-falk-xcp-spec-03:
+//! Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002),
+//! §3.5, with the rates in bytes per second as in draft-falk-xcp-spec-03:
 //!
 //! ```text
 //! y = input / Te                         the rate at which bytes arrive
@@ -38,7 +38,8 @@ pub struct Sums {
     pub spacing: f64,
     /// Σ RTT·X, square seconds.
     pub rtt_spacing: f64,
-    /// Σ X of the packets that get positive feedback: all of them in XCP, those of senders that ask for more in P-XCP.
+    /// Σ X of the packets that get positive feedback: all of them in XCP, those of senders that ask for more
+    /// in P-XCP.
     pub asking_spacing: f64,
     /// The standing queue, bytes.
     pub queue: f64,
@@ -73,8 +74,8 @@ impl Sums {
 }
 
 impl Shares {
-    /// The feedback to allocate in the next interval, after one of `elapsed`, on a link of this `capacity` with this mean round-trip
-    /// time. Times below a microsecond count as one, so that no share is infinite.
+    /// The feedback to allocate in the next interval, after one of `elapsed`, on a link of this `capacity`
+    /// with this mean round-trip time. Times below a microsecond count as one, so that no share is infinite.
     pub fn decide(gains: Gains, capacity: Rate, elapsed: Duration, mean_rtt: Duration, sums: &Sums) -> Self {
         let seconds = |time: Duration| time.max(SHORTEST_TIME).as_secs_f64();
         let capacity = capacity.bps() as f64 / 8.0;
@@ -92,8 +93,8 @@ impl Shares {
         }
     }
 
-    /// The feedback of a packet of this many `bytes`, whose sender has this `spacing` and asks for `asked`, bytes per second.
-    /// `may_grow`: it gets positive feedback.
+    /// The feedback of a packet of this many `bytes`, whose sender has this `spacing` and asks for `asked`,
+    /// bytes per second. `may_grow`: it gets positive feedback.
     pub fn give(&mut self, spacing: Duration, bytes: f64, asked: f64, may_grow: bool) -> f64 {
         let growth = if may_grow { self.per_second * spacing.as_secs_f64() } else { 0.0 };
         let mut positive = self.positive.min(growth);

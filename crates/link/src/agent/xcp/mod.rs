@@ -1,12 +1,14 @@
 //! The router of XCP and of P-XCP: it tells each sender by how much to change its rate.
 //!
-//! Sources: Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002);
-//! draft-falk-xcp-spec-03 for rates instead of windows; Zhou, Yeung and Li, "P-XCP: a Transport Layer Protocol for Satellite
-//! IP Networks" (GLOBECOM 2004), as described by Lopez Pacheco and Lochin (IWSSC 2009).
+//! Sources: Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks"
+//! (SIGCOMM 2002); draft-falk-xcp-spec-03 for rates instead of windows; Zhou, Yeung and Li, "P-XCP: a
+//! Transport Layer Protocol for Satellite IP Networks" (GLOBECOM 2004), as described by Lopez Pacheco and
+//! Lochin (IWSSC 2009).
 //!
-//! The agent is in front of the link's queue, and all of the link's traffic passes it. It keeps no state of flows: the header of
-//! each packet carries what the router needs to know of its sender. It estimates the queue with a model of its own, which drains at
-//! the capacity, so that it works in front of a queue that it cannot see.
+//! The agent is in front of the link's queue, and all of the link's traffic passes it. It keeps no state of
+//! flows: the header of each packet carries what the router needs to know of its sender. It estimates the
+//! queue with a model of its own, which drains at the capacity, so that it works in front of a queue that it
+//! cannot see.
 
 pub mod control;
 mod queue;
@@ -24,8 +26,8 @@ use queue::QueueEstimate;
 
 /// The control interval, and the round-trip time, before the first packet with a round-trip time.
 pub const FIRST_INTERVAL: Duration = Duration::from_millis(200);
-/// The shortest control interval: a header that claims a round trip of a microsecond must not cost a million decisions per
-/// second.
+/// The shortest control interval: a header that claims a round trip of a microsecond must not cost a million
+/// decisions per second.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 /// The default limit of round-trip times in headers, far above that of any satellite around the Earth.
 pub const DEFAULT_MAX_RTT: Duration = Duration::from_secs(10);
@@ -36,27 +38,29 @@ pub enum Variant {
     /// Every sender gets positive feedback.
     #[default]
     Xcp,
-    /// Only senders that ask for more get positive feedback. A sender that does not is limited elsewhere, by its application or its
-    /// receiver, and would leave it unused.
+    /// Only senders that ask for more get positive feedback. A sender that does not is limited elsewhere, by
+    /// its application or its receiver, and would leave it unused.
     PXcp,
 }
 
 /// Parameters of the router.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct XcpConfig {
-    /// The rate to allocate: IP bits per second that the link carries, less than its rate if the link encapsulates.
+    /// The rate to allocate: IP bits per second that the link carries, less than its rate if the link
+    /// encapsulates.
     pub capacity: Rate,
     /// XCP or P-XCP.
     pub variant: Variant,
     /// α, β and γ.
     pub gains: Gains,
-    /// The limit of round-trip times in headers. It bounds the control interval, and the influence of one sender on the mean. If
-    /// actual round trips are longer, the control is too fast for them and oscillates.
+    /// The limit of round-trip times in headers. It bounds the control interval, and the influence of one
+    /// sender on the mean. If actual round trips are longer, the control is too fast for them and oscillates.
     pub max_rtt: Duration,
 }
 
 impl XcpConfig {
-    /// An XCP router of this capacity with the gains of the paper. The capacity has no default: without it no feedback is right.
+    /// An XCP router of this capacity with the gains of the paper. The capacity has no default: without it no
+    /// feedback is right.
     pub fn with_capacity(capacity: Rate) -> Self {
         Self { capacity, variant: Variant::Xcp, gains: Gains::default(), max_rtt: DEFAULT_MAX_RTT }
     }
@@ -73,7 +77,8 @@ pub struct XcpCounters {
     pub intervals: u64,
     /// Senders that asked for more in the last interval, N = Σ X / Te, thousandths.
     pub asking_milli: u64,
-    /// Senders that did not, because they are limited elsewhere, thousandths. An XCP router treats them like the others.
+    /// Senders that did not, because they are limited elsewhere, thousandths. An XCP router treats them like
+    /// the others.
     pub limited_milli: u64,
     /// The mean round-trip time of the last interval, microseconds.
     pub mean_rtt_us: u64,
@@ -115,8 +120,8 @@ impl Xcp {
         self.began_at.map_or(Time::MAX, |began| began + self.mean_rtt)
     }
 
-    /// Ends the interval if its time has come. After an interval without traffic none follows: the next packet begins anew, and
-    /// gets no feedback from before the silence.
+    /// Ends the interval if its time has come. After an interval without traffic none follows: the next
+    /// packet begins anew, and gets no feedback from before the silence.
     fn end_interval(&mut self, now: Time) {
         let Some(began) = self.began_at.filter(|_| self.ends_at() <= now) else { return };
         self.queue.advance(now, self.mean_rtt);

@@ -7,8 +7,9 @@ use bentpipe_units::{Rate, Time};
 /// The shortest time over which the minimum of the queue is taken: a queue that lasts less is a burst.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(2);
 
-/// The bytes that were sent to the link and cannot have left it yet at its capacity, and their minimum: a burst drains within a
-/// round trip, a standing queue does not (Katabi and others 2002, §3.5.1; draft-falk-xcp-spec-03, "assessing the queue").
+/// The bytes that were sent to the link and cannot have left it yet at its capacity, and their minimum: a
+/// burst drains within a round trip, a standing queue does not (Katabi and others 2002, §3.5.1;
+/// draft-falk-xcp-spec-03, "assessing the queue").
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueEstimate {
     /// Bytes per second.

@@ -65,9 +65,9 @@ fn router(variant: Variant) -> Xcp {
     Xcp::new(&XcpConfig { variant, ..XcpConfig::with_capacity(Rate::mbps(8)) })
 }
 
-/// 100 packets of 1000 bytes in the first 200 ms, of a sender with 100 ms and 50 packets: X = 2 ms. y = 0.5 MB/s, φ = 0.4 ·
-/// 0.5 MB/s = 200 kB/s, which is more than the 50 kB/s that could be shuffled. Σ X = 0.2 s, so that each packet gets
-/// 200 kB/s · 2 ms / 0.2 s = 2 kB/s.
+/// 100 packets of 1000 bytes in the first 200 ms, of a sender with 100 ms and 50 packets: X = 2 ms. y = 0.5
+/// MB/s, φ = 0.4 · 0.5 MB/s = 200 kB/s, which is more than the 50 kB/s that could be shuffled. Σ X = 0.2 s,
+/// so that each packet gets 200 kB/s · 2 ms / 0.2 s = 2 kB/s.
 #[test]
 fn an_interval_by_hand() {
     let mut xcp = router(Variant::Xcp);
@@ -92,7 +92,8 @@ fn an_interval_by_hand() {
     assert_eq!(Agent::<Data>::wake_at(&xcp), at(300 * MS), "the interval is the mean round trip");
 }
 
-/// 400 packets in 200 ms are twice the capacity, and a queue of 200 packets is left: φ = −0.4 · 1 MB/s − 0.226 · Q/d.
+/// 400 packets in 200 ms are twice the capacity, and a queue of 200 packets is left: φ = −0.4 · 1 MB/s −
+/// 0.226 · Q/d.
 #[test]
 fn an_overload_is_taken_back_in_proportion_to_bytes() {
     let mut xcp = router(Variant::Xcp);

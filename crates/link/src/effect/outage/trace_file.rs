@@ -46,7 +46,7 @@ pub enum TraceError {
         column: &'static str,
         /// The text in its place.
         found: String,
-        /// What is accepted.
+        /// The accepted values.
         accepted: &'static str,
     },
     /// A railway trace needs a train that moves.
@@ -56,7 +56,8 @@ pub enum TraceError {
     Speed(f64),
 }
 
-/// A kind of trace: the names of its two columns, the length of one unit in seconds, and which numbers are accepted.
+/// A kind of trace: the names of its two columns, the length of one unit in seconds, and which numbers are
+/// accepted.
 struct Format {
     columns: [&'static str; 2],
     seconds_per_unit: f64,

@@ -100,7 +100,8 @@ fn link(per: f64, delay_ms: u64, rate_mbps: Option<u64>) -> DirectionConfig {
     DirectionConfig {
         rate: rate_mbps.map(Rate::mbps),
         delay: Duration::from_millis(delay_ms),
-        // Losses are those of the radio: a queue that overflows would have packets sent for ever that cannot be.
+        // Losses are those of the radio: a queue that overflows would have packets sent for ever that cannot
+        // be.
         queue: Some(ByteCount::new(1 << 40)),
         per: Probability::new(per).unwrap(),
         ..Default::default()
@@ -138,7 +139,8 @@ fn steady_traffic_costs_what_is_lost_and_hardly_more() {
         assert!(pair.came[1].iter().copied().eq(0..20_000), "PER {per}: not all, or not in order");
         let counters = pair.ends[0].counters();
         assert_eq!((counters.crowded_out, counters.given_up), (0, 0));
-        // A timeout only for what was lost at the very end, or where a round trip's packets and reports have bad luck.
+        // A timeout only for what was lost at the very end, or where a round trip's packets and reports have
+        // bad luck.
         assert!(counters.timed_out <= 3, "PER {per}: {counters:?}");
         assert!(counters.retransmitted <= pair.lost_data[0], "PER {per}: {counters:?}");
         let bytes = pair.directions[1].counters().offered_bytes as f64

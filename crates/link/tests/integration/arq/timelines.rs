@@ -1,5 +1,5 @@
-//! One case each. The link takes 50 ms one way; packets leave one each millisecond from 0 ms on, so that packet n
-//! leaves at n ms and arrives at n + 50 ms.
+//! One case each. The link takes 50 ms one way; packets leave one each millisecond from 0 ms on, so that
+//! packet n leaves at n ms and arrives at n + 50 ms.
 
 use bentpipe_link::agent::arq::{
     Arq, ArqConfig, ArqFrame, DATA_HEADER, Delivery, FLOOR_FRAME, MAX_RANGES, RANGE, REPORT_HEADER,
@@ -49,7 +49,8 @@ fn a_lone_loss_is_repaired_after_one_report() {
     let mut world = World::new(&in_order()).losing(|index, _| index == 5);
     world.send_each_ms(20);
     world.settle();
-    // Packet 6 arrives at 56 ms and is reported at once; the report arrives at 106 ms, and packet 5 at 156 ms.
+    // Packet 6 arrives at 56 ms and is reported at once; the report arrives at 106 ms, and packet 5 at 156
+    // ms.
     assert_eq!(world.came_at(5), at_ms(6) + DELAY * 3);
     assert_eq!(world.ids(), all(20));
     assert_eq!(world.came_at(19), world.came_at(5), "all behind it have waited");
@@ -81,7 +82,8 @@ fn a_packet_for_which_the_queue_had_no_room_is_not_repaired_and_not_waited_for()
 
 #[test]
 fn a_retransmission_for_which_the_queue_had_no_room_has_used_up_no_retry() {
-    // The link loses the first transmission, the full queue the next five, and three retransmissions are allowed.
+    // The link loses the first transmission, the full queue the next five, and three retransmissions are
+    // allowed.
     let mut world = World::new(&in_order()).losing_copies(5, 6).refusing_retransmissions();
     world.send_each_ms(1000);
     world.settle();
@@ -97,7 +99,8 @@ fn a_lost_retransmission_is_a_gap_like_any_other() {
     assert_eq!(world.ids(), all(300));
     let counters = world.sender.counters();
     assert_eq!((counters.retransmitted, counters.timed_out, counters.given_up), (2, 0, 0));
-    // It leaves again at 106 ms, and packet 106 right behind it shows the gap at 156 ms; 100 ms later it has come.
+    // It leaves again at 106 ms, and packet 106 right behind it shows the gap at 156 ms; 100 ms later it has
+    // come.
     assert_eq!(world.came_at(5), at_ms(106) + DELAY * 3);
 }
 
@@ -134,8 +137,8 @@ fn a_lost_tail_is_sent_again_when_no_report_comes() {
     assert_eq!(world.ids(), all(10));
     let counters = world.sender.counters();
     assert_eq!((counters.timed_out, counters.retransmitted), (1, 0));
-    // Two reports have come, the second when packet 8 has waited for 10 ms: at 118 ms. Then srtt + 4·rttvar of two like
-    // measurements, 100 ms + 4·37.5 ms, and 10 ms.
+    // Two reports have come, the second when packet 8 has waited for 10 ms: at 118 ms. Then srtt + 4·rttvar
+    // of two like measurements, 100 ms + 4·37.5 ms, and 10 ms.
     assert_eq!(world.data.last().unwrap().at, at_ms(118 + 100 + 150 + 10));
 }
 
@@ -215,7 +218,8 @@ fn a_full_buffer_gives_up_the_oldest() {
     let mut world = World::new(&small).losing(|index, _| index == 3);
     world.send_each_ms(200);
     world.settle();
-    // Of the hundred packets of a round trip twenty are kept. Packet 3 is not any more when its loss is known.
+    // Of the hundred packets of a round trip twenty are kept. Packet 3 is not any more when its loss is
+    // known.
     let sender = world.sender.counters();
     assert_eq!((sender.retransmitted, sender.most_held_bytes), (0, 20 * LENGTH as u64));
     assert!(sender.crowded_out >= 80, "{sender:?}");
@@ -304,7 +308,8 @@ fn more_gaps_than_a_report_has_room_for_are_told_by_several() {
     let counters = world.sender.counters();
     assert_eq!((counters.retransmitted, counters.timed_out), (200, 0));
     assert_eq!(world.receiver.counters().duplicates, 0);
-    // The frames come all at once, so part of the gaps is told later: 200 of them in reports of 32, one each 10 ms.
+    // The frames come all at once, so part of the gaps is told later: 200 of them in reports of 32, one each
+    // 10 ms.
     assert!(world.came_at(400) <= at_ms(150 + 70), "{:?}", world.came_at(400));
 }
 
@@ -370,8 +375,8 @@ fn a_receiver_that_begins_anew_goes_on_where_it_meets_the_sender() {
     world.receiver = Arq::new(&in_order());
     world.send_each_ms(80);
     world.settle();
-    // Packets 41 to 69 have waited in the former one, and those that it has reported are lost with it. All others are
-    // there.
+    // Packets 41 to 69 have waited in the former one, and those that it has reported are lost with it. All
+    // others are there.
     let restarted = world.delivered.iter().position(|&(at, _)| at > at_ms(120)).unwrap();
     let (before, after) = (world.ids()[..restarted].to_vec(), world.ids()[restarted..].to_vec());
     assert_eq!((before, after[0]), (all(40), 40));

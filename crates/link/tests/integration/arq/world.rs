@@ -100,7 +100,8 @@ impl World {
         }
     }
 
-    /// Loses the sender's frames for which this holds: their index among all of them, and when they were sent.
+    /// Loses the sender's frames for which this holds: their index among all of them, and when they were
+    /// sent.
     pub(crate) fn losing(mut self, lose: impl FnMut(usize, Time) -> bool + 'static) -> Self {
         self.lose_data = Box::new(lose);
         self

@@ -1,5 +1,5 @@
-//! One case each; d is 100 ms. Segments are numbered from 0 on in the order in which the host sends them, and leave as
-//! (ms, number, with SACK blocks).
+//! One case each; d is 100 ms. Segments are numbered from 0 on in the order in which the host sends them, and
+//! leave as (ms, number, with SACK blocks).
 
 use std::time::Duration;
 

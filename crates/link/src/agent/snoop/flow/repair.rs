@@ -37,8 +37,8 @@ impl<P: Packet> SnoopedFlow<P> {
         }
     }
 
-    /// Counts the segments that are now known to be lost at their first transmission; true if one of them has probably found the
-    /// queue behind Snoop full.
+    /// Counts the segments that are now known to be lost at their first transmission; true if one of them has
+    /// probably found the queue behind Snoop full.
     pub(super) fn count_losses(&mut self) -> bool {
         if self.sacked.is_empty() {
             return self.duplicates == 2 && self.count_first();
@@ -117,8 +117,8 @@ impl<P: Packet> SnoopedFlow<P> {
         send(packet);
     }
 
-    /// The turn of the retransmission of the segment at `seq` has come; false if it is no longer needed. Since the decision only other
-    /// retransmissions have been sent, so that its order number is still right.
+    /// The turn of the retransmission of the segment at `seq` has come; false if it is no longer needed.
+    /// Since the decision only other retransmissions have been sent, so that its order number is still right.
     pub(in super::super) fn repair_leaves(&mut self, now: Time, seq: u32) -> bool {
         let Some(segment) = self.segments.at_mut(seq).filter(|segment| segment.queued) else { return false };
         segment.queued = false;

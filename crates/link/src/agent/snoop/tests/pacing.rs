@@ -275,8 +275,8 @@ impl Timeline {
         left
     }
 
-    /// Two flows have measured a round trip; then the other one learns that 60 of its segments are lost, so that repairs wait for
-    /// 600 ms. Of the first flow 1 to 5 are on their way.
+    /// Two flows have measured a round trip; then the other one learns that 60 of its segments are lost, so
+    /// that repairs wait for 600 ms. Of the first flow 1 to 5 are on their way.
     fn behind_repairs(&mut self) {
         let other = |line: &Self, number| of_other(line.data(number));
         self.offer([0]);
@@ -355,7 +355,8 @@ fn an_arrival_says_nothing_of_a_copy_that_waits() {
     let mut line = paced(1000);
     line.behind_repairs();
     let timed_out = line.counters().timed_out;
-    // The acknowledgement of 1 is late, the timer expires, and another copy waits for longer than a round trip.
+    // The acknowledgement of 1 is late, the timer expires, and another copy waits for longer than a round
+    // trip.
     line.segments_within(ROUND_TRIP * 4);
     assert!(line.counters().timed_out > timed_out && line.counters().queued_bytes >= 10 * LENGTH);
     let timed_out = line.counters().timed_out;
@@ -502,7 +503,8 @@ fn the_answer_to_a_probe_is_no_second_copys() {
 }
 
 proptest! {
-    /// Whatever comes and waits: no panic, each packet of the server's leaves once or is counted, and the sums are right.
+    /// Whatever comes and waits: no panic, each packet of the server's leaves once or is counted, and the
+    /// sums are right.
     #[test]
     fn hostile_segments_that_wait_do_no_harm(
         events in prop::collection::vec((arbitrary(), any::<bool>()), 1..300),
