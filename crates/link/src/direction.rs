@@ -183,9 +183,10 @@ impl Direction {
         if let Some(cause) = packet.loss() {
             return Err(cause);
         }
-        for effect in &mut self.impairments {
-            effect.apply(&mut packet);
+        if self.impairments.is_empty() {
+            return Ok(Arrivals::unimpaired(packet.departure, packet.departure + packet.delay));
         }
+        self.impairments.iter_mut().for_each(|effect| effect.apply(&mut packet));
         self.impairment_counters.count(&packet);
         Ok(Arrivals::of(&packet))
     }
@@ -236,6 +237,10 @@ impl DirectionConfig {
 }
 
 impl Arrivals {
+    fn unimpaired(departure: Time, at: Time) -> Self {
+        Self { departure, packet: Arrival { at, flipped_bit: None }, duplicate: None }
+    }
+
     fn of(packet: &Transit) -> Self {
         let in_order = packet.departure + packet.delay;
         let arrival = |copy: PacketCopy| Arrival {
