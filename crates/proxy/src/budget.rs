@@ -1,4 +1,4 @@
-//! What the limits of a configuration come to on this host.
+//! The limits of a configuration on this host.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Why the daemon could not start.
+//! Errors of the daemon.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use bentpipe_legs::RateControllerError;
 
 use crate::upgrade::UpgradeError;
 
-/// Why the daemon could not start. Whatever it had set up by then is undone.
+/// Why the daemon could not start, reload or take over. It has undone what it had set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A leg's interface is not there.
@@ -29,10 +29,10 @@ pub enum Error {
     },
     /// The process may not use foreign addresses.
     #[error(
-        "cannot speak in the name of other hosts: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
+        "cannot use the addresses of other hosts: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
     )]
     Privileges {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another process holds a port that the daemon needs.
@@ -40,7 +40,7 @@ pub enum Error {
     Port {
         /// The address that is taken.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The listeners of earlier configurations are still there for handshakes that are under route.
@@ -58,7 +58,7 @@ pub enum Error {
         port: u16,
     },
     /// What a configuration asks for cannot be had while the daemon runs.
-    #[error("{what} takes effect only when the daemon is started anew; restart it")]
+    #[error("{what} takes effect only after a restart of the daemon")]
     Restart {
         /// What is asked for.
         what: &'static str,
@@ -94,7 +94,7 @@ pub enum Error {
     /// Another process's connections could not be taken over.
     #[error(transparent)]
     Handover(#[from] UpgradeError),
-    /// Explicit rates have nobody who decides them.
+    /// The rate controller could not start.
     #[error(transparent)]
     RateController(#[from] RateControllerError),
     /// Another system call failed.
@@ -102,7 +102,7 @@ pub enum Error {
     System {
         /// What was attempted.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What the host must have, and the settings of it that would keep intercepted connections from working.
+//! Checks of the host: what it must have, and settings that would break intercepted connections.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use bentpipe_kernel::congestion;
 use crate::config::Config;
 use crate::error::Error;
 
-/// A sysctl, the value that harms, and what it does.
+/// A sysctl, its harmful value, and the effect.
 struct Trap {
     key: &'static str,
     harmful: &'static str,

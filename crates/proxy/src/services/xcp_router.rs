@@ -1,4 +1,4 @@
-//! The XCP routers of the satellite legs: what they hand out in a control interval is decided here.
+//! The control loop of the satellite legs' XCP routers.
 //!
 //! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums once in
 //! each control interval, has the shares decided by the code that decides them in virtual time
@@ -27,16 +27,16 @@ use interval::Interval;
 
 /// The longest round trip that is believed of a header: far above that of any satellite around the Earth.
 const LONGEST_RTT: Duration = Duration::from_secs(10);
-/// The thread wakes at least so often, so that what it counts is not old.
+/// The thread wakes at least so often, so that its counters are fresh.
 const PULSE: Duration = Duration::from_millis(500);
 
-/// What a leg has that cannot have its router: rates from this host alone.
+/// The congestion control of a leg whose router could not be attached.
 const NEXT_BEST: &str = EXPLICIT;
 
-/// What the routers are to go by, for each interface.
+/// The settings of the routers, by interface.
 type Wanted = BTreeMap<String, WantedRouter>;
 
-/// What one is to go by.
+/// The settings of one router.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct WantedRouter {
     config: RouterConfig,
@@ -48,11 +48,11 @@ struct WantedRouter {
 #[derive(Debug)]
 pub(crate) struct Attached {
     routers: BTreeMap<String, Router>,
-    /// Interfaces whose legs go without; why has been said.
+    /// Interfaces whose routers could not be attached; the reason has been logged.
     failed: BTreeSet<String>,
 }
 
-/// Running routers; they leave their interfaces when this is dropped, or with the process.
+/// Running routers; they are detached when this is dropped, or with the process.
 #[derive(Debug)]
 pub(crate) struct XcpRouters {
     thread: Option<JoinHandle<()>>,
@@ -92,7 +92,7 @@ impl Attached {
         attached
     }
 
-    /// The configuration as it can be had: a leg whose router could not be attached has the next best congestion
+    /// The configuration with replacements: a leg whose router could not be attached gets the next best congestion
     /// control.
     pub(crate) fn adapt(&self, config: &Config) -> Config {
         adapt(config, &self.failed)
@@ -100,7 +100,7 @@ impl Attached {
 }
 
 impl XcpRouters {
-    /// Starts to decide. Without a router there is nothing to do, and no thread.
+    /// Starts the control loop. Without a router there is no thread.
     pub(crate) fn start(attached: Attached, config: &Config) -> Result<Self, Error> {
         let action = "start the XCP routers";
         let Attached { routers, failed } = attached;
@@ -120,7 +120,7 @@ impl XcpRouters {
         Ok(Self { thread, mailbox, stop, counters, interfaces, failed })
     }
 
-    /// Fails for a configuration that wants a router where there is none: to attach one takes rights that are gone.
+    /// Fails for a configuration that needs another router: the privileges to attach one are gone.
     pub(crate) fn check(&self, config: &Config) -> Result<(), Error> {
         let is_there = |interface: &String| self.interfaces.contains(interface);
         match wanted(&self.adapt(config)).keys().all(is_there) {
@@ -129,12 +129,12 @@ impl XcpRouters {
         }
     }
 
-    /// The configuration as it can be had, as [`Attached::adapt`].
+    /// The configuration with replacements, as [`Attached::adapt`].
     pub(crate) fn adapt(&self, config: &Config) -> Config {
         adapt(config, &self.failed)
     }
 
-    /// Goes by other capacities and variants from now on. A router that is not wanted any more stays as it was: it does
+    /// Applies other capacities and variants. A router that is no longer needed stays attached: it does
     /// nothing to packets without a congestion header.
     pub(crate) fn replace_settings(&self, config: &Config) {
         self.mailbox.send(wanted(config));
@@ -145,12 +145,12 @@ impl XcpRouters {
         self.thread.as_ref().map(|_| Box::new(self.mailbox.clone()) as Box<dyn Heartbeat>)
     }
 
-    /// What they have done so far.
+    /// Their statistics.
     pub(crate) fn stats(&self) -> RouterStats {
         self.counters.stats()
     }
 
-    /// The same for somebody who looks on by himself.
+    /// A function that reads the statistics, for other threads.
     pub(crate) fn view(&self) -> impl Fn() -> RouterStats + Send + Sync + use<> {
         let counters = self.counters.clone();
         move || counters.stats()
@@ -175,7 +175,7 @@ impl Drop for XcpRouters {
         self.mailbox.wake();
         let Some(thread) = self.thread.take() else { return };
         if thread.join().is_err() {
-            tracing::error!("the thread of the XCP routers had panicked");
+            tracing::error!("the thread of the XCP routers panicked");
         }
         let RouterStats { xcp_packets, xcp_headers, xcp_lowered, xcp_malformed, xcp_intervals } =
             self.stats();
@@ -237,7 +237,7 @@ impl Controller {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             if let Some(wanted) = self.wait() {
-                self.adopt(&wanted);
+                self.apply(&wanted);
             }
             let now = Instant::now();
             for (router, interval) in self.routers.values_mut() {
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    fn adopt(&mut self, wanted: &Wanted) {
+    fn apply(&mut self, wanted: &Wanted) {
         for (interface, WantedRouter { config, .. }) in wanted {
             if let Some((router, interval)) = self.routers.get_mut(interface) {
                 router.configure(config);

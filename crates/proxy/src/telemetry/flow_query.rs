@@ -1,14 +1,14 @@
-//! The flows of all workers, asked for and put together.
+//! Queries the flows of all workers.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use super::report::FlowReport;
 
-/// How long workers are waited for.
+/// How long to wait for the workers' answers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a worker is asked for: reports of so many of its flows, the fastest, in one message.
+/// Asks a worker for reports of its fastest flows, in one message.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) most: usize,

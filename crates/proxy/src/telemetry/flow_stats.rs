@@ -1,4 +1,4 @@
-//! What is known of one flow, besides what it needs to be relayed.
+//! Statistics of one flow.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use super::leg_stats::{Finding, LegStats, Moved, Share, Totals};
 use super::outage_detector::Observation;
 use crate::types::Side;
 
-/// A flow is not looked at again before this time is over: a worker with few flows inspects them more often than once
+/// The least time between two samples of a flow: a worker with few flows inspects them more often than once
 /// a second, and rates need a while.
 const LEAST: Duration = Duration::from_millis(700);
 
-/// A flow's part in the tallies of its two legs. While it exists the legs count the flow.
+/// A flow's contribution to the statistics of its two legs. While it exists the legs count the flow.
 #[derive(Debug)]
 pub(crate) struct FlowStats {
     number: u64,
     client: EndStats,
     server: EndStats,
-    /// When it was looked at, or opened.
+    /// When it was last sampled, or opened.
     looked: Instant,
     /// What had passed through the relay then, towards the server and towards the client, and when that was last seen to
     /// have grown.
@@ -32,7 +32,7 @@ pub(crate) struct FlowStats {
 struct EndStats {
     leg: Arc<LegStats>,
     seen: Seen,
-    /// None while the flow rests, which most do most of the time.
+    /// `None` while the flow is idle, as most flows are most of the time.
     share: Option<Box<Share>>,
 }
 
@@ -47,10 +47,10 @@ struct Seen {
     segments_in: u32,
 }
 
-/// What is seen of a socket at a look.
+/// A sample of a socket.
 struct Sighting {
     info: TcpInfo,
-    /// Since the last one.
+    /// The progress since the last sample.
     news: Totals,
     look: Observation,
 }
@@ -81,7 +81,7 @@ impl FlowStats {
         self
     }
 
-    /// No other flow of the daemon has it.
+    /// The flow's number, which is unique in this daemon.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -104,7 +104,7 @@ impl FlowStats {
         }
     }
 
-    /// Whether the flow's time has come to be looked at.
+    /// Whether the flow is due to be sampled.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.looked) >= LEAST
     }
@@ -119,17 +119,17 @@ impl FlowStats {
         has_moved || self.client.share.is_some() || self.server.share.is_some()
     }
 
-    /// Nothing was to be seen at the sockets.
+    /// Skips a sample, since the sockets are idle.
     pub(crate) fn skip(&mut self, now: Instant) {
         self.looked = now;
     }
 
-    /// Takes note of the sockets, the client's and the server's. What they have done since the last time goes to the legs.
+    /// Samples the client's and the server's socket, and adds their progress to the legs.
     pub(crate) fn look(&mut self, now: Instant, infos: [Option<TcpInfo>; 2]) {
         self.note(now, infos, false);
     }
 
-    /// The same for the last time, before the sockets are closed.
+    /// The last sample, before the sockets are closed.
     pub(crate) fn close(&mut self, now: Instant, infos: [Option<TcpInfo>; 2]) {
         self.note(now, infos, true);
     }
@@ -207,7 +207,7 @@ impl Sighting {
     }
 }
 
-/// The legs count it no more.
+/// Removes it from its leg.
 impl Drop for EndStats {
     fn drop(&mut self) {
         self.leg.leave(self.share());
@@ -228,7 +228,7 @@ impl Seen {
         }
     }
 
-    /// What is new since it was seen last; the kernel's 32-bit numbers wrap.
+    /// The progress since the last sample; the kernel's 32-bit counters wrap.
     fn take_in(&mut self, info: &TcpInfo) -> Totals {
         let now = Self::of(info);
         // A SYN that is counted before it is acknowledged makes the first look find less than nothing.
@@ -247,7 +247,7 @@ impl Seen {
     }
 }
 
-/// What a socket hears and waits for. Whether servers answer SYNs says nothing about the leg: many do not.
+/// What a socket has received and waits for. Unanswered SYNs say nothing about the leg: many servers do not answer.
 fn look(info: &TcpInfo, now: Instant, since: Instant, has_received: bool) -> Observation {
     if matches!(info.state, State::SynSent | State::SynReceived | State::Unknown) {
         return Observation::default();

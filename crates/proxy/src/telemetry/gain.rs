@@ -1,4 +1,4 @@
-//! What a connection would carry if nobody split it: an estimate.
+//! An estimate of what a connection would carry unsplit.
 //!
 //! End to end, one congestion control would meet the round trip of both legs and the losses of the satellite's. What CUBIC, which
 //! nearly all senders use, makes of these is its response function. Its assumptions flatter the connection without a proxy:
@@ -18,10 +18,10 @@ const BETA: f64 = 0.7;
 /// 1997 with one acknowledgement for each segment).
 const RENO: f64 = 1.224_744_871_391_589;
 
-/// What a connection is that sends into a satellite leg.
+/// A connection that sends into a satellite leg.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sender {
-    /// What the far end acknowledges, bit/s.
+    /// The rate that the far end acknowledges, bit/s.
     pub(super) rate: f64,
     /// Round-trip times of both legs together.
     pub(super) rtt: Duration,
@@ -32,7 +32,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// What it would carry end to end, bit/s: never more than it does.
+    /// Its rate end to end, bit/s: never more than its actual rate.
     pub(super) fn end_to_end(&self) -> f64 {
         match self.loss {
             Some(loss) if loss > 0.0 && !self.rtt.is_zero() => self.rate.min(cubic(self.rtt, loss, self.mss)),

@@ -1,4 +1,4 @@
-//! The legs as they are told of: what is known of them and what the configuration says, put together.
+//! Reports of the legs, from their statistics and the configuration.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub(super) fn reports(leg_stats: &LegStatsTable, sources: &Sources, now: Instant
     reports
 }
 
-/// What splitting gains on all satellite legs.
+/// The gain of splitting on all satellite legs.
 pub(super) fn gain(leg_stats: &LegStatsTable, now: Instant) -> Gain {
     let (mut actual, mut end_to_end) = (0, 0);
     for leg in leg_stats.legs() {

@@ -1,8 +1,8 @@
-//! What is known of each leg: sums over the connections that have an end on it.
+//! Statistics of each leg: sums over the connections that have an end on it.
 //!
-//! A leg is known by its name, so that its numbers go on when the configuration is read again. Each connection is looked at about
-//! once a second; what it has done since the last time is added to the totals, and what it does now, its *share* of the
-//! leg's rates and round trips, replaces the share that it had. A connection that ends takes its share with it.
+//! Legs are identified by name, so that their numbers continue after a reload. Each connection is sampled about
+//! once a second: its progress since the last sample is added to the totals, and its *share* of the
+//! leg's rates and round trips replaces its earlier share. The share of a connection that ends is removed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -16,14 +16,14 @@ use super::outage_detector::{Observation, OutageDetector};
 use super::window::Window;
 use crate::types::leg_pair::LegPair;
 
-/// Over which losses are counted.
+/// The window of the loss rate.
 const LOSSES: Duration = Duration::from_secs(10);
-/// In which "now" is, for connections that ended.
+/// How long the bytes of an ended connection count towards the rates.
 const NOW: Duration = Duration::from_secs(1);
 /// For how long the shortest round trip of a connection counts after it was looked at, and half of that.
 const SHORTEST: Duration = Duration::from_secs(2);
 
-/// What is known of all legs.
+/// The statistics of all legs.
 #[derive(Debug, Default)]
 pub(crate) struct LegStatsTable {
     legs: RwLock<Vec<Arc<LegStats>>>,
@@ -31,7 +31,7 @@ pub(crate) struct LegStatsTable {
     next: AtomicU64,
 }
 
-/// What is known of one leg.
+/// The statistics of one leg.
 #[derive(Debug)]
 pub(crate) struct LegStats {
     /// A satellite leg may have the terrestrial one's name.
@@ -53,7 +53,7 @@ struct State {
     hearing: OutageDetector,
 }
 
-/// What has been done on a leg.
+/// The totals of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Totals {
@@ -75,11 +75,11 @@ pub(crate) struct Moved {
     pub(crate) received: u64,
 }
 
-/// What a connection adds to the leg's state as it was last seen, or the sum of these. In whole numbers, so that what was added
-/// can be taken away again without a trace.
+/// What a connection contributes to the leg's state, or the sum over connections. Integers, so that what was added
+/// can be subtracted exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Share {
-    /// Connections on which something moved or waited.
+    /// Connections with progress, or with unacknowledged data.
     pub(super) active: u64,
     /// Those of them whose round trip is known, and the sum of these, µs.
     pub(super) timed: u64,
@@ -87,12 +87,12 @@ pub(super) struct Share {
     /// Payload that was acknowledged or came, bit/s.
     pub(super) sent_bps: u64,
     pub(super) received_bps: u64,
-    /// What the gain is computed of, bit/s.
+    /// The rates from which the gain is computed, bit/s.
     pub(super) actual_bps: u64,
     pub(super) end_to_end_bps: u64,
 }
 
-/// What was found when a connection was looked at.
+/// A sample of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Finding {
     pub(super) news: Totals,
@@ -100,7 +100,7 @@ pub(super) struct Finding {
     pub(super) after: Share,
     pub(super) look: Observation,
     pub(super) min_rtt: Option<Duration>,
-    /// It is the last one: what is new counts as moved at once.
+    /// Whether it is the last sample of the connection.
     pub(super) is_last: bool,
 }
 
@@ -127,21 +127,21 @@ struct Shortest {
 }
 
 impl LegStatsTable {
-    /// The accounts of a new flow.
+    /// The statistics of a new flow.
     pub(crate) fn open(&self, pair: LegPair, legs: &Legs, now: Instant) -> FlowStats {
         let leg = |id: LegId| self.leg(id != LegId::Terrestrial, legs.get(id).name());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         FlowStats::open(number, [leg(pair.client), leg(pair.server)], now)
     }
 
-    /// Every leg that has ever been there: the satellites, then the terrestrial one.
+    /// Every leg that ever existed: the satellites, then the terrestrial one.
     pub(super) fn legs(&self) -> Vec<Arc<LegStats>> {
         let mut legs = self.legs.read().unwrap_or_else(PoisonError::into_inner).clone();
         legs.sort_by(|a, b| (!a.is_satellite, &a.name).cmp(&(!b.is_satellite, &b.name)));
         legs
     }
 
-    /// The leg of this name, from now on if it has not been there yet.
+    /// The leg of this name; it is created if there is none.
     pub(crate) fn leg(&self, is_satellite: bool, name: &str) -> Arc<LegStats> {
         let find = |legs: &[Arc<LegStats>]| legs.iter().find(|leg| leg.is(is_satellite, name)).cloned();
         if let Some(leg) = find(&self.legs.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -180,12 +180,12 @@ impl LegStats {
         &self.name
     }
 
-    /// One more connection.
+    /// Adds a connection.
     pub(super) fn join(&self) {
         self.state().flows += 1;
     }
 
-    /// One less, and its share with it.
+    /// Removes a connection and its share.
     pub(super) fn leave(&self, share: Share) {
         let mut state = self.state();
         state.flows -= 1;
@@ -196,7 +196,7 @@ impl LegStats {
         self.state().note(now, finding);
     }
 
-    /// The share of segments that were sent again lately.
+    /// The share of segments that were retransmitted lately.
     pub(super) fn loss(&self, now: Instant) -> Option<f64> {
         self.state().loss(now)
     }
@@ -205,7 +205,7 @@ impl LegStats {
         self.state().figures(now)
     }
 
-    /// Adds what a process has done before us.
+    /// Adds the totals of the old process.
     pub(super) fn inherit(&self, totals: Totals) {
         let mut state = self.state();
         state.totals = state.totals.plus(totals);

@@ -1,21 +1,21 @@
-//! When a leg is out: something is waited for, and nobody is heard.
+//! Detects outages of a leg: data are overdue, and no connection receives anything.
 //!
-//! A leg that rests is silent too. So it takes a connection whose data are overdue: its retransmission timer has expired, or it
-//! has said its last more than a round trip ago, and no acknowledgement has come. And one dead peer is silent among
-//! others who speak. So it takes silence of all of them.
+//! An idle leg is silent, too. So an outage needs a connection whose data are overdue: its retransmission timer has expired, or it
+//! sent its last data more than a round trip ago, and no acknowledgement has come. And one dead peer is silent among
+//! live ones. So all connections must be silent.
 
 use std::time::{Duration, Instant};
 
-/// Silence that is no outage yet, besides two round trips: what the first and the second retransmission may take.
+/// Silence that is not yet an outage, besides two round trips: the time of the first and the second retransmission.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What has been seen longer ago than this says nothing about now. Connections are looked at once a second, or a little
+/// Observations older than this are ignored. Connections are sampled once a second, or a little
 /// later where the machine is busy.
 const MEMORY: Duration = Duration::from_secs(3);
 
-/// What was found when a connection was looked at.
+/// A sample of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Observation {
-    /// When its far end was last heard, if ever.
+    /// When it last received a segment, if ever.
     pub(super) heard: Option<Instant>,
     /// Something is unacknowledged.
     pub(super) waits: bool,
@@ -23,17 +23,17 @@ pub(super) struct Observation {
     pub(super) is_overdue: bool,
 }
 
-/// What has been heard on a leg, and what is waited for.
+/// What the connections of a leg have received, and what they wait for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OutageDetector {
     heard: Option<Instant>,
-    /// Something was waited for from then to then, at each look in between.
+    /// A connection waited for an acknowledgement from the first to the second instant, in each sample in between.
     waited: Option<(Instant, Instant)>,
     overdue: Option<Instant>,
 }
 
 impl OutageDetector {
-    /// Takes note of a connection of the leg.
+    /// Adds a sample of a connection of the leg.
     pub(super) fn note(&mut self, now: Instant, look: Observation) {
         self.heard = self.heard.max(look.heard);
         if look.waits {
@@ -45,14 +45,14 @@ impl OutageDetector {
         }
     }
 
-    /// For how long nothing has been heard, if that is an outage at `now` where a round trip takes `rtt`.
+    /// How long the leg has been silent, if that is an outage at `now` with round-trip time `rtt`.
     ///
-    /// Between two looks nothing is known of what is heard. So it is the last look at which something was overdue that
+    /// Nothing is known between two samples. So the last sample with overdue data
     /// decides, and the time since then is counted once that is decided.
     pub(super) fn outage(&self, now: Instant, rtt: Duration) -> Option<Duration> {
         let overdue = self.overdue.filter(|&at| is_recent(now, at))?;
         let (waiting_since, _) = self.waited?;
-        // What was silent before anybody asked is no part of it.
+        // Silence before anything was sent does not count.
         let silent_since = self.heard.map_or(waiting_since, |heard| heard.max(waiting_since));
         let is_out = overdue.saturating_duration_since(silent_since) > PATIENCE + 2 * rtt;
         is_out.then(|| now.saturating_duration_since(silent_since))

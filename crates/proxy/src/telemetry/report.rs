@@ -1,4 +1,4 @@
-//! What is told of a daemon, as others read it.
+//! The reports about a daemon, as they appear in its status.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,11 +43,11 @@ pub struct LegReport {
     /// rests. It takes a second and two round trips until silence is an outage. Where the only connection that waits is one whose
     /// peer has died, the leg cannot be told from one that is out.
     pub outage_s: Option<f64>,
-    /// What the sharing of its rate knows, where that is explicit.
+    /// The rate controller's estimate, if the leg has explicit rates.
     pub explicit: Option<ExplicitReport>,
 }
 
-/// What the controller of explicit rates knows of a leg.
+/// The rate controller's estimate of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ExplicitReport {
     /// What the link is thought to carry, bit/s on the wire.
@@ -67,9 +67,9 @@ pub struct FlowReport {
     pub client: String,
     /// The server's address and port.
     pub server: String,
-    /// What it weighs among those that share a leg.
+    /// Its weight among the connections that share a leg.
     pub weight: u8,
-    /// Where it stands.
+    /// Its phase.
     pub phase: FlowPhase,
     /// Since it was accepted, s.
     pub age_s: f64,
@@ -91,7 +91,7 @@ pub struct FlowReport {
     pub server_end: EndReport,
 }
 
-/// Where a flow stands.
+/// The phase of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FlowPhase {
@@ -138,7 +138,7 @@ pub struct EndReport {
     pub delivery_bps: u64,
 }
 
-/// What splitting gains at this moment.
+/// The gain of splitting at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Gain {
     /// How many times faster the active connections are than they would be end to end; none while nothing tells.

@@ -1,9 +1,9 @@
-//! How much a number has grown within a while.
+//! How much a counter has grown within a window of time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What a growing value was, at instants of the past `length`, about one for each `step`.
+/// Samples of a growing value within the past `length`, about one for each `step`.
 #[derive(Debug)]
 pub(super) struct Window<T> {
     length: Duration,
@@ -16,7 +16,7 @@ impl<T: Copy> Window<T> {
         Self { length, step, samples: VecDeque::new() }
     }
 
-    /// To be told of each change before it is made: at `now` the value is still `value`.
+    /// Call before each change: at `now` the value is still `value`.
     pub(super) fn before_change(&mut self, now: Instant, value: T) {
         if self.samples.back().is_none_or(|&(at, _)| now.saturating_duration_since(at) >= self.step) {
             self.samples.push_back((now, value));
@@ -26,7 +26,7 @@ impl<T: Copy> Window<T> {
         }
     }
 
-    /// What the value was when the window began, to a step; nothing if it has not changed since.
+    /// The value at the start of the window, to a step; `None` if it has not changed since.
     pub(super) fn at_start(&self, now: Instant) -> Option<T> {
         self.samples.iter().find(|&&(at, _)| !self.is_over(now, at)).map(|&(_, value)| value)
     }
