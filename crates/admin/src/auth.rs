@@ -1,4 +1,4 @@
-//! What every request over TCP must show, and what every answer carries.
+//! Authentication of requests over TCP, and security headers of every reply.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::page::CONTENT_SECURITY_POLICY;
 use crate::token::Token;
 use bentpipe_http::Failure;
 
-/// What is asked of those who come by TCP.
+/// The checks of requests over TCP.
 #[derive(Debug, Clone)]
 pub(crate) struct Auth {
     address: SocketAddr,
@@ -21,16 +21,15 @@ pub(crate) struct Auth {
 }
 
 impl Auth {
-    /// Of those who come to this address; with a token they must know it.
+    /// Checks for a listener at this address; with a token, requests must carry it.
     pub(crate) fn new(address: SocketAddr, token: Option<Token>) -> Self {
         Self { address, token }
     }
 
-    /// Looking is all that TCP is for.
+    /// TCP is read only.
     fn check(&self, request: &Request) -> Result<(), Failure> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let text =
-                "this way is for looking only; orders go to the Unix socket: bentpipe reload, bentpipe drain";
+            let text = "TCP is read only; use bentpipe reload or bentpipe drain, which use the Unix socket";
             return Err(Failure::new(StatusCode::FORBIDDEN, text));
         }
         if self.address.ip().to_canonical().is_loopback() && !names_this_host(request) {
@@ -59,13 +58,13 @@ impl Auth {
             || pairs.any(|(key, guess)| key == name && token.is(guess))
     }
 
-    /// Cookies do not know ports (RFC 6265 §8.5), and a host may have several daemons.
+    /// Cookies do not distinguish ports (RFC 6265 §8.5), and a host may have several daemons.
     fn cookie(&self) -> String {
         format!("bentpipe-{}", self.address.port())
     }
 
-    /// The way in for a browser: the token in the address becomes a cookie, and goes from the address, so that it is
-    /// in no bookmark and on no screen.
+    /// The login of a browser: moves the token from the URL to a cookie, so that no bookmark and no screen
+    /// shows it.
     fn log_in(&self, uri: &Uri) -> Option<Response> {
         let token = self.token.as_ref()?;
         let (guess, rest) = split_token(uri.query()?)?;
@@ -83,12 +82,12 @@ impl Auth {
     }
 }
 
-/// Lets through who shows what is asked, and ends the connection of who does not, so that it takes nobody's place.
+/// Passes permitted requests on. Refused ones end their connection, so that it occupies no slot.
 pub(crate) async fn require(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
     let refusal = auth.check(&request).err();
     let is_unauthenticated =
         refusal.as_ref().is_some_and(|failure| failure.status() == StatusCode::UNAUTHORIZED);
-    // A bookmark with the token works also for who has the cookie already.
+    // A URL with the token also works for a browser that has the cookie already.
     if (refusal.is_none() || is_unauthenticated)
         && let Some(response) = auth.log_in(request.uri())
     {
@@ -107,7 +106,7 @@ pub(crate) async fn require(State(auth): State<Arc<Auth>>, request: Request, nex
     response
 }
 
-/// Adds to every answer what keeps browsers from doing more with it than showing it.
+/// Adds the headers that keep browsers from doing more with a reply than showing it.
 pub(crate) async fn add_security_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers: [(HeaderName, &str); 5] = [
@@ -123,8 +122,9 @@ pub(crate) async fn add_security_headers(request: Request, next: Next) -> Respon
     response
 }
 
-/// A page of another site can make its own name resolve to 127.0.0.1 and then read what is here (DNS rebinding); but
-/// the browser still says that name. An absolute request target counts before the header (RFC 9112 §3.2.2).
+/// A page of another site can make its own name resolve to 127.0.0.1 and then read what is here (DNS
+/// rebinding); but the browser still says that name. An absolute request target counts before the header (RFC
+/// 9112 §3.2.2).
 fn names_this_host(request: &Request) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {

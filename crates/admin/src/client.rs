@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// What somebody is told who asks for a status where the first so many conversations break off.
+    /// The outcome of a status request if the first `broken` connections end early.
     fn asked(broken: usize) -> Result<String, ClientError> {
         let folder = tempfile::tempdir().unwrap();
         let socket = admin_socket(folder.path());
@@ -161,7 +161,7 @@ mod tests {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
         });
         let outcome = Client::new(folder.path()).unwrap().status_text(Flows::All);
-        // Whoever still waits for somebody is let go.
+        // Releases a daemon that still waits for a connection.
         let _ = std::os::unix::net::UnixStream::connect(&socket);
         daemon.join().unwrap();
         outcome

@@ -1,21 +1,21 @@
-//! What the daemon can be told.
+//! Commands for the daemon.
 
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
-/// What the daemon's main thread is told, with a place for its answer.
+/// A command for the daemon's main thread, with the channel for its answer.
 #[derive(Debug)]
 pub enum Command {
-    /// Read the configuration again.
+    /// Reload the configuration.
     Reload(Answer),
-    /// Take no new connection, and end when the last has gone or this time is up; without a time, wait for as long as it takes.
+    /// Accept no new connections, and end after the last one or at this deadline. `None` has no deadline.
     Drain(Option<Duration>, Answer),
-    /// Take connections again.
+    /// Accept connections again.
     StopDraining(Answer),
 }
 
-/// Where an order's outcome goes: `Ok` when it has been carried out, or why it has not and what to do.
+/// The channel for a command's outcome: `Ok`, or why it failed and what to do.
 pub type Answer = SyncSender<Result<(), String>>;
 
-/// Where orders go. The main thread of the daemon listens at the other end, to signals as well.
+/// The channel for commands. The daemon's main thread reads it.
 pub type Commands = mpsc::Sender<Command>;

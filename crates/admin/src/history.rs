@@ -1,5 +1,5 @@
-//! What the legs have carried: once a second for a quarter of an hour, once a minute for a day; and when they
-//! were gone.
+//! The history of the legs: a sample per second for a quarter of an hour, one per minute for a day, and the
+//! outages.
 //!
 //! ```text
 //! StatsHandle ──once a second──► Recorder ──► History: seconds ──when a minute is over──► minutes
@@ -8,9 +8,9 @@
 //!                          Recorder ──save()──► the next process ──restore()──► Recorder
 //! ```
 //!
-//! [`History`] knows no clock: whoever records says what time it is, in seconds since 1970, the time line that
-//! browsers and successors share. Where the host's clock is set back, what would lie in the future is forgotten;
-//! where it is set forward, there is a gap.
+//! [`History`] has no clock: the caller gives the time in seconds since 1970, which browsers and successors
+//! share. If the host's clock is set back, samples in the future are dropped; if it is set forward, there is
+//! a gap.
 
 mod columns;
 mod outages;
@@ -28,14 +28,14 @@ pub use recorder::{Recorder, routes};
 
 use outages::Outages;
 
-/// Samples that are kept, one a second: a quarter of an hour.
+/// Kept samples of one second: a quarter of an hour.
 pub const SECONDS: usize = 15 * 60;
-/// Samples that are kept, one a minute: a day.
+/// Kept samples of one minute: a day.
 pub const MINUTES: usize = 24 * 60;
-/// Legs that a sample can have: all satellites that a configuration may name, and the terrestrial one.
+/// The most legs in a sample: all satellite legs that a configuration may have, and the terrestrial one.
 pub const LEGS: usize = MAX_LEGS + 1;
 
-/// How far apart samples are.
+/// The interval of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// One second, over the last [`SECONDS`].
@@ -44,21 +44,21 @@ pub enum Step {
     Minute,
 }
 
-/// What is looked at each second.
+/// What is recorded each second.
 #[derive(Debug, Clone, Copy)]
 pub struct Observation<'a> {
     /// The legs; those beyond [`LEGS`] are left out.
     pub legs: &'a [LegReport],
-    /// What splitting gains.
+    /// The gain of splitting.
     pub gain: &'a Gain,
-    /// Flows that live.
+    /// Open flows.
     pub flows: u64,
 }
 
 /// The samples and the outages.
 ///
-/// Its memory is bounded: (900 + 1440) samples of at most 9 legs of 48 bytes each are 1.0 MB, and 1000 outages
-/// are 70 kB with names of 20 bytes.
+/// Its memory is bounded: (900 + 1440) samples of at most 9 legs of 48 bytes each are 1.0 MB, and 1000
+/// outages are 70 kB with names of 20 bytes.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     seconds: VecDeque<Sample>,
@@ -88,13 +88,13 @@ struct LegSample {
     active: u32,
     srtt_s: Option<f32>,
     loss: Option<f32>,
-    /// As it was then; over a minute, the longest.
+    /// The outage at that time; of a minute, the longest.
     outage_s: Option<f32>,
 }
 
 impl History {
-    /// Takes what is to be seen at `now`, seconds since 1970. A second look within the same second adds nothing but
-    /// to the outages.
+    /// Records an observation at `now`, seconds since 1970. A second one within the same second only updates
+    /// the outages.
     pub fn record(&mut self, now: u64, look: &Observation<'_>) {
         self.forget_the_future(now);
         let legs = &look.legs[..look.legs.len().min(LEGS)];
@@ -114,7 +114,7 @@ impl History {
         drop_before(&mut self.minutes, now.saturating_sub(60 * MINUTES as u64));
     }
 
-    /// What is newer than `since`, seconds since 1970, and the outages that had not ended by then.
+    /// The samples after `since`, seconds since 1970, and the outages that had not ended by then.
     pub fn since(&self, now: u64, since: u64, step: Step) -> HistoryAnswer {
         let (samples, step_s) = match step {
             Step::Second => (&self.seconds, 1),
@@ -138,7 +138,8 @@ impl History {
         }
     }
 
-    /// A history that goes on where another process ended. What is too long or out of order in `saved` is left out.
+    /// Continues the history of another process. Samples in `saved` that are too many or out of order are
+    /// left out.
     pub fn restore(saved: &SavedHistory) -> Self {
         let mut outages = Outages::default();
         outages.restore(&saved.outages);
@@ -155,7 +156,7 @@ impl History {
         }
     }
 
-    /// Makes one sample of those of a minute.
+    /// Merges the samples of a minute.
     fn finish_minute(&mut self, minute: u64) {
         let first = self.seconds.partition_point(|sample| sample.at < minute * 60);
         let samples: Vec<&Sample> = self.seconds.range(first..).collect();

@@ -1,9 +1,9 @@
-//! The daemon's outside: what can be seen of it and what it can be told, over HTTP.
+//! The daemon's HTTP server: status, live page, metrics, health, and commands.
 //!
 //! ```text
 //! Unix socket (everything) ─┐              ┌──► StatsHandle ──► Status, metrics, history
-//! TCP (looking only) ───────┴──► router ───┤
-//!                                          └──► Order ──► the daemon's main thread ──► Answer
+//! TCP (read only) ──────────┴──► router ───┤
+//!                                          └──► Command ──► the daemon's main thread ──► Answer
 //! ```
 
 mod auth;

@@ -1,8 +1,8 @@
 //! The status as metrics for Prometheus.
 //!
-//! What the daemon counts is declared in `bentpipe_proxy::Stats`, the rest here. Units are base units: seconds, bytes,
-//! bytes per second, ratios. A metric whose value is unknown, as a round-trip time before the first measurement, has no
-//! sample.
+//! What the daemon counts is declared in `bentpipe_proxy::Stats`, the rest here. Units are base units:
+//! seconds, bytes, bytes per second, ratios. A metric whose value is unknown, as a round-trip time before the
+//! first measurement, has no sample.
 
 use std::fs;
 
@@ -189,8 +189,8 @@ pub(crate) fn text(status: &Status, process: &Process) -> String {
     exposition.encode(PREFIX)
 }
 
-/// User and system time (proc_pid_stat(5), fields 14 and 15). They follow the name in parentheses, which may contain
-/// anything.
+/// User and system time (proc_pid_stat(5), fields 14 and 15). They follow the name in parentheses, which may
+/// contain anything.
 fn cpu_seconds() -> Option<f64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);

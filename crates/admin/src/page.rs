@@ -1,7 +1,8 @@
 //! The live page: a few files that are part of the program.
 //!
-//! It is a view of `GET /status` and `GET /history` and takes nothing from anywhere else: no library, no font, no
-//! picture. Its script and its style are files of their own, so that a policy without exceptions holds.
+//! It is a view of `GET /status` and `GET /history` and takes nothing from anywhere else: no library, no
+//! font, no picture. Its script and its style are files of their own, so that a policy without exceptions
+//! holds.
 
 use axum::Router;
 use axum::http::header;

@@ -1,4 +1,4 @@
-//! The requests: looking by either way, orders by the Unix socket.
+//! The requests: status over both sockets, commands over the Unix socket.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -22,31 +22,31 @@ use crate::view::{Identity, View};
 use crate::{Status, metrics, view};
 use bentpipe_http::Failure;
 
-/// Flows in the status where the caller does not say how many.
+/// The default number of flows in the status.
 const FLOWS: usize = 100;
-/// A look takes less than a second; others may wait for theirs before it.
+/// Timeout of a status: it takes less than a second, but others may be queued before it.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// An order is carried out within this time.
+/// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Orders that are waited for at a time.
+/// The most concurrent commands.
 const MAX_COMMANDS: usize = 4;
-/// An order's body, bytes; and how long it may take to come.
+/// The most bytes of a command's body, and the timeout for receiving it.
 const MAX_BODY: usize = 4096;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest deadline, s: thirty years.
 const MAX_DEADLINE_S: f64 = 1e9;
 
-/// What the requests work with.
+/// The state that the handlers share.
 pub(crate) struct AppState {
     view: Arc<dyn View>,
     identity: Identity,
     commands: Commands,
-    /// One look at a time: however many ask, the workers answer one after the other.
+    /// One status at a time: the workers answer one request after the other.
     observing: Mutex<()>,
     commanding: Semaphore,
 }
 
-/// Who sent a request over the Unix socket.
+/// The sender of a request over the Unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
@@ -71,33 +71,34 @@ impl AppState {
         Self { view, identity, commands, observing, commanding }
     }
 
-    /// Looks at the daemon and makes something of it, on a thread that may block.
+    /// Makes a reply from the daemon's status, on a thread that may block.
     async fn look<T: Send + 'static>(
         &self,
         most: usize,
         make: impl FnOnce(Status) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let look = async {
-            let _turn = self.observing.lock().await;
+            let _guard = self.observing.lock().await;
             let (view, identity) = (Arc::clone(&self.view), self.identity.clone());
             spawn_blocking(move || make(view::status(&*view, &identity, most))).await
         };
         match timeout(STATUS_TIMEOUT, look).await {
             Ok(Ok(made)) => Ok(made),
             Ok(Err(error)) => {
-                tracing::error!("cannot look at the daemon: {error}");
+                tracing::error!("cannot get the status: {error}");
                 Err(Failure::new(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    "the look at the daemon failed; its log says more",
+                    "cannot get the status; see the daemon's log",
                 ))
             }
-            Err(_) => {
-                Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too many look at once; ask again later"))
-            }
+            Err(_) => Err(Failure::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many status requests; try again later",
+            )),
         }
     }
 
-    /// Passes an order on to the daemon's main thread and waits for what becomes of it.
+    /// Passes a command to the daemon's main thread and waits for the outcome.
     async fn command(
         &self,
         peer: Peer,
@@ -107,15 +108,14 @@ impl AppState {
         let Ok(_permit) = self.commanding.try_acquire() else {
             return Err(Failure::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "other orders are being carried out; try again later",
+                "other commands are running; try again later",
             ));
         };
         let pid = peer.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
-        tracing::info!("{what}: ordered by user {}{pid}", peer.uid);
+        tracing::info!("{what}: requested by user {}{pid}", peer.uid);
         let (answer, outcome): (SyncSender<Result<(), String>>, _) = mpsc::sync_channel(1);
-        let ending = || {
-            Failure::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending and takes no orders any more")
-        };
+        let ending =
+            || Failure::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending and accepts no commands");
         self.commands.send(make(answer)).map_err(|_| ending())?;
         let outcome = spawn_blocking(move || outcome.recv_timeout(COMMAND_TIMEOUT)).await;
         match outcome {
@@ -123,14 +123,14 @@ impl AppState {
             Ok(Ok(Err(reason))) => Err(Failure::new(StatusCode::CONFLICT, reason)),
             Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
                 StatusCode::GATEWAY_TIMEOUT,
-                "the daemon has not answered in 30 s; the order stands, its log says what becomes of it",
+                "no answer from the daemon within 30 s; the command stays queued, see the daemon's log for its outcome",
             )),
             Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Err(ending()),
         }
     }
 }
 
-/// What anybody may do who gets here: look.
+/// The routes that only read.
 pub(crate) fn read_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/status", get(status))
@@ -142,7 +142,7 @@ pub(crate) fn read_routes(state: Arc<AppState>) -> Router {
         .with_state(state)
 }
 
-/// What those may do whom the Unix socket lets in.
+/// The routes of commands, for the Unix socket only.
 pub(crate) fn command_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/reload", post(reload))
@@ -162,7 +162,7 @@ async fn status(
         Some("all") => usize::MAX,
         Some(number) => number.parse().map_err(|_| invalid())?,
     };
-    // Thousands of flows take a while to be written, in which others are answered.
+    // Serialising thousands of flows takes a while, so it happens off the server's thread.
     state.look(most, |status| Json(status).into_response()).await
 }
 

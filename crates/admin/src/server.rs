@@ -1,4 +1,4 @@
-//! The server: one thread, two listeners, and bounds for everything that others can make it hold.
+//! The server: one thread, two listeners, and a bound for every resource that clients can use.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,30 +26,30 @@ use crate::sockets::{AdminError, Sockets};
 use crate::view::{Identity, View};
 use crate::write_timeout::WriteTimeout;
 
-/// Connections at a time, by each of the two ways; more wait to be accepted.
+/// The most connections of each listener; more wait in its backlog.
 const MAX_CONNECTIONS: usize = 64;
-/// A request's head comes within this time, and a connection without a request ends after it.
+/// Timeout of a request's head, and of an idle connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A request's head, bytes; hyper wants 8 KiB or more.
+/// The most bytes of a request's head; hyper needs 8 KiB or more.
 const MAX_HEAD: usize = 16 * 1024;
-/// Fields in a request's head.
+/// The most fields of a request's head.
 const MAX_FIELDS: usize = 64;
-/// Answers that are being written when the server is stopped have this time.
+/// How long a stopping server waits for replies that it is writing.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// After an error of accept(2), as when descriptors have run out.
+/// The pause after accept(2) fails, for instance because descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Threads that wait for the daemon: one look at a time, a few orders.
+/// The most threads that wait for the daemon: for one status and a few commands.
 const MAX_BLOCKING: usize = 8;
 
-/// A running server. Dropping it stops it: what is being answered gets a second.
+/// A running server. Dropping it stops it; replies in progress get a second.
 #[derive(Debug)]
 pub struct Admin {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Answers at these sockets, which stay the caller's to hand on or to close: what can be seen through `view`, and who it
-/// is; `recorder` writes down what there is to be seen once a second, and orders go to `commands`.
+/// Serves at these sockets, which stay the caller's. `view` and `identity` make the status, `recorder` records the
+/// history, and commands go to `commands`.
 ///
 /// # Errors
 /// [`AdminError::Start`].
@@ -60,7 +60,7 @@ pub fn serve(
     recorder: Recorder,
     commands: Commands,
 ) -> Result<Admin, AdminError> {
-    let failed = |source| AdminError::Start { action: "status and orders", source };
+    let failed = |source| AdminError::Start { action: "status and commands", source };
     let runtime = Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING)
@@ -77,7 +77,7 @@ pub fn serve(
                 () = recorder.run(view) => {}
             }
         });
-        // Who still waits for an order's outcome must not keep the daemon from ending.
+        // A request that still waits for a command's outcome must not keep the daemon from ending.
         runtime.shutdown_background();
     });
     Ok(Admin { stop, thread: Some(thread.map_err(failed)?) })
@@ -87,12 +87,12 @@ impl Drop for Admin {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that answers status and orders has panicked");
+            tracing::error!("the thread that serves status and commands has panicked");
         }
     }
 }
 
-/// The two ways in, each with what it leads to.
+/// The two listeners, each with its routes.
 struct Listeners {
     unix: Option<(UnixListener, Router)>,
     tcp: Option<(TcpListener, Router)>,
@@ -143,17 +143,17 @@ impl Listeners {
             }
         };
         let mut stopped = stopped.clone();
-        // The listeners may both be missing.
+        // Both listeners may be missing.
         tokio::join!(unix, tcp, stop_requested(&mut stopped));
     }
 }
 
-/// All that can be seen.
+/// The routes that only read.
 fn read_routes(state: &Arc<AppState>, recorder: &Recorder) -> Router {
     routes::read_routes(Arc::clone(state)).merge(page::routes()).merge(history::routes(recorder.clone()))
 }
 
-/// Accepts until it is stopped, and gives those that are being answered then a little time.
+/// Accepts connections until it is stopped, then waits briefly for replies in progress.
 async fn accept<A, F, S>(
     mut stopped: watch::Receiver<bool>,
     next: impl Fn() -> F,
@@ -170,7 +170,7 @@ async fn accept<A, F, S>(
             (permit, next().await)
         };
         tokio::select! {
-            // Those that have ended are forgotten.
+            // Reaps finished connections.
             Some(_) = connections.join_next() => {}
             () = stop_requested(&mut stopped) => break,
             (permit, outcome) = accepted => match outcome {
@@ -183,7 +183,7 @@ async fn accept<A, F, S>(
                     });
                 }
                 Err(error) => {
-                    tracing::debug!("cannot accept a caller: {error}");
+                    tracing::debug!("cannot accept a connection: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -193,7 +193,7 @@ async fn accept<A, F, S>(
         tokio::time::timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// One connection, from its first request to its last answer.
+/// Serves one connection.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -215,11 +215,11 @@ async fn serve_connection(
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!("a caller's connection ended: {error}");
+        tracing::debug!("a connection failed: {error}");
     }
 }
 
-/// Also when nobody can say it any more.
+/// Completes on a stop, or when the sender is gone.
 async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
     let _ = stopped.wait_for(|&stop| stop).await;
 }
@@ -227,7 +227,7 @@ async fn stop_requested(stopped: &mut watch::Receiver<bool>) {
 fn peer(stream: &UnixStream) -> Peer {
     match stream.peer_cred() {
         Ok(credentials) => Peer { uid: credentials.uid(), pid: credentials.pid() },
-        // The overflow user: nobody knows who (/proc/sys/kernel/overflowuid).
+        // Unknown: the overflow user (/proc/sys/kernel/overflowuid).
         Err(_) => Peer { uid: 65534, pid: None },
     }
 }

@@ -1,4 +1,4 @@
-//! The sockets by which a daemon is reached: opened while it is root, handed on to its successor, removed at its end.
+//! The daemon's own sockets: opened while it is root, passed to its successor, removed at its end.
 
 use std::fs;
 use std::io;
@@ -19,8 +19,8 @@ const FOLDER_MODE: u32 = 0o755;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// What a daemon listens at beside its traffic. Dropping it closes the sockets and leaves their files, for a
-/// successor that has got them; [`Sockets::close`] takes the files away.
+/// The daemon's listening sockets, apart from its traffic. Dropping it closes them and leaves their files to
+/// a successor; [`Sockets::close`] removes the files.
 #[derive(Debug)]
 pub struct Sockets {
     folder: PathBuf,
@@ -31,12 +31,12 @@ pub struct Sockets {
     tcp: Option<(OwnedFd, SocketAddr)>,
 }
 
-/// Why the sockets are not there.
+/// Why the sockets cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// Another daemon lives in this folder.
+    /// Another daemon uses this folder.
     #[error(
-        "another daemon uses the folder {folder}: it answers at {socket}; end it, or give this one a folder of its own \
+        "another daemon uses the folder {folder}: it listens at {socket}; stop it, or give this one a folder of its own \
          with admin.folder"
     )]
     Occupied {
@@ -45,13 +45,13 @@ pub enum AdminError {
         /// The socket that answered.
         socket: PathBuf,
     },
-    /// Something else has the socket's name.
+    /// A file that is no socket has the name.
     #[error("{path} is not a socket; remove it, or give the daemon another folder with admin.folder")]
     NotASocket {
-        /// What is in the way.
+        /// The file.
         path: PathBuf,
     },
-    /// The secret cannot be had.
+    /// The token cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
     /// The server's thread could not be started.
@@ -59,9 +59,9 @@ pub enum AdminError {
         "cannot start the thread that answers {action}: {source}; look for a limit of threads or files (ulimit -a)"
     )]
     Start {
-        /// For whom it would have answered.
+        /// What it would have served.
         action: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -71,17 +71,17 @@ pub enum AdminError {
 struct UnixSocket {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file, by which it is known again.
+    /// Device and inode of the file, which identify it.
     file: Option<(u64, u64)>,
 }
 
 impl Sockets {
-    /// Opens what the settings say, but for those that are `coming` from a daemon that is taken over; see
-    /// [`Sockets::add`]. Call it while the process may still read the token's file and write to the folder; the files
-    /// go to `owner`, so that it can remove them.
+    /// Opens the configured sockets, except those that are `coming` from a predecessor; see [`Sockets::add`].
+    /// Call it while the process may still read the token's file and write to the folder; the files go to
+    /// `owner`, so that it can remove them.
     ///
-    /// Where the folder cannot be written to or the address is taken, it says so and goes on: who cannot be looked at
-    /// still carries traffic.
+    /// If the folder is not writable or the address is in use, it logs that and continues: the daemon can
+    /// still carry traffic.
     ///
     /// # Errors
     /// [`AdminError::Occupied`], [`AdminError::NotASocket`], [`AdminError::Token`].
@@ -108,7 +108,7 @@ impl Sockets {
         }
         if !is_coming(&Some(sockets.unix_name())) {
             sockets.unix =
-                listen_unix(&settings.socket(), Type::STREAM, owner, "no command reaches this daemon")?;
+                listen_unix(&settings.socket(), Type::STREAM, owner, "commands cannot reach this daemon")?;
         }
         if !is_coming(&Some(sockets.handover_name())) {
             let lost = "no successor can take over from this daemon";
@@ -122,7 +122,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Takes a socket over. One that these settings do not have is closed, and so is its file removed.
+    /// Adds a socket of the predecessor. One that is no longer configured is closed and its file removed.
     pub fn add(&mut self, name: &str, socket: OwnedFd) {
         if name == self.unix_name() {
             self.unix = Some(UnixSocket::inherited(socket, name));
@@ -137,7 +137,7 @@ impl Sockets {
         }
     }
 
-    /// What there is to hand on, each with the name under which [`Sockets::add`] knows it: `unix:PATH`,
+    /// The sockets for a successor, each with the name under which [`Sockets::add`] knows it: `unix:PATH`,
     /// `handover:PATH`, `tcp:ADDRESS`, as configured.
     pub fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let unix = self.unix.iter().map(|unix| (self.unix_name(), unix.socket.as_fd()));
@@ -146,17 +146,19 @@ impl Sockets {
         unix.chain(handover).chain(tcp).collect()
     }
 
-    /// The listening socket for a successor (`SOCK_SEQPACKET`): another descriptor of the one that stays here.
+    /// The listening socket for a successor (`SOCK_SEQPACKET`): another descriptor of the one that stays
+    /// here.
     pub fn take_handover(&mut self) -> Option<OwnedFd> {
         duplicate(&self.handover.as_ref()?.socket)
     }
 
-    /// Where the TCP socket listens really, where there is one; the port is not 0.
+    /// The actual address of the TCP socket, if there is one; its port is not 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|&(_, address)| address)
     }
 
-    /// Closes them all and removes the files, as far as it may: at an orderly end, not after a handover.
+    /// Closes all sockets and removes their files, as far as permitted: at an orderly end, not after an
+    /// upgrade.
     pub fn close(self) {
         for unix in self.unix.into_iter().chain(self.handover) {
             unix.remove();
@@ -201,8 +203,8 @@ impl UnixSocket {
         Self { socket, path, file }
     }
 
-    /// Removes the file if it is still the same. After privileges have been given up the folder may not let it go:
-    /// the next daemon finds that nobody answers there.
+    /// Removes the file if it is still the same. Without privileges this may fail; the next daemon then
+    /// replaces the stale file.
     fn remove(self) {
         if self.file.is_some() && socket_file(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
@@ -240,7 +242,7 @@ fn listen_unix(
 fn listen_at(address: SocketAddr) -> Option<(OwnedFd, SocketAddr)> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // So that a restart need not wait for connections of the last daemon to be forgotten.
+        // A restart need not wait for connections in TIME-WAIT.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;

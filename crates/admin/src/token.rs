@@ -1,4 +1,4 @@
-//! What callers over TCP must know, where the operator wants them to.
+//! The token that requests over TCP must carry, if one is configured.
 
 use std::fmt;
 use std::fs::File;
@@ -7,16 +7,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Fewer characters can be guessed.
+/// The minimum length: shorter tokens can be guessed.
 const SHORTEST: usize = 16;
-/// No token is longer, in bytes.
+/// The maximum length, bytes.
 const LONGEST: u64 = 4096;
 
-/// A secret. It does not show itself in logs.
+/// A secret. Logs do not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(String);
 
-/// Why there is no token.
+/// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
@@ -24,10 +24,10 @@ pub enum TokenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Everybody on this host may know it.
+    /// Every user of this host can read it.
     #[error(
         "others than its owner and group may read or change {path} (admin.token_file); forbid it with: chmod o= {path}"
     )]
@@ -35,7 +35,7 @@ pub enum TokenError {
         /// The file.
         path: PathBuf,
     },
-    /// It is too short, or has characters that a header or an address cannot carry.
+    /// It is too short, or has characters that a header or a URL cannot contain.
     #[error(
         "the first line of {path} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 -._~+/=; \
          make one with: openssl rand -hex 32 > {path}"
@@ -47,7 +47,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads the first line of a file that is not open to everybody.
+    /// Reads the first line of a file that others cannot read.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -70,8 +70,8 @@ impl Token {
         (text.len() >= SHORTEST && text.bytes().all(fits)).then(|| Self(text.to_owned()))
     }
 
-    /// Whether somebody knows it. It takes as long for a guess that is nearly right as for one that is not (CWE-208);
-    /// only the length can be told from it.
+    /// Whether a guess is right. The time does not depend on how much of it is right (CWE-208); it reveals
+    /// only the length.
     pub(crate) fn is(&self, guess: &str) -> bool {
         let (known, guess) = (self.0.as_bytes(), guess.as_bytes());
         let differences = known.iter().zip(guess).fold(0, |sum, (a, b)| black_box(sum | (a ^ b)));

@@ -8,32 +8,33 @@ use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, StatsHandle}
 
 use crate::Status;
 
-/// What can be seen of a daemon; see [`StatsHandle`], whose methods these are. All may block, for less than a second.
+/// The observable state of a daemon; see [`StatsHandle`], whose methods these are. All may block, for less
+/// than a second.
 pub trait View: Send + Sync + 'static {
-    /// What it has done so far.
+    /// Its counters.
     fn stats(&self) -> Stats;
     /// Its legs as they are now.
     fn legs(&self) -> Vec<LegReport>;
-    /// What splitting gains now.
+    /// The present gain of splitting.
     fn gain(&self) -> Gain;
     /// Its flows, the fastest first, at most `most` of them.
     fn flows(&self, most: usize) -> Vec<FlowReport>;
-    /// Whether every thread lives and the rules are in force.
+    /// Whether every thread is alive and the rules are in force.
     fn is_ready(&self) -> bool;
-    /// Whether it is to end.
+    /// Whether it is draining.
     fn draining(&self) -> Option<Drain>;
-    /// Since it, or the first of those that it has taken over from, was started.
+    /// Time since it started, upgrades included.
     fn uptime(&self) -> Duration;
-    /// Takeovers since then.
+    /// Upgrades since then.
     fn upgrades(&self) -> u64;
 }
 
-/// What a daemon says of itself.
+/// The identity of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The configuration that it reads.
     pub config: PathBuf,
-    /// Which file its program is: another value is another program.
+    /// Identifies its program file: another value is another program.
     pub program: String,
 }
 
@@ -71,7 +72,7 @@ impl View for StatsHandle {
     }
 }
 
-/// The document of this moment, with at most `most` flows. Without flows no worker is asked for any.
+/// The status with at most `most` flows. Without flows, no worker is asked.
 pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Status {
     let flows = if most == 0 { Vec::new() } else { view.flows(most) };
     Status {
@@ -90,12 +91,12 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
     }
 }
 
-/// Whether new connections are split, or why they are not.
+/// Whether new connections are split, or why not.
 pub(crate) fn readiness(view: &dyn View) -> Result<(), &'static str> {
     match (view.draining(), view.is_ready()) {
         (Some(_), _) => Err("draining: new connections pass unsplit"),
         (None, false) => {
-            Err("a thread gives no sign of life or the rules are not in force: new connections pass unsplit")
+            Err("a thread is not responding or the rules are not in force: new connections pass unsplit")
         }
         (None, true) => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! A connection whose other end must take what it has asked for.
+//! A stream with a write timeout.
 
 use std::future::Future;
 use std::io;
@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long nothing may be taken of what waits to be written.
+/// How long a write may make no progress.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Fails when the other end takes nothing for a while: it would keep its place among the connections for ever.
+/// A stream that fails when a write makes no progress for a while: otherwise a stalled client would hold its
+/// connection slot for ever.
 #[derive(Debug)]
 pub(crate) struct WriteTimeout<S> {
     stream: S,
@@ -24,7 +25,7 @@ impl<S> WriteTimeout<S> {
         Self { stream, stalled: None }
     }
 
-    /// Lets progress through, and counts the time without it.
+    /// Passes the result on, and starts the timeout when there is no progress.
     fn watch_progress<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -36,7 +37,7 @@ impl<S> WriteTimeout<S> {
         }
         let alarm = self.stalled.get_or_insert_with(|| Box::pin(sleep(TIMEOUT)));
         ready!(alarm.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other end takes nothing")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
     }
 }
 

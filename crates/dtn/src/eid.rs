@@ -39,8 +39,8 @@ pub struct EidError {
     reason: &'static str,
 }
 
-/// Endpoints of which a route speaks: one, or with a `*` at the end all that begin like this (`dtn://moon/*`, `dtn://m*`, `ipn:5.*`,
-/// `*`).
+/// Endpoints of which a route speaks: one, or with a `*` at the end all that begin like this (`dtn://moon/*`,
+/// `dtn://m*`, `ipn:5.*`, `*`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EidPattern(String);
 

@@ -4,12 +4,13 @@
 //!  application ──HTTP over a Unix socket──► app ─┐                       ┌─► app ──► application
 //!                                                ▼                       │
 //!  next node ◄──TCPCLv4── tcpcl ◄── outgoing ── node ── accept ── store ─┘
-//!  other node ──TCPCLv4──► tcpcl ── reception ───┘      route
+//!  other node ──TCPCLv4──► tcpcl ── receiver ────┘      route
 //! ```
 //!
-//! [`bundle`] is what travels, [`route`] says where to, [`store`] keeps it until the next hop has acknowledged it, [`tcpcl`] moves
-//! it between two nodes, [`node`] decides, and [`app`] is the door for applications. `bundle` and `route` know no clock, socket or
-//! thread.
+//! [`bundle`] encodes and decodes bundles, [`route`] finds the next hop, [`store`] keeps a bundle until the next hop has
+//! acknowledged it, [`tcpcl`] transfers it between two nodes, [`node`] joins these, [`app`] is the interface for
+//! applications, [`transfer`] carries HTTP PUTs and files, and [`daemon`] starts all of it. `bundle` and `route` know no
+//! clock, socket or thread.
 
 pub mod app;
 pub mod bundle;

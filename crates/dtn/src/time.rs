@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since 2000-01-01 00:00:00 UTC, leap seconds not counted (RFC 9171 §4.2.6). Zero says that the clock was not
-/// known.
+/// Milliseconds since 2000-01-01 00:00:00 UTC, leap seconds not counted (RFC 9171 §4.2.6). Zero says that the
+/// clock was not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DtnTime(u64);
@@ -23,7 +23,8 @@ impl DtnTime {
         Self(millis)
     }
 
-    /// The same time on a clock that counts from the beginning of 1970; what lies before 2000 is [`UNKNOWN`](Self::UNKNOWN).
+    /// The same time on a clock that counts from the beginning of 1970; what lies before 2000 is
+    /// [`UNKNOWN`](Self::UNKNOWN).
     pub fn from_unix(since_1970: Duration) -> Self {
         let millis = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         Self(millis.saturating_sub(EPOCH_MS))

@@ -17,7 +17,8 @@ pub struct ReadBody<R, P> {
 }
 
 impl<R: io::Read, P: FnMut(u64)> ReadBody<R, P> {
-    /// A body of `len` bytes, or of all that the source has. `progress` is called with the length of each chunk.
+    /// A body of `len` bytes, or of all that the source has. `progress` is called with the length of each
+    /// chunk.
     pub fn new(source: R, len: Option<u64>, progress: P) -> Self {
         Self { source, left: len, progress }
     }

@@ -13,8 +13,8 @@ pub use reply::Failure;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-/// The characters of paths and query values that stay as they are: those that RFC 3986 §2.3 does not reserve, and
-/// separators that need no escape in either place.
+/// The characters of paths and query values that stay as they are: those that RFC 3986 §2.3 does not reserve,
+/// and separators that need no escape in either place.
 const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// A path with percent-encoding where it is needed.

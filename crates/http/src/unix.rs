@@ -32,8 +32,8 @@ pub enum BindError {
     Io(#[from] io::Error),
 }
 
-/// Listens at a path, in place of a process that has died there. The file belongs to `owner` if one is given. The
-/// socket does not block.
+/// Listens at a path, in place of a process that has died there. The file belongs to `owner` if one is given.
+/// The socket does not block.
 ///
 /// # Errors
 /// [`BindError`].
@@ -92,8 +92,9 @@ fn is_alive(path: &Path, kind: Type) -> bool {
     }
 }
 
-/// Gives the file its mode and owner. The folder may belong to an unprivileged account, which could replace the file
-/// by a link while root is at work. So the file is opened, checked to be a socket, and changed through its descriptor.
+/// Gives the file its mode and owner. The folder may belong to an unprivileged account, which could replace
+/// the file by a link while root is at work. So the file is opened, checked to be a socket, and changed
+/// through its descriptor.
 fn restrict(path: &Path, owner: Option<Owner>) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

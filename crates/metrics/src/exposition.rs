@@ -15,6 +15,9 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The units that OpenMetrics knows from a metric's name, as names have them.
 const BASE_UNITS: [&str; 4] = ["bytes_per_second", "seconds", "bytes", "ratio"];
 
+/// Integers below this number are exact as `f64`.
+const MAX_WHOLE: f64 = (1_u64 << 53) as f64;
+
 /// Labels of a sample: names and values.
 type Labels = Vec<(&'static str, String)>;
 
@@ -71,10 +74,13 @@ impl Family {
     }
 
     fn encode_value(&self, sample: &mut MetricEncoder<'_>, value: f64) -> fmt::Result {
-        if self.is_counter {
-            sample.encode_counter::<NoLabelSet, f64, f64>(&value, None)
-        } else {
-            sample.encode_gauge(&value)
+        // Whole numbers need no decimal point.
+        let whole = (value.fract() == 0.0 && (0.0..MAX_WHOLE).contains(&value)).then_some(value as u64);
+        match (self.is_counter, whole) {
+            (true, Some(whole)) => sample.encode_counter::<NoLabelSet, u64, u64>(&whole, None),
+            (true, None) => sample.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+            (false, Some(whole)) => sample.encode_gauge(&whole),
+            (false, None) => sample.encode_gauge(&value),
         }
     }
 }
@@ -127,7 +133,7 @@ mod tests {
         assert_eq!(
             exposition.encode("test"),
             "# HELP test_sent_bytes Bytes sent. Unit: bytes.\n# TYPE test_sent_bytes counter\n\
-             # UNIT test_sent_bytes bytes\ntest_sent_bytes_total{leg=\"a\\\"b\"} 7.0\n# EOF\n"
+             # UNIT test_sent_bytes bytes\ntest_sent_bytes_total{leg=\"a\\\"b\"} 7\n# EOF\n"
         );
     }
 }

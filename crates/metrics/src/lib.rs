@@ -1,10 +1,10 @@
 //! Metrics, each declared once with its name, kind, unit and help.
 //!
-//! [`metrics!`] declares the counters of a daemon. From the declaration come the struct of their values, which is also
-//! what snapshots and JSON documents hold, the struct of atomic counters, the exposition for Prometheus
-//! ([`Exposition`]) and the table in the documentation ([`table`]). To add a counter is to add its line to the
-//! declaration, and the line of code that increments it. Values that are not counted but read, such as a round-trip
-//! time, are [`Metric`]s over whatever struct has them.
+//! [`metrics!`] declares the counters of a daemon. From the declaration come the struct of their values,
+//! which is also what snapshots and JSON documents hold, the struct of atomic counters, the exposition for
+//! Prometheus ([`Exposition`]) and the table in the documentation ([`table`]). To add a counter is to add its
+//! line to the declaration, and the line of code that increments it. Values that are not counted but read,
+//! such as a round-trip time, are [`Metric`]s over whatever struct has them.
 
 mod counter;
 mod exposition;
@@ -92,8 +92,8 @@ pub fn table<S>(rows: &mut String, prefix: &str, metrics: &[Metric<S>]) {
 /// assert_eq!(Stats::METRICS[1].name, "up_bytes_total");
 /// ```
 ///
-/// `..snoop: SnoopStats` behind the metrics embeds another struct that this macro has declared. Names in the braces of
-/// the second struct are counters that no metric shows.
+/// `..snoop: SnoopStats` behind the metrics embeds another struct that this macro has declared. Names in the
+/// braces of the second struct are counters that no metric shows.
 #[macro_export]
 macro_rules! metrics {
     // The struct of values, and the struct of counters.

@@ -1,4 +1,4 @@
-//! Samples as they travel: one array for each figure, because names and keys would be most of what is sent otherwise.
+//! Samples in JSON: an array per value, because otherwise names and keys would be most of the document.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::{LEGS, LegSample, Outage, Sample};
 pub struct HistoryAnswer {
     /// The daemon's clock, seconds since 1970.
     pub now: u64,
-    /// How far apart samples are, s: 1 or 60.
+    /// The interval of samples, s: 1 or 60.
     pub step: u64,
     /// The samples.
     #[serde(flatten)]
     pub samples: Columns,
-    /// Outages that had not ended at the time that was asked for, the oldest first.
+    /// Outages that had not ended at the requested time, the oldest first.
     pub outages: Vec<Outage>,
 }
 
-/// What one process hands to the next.
+/// The history that one process passes to the next.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SavedHistory {
     /// Samples of the last quarter of an hour.
@@ -35,17 +35,18 @@ pub struct SavedHistory {
 /// Samples, the oldest first; all arrays are of one length.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Columns {
-    /// When, seconds since 1970; of a minute, its beginning. Where the daemon was not running, times are missing.
+    /// Times, seconds since 1970; of a minute, its beginning. Times at which the daemon was not running are
+    /// missing.
     pub at: Vec<u64>,
-    /// What splitting gained.
+    /// The gain of splitting.
     pub gain: Vec<Option<f64>>,
-    /// Flows that lived.
+    /// Open flows.
     pub flows: Vec<u32>,
-    /// Every leg that was there at one of the times.
+    /// Every leg that existed at one of the times.
     pub legs: Vec<LegColumns>,
 }
 
-/// A leg's figures: nothing at times when there was no such leg.
+/// The values of a leg: null at times when it did not exist.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LegColumns {
     /// Its name.
@@ -62,9 +63,9 @@ pub struct LegColumns {
     pub active: Vec<Option<u32>>,
     /// Smoothed round-trip time, s, to 0.1 ms.
     pub srtt: Vec<Option<f64>>,
-    /// The share of segments that were sent again, to 10⁻⁵.
+    /// The share of retransmitted segments, to 10⁻⁵.
     pub loss: Vec<Option<f64>>,
-    /// For how long nothing had been heard, s, to 0.1.
+    /// For how long an outage had lasted, s, to 0.1.
     pub outage: Vec<Option<f64>>,
 }
 

@@ -1,35 +1,35 @@
-//! When legs were gone.
+//! Outages of legs.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Outages that are remembered, of all legs together.
+/// The most remembered outages of all legs together.
 pub(super) const MAX_OUTAGES: usize = 1000;
 
-/// What a look can be wrong by, s: looks are a second apart, and reports are up to a second old.
+/// Uncertainty of an observation, s: observations are a second apart, and reports are up to a second old.
 const SLACK_S: f64 = 2.0;
 
-/// A time in which something was waited for on a leg, and nothing was heard.
+/// A time in which an answer was due on a leg and nothing was received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outage {
     /// The leg.
     pub leg: String,
-    /// When something was last heard, seconds since 1970, to 0.1.
+    /// When the last segment was received, seconds since 1970, to 0.1.
     pub began: f64,
-    /// When something was heard again, or nothing was waited for any more; none while it lasts.
+    /// When a segment was received again, or no answer was due any more; `None` while it lasts.
     pub ended: Option<f64>,
 }
 
-/// The last [`MAX_OUTAGES`] of them, in the order in which they were noticed.
+/// The last [`MAX_OUTAGES`] of them, in the order of detection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outages(VecDeque<Outage>);
 
 impl Outages {
-    /// Takes for how long nothing has been heard on each leg, s; a leg that is not named is not there any more.
+    /// Records for how long each leg has been silent, s. A leg that is missing no longer exists.
     pub(super) fn note<'a>(&mut self, now: u64, legs: impl Iterator<Item = (&'a str, Option<f64>)> + Clone) {
         let now = now as f64;
-        // Where the clock was set back.
+        // The clock may have been set back.
         self.0.retain(|outage| outage.began <= now);
         for outage in self.0.iter_mut().filter(|outage| outage.ended.is_none()) {
             if !legs.clone().any(|(leg, silent)| leg == outage.leg && silent.is_some()) {
@@ -58,12 +58,12 @@ impl Outages {
 
     fn silent_since(&mut self, leg: &str, began: f64) {
         if let Some(last) = self.0.iter_mut().rev().find(|outage| outage.leg == leg) {
-            // It goes on, or it was thought to be over, by a process that had just taken over perhaps, and is not.
+            // It continues, or a process that had just taken over believed that it was over.
             if (began - last.began).abs() <= SLACK_S || began < last.began {
                 last.ended = None;
                 return;
             }
-            // Something was heard between two looks.
+            // A segment was received between two observations.
             last.ended.get_or_insert(began);
         }
         while self.0.len() >= MAX_OUTAGES {

@@ -1,4 +1,4 @@
-//! The history of a daemon that runs: it is written once a second, and read over HTTP.
+//! The history of a running daemon: recorded once a second, and read over HTTP.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ pub fn routes(recorder: Recorder) -> Router {
 }
 
 impl Recorder {
-    /// A history that goes on where another process ended.
+    /// Continues the history of another process.
     pub fn restore(saved: &SavedHistory) -> Self {
         Self(Arc::new(Mutex::new(History::restore(saved))))
     }
@@ -35,15 +35,15 @@ impl Recorder {
         self.history().save()
     }
 
-    /// Writes down what is to be seen now.
+    /// Records an observation now.
     pub fn record(&self, look: &Observation<'_>) {
         self.history().record(unix_s(), look);
     }
 
-    /// Writes down what there is to be seen once a second, until the task is dropped.
+    /// Records the daemon once a second until the task is dropped.
     pub async fn run(self, view: Arc<dyn View>) {
         let mut ticks = interval(Duration::from_secs(1));
-        // After a pause of this process there is nothing to be made up for.
+        // Missed ticks are skipped after a pause of this process.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
@@ -53,7 +53,7 @@ impl Recorder {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        // A panic between two samples leaves samples that are whole.
+        // A panic leaves only complete samples.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

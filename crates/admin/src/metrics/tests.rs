@@ -1,5 +1,5 @@
-//! What is written is read again, strictly, and compared with the status; the dashboard and the alerts ask for
-//! nothing else.
+//! What is written is read again, strictly, and compared with the status; the dashboard and the alerts ask
+//! for nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -26,13 +26,13 @@ use super::metrics;
 
 /// The longest wait for a bundle.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
-/// Bundles in a list.
+/// The most bundles in a list.
 const MAX_LISTED: usize = 1000;
 
-/// The answer to who has sent a bundle.
+/// The reply to a sent bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// The bundle's name.
+    /// The bundle's ID.
     pub id: String,
     /// Bytes of payload.
     pub payload_bytes: u64,
@@ -80,7 +80,7 @@ pub fn router(node: Node) -> Router {
         .with_state(node)
 }
 
-/// The body becomes a bundle. The answer comes when the store has it.
+/// Sends the body as a bundle. The reply comes when the bundle is in the store.
 async fn send(
     State(node): State<Node>,
     query: Result<Query<SendQuery>, QueryRejection>,
@@ -111,7 +111,7 @@ async fn take(
 ) -> Result<Sent, Failure> {
     let bundle = node.bundle(options)?;
     let id = bundle.id.to_string();
-    let mut reception = block_in_place(|| node.begin(bundle, length))?;
+    let mut receiver = block_in_place(|| node.begin(bundle, length))?;
     let mut payload_bytes = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
@@ -119,10 +119,10 @@ async fn take(
         })?;
         if let Some(part) = frame.data_ref() {
             payload_bytes += part.len() as u64;
-            block_in_place(|| reception.write(part))?;
+            block_in_place(|| receiver.write(part))?;
         }
     }
-    block_in_place(|| reception.finish())?;
+    block_in_place(|| receiver.finish())?;
     Ok(Sent { id, payload_bytes })
 }
 
@@ -136,7 +136,7 @@ fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
             "deletion" => requests.deletion = true,
             _ => {
                 let text = format!(
-                    "report={word} is no event; events are reception, forwarding, delivery and deletion, with commas between"
+                    "report={word}: unknown event; give reception, forwarding, delivery or deletion, separated by commas"
                 );
                 return Err(Failure::bad_request(text));
             }
@@ -145,7 +145,7 @@ fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
     Ok(requests)
 }
 
-/// The most urgent bundle for a service, waiting for one if that is asked.
+/// The most urgent bundle for a service; waits for one if requested.
 async fn next(
     State(node): State<Node>,
     query: Result<Query<NextQuery>, QueryRejection>,
@@ -207,7 +207,8 @@ async fn remove(State(node): State<Node>, Path(key): Path<u64>) -> Result<Status
 }
 
 fn no_bundle(key: u64) -> Failure {
-    let text = format!("there is no bundle {key}, or another has it in hand; GET /bundles lists them");
+    let text =
+        format!("there is no bundle {key}, or a session or application holds it; GET /bundles lists them");
     Failure::new(StatusCode::NOT_FOUND, text)
 }
 

@@ -1,4 +1,4 @@
-//! A stored payload as the body of an answer.
+//! A stored payload as the body of a reply.
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -11,31 +11,32 @@ use tokio::task::JoinHandle;
 use crate::node::Node;
 use crate::store::{Key, PayloadReader};
 
-/// What an application has, after the last byte of a bundle, to acknowledge it.
-const GRACE: Duration = Duration::from_secs(60);
-/// Bytes that are read from the disk at once.
+/// How long an application may take to acknowledge a bundle after its last byte.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes per read from the disk.
 const PART: usize = 256 * 1024;
-/// A payload on its way to an application. When it ends, the application has some time to acknowledge it; when the application goes away
-/// before, the bundle is another's at once. One part is read ahead; who reads slowly holds no thread.
+/// A payload on its way to an application. After its end the application has some time to acknowledge it. If
+/// the application disconnects before, the bundle is available to others at once. One part is read ahead; a
+/// slow application holds no thread.
 pub(crate) struct PayloadBody {
     reading: Option<JoinHandle<(PayloadReader, io::Result<Bytes>)>>,
     left: u64,
     lease: Lease,
 }
 
-/// As long as it lives, the bundle is an application's.
+/// While it exists, an application holds the bundle.
 struct Lease {
     node: Node,
     key: Key,
     number: u64,
-    /// What the application has after the last byte to acknowledge it.
+    /// How long the application may take to acknowledge the bundle.
     grace: Duration,
 }
 
 impl PayloadBody {
     pub(crate) fn new(node: Node, key: Key, payload: PayloadReader, len: u64) -> Self {
         let number = node.lease(key);
-        let grace = if len == 0 { GRACE } else { Duration::ZERO };
+        let grace = if len == 0 { ACKNOWLEDGE_TIMEOUT } else { Duration::ZERO };
         Self { reading: Some(read(payload)), left: len, lease: Lease { node, key, number, grace } }
     }
 }
@@ -70,7 +71,7 @@ impl Body for PayloadBody {
                 if self.left > 0 {
                     self.reading = Some(read(payload));
                 } else {
-                    self.lease.grace = GRACE;
+                    self.lease.grace = ACKNOWLEDGE_TIMEOUT;
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
@@ -89,7 +90,7 @@ impl Drop for Lease {
         if grace.is_zero() {
             return node.end_lease(key, number);
         }
-        // Without a runtime the node ends, and its next start has the bundle for whoever asks.
+        // Without a runtime the node is stopping; its next start delivers the bundle again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(grace).await;

@@ -1,4 +1,4 @@
-//! The door for applications: HTTP over a Unix socket. docs/dtn.md documents it.
+//! The interface for applications: HTTP over a Unix socket, as docs/dtn.md describes it.
 
 mod api;
 mod body;

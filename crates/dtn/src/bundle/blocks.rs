@@ -1,5 +1,4 @@
-//! The blocks of a bundle beside its fields: what to keep of those that came, and what to do with those that nobody
-//! knows here.
+//! The extension blocks of a bundle: those that are kept as received, and the processing of unknown ones.
 
 use bp7::canonical::{
     BUNDLE_AGE_BLOCK, CanonicalData, HOP_COUNT_BLOCK, PREVIOUS_NODE_BLOCK, new_canonical_block,
@@ -21,16 +20,15 @@ const REPORT: u8 = 0x02;
 const DELETE_BUNDLE: u8 = 0x04;
 const DISCARD: u8 = 0x10;
 
-/// What a bundle came with that is in none of its fields. Empty for a bundle that this node would write exactly as
-/// it came.
+/// The parts of a received bundle that are in none of its fields. Empty for a bundle that this node would
+/// encode in the same way.
 #[derive(Debug, Clone, Eq, PartialEq, Default)]
 pub(super) struct ReceivedForm {
-    /// The primary block's bytes, where they are not what this node would write.
+    /// The primary block's bytes, if this node would encode it differently.
     pub(super) primary: Option<Box<[u8]>>,
-    /// The primary block that this node would have written instead. If the fields have changed, the bytes are of no
-    /// use.
+    /// This node's encoding of the same primary block. If the fields have changed since, `primary` is stale.
     pub(super) rewritten: Box<[u8]>,
-    /// Flags of the bundle that say nothing to this node.
+    /// Flags of the bundle that this node does not know.
     pub(super) flags: u64,
     /// Flags of the payload block.
     pub(super) payload_flags: u8,
@@ -38,7 +36,7 @@ pub(super) struct ReceivedForm {
     pub(super) slots: Vec<Slot>,
 }
 
-/// An extension block's place.
+/// An extension block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) kind: u64,
@@ -49,7 +47,7 @@ pub(super) struct Slot {
     pub(super) raw: Option<Box<[u8]>>,
 }
 
-/// What the blocks that a node does not know ask of it (RFC 9171 §5.6, step 3).
+/// What unknown blocks demand (RFC 9171 §5.6, step 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unprocessable {
     /// Report the bundle's reception, with the reason
@@ -60,8 +58,8 @@ pub struct Unprocessable {
 }
 
 impl Bundle {
-    /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such blocks
-    /// ask for. To be called when a bundle has been received, once.
+    /// Removes the blocks that this node does not know and whose flags ask for that, and says what else such
+    /// blocks ask for. To be called when a bundle has been received, once.
     pub fn process_unknown_blocks(&mut self) -> Unprocessable {
         let asked =
             |flag| self.received.slots.iter().any(|slot| slot.raw.is_some() && slot.flags & flag != 0);
@@ -114,7 +112,7 @@ impl Bundle {
         }
     }
 
-    /// Leaves out what only the first of several fragments has (RFC 9171 §5.8). The fields stay: what limits the
+    /// Drops the blocks that only the first fragment has (RFC 9171 §5.8). The fields stay: what limits the
     /// life of a bundle, its hops and its age, has to limit each part of it, whatever the flags say.
     pub(super) fn drop_unreplicated_blocks(&mut self) {
         self.received.slots.retain(|slot| slot.raw.is_none() || slot.flags & REPLICATE != 0);

@@ -1,6 +1,6 @@
-//! The little of CBOR (RFC 8949) that bundles are made of: unsigned numbers, strings of known length, arrays, and
-//! in administrative records true and false. All else, negative numbers, maps, tags, floats and strings in pieces,
-//! is refused.
+//! The little of CBOR (RFC 8949) that bundles are made of: unsigned numbers, strings of known length, arrays,
+//! and in administrative records true and false. All else, negative numbers, maps, tags, floats and strings
+//! in pieces, is refused.
 
 /// How deep arrays may stand in arrays. A bundle needs four.
 const MAX_DEPTH: usize = 16;
@@ -111,8 +111,8 @@ impl Walker {
         self.have
     }
 
-    /// Takes bytes up to the end of the next head or string, or all: how many, and what has begun with them. Zero
-    /// is taken only of none.
+    /// Takes bytes up to the end of the next head or string, or all: how many, and what has begun with them.
+    /// Zero is taken only of none.
     pub(super) fn step(&mut self, input: &[u8]) -> Result<(usize, Option<ItemStart>), &'static str> {
         if self.string > 0 {
             let taken = usize::try_from(self.string).map_or(input.len(), |left| left.min(input.len()));

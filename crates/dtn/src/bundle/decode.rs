@@ -1,4 +1,4 @@
-//! Bundles from bytes that come in pieces, from anybody.
+//! Decoding bundles from untrusted bytes that arrive in pieces.
 
 use super::Bundle;
 use super::head::Head;
@@ -10,9 +10,9 @@ pub const HEAD_LIMIT: usize = 64 << 10;
 /// The most blocks that a bundle may have, the primary one and the payload counted.
 pub const BLOCKS_LIMIT: usize = 128;
 
-/// Bytes that are no bundle, or not one that this node takes.
+/// Bytes that are not a bundle, or not one that this node accepts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no bundle that can be accepted: at byte {at}: {problem}; its sender has to be mended")]
+#[error("malformed bundle: at byte {at}: {problem}; its sender is faulty")]
 pub struct Malformed {
     /// Where, bytes from the beginning.
     pub at: u64,
@@ -20,7 +20,7 @@ pub struct Malformed {
     pub problem: Problem,
 }
 
-/// What makes bytes no bundle.
+/// What is wrong with the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Not the CBOR that bundles are made of.
@@ -33,19 +33,19 @@ pub enum Problem {
     #[error("there are more than {BLOCKS_LIMIT} blocks")]
     TooManyBlocks,
     /// Another version of the protocol.
-    #[error("the version is {0}, and here is spoken 7")]
+    #[error("the version is {0}, only 7 is supported")]
     Version(u64),
     /// A block that is not made as its type has to be.
     #[error("{0}")]
     Block(&'static str),
     /// What a block says is not understood.
-    #[error("a block is not understood: {0}")]
+    #[error("cannot decode a block: {0}")]
     Content(String),
     /// A block's bytes have changed on the way.
-    #[error("the CRC of block {0} is not that of its bytes")]
+    #[error("the CRC of block {0} is wrong")]
     Crc(u64),
     /// The bundle is over, the bytes are not.
-    #[error("after the end of the bundle come more bytes")]
+    #[error("there are more bytes after the end of the bundle")]
     Trailing,
     /// The bytes are over, the bundle is not.
     #[error("the bundle ends too early")]
@@ -65,7 +65,7 @@ pub enum Piece<'a> {
     End,
 }
 
-/// Takes a bundle apart, as its bytes come. It holds the head, of [`HEAD_LIMIT`] bytes at the most, until it is
+/// Decodes a bundle as its bytes arrive. It holds the head, of [`HEAD_LIMIT`] bytes at the most, until it is
 /// complete, and nothing of the payload.
 #[derive(Debug)]
 pub struct Decoder {
@@ -108,10 +108,12 @@ impl Decoder {
         Self { state: State::Head(Box::default()), at: 0, limit }
     }
 
-    /// Takes bytes: how many, and what they make. To be called with the rest until it says [`Piece::More`]; an end
-    /// may need no bytes, so that it comes of an empty rest too. A payload of no bytes has no [`Piece::Payload`].
+    /// Takes bytes: how many, and what they make. To be called with the rest until it says [`Piece::More`];
+    /// an end may need no bytes, so that it comes of an empty rest too. A payload of no bytes has no
+    /// [`Piece::Payload`].
     ///
-    /// # Errors What comes is no bundle. The decoder then says so for ever.
+    /// # Errors
+    /// The bytes are not a bundle. All later calls fail with the same error.
     pub fn feed<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Piece<'a>), Malformed> {
         let result = match &mut self.state {
             State::Head(_) => self.feed_head(input),

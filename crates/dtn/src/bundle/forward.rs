@@ -25,10 +25,11 @@ impl Bundle {
         }
     }
 
-    /// The bundle as `node` passes it on at `now`, having received it at `received`: this node is the previous one,
-    /// it has made one hop more, and has grown older (RFC 9171 §4.4).
+    /// The bundle as `node` passes it on at `now`, having received it at `received`: this node is the
+    /// previous one, it has made one hop more, and has grown older (RFC 9171 §4.4).
     ///
-    /// # Errors It may make no hop more.
+    /// # Errors
+    /// The hop limit is reached.
     pub fn for_next_hop(
         &self,
         node: &Eid,

@@ -1,14 +1,15 @@
-//! Parts of bundles: cutting, and joining (RFC 9171 §5.8, §5.9). It deals in ranges; the bytes stay where they are.
+//! Parts of bundles: cutting, and joining (RFC 9171 §5.8, §5.9). It deals in ranges; the bytes stay where
+//! they are.
 
 use std::ops::Range;
 
 use super::{Bundle, Fragment};
 
-/// A fragment of a bundle, or of a fragment of one: `range` is a part of the *whole* payload, bytes. What covers
-/// all that the bundle has is the bundle as it is.
+/// A fragment of a bundle, or of a fragment of one: `range` is a part of the *whole* payload, bytes. What
+/// covers all that the bundle has is the bundle as it is.
 ///
-/// Blocks without the flag "must be replicated in every fragment" go with the first fragment only; but hop count,
-/// age, priority and previous node go with each, because what limits a bundle has to limit its parts.
+/// Blocks without the flag "must be replicated in every fragment" go with the first fragment only; but hop
+/// count, age, priority and previous node go with each, because what limits a bundle has to limit its parts.
 ///
 /// `None` if the range is empty or not within what the bundle has, or the bundle must stay in one piece.
 pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
@@ -32,7 +33,8 @@ pub fn cut(bundle: &Bundle, range: Range<u64>) -> Option<Bundle> {
 /// The ranges of as few pieces as there can be of a payload of `len` bytes, none longer than `at_most`; their
 /// lengths differ by a byte at the most. A payload of no bytes is one piece.
 ///
-/// # Panics If `at_most` is zero.
+/// # Panics
+/// If `at_most` is zero.
 pub fn pieces(len: u64, at_most: u64) -> impl ExactSizeIterator<Item = Range<u64>> {
     assert!(at_most > 0, "a piece has a byte at least");
     let count = len.div_ceil(at_most).max(1);
@@ -45,9 +47,9 @@ pub fn pieces(len: u64, at_most: u64) -> impl ExactSizeIterator<Item = Range<u64
     (0..pieces).map(move |index| at(index)..at(index + 1))
 }
 
-/// Which fragments to read, in order, to have the whole payload: each one's index in `fragments`, and the range of
-/// *its own* bytes. They may overlap and come in any order. Those that speak of another total are of another
-/// payload: the first total that is complete counts.
+/// Which fragments to read, in order, to have the whole payload: each one's index in `fragments`, and the
+/// range of *its own* bytes. They may overlap and come in any order. Those that speak of another total are of
+/// another payload: the first total that is complete counts.
 ///
 /// `None` while bytes are missing.
 pub fn complete(fragments: &[Fragment]) -> Option<Vec<(usize, Range<u64>)>> {
@@ -86,61 +88,14 @@ fn complete_of(fragments: &[Fragment], total: u64) -> Option<Vec<(usize, Range<u
     Some(parts)
 }
 
-/// The bundle that has been cut, from its first fragment, the one with offset 0: that has all blocks. Of a whole
-/// bundle it is itself.
+/// The bundle that has been cut, from its first fragment, the one with offset 0: that has all blocks. Of a
+/// whole bundle it is itself.
 pub fn whole(first: &Bundle) -> Bundle {
     let mut whole = first.clone();
     if let Some(part) = whole.id.fragment.take() {
         whole.payload_len = part.total;
     }
     whole
-}
-
-/// Which parts of a payload are there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cover {
-    total: u64,
-    /// In order, with gaps between them.
-    parts: Vec<Range<u64>>,
-}
-
-impl Cover {
-    /// Nothing of a payload of `total` bytes.
-    pub fn new(total: u64) -> Self {
-        Self { total, parts: Vec::new() }
-    }
-
-    /// This part is there too. What lies beyond the end is left out.
-    pub fn add(&mut self, part: Range<u64>) {
-        let mut part = part.start..part.end.min(self.total);
-        if part.is_empty() {
-            return;
-        }
-        let first = self.parts.partition_point(|there| there.end < part.start);
-        let after = self.parts.partition_point(|there| there.start <= part.end);
-        if first < after {
-            part.start = part.start.min(self.parts[first].start);
-            part.end = part.end.max(self.parts[after - 1].end);
-        }
-        self.parts.splice(first..after, [part]);
-    }
-
-    /// Whether nothing is missing.
-    pub fn is_complete(&self) -> bool {
-        self.have() == self.total
-    }
-
-    /// How many bytes are there.
-    pub fn have(&self) -> u64 {
-        self.parts.iter().map(|part| part.end - part.start).sum()
-    }
-
-    /// What is not there, in order.
-    pub fn missing(&self) -> Vec<Range<u64>> {
-        let ends = std::iter::once(0).chain(self.parts.iter().map(|part| part.end));
-        let starts = self.parts.iter().map(|part| part.start).chain([self.total]);
-        ends.zip(starts).map(|(end, start)| end..start).filter(|gap| !gap.is_empty()).collect()
-    }
 }
 
 impl Bundle {
@@ -212,19 +167,6 @@ mod tests {
         assert_eq!(complete(&[part(0, 0, 1), part(u64::MAX, u64::MAX, 1)]), None);
     }
 
-    #[test]
-    fn gaps() {
-        let mut cover = Cover::new(10);
-        assert_eq!((cover.have(), cover.missing().len()), (0, 1));
-        cover.add(2..4);
-        cover.add(6..99);
-        assert_eq!((cover.have(), cover.missing()), (6, vec![0..2, 4..6]));
-        cover.add(4..6);
-        cover.add(0..3);
-        assert!(cover.is_complete() && cover.missing().is_empty());
-        assert!(Cover::new(0).is_complete());
-    }
-
     /// Cuts into pieces that are cut again, some kept twice.
     fn cuts(bundle: &Bundle, choices: &[(u8, u8)]) -> Vec<Bundle> {
         let mut parts = vec![bundle.clone()];
@@ -270,26 +212,18 @@ mod tests {
         }
 
         #[test]
-        fn a_cover_knows_what_a_bitmap_knows(
-            total in 0..64_u64, parts in prop::collection::vec((0..70_u64, 0..20_u64), 0..12),
+        fn fragments_are_complete_when_a_bitmap_is(
+            total in 0..64_u64, parts in prop::collection::vec((0..70_u64, 0..20_u64), 1..12),
         ) {
-            let mut cover = Cover::new(total);
             let mut bitmap = vec![false; usize::try_from(total).unwrap()];
             let mut fragments = Vec::new();
             for (offset, len) in parts {
-                cover.add(offset..offset + len);
                 fragments.push(Fragment { offset, len, total });
                 bitmap.iter_mut().enumerate().for_each(|(at, there)| {
                     *there |= (offset..offset + len).contains(&(at as u64));
                 });
             }
-            prop_assert_eq!(cover.is_complete(), bitmap.iter().all(|&there| there));
-            if !fragments.is_empty() {
-                prop_assert_eq!(cover.is_complete(), complete(&fragments).is_some());
-            }
-            for (at, &there) in bitmap.iter().enumerate() {
-                prop_assert_eq!(!there, cover.missing().iter().any(|gap| gap.contains(&(at as u64))));
-            }
+            prop_assert_eq!(complete(&fragments).is_some(), bitmap.iter().all(|&there| there));
         }
 
         #[test]

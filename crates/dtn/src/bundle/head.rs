@@ -1,4 +1,4 @@
-//! The blocks before the payload: following them as they come, checking them, and making a bundle of them.
+//! The blocks before the payload: parsing them as they arrive, checking them, and building a bundle.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{DtnTime, Eid};
 /// The longest payload, and the longest that a fragment may be part of: positions in files are signed.
 const PAYLOAD_LIMIT: u64 = i64::MAX as u64;
 
-/// A head that is not complete.
+/// An incomplete head.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     pub(super) raw: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Head {
     blocks: Vec<RawBlock>,
 }
 
-/// A block as it lies in the head.
+/// A block's position and elements in the head.
 #[derive(Debug)]
 struct RawBlock {
     start: usize,
@@ -49,8 +49,8 @@ impl Head {
                 if self.blocks.len() == BLOCKS_LIMIT {
                     return error(Problem::TooManyBlocks);
                 }
-                // The head of an array of known length may be longer than a byte, but begins where the block before
-                // ended.
+                // The head of an array of known length may be longer than a byte, but begins where the block
+                // before ended.
                 let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
                 self.blocks.push(RawBlock { start, end: 0, declared: len, elements: vec![] });
             }
@@ -105,7 +105,7 @@ impl Head {
         (self.raw.len() - self.walker.half_read()) as u64
     }
 
-    /// The bundle, and what closes it.
+    /// The bundle and its tail.
     pub(super) fn bundle(&self) -> Result<(Bundle, Tail), Malformed> {
         let [primary, extensions @ .., payload] = &self.blocks[..] else {
             return Err(Malformed { at: 0, problem: Problem::Block("there is no payload block") });
@@ -183,7 +183,7 @@ impl RawBlock {
         Malformed { at: self.start as u64, problem: Problem::Block(what) }
     }
 
-    /// What is wrong may cite the block, which may be long.
+    /// The error may quote the block, so it is shortened.
     fn content(&self, what: String) -> Malformed {
         let what = what.chars().take(200).collect();
         Malformed { at: self.start as u64, problem: Problem::Content(what) }

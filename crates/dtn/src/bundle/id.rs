@@ -10,8 +10,8 @@ use crate::{DtnTime, Eid, EidError};
 
 /// The name of a bundle, or of a fragment of one: no two have the same (RFC 9171 §4.2.7).
 ///
-/// As text it is `SOURCE-CREATED-SEQUENCE`, of a fragment `SOURCE-CREATED-SEQUENCE-OFFSET.LENGTH.TOTAL`, which is
-/// read from the right, because sources may have hyphens too. In files and in JSON it is this text.
+/// As text it is `SOURCE-CREATED-SEQUENCE`, of a fragment `SOURCE-CREATED-SEQUENCE-OFFSET.LENGTH.TOTAL`,
+/// which is read from the right, because sources may have hyphens too. In files and in JSON it is this text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BundleId {
     /// The endpoint that made it.

@@ -1,26 +1,27 @@
 //! What travels: a bundle's blocks, its name, and its form on the wire (RFC 9171 §4).
 //!
-//! A bundle is on the wire a *head*, all blocks up to the head of the payload's byte string ([`Bundle::head`]), the
-//! payload's bytes, and a *tail* ([`Bundle::tail`]); [`Decoder`] takes it in pieces of any size. The payload is
-//! never in memory as a whole.
+//! A bundle is on the wire a *head*, all blocks up to the head of the payload's byte string
+//! ([`Bundle::head`]), the payload's bytes, and a *tail* ([`Bundle::tail`]); [`Decoder`] takes it in pieces
+//! of any size. The payload is never in memory as a whole.
 //!
-//! **Blocks** that this node knows are fields of [`Bundle`]: previous node (type 6), bundle age (7), hop count
-//! (10), and a block of our own, *priority*: type 224, in the range for private use, whose content is the unsigned
-//! number 0 (bulk), 1 (normal) or 2 (expedited). It is written where the priority is not normal, with the flag
-//! "must be replicated in every fragment" and no other, so that other nodes pass it on unread. Hop count and age
-//! that this node adds have that flag too.
+//! **Blocks** that this node knows are fields of [`Bundle`]: previous node (type 6), bundle age (7), hop
+//! count (10), and a block of our own, *priority*: type 224, in the range for private use, whose content is
+//! the unsigned number 0 (bulk), 1 (normal) or 2 (expedited). It is written where the priority is not normal,
+//! with the flag "must be replicated in every fragment" and no other, so that other nodes pass it on unread.
+//! Hop count and age that this node adds have that flag too.
 //!
-//! **What came is passed on as it came**: the primary block, and blocks of other types, byte for byte, with their
-//! numbers and flags. What is known is written anew, under its number and with its flags and kind of CRC. The
-//! bundle's array is always written with a break at its end, as RFC 9171 §4.1 says.
+//! **What came is passed on as it came**: the primary block, and blocks of other types, byte for byte, with
+//! their numbers and flags. What is known is written anew, under its number and with its flags and kind of
+//! CRC. The bundle's array is always written with a break at its end, as RFC 9171 §4.1 says.
 //!
-//! **What this node makes** has a CRC-32C in every block. It takes blocks with either CRC or none, the primary
-//! block too, which RFC 9171 §4.3.1 does not allow without BPSec, because other nodes send it so.
+//! **What this node makes** has a CRC-32C in every block. It takes blocks with either CRC or none, the
+//! primary block too, which RFC 9171 §4.3.1 does not allow without BPSec, because other nodes send it so.
 //!
-//! **What is refused**, with [`Malformed`], beyond what RFC 9171 forbids: heads longer than [`HEAD_LIMIT`] or with
-//! more than [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, block flags above 255, and the form
-//! of `ipn` endpoints that has three numbers (RFC 9758). Arrays may have breaks at their ends, the bundle's a
-//! length, and numbers more bytes than they need. A known block whose content is not understood is an unknown one.
+//! **What is refused**, with [`Malformed`], beyond what RFC 9171 forbids: heads longer than [`HEAD_LIMIT`] or
+//! with more than [`BLOCKS_LIMIT`] blocks, payloads longer than files can be, tags, block flags above 255,
+//! and the form of `ipn` endpoints that has three numbers (RFC 9758). Arrays may have breaks at their ends,
+//! the bundle's a length, and numbers more bytes than they need. A known block whose content is not
+//! understood is an unknown one.
 
 mod blocks;
 mod cbor;
@@ -140,8 +141,8 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// A bundle with an empty payload, of normal priority, about which nothing is reported and whose blocks have
-    /// CRC-32C. Without a creation time it has an age, as RFC 9171 §4.4.2 asks.
+    /// A bundle with an empty payload, of normal priority, about which nothing is reported and whose blocks
+    /// have CRC-32C. Without a creation time it has an age, as RFC 9171 §4.4.2 asks.
     pub fn new(source: Eid, created: DtnTime, sequence: u64, destination: Eid, lifetime: Duration) -> Self {
         Self {
             id: BundleId { source, created, sequence, fragment: None },

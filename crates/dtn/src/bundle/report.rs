@@ -1,4 +1,5 @@
-//! Bundle status reports: what a node tells the one who wants to know what became of a bundle (RFC 9171 §6.1).
+//! Bundle status reports: what a node tells the one who wants to know what became of a bundle (RFC 9171
+//! §6.1).
 
 use std::fmt;
 
@@ -84,8 +85,8 @@ pub struct Report {
     pub time: Option<DtnTime>,
 }
 
-/// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source, and
-/// somebody wants to know (RFC 9171 §4.2.3, §5.1).
+/// Whether anything may be reported of this bundle: it is no administrative record itself, it has a source,
+/// and somebody wants to know (RFC 9171 §4.2.3, §5.1).
 pub fn allowed(bundle: &Bundle) -> bool {
     !bundle.is_admin && bundle.report_to != Eid::None && bundle.id.source != Eid::None
 }
@@ -102,8 +103,8 @@ pub fn wanted(bundle: &Bundle, status: Status) -> bool {
 }
 
 impl Report {
-    /// A report of a bundle, with the time if the bundle asks for it; `None` where it is not [`allowed`]. Whether
-    /// it is [`wanted`] is another question: blocks may ask for it too.
+    /// A report of a bundle, with the time if the bundle asks for it; `None` where it is not [`allowed`].
+    /// Whether it is [`wanted`] is another question: blocks may ask for it too.
     pub fn of(bundle: &Bundle, status: Status, reason: ReasonCode, now: DtnTime) -> Option<Self> {
         allowed(bundle).then(|| Self {
             status,
@@ -142,8 +143,8 @@ impl Report {
         block.payload_data().cloned().unwrap_or_default()
     }
 
-    /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so four
-    /// at the most. Other kinds of administrative records are `Ok(vec![])`.
+    /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so
+    /// four at the most. Other kinds of administrative records are `Ok(vec![])`.
     ///
     /// # Errors It is no administrative record, or longer than [`RECORD_LIMIT`].
     pub fn parse(payload: &[u8]) -> Result<Vec<Self>, Malformed> {

@@ -1,5 +1,5 @@
-//! The codec as a whole: what is written is read, what came is passed on, and nothing hostile gets through or takes
-//! it down.
+//! The codec as a whole: what is written is read, what came is passed on, and nothing hostile gets through or
+//! takes it down.
 
 use std::time::Duration;
 

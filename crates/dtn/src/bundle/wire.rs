@@ -19,11 +19,12 @@ use crate::Eid;
 pub(super) const INDEFINITE_ARRAY: u8 = 0x9f;
 pub(super) const BREAK: u8 = 0xff;
 
-/// CRC-16/X-25 (RFC 9171 §4.2.1), sixteen bytes at a time. CRC-32C, which all that we make has, is left to the processor.
+/// CRC-16/X-25 (RFC 9171 §4.2.1), sixteen bytes at a time. CRC-32C, which all that we make has, is left to
+/// the processor.
 static CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&CRC_16_IBM_SDLC);
 
-/// What closes a bundle after its payload: the payload block's CRC, if it has one, and the end of the bundle. It
-/// has to see the payload pass.
+/// The bytes after a payload: the payload block's CRC, if it has one, and the end of the bundle. The payload
+/// has to pass through it.
 #[derive(Clone)]
 pub struct Tail {
     crc: BlockCrc,
@@ -33,7 +34,7 @@ pub struct Tail {
     pub(super) bundle_break: bool,
 }
 
-/// A CRC of what has passed.
+/// A running CRC of a block.
 #[derive(Clone)]
 pub(super) enum BlockCrc {
     None,
@@ -109,8 +110,8 @@ impl Bundle {
         known.iter().filter(|(set, _)| *set).fold(self.received.flags, |flags, (_, flag)| flags | flag.bits())
     }
 
-    /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a second
-    /// byte.
+    /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a
+    /// second byte.
     fn put_payload_head(&self, out: &mut Vec<u8>) {
         out.push(if self.payload_crc == CrcType::None { 0x85 } else { 0x86 });
         out.extend([1, 1]);

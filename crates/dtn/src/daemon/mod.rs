@@ -1,4 +1,5 @@
-//! A node as a process: it prepares sockets while it has privileges, then starts all tasks, and stops them again.
+//! A node as a process: it prepares sockets while it has privileges, then starts all tasks, and stops them
+//! again.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -40,7 +41,8 @@ pub struct Prepared {
     tls: Option<Arc<TlsConfig>>,
 }
 
-/// A running node. Dropping it ends it at once, as if it were killed; [`stop`](Self::stop) lets sessions finish.
+/// A running node. Dropping it ends it at once, as if it were killed; [`stop`](Self::stop) lets sessions
+/// finish.
 #[derive(Debug)]
 pub struct Running {
     node: Node,
@@ -54,8 +56,8 @@ pub struct Running {
 }
 
 impl Prepared {
-    /// Prepares the legs, reads the keys, binds the ports, and makes the folders, which belong to `account` if one
-    /// is given.
+    /// Prepares the legs, reads the keys, binds the ports, and makes the folders, which belong to `account`
+    /// if one is given.
     ///
     /// # Errors
     /// [`NodeError`].
@@ -85,8 +87,8 @@ impl Prepared {
         Ok(Self { config, legs, listeners, http_listeners, applications, tls })
     }
 
-    /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime with
-    /// several threads.
+    /// Opens the store and starts to listen, to connect and to serve applications. Call it within a runtime
+    /// with several threads.
     ///
     /// # Errors
     /// [`NodeError`].

@@ -46,7 +46,8 @@ pub(super) fn bind(address: SocketAddr, leg: &Leg) -> io::Result<TcpListener> {
     listen(socket, address, BACKLOG)
 }
 
-/// A listener that also accepts connections to other hosts, if privileges allow it and a rule diverts them here.
+/// A listener that also accepts connections to other hosts, if privileges allow it and a rule diverts them
+/// here.
 pub(super) fn bind_transparent(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = unbound_listener(address)?;
     if let Err(error) = sockopt::set_transparent(&socket, &address) {

@@ -1,4 +1,4 @@
-//! What is to be done with the bundles of the store, and in which order. Pure: no clock, no disk.
+//! The stored bundles by what they wait for, in the order in which they go. Pure: no clock, no disk.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -9,10 +9,10 @@ use crate::route::{Decision, Routes};
 use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
 
-/// A bundle that nobody takes is offered again after this time.
+/// A bundle without a route is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
-/// The order in a queue: what is urgent first, then what came first.
+/// The order in a queue: by priority, then by arrival.
 type Position = (Reverse<Priority>, Key);
 
 /// All bundles of the store, by what they wait for.
@@ -20,16 +20,16 @@ type Position = (Reverse<Priority>, Key);
 pub(crate) struct ForwardingQueue {
     routes: Routes,
     entries: BTreeMap<Key, Entry>,
-    /// What can go to a peer now.
+    /// Bundles that can go to a peer now.
     queues: BTreeMap<Eid, BTreeSet<Position>>,
-    /// What waits for an application.
+    /// Bundles that wait for an application.
     deliveries: BTreeMap<Eid, BTreeSet<Position>>,
-    /// What waits for a contact or a route, by when to look again.
+    /// Bundles that wait for a contact or a route, by the time of the next attempt.
     parked: BTreeSet<(DtnTime, Key)>,
     expiries: BTreeSet<(DtnTime, Key)>,
-    /// Fragments for this node, by the bundle that they are of.
+    /// Fragments for this node, by their whole bundle.
     parts: HashMap<BundleId, BTreeSet<Key>>,
-    /// Bytes of all blocks but payloads: what the bundles take of memory.
+    /// Bytes of all blocks except payloads: the memory that bundles take.
     head_bytes: u64,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct ForwardingQueue {
 struct Entry {
     record: Record,
     status: Status,
-    /// Peers that do not want it.
+    /// Peers that have refused it.
     refused_by: Vec<Eid>,
-    /// How many applications have been given it.
+    /// How often it has been given to an application.
     leases: u64,
 }
 
@@ -47,17 +47,17 @@ struct Entry {
 enum Status {
     Queued(Eid),
     Parked(DtnTime),
-    /// A session has it.
+    /// A session is sending it.
     Sending,
-    /// An application may have it.
+    /// It waits for an application.
     Deliverable,
-    /// An application has it.
+    /// An application holds it.
     Delivering,
-    /// It waits for other fragments.
+    /// A fragment that waits for the others.
     Part,
 }
 
-/// How many bundles wait for what.
+/// Numbers of bundles by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueueCounts {
     pub(crate) queued: usize,
@@ -81,7 +81,7 @@ impl ForwardingQueue {
         }
     }
 
-    /// Takes a bundle of the store in. Returns the peer for which there is something to send now.
+    /// Adds a stored bundle. Returns the peer that it can go to now.
     pub(crate) fn insert(&mut self, record: Record, now: DtnTime) -> Option<Eid> {
         let (key, purpose) = (record.key, record.purpose);
         self.expiries.insert((record.expires, key));
@@ -110,11 +110,11 @@ impl ForwardingQueue {
         None
     }
 
-    /// Finds out where a bundle that is not under way goes next. Returns the peer if it can go now.
+    /// Routes a bundle that no session is sending. Returns the peer that it can go to now.
     fn route(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
         let entry = self.entries.get(&key)?;
         let bundle = &entry.record.bundle;
-        // Who sent it thought that it is nearer here: two such nodes would pass it to and fro.
+        // Never back to the previous node: two nodes with opposite routes would pass a bundle back and forth.
         let except: Vec<Eid> = entry.refused_by.iter().chain(&entry.record.from).cloned().collect();
         let status = match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &except) {
             Decision::Via { peer, from, .. } if from <= now => Status::Queued(peer),
@@ -126,7 +126,7 @@ impl ForwardingQueue {
         peer
     }
 
-    /// Moves a bundle from one queue to another.
+    /// Changes a bundle's status and moves it between the queues.
     fn set(&mut self, key: Key, status: Status) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let position = (Reverse(entry.record.bundle.priority), key);
@@ -154,14 +154,14 @@ impl ForwardingQueue {
         }
     }
 
-    /// The most urgent bundle that can go to a peer now, which is then under way.
+    /// Takes the most urgent bundle that can go to a peer now.
     pub(crate) fn next_for(&mut self, peer: &Eid) -> Option<Record> {
         let (_, key) = *self.queues.get(peer)?.first()?;
         self.set(key, Status::Sending);
         self.entries.get(&key).map(|entry| entry.record.clone())
     }
 
-    /// A bundle that was under way is to be sent again. Returns the peer if that can be now.
+    /// Queues a bundle again whose transfer failed. Returns the peer that it can go to now.
     pub(crate) fn requeue(&mut self, key: Key, now: DtnTime) -> Option<Eid> {
         if self.entries.get(&key)?.status != Status::Sending {
             return None;
@@ -170,12 +170,12 @@ impl ForwardingQueue {
         self.route(key, now)
     }
 
-    /// A peer has no room for it now.
+    /// A peer has no room for it: tries it again at `until`.
     pub(crate) fn postpone(&mut self, key: Key, until: DtnTime) {
         self.set(key, Status::Parked(until));
     }
 
-    /// A peer does not want it: it goes another way, if there is one.
+    /// A peer has refused it: routes it around that peer, if possible.
     pub(crate) fn reroute_around(&mut self, key: Key, peer: &Eid, now: DtnTime) -> Option<Eid> {
         self.entries.get_mut(&key)?.refused_by.push(peer.clone());
         self.set(key, Status::Parked(now));
@@ -183,15 +183,15 @@ impl ForwardingQueue {
         if elsewhere.is_none()
             && let Some(entry) = self.entries.get_mut(&key)
         {
-            // Who refused it may think better of it.
+            // Without another route, the peer is asked again later.
             entry.refused_by.clear();
         }
         elsewhere
     }
 
-    /// Takes a bundle out.
+    /// Removes a bundle.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Record> {
-        // To where no queue has it.
+        // In this status it is in no queue.
         self.set(key, Status::Sending);
         let record = self.entries.remove(&key)?.record;
         self.expiries.remove(&(record.expires, key));
@@ -206,7 +206,7 @@ impl ForwardingQueue {
         Some(record)
     }
 
-    /// The most urgent bundle for an application, which then has it.
+    /// Takes the most urgent bundle for an application.
     pub(crate) fn next_delivery(&mut self, endpoint: &Eid) -> Option<Record> {
         let (_, key) = *self.deliveries.get(endpoint)?.first()?;
         self.set(key, Status::Delivering);
@@ -215,32 +215,32 @@ impl ForwardingQueue {
         Some(entry.record.clone())
     }
 
-    /// Which application has it, counted from 1.
+    /// The number of its current lease, from 1.
     pub(crate) fn lease(&self, key: Key) -> u64 {
         self.entries.get(&key).map_or(0, |entry| entry.leases)
     }
 
-    /// This application has not acknowledged it, and no other has got it meanwhile.
+    /// Releases it if this is still its current lease.
     pub(crate) fn end_lease(&mut self, key: Key, lease: u64) {
         if self.lease(key) == lease {
             self.release(key);
         }
     }
 
-    /// The application has not acknowledged it: another may have it.
+    /// Makes a delivered bundle available again.
     pub(crate) fn release(&mut self, key: Key) {
         if self.entries.get(&key).is_some_and(|entry| entry.status == Status::Delivering) {
             self.set(key, Status::Deliverable);
         }
     }
 
-    /// A bundle that is for an application.
+    /// A bundle for an application of this node.
     pub(crate) fn for_application(&self, key: Key) -> Option<&Record> {
         let record = &self.entries.get(&key)?.record;
         (record.purpose == Purpose::Deliver).then_some(record)
     }
 
-    /// The fragments of the bundle that this one is of.
+    /// The fragments of a bundle.
     pub(crate) fn parts_of(&self, id: &BundleId) -> Vec<(Key, Fragment)> {
         let keys = self.parts.get(&id.whole()).into_iter().flatten();
         let part = |key: &Key| Some((*key, self.entries.get(key)?.record.bundle.id.fragment?));
@@ -252,25 +252,25 @@ impl ForwardingQueue {
         self.entries.get(&key).map(|entry| &entry.record)
     }
 
-    /// All bundles in the order of arrival, with what they wait for in a word.
+    /// All bundles in the order of arrival, each with its state in words.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Record, &'static str)> {
         self.entries.values().map(|entry| (&entry.record, entry.status.word()))
     }
 
-    /// Whether a bundle is with a session or an application, which may still acknowledge it.
+    /// Whether a session or an application holds it, and may still acknowledge it.
     pub(crate) fn is_in_flight(&self, key: Key) -> bool {
         let in_hand = |entry: &Entry| matches!(entry.status, Status::Sending | Status::Delivering);
         self.entries.get(&key).is_some_and(in_hand)
     }
 
-    /// What is of no more use, and in nobody's hand.
+    /// Expired bundles that no session and no application holds.
     pub(crate) fn expired(&self, now: DtnTime) -> Vec<Key> {
         let over = self.expiries.iter().take_while(|(at, _)| *at <= now);
         over.map(|(_, key)| *key).filter(|key| !self.is_in_flight(*key)).collect()
     }
 
-    /// The bundles whose ways are to be looked at again: all that wait for one after a contact has begun or ended, else those
-    /// that are parked no longer.
+    /// The bundles to route again: all waiting ones after a contact has begun or ended, otherwise those whose
+    /// waiting time is over.
     pub(crate) fn due(&self, now: DtnTime, all: bool) -> Vec<Key> {
         if all {
             let queued = self.queues.values().flatten().map(|(_, key)| *key);
@@ -280,7 +280,7 @@ impl ForwardingQueue {
         }
     }
 
-    /// Looks at the ways of these again, if they still wait. Returns the peers for which there is something to send.
+    /// Routes these again if they still wait. Returns the peers that have bundles to send now.
     pub(crate) fn reroute(&mut self, keys: &[Key], now: DtnTime) -> HashSet<Eid> {
         let waits = |entry: &Entry| matches!(entry.status, Status::Queued(_) | Status::Parked(_));
         let keys = keys.iter().filter_map(|key| {
@@ -289,7 +289,7 @@ impl ForwardingQueue {
         keys.collect()
     }
 
-    /// Bytes of all blocks but payloads.
+    /// Bytes of all blocks except payloads.
     pub(crate) fn head_bytes(&self) -> u64 {
         self.head_bytes
     }
@@ -299,12 +299,12 @@ impl ForwardingQueue {
         self.routes.next_change(now)
     }
 
-    /// Whether this node may speak with a peer now, as far as the contact plan says.
+    /// Whether the contact plan allows a session with a peer now.
     pub(crate) fn is_open(&self, peer: &Eid, now: DtnTime) -> bool {
         matches!(self.routes.next(peer, 0, now, &[]), Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
     }
 
-    /// How many of a bundle's bytes get through in the contact that it goes in.
+    /// How many bytes of a bundle fit into its contact.
     pub(crate) fn fits(&self, bundle: &Bundle, now: DtnTime) -> Option<u64> {
         match self.routes.next(&bundle.destination, bundle.encoded_len(), now, &[]) {
             Decision::Via { fits, .. } => Some(fits),
@@ -317,7 +317,7 @@ impl ForwardingQueue {
         self.queues.get(peer).map_or(0, BTreeSet::len)
     }
 
-    /// Bundles that wait, by what for.
+    /// Numbers of bundles by state.
     pub(crate) fn waiting(&self) -> QueueCounts {
         let mut waiting = QueueCounts { parked: self.parked.len(), ..QueueCounts::default() };
         waiting.queued = self.queues.values().map(BTreeSet::len).sum();

@@ -1,4 +1,5 @@
-//! The node: takes bundles in, decides where they go, and answers for them until somebody else does.
+//! The node: accepts bundles, routes them, and keeps them until the next hop or an application has
+//! acknowledged them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +36,7 @@ use reports::ReportLog;
 pub use reports::ReportedEvent;
 pub use status::{BundleStatus, NodeStatus, PeerStatus};
 
-/// How many nodes a bundle may pass where its application does not say: routes that lead in a circle end there, not with its lifetime.
+/// The default hop limit. It ends routing loops before a bundle's lifetime does.
 const HOP_LIMIT: u8 = 32;
 
 /// A bundle node. Clones are the same node.
@@ -50,17 +51,17 @@ struct Inner {
     store: Store,
     queue: Mutex<ForwardingQueue>,
     peers: BTreeMap<Eid, Peer>,
-    /// Rings when something has come for an application.
+    /// Notified when a bundle or a report for an application has arrived.
     arrivals: Notify,
-    /// Rings when the keeper has something to do before its time.
+    /// Notified when the janitor has work before its next round.
     janitor: Notify,
-    /// Bundles that are just being committed, so that two sessions do not commit the same one.
+    /// Bundles that are being committed, so that two sessions do not commit the same one.
     committing: Mutex<HashSet<BundleId>>,
-    /// What is acknowledged by others and still in the index.
+    /// Acknowledged bundles that are still in the index.
     pending_removals: Mutex<Vec<Key>>,
-    /// Held while a bundle is put together: two sessions that bring its last fragments must not both do it.
+    /// Held during reassembly: two sessions that receive the last fragments must not both reassemble.
     reassembly: Mutex<()>,
-    /// There may be fragments that could not be put together though they are complete.
+    /// A reassembly has failed and has to be tried again.
     reassembly_pending: AtomicBool,
     last_created: Mutex<(DtnTime, u64)>,
     reports: Mutex<ReportLog>,
@@ -68,31 +69,31 @@ struct Inner {
     started: DtnTime,
 }
 
-/// What an application says of a bundle that it sends.
+/// The options of a bundle that an application sends.
 #[derive(Debug, Clone)]
 pub struct SendOptions {
-    /// Who gets it.
+    /// The destination.
     pub destination: Eid,
-    /// The service of this node that sends it; none is the node itself.
+    /// The sending service of this node; `None` is the node itself.
     pub service: Option<String>,
-    /// How long it is of use; by default what the configuration says.
+    /// Its lifetime; by default the configured one.
     pub lifetime: Option<Duration>,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: crate::bundle::Priority,
-    /// How many nodes it may pass; by default 32.
+    /// Its hop limit; by default 32.
     pub hop_limit: Option<u8>,
-    /// It must travel in one piece.
+    /// It must not be fragmented.
     pub must_not_fragment: bool,
-    /// What is to be reported, to this node.
+    /// The events that other nodes report to this node.
     pub reports: crate::bundle::ReportRequests,
 }
 
 impl Node {
-    /// A node over a store, with what the store held.
+    /// A node with a store and the records that the store held.
     pub(crate) fn new(config: &NodeConfig, store: Store, records: Vec<Record>) -> Self {
         let now = clock();
         let mut queue = ForwardingQueue::new(routes(config));
-        // Reports that had been read when the last process ended.
+        // The last process had read these reports.
         let (read, waiting): (Vec<_>, Vec<_>) = records
             .into_iter()
             .partition(|record| record.bundle.is_admin && record.purpose == Purpose::Deliver);
@@ -122,7 +123,7 @@ impl Node {
         node
     }
 
-    /// Who it is.
+    /// Its endpoint.
     pub fn id(&self) -> &Eid {
         &self.0.me
     }
@@ -158,14 +159,14 @@ impl Node {
     /// The blocks of a bundle that an application of this node sends.
     ///
     /// # Errors
-    /// The service or the destination is none that a bundle can have.
+    /// The service or the destination is invalid.
     pub fn bundle(&self, options: &SendOptions) -> Result<Bundle, Refused> {
         let source = match &options.service {
-            Some(service) => self.0.me.with_service(service).map_err(|e| Refused::Unusable(e.to_string()))?,
+            Some(service) => self.0.me.with_service(service).map_err(|e| Refused::Invalid(e.to_string()))?,
             None => self.0.me.clone(),
         };
         if options.destination == Eid::None {
-            return Err(Refused::Unusable("a bundle to nobody (dtn:none) goes nowhere".into()));
+            return Err(Refused::Invalid("dtn:none cannot be a destination".into()));
         }
         let (created, sequence) = self.creation();
         let lifetime = options.lifetime.unwrap_or(self.0.lifetime);
@@ -182,7 +183,7 @@ impl Node {
         Ok(bundle)
     }
 
-    /// A creation time that no bundle of this node had.
+    /// A creation timestamp that no other bundle of this node has.
     fn creation(&self) -> (DtnTime, u64) {
         let mut last = self.0.last_created.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock();
@@ -190,17 +191,17 @@ impl Node {
         *last
     }
 
-    /// Whether a bundle is here, or has been delivered here; a fragment also if the whole is.
+    /// Whether a bundle is here or has been delivered here. A fragment is known if its whole bundle is.
     fn knows(&self, id: &BundleId) -> bool {
         self.0.store.knows(id) || (id.fragment.is_some() && self.0.store.knows(&id.whole()))
     }
 
-    /// Takes responsibility for a bundle: when this returns, it is in the store. Blocks on the disk.
+    /// Takes responsibility for a bundle: it is in the store when this returns. Blocks on the disk.
     fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
         let guard = match CommitGuard::of(self, &bundle.id) {
             Ok(guard) => guard,
             Err(refused) => {
-                self.0.store.give_up(payload);
+                self.0.store.discard(payload);
                 return Err(refused);
             }
         };
@@ -232,22 +233,22 @@ impl Node {
             Purpose::Deliver => self.drop_parts(&bundle.id),
             Purpose::Forward => Ok(()),
         };
-        // The bundle is here all the same: who sent it must not think that it is not.
+        // The bundle has been accepted all the same, so its sender gets no error.
         if let Err(error) = outcome {
-            tracing::error!("cannot put {} together, trying again: {error}", bundle.id.whole());
+            tracing::error!("cannot reassemble {}, retrying: {error}", bundle.id.whole());
             self.0.reassembly_pending.store(true, Ordering::Relaxed);
         }
         self.report(&bundle, ReportStatus::Received, ReasonCode::NoInformation);
         Ok(())
     }
 
-    /// A bundle in the store has done its service: it leaves the index with others, soon.
+    /// Removes an acknowledged bundle from the index with the next batch.
     fn remove_later(&self, key: Key) {
         self.0.pending_removals.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         self.0.janitor.notify_one();
     }
 
-    /// Enters what is in the store, and tells who waits for it.
+    /// Queues a stored bundle and wakes the session or application that waits for it.
     fn insert(&self, record: Record, now: DtnTime) {
         let purpose = record.purpose;
         let peer = self.queue().insert(record, now);
@@ -264,7 +265,7 @@ impl Node {
         }
     }
 
-    /// After a start, or where it failed: fragments that are complete.
+    /// Reassembles all bundles whose fragments are complete: after a start, or after a failed attempt.
     fn finish_reassembly(&self) {
         let ids: HashSet<BundleId> = {
             let queue = self.queue();
@@ -273,13 +274,13 @@ impl Node {
         };
         for id in ids {
             if let Err(error) = self.reassemble(&id) {
-                tracing::error!("cannot put {id} together, trying again: {error}");
+                tracing::error!("cannot reassemble {id}, retrying: {error}");
                 self.0.reassembly_pending.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// Puts a bundle together if all of its fragments are here.
+    /// Reassembles a bundle if all of its fragments are here.
     fn reassemble(&self, id: &BundleId) -> Result<(), Refused> {
         let _one_at_a_time = self.0.reassembly.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.store.knows(&id.whole()) {
@@ -309,7 +310,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets fragments go of a bundle that has been put together, or has come as a whole.
+    /// Removes the fragments of a bundle that is now here as a whole.
     fn drop_parts(&self, id: &BundleId) -> Result<(), Refused> {
         let parts = self.queue().parts_of(id);
         if !parts.is_empty() {
@@ -321,20 +322,21 @@ impl Node {
         Ok(())
     }
 
-    /// The most urgent bundle for an endpoint of this node; whoever gets it acknowledges or releases it.
+    /// The most urgent bundle for an endpoint of this node. The caller has to acknowledge or release it.
     pub fn next_delivery(&self, endpoint: &Eid) -> Option<Record> {
         self.queue().next_delivery(endpoint)
     }
 
-    /// Ends when something comes for an application, any, from the moment that it is made.
+    /// Completes when anything arrives for any application after this call.
     pub fn arrival(&self) -> tokio::sync::futures::Notified<'_> {
         self.0.arrivals.notified()
     }
 
-    /// An application has a bundle: it is not delivered again. Blocks on the disk. `false` if there is no such bundle.
+    /// An application acknowledges a bundle: it is not delivered again. Blocks on the disk. `false` if there
+    /// is no such bundle.
     ///
     /// # Errors
-    /// The store cannot write it down.
+    /// The store cannot record it.
     pub fn acknowledge(&self, key: Key) -> Result<bool, StoreError> {
         let Some(bundle) = self.queue().for_application(key).map(|record| record.bundle.clone()) else {
             return Ok(false);
@@ -349,28 +351,28 @@ impl Node {
         Ok(true)
     }
 
-    /// Which of the applications that were given a bundle has it now, for [`end_lease`](Self::end_lease).
+    /// The current lease of a delivered bundle, for [`end_lease`](Self::end_lease).
     pub(crate) fn lease(&self, key: Key) -> u64 {
         self.queue().lease(key)
     }
 
-    /// That application has not acknowledged a bundle in time; nothing happens if another has it by now.
+    /// A lease has run out without an acknowledgement. Nothing happens if a newer lease exists.
     pub(crate) fn end_lease(&self, key: Key, lease: u64) {
         self.queue().end_lease(key, lease);
         self.0.arrivals.notify_waiters();
     }
 
-    /// An application does not acknowledge a bundle after all.
+    /// An application returns a bundle without acknowledging it.
     pub fn release(&self, key: Key) {
         self.queue().release(key);
         self.0.arrivals.notify_waiters();
     }
 
-    /// Gives a bundle up, at an operator's word or because its time is over. Blocks on the disk.
+    /// Deletes bundles and reports why. Blocks on the disk.
     ///
     /// # Errors
-    /// The store cannot write it down.
-    pub(crate) fn give_up(&self, keys: &[Key], why: ReasonCode) -> Result<usize, StoreError> {
+    /// The store cannot record it.
+    pub(crate) fn discard(&self, keys: &[Key], why: ReasonCode) -> Result<usize, StoreError> {
         self.0.store.commit(keys.iter().map(|key| Change::Remove(*key)).collect())?;
         let gone: Vec<Record> = {
             let mut queue = self.queue();
@@ -378,17 +380,17 @@ impl Node {
         };
         for record in &gone {
             let bundle = &record.bundle;
-            tracing::info!("gave up {} to {}: {why}", bundle.id, bundle.destination);
+            tracing::info!("deleted {} to {}: {why}", bundle.id, bundle.destination);
             self.0.counters.given_up.add(1);
             self.report(bundle, ReportStatus::Deleted, why);
         }
         Ok(gone.len())
     }
 
-    /// Deletes a bundle that nobody has in hand. `false` if there is none.
+    /// Deletes a bundle that no session and no application holds. `false` if there is none.
     ///
     /// # Errors
-    /// The store cannot write it down.
+    /// The store cannot record it.
     pub fn delete(&self, key: Key) -> Result<bool, StoreError> {
         let may = {
             let queue = self.queue();
@@ -397,17 +399,17 @@ impl Node {
         if !may {
             return Ok(false);
         }
-        Ok(self.give_up(&[key], ReasonCode::TransmissionCancelled)? > 0)
+        Ok(self.discard(&[key], ReasonCode::TransmissionCancelled)? > 0)
     }
 
-    /// Reports what has become of a bundle, if that is wanted.
+    /// Sends a status report if the bundle requests it.
     fn report(&self, bundle: &Bundle, status: ReportStatus, reason: ReasonCode) {
         if report::wanted(bundle, status) {
             self.report_anyway(bundle, status, reason);
         }
     }
 
-    /// The same where not the bundle but one of its blocks asks for it.
+    /// Sends a status report that a block of the bundle requests.
     fn report_anyway(&self, bundle: &Bundle, status: ReportStatus, reason: ReasonCode) {
         if !self.0.makes_reports {
             return;
@@ -437,7 +439,7 @@ impl Node {
         match reports::read(&self.0.store, payload) {
             Ok(reports) => reports.iter().for_each(|report| self.note(report)),
             Err(error) => {
-                tracing::warn!("{} sent an administrative record that is none: {error}", bundle.id.source)
+                tracing::warn!("{} sent an invalid administrative record: {error}", bundle.id.source)
             }
         }
     }
@@ -448,13 +450,13 @@ impl Node {
         self.0.arrivals.notify_waiters();
     }
 
-    /// What was reported of a bundle of this node, oldest first.
+    /// The reports on a bundle of this node, oldest first.
     pub fn reports_of(&self, id: &BundleId) -> Vec<ReportedEvent> {
         self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).of(id)
     }
 }
 
-/// A bundle that is being committed; meanwhile nobody else commits it.
+/// Marks a bundle as being committed, so that no other session commits it.
 struct CommitGuard<'a> {
     node: &'a Node,
     id: BundleId,
@@ -476,7 +478,7 @@ impl Drop for CommitGuard<'_> {
     }
 }
 
-/// The bundle that the fragments are of: its payload is a row of parts of theirs.
+/// The reassembled bundle. Its payload consists of extents of the fragments' files.
 fn whole(
     queue: &ForwardingQueue,
     parts: &[(Key, Fragment)],
@@ -485,7 +487,7 @@ fn whole(
 ) -> Option<Record> {
     let records: Option<Vec<&Record>> = parts.iter().map(|(key, _)| queue.get(*key)).collect();
     let records = records?;
-    // Others with offset 0 may be of another payload.
+    // Other fragments with offset 0 may belong to another payload.
     let begins = |record: &&&Record| record.bundle.id.fragment.is_some_and(|part| part.offset == 0);
     let first = match plan.first() {
         Some((index, _)) => records.get(*index)?,
@@ -503,7 +505,7 @@ fn whole(
     })
 }
 
-/// What the configuration says about ways.
+/// The routes and contacts of the configuration.
 fn routes(config: &NodeConfig) -> Routes {
     let mut routes = Routes::new(&config.node.id);
     for peer in &config.peers {
@@ -522,7 +524,7 @@ fn routes(config: &NodeConfig) -> Routes {
             delay: contact.delay.get(),
         };
         if let Err(error) = routes.add_contact(contact) {
-            // The configuration has been checked.
+            // The configuration has been checked already.
             tracing::error!("{error}");
         }
     }

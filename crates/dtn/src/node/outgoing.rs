@@ -1,4 +1,4 @@
-//! A bundle on its way to another node: its head, its payload from the store, its end.
+//! A bundle that is sent to another node: its head, its payload from the store, its tail.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::tcpcl::{BundleHandle, Outgoing};
 
 use super::{Node, clock};
 
-/// A bundle that cannot be read is tried again after this time: others go meanwhile.
+/// A bundle that cannot be read is tried again after this time; others go first.
 const UNREADABLE_FOR: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// The source of an outgoing transfer.
 pub(crate) struct Sending {
     node: Node,
     key: Key,
     len: u64,
-    /// The head, then the end.
+    /// The head, later the tail.
     block: io::Cursor<Vec<u8>>,
     payload: PayloadReader,
     payload_left: u64,
@@ -49,11 +49,9 @@ impl Outgoing for Sending {
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fill(buffer).inspect_err(|error| {
-            // The session ends, because TCPCL cannot take a segment back; the next one shall not meet the same bundle first.
-            tracing::error!(
-                "bundle {} cannot be read, trying again in {UNREADABLE_FOR:?}: {error}",
-                self.key.0
-            );
+            // TCPCL cannot cancel a transfer, so the session ends. The next session should not start with
+            // this bundle.
+            tracing::error!("cannot read bundle {}, retrying in {UNREADABLE_FOR:?}: {error}", self.key.0);
             self.node.queue().postpone(self.key, clock().after(UNREADABLE_FOR));
         })
     }
@@ -67,7 +65,7 @@ impl Sending {
             let most = usize::try_from(self.payload_left).unwrap_or(usize::MAX).min(room);
             let got = self.payload.read(&mut buffer[filled..filled + most])?;
             if got == 0 {
-                let lacking = format!("the stored payload ends {} bytes too soon", self.payload_left);
+                let lacking = format!("the stored payload is {} bytes too short", self.payload_left);
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, lacking));
             }
             if let Some(tail) = &mut self.tail {

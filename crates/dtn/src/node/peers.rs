@@ -1,4 +1,4 @@
-//! The nodes that this one speaks with, and the tasks that connect to them.
+//! The configured peers and their sessions.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,19 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::PeerSettings;
 
-/// Sessions with one peer at the most. A peer that comes back again and again has old ones that have not noticed.
+/// The most sessions with one peer. A peer that reconnects often leaves old ones that have not timed out.
 const MAX_SESSIONS: usize = 16;
 
 /// A configured peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) settings: PeerSettings,
-    /// Rings when it may be possible to connect that was not.
+    /// Notified when a connection attempt may succeed again.
     pub(crate) dial: Notify,
-    /// Sessions that are established, the newest last. That one gets what is sent: an older one may have lost its other end without
-    /// knowing it, as when the peer's host has vanished and come back.
+    /// Established sessions, the newest last. Only the newest sends: an older one may be half-open, as after
+    /// a crash of the peer's host.
     sessions: Mutex<Vec<Arc<SessionHandle>>>,
-    /// What ended the last session, or kept one from beginning.
+    /// Why the last session ended or could not begin.
     last_error: Mutex<Option<String>>,
     requires_tls: AtomicBool,
     address: Mutex<Option<SocketAddr>>,
@@ -29,9 +29,9 @@ pub(crate) struct Peer {
 /// An established session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionHandle {
-    /// Rings when there may be something to send.
+    /// Notified when there may be something to send.
     pub(crate) ready: Notify,
-    /// Whether there is a newer one.
+    /// Whether a newer session exists.
     pub(crate) superseded: watch::Sender<bool>,
 }
 
@@ -47,13 +47,13 @@ impl Peer {
         }
     }
 
-    /// Whether it has to prove who it is.
+    /// Whether it has to authenticate itself by a certificate.
     pub(crate) fn requires_tls(&self) -> bool {
         self.requires_tls.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_requires_tls(&self, is_encrypted: bool) {
-        self.requires_tls.store(is_encrypted, Ordering::Relaxed);
+    pub(crate) fn set_requires_tls(&self, required: bool) {
+        self.requires_tls.store(required, Ordering::Relaxed);
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -68,7 +68,7 @@ impl Peer {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There may be something to send to it.
+    /// Tells its session that there may be something to send.
     pub(crate) fn wake(&self) {
         if let Some(handle) = self.sessions().last() {
             handle.ready.notify_one();
@@ -99,7 +99,7 @@ impl Peer {
 
     pub(crate) fn session_ended(&self, handle: &Arc<SessionHandle>) {
         self.sessions().retain(|other| !Arc::ptr_eq(other, handle));
-        // What it had, and what it was told of, is another's now.
+        // The remaining session continues with its bundles.
         self.wake();
     }
 
@@ -115,7 +115,7 @@ impl Peer {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The other end of its last session.
+    /// Its address in the last session.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }

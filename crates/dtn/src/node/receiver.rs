@@ -1,4 +1,4 @@
-//! A bundle on its way into the store.
+//! Bundles on their way into the store.
 
 use crate::Eid;
 use crate::bundle::report::{ReasonCode, Status};
@@ -8,11 +8,12 @@ use crate::tcpcl::{Incoming, Refusal};
 
 use super::{Node, clock};
 
-/// Bytes of all blocks but payloads of the bundles in the store, which are in memory: those of 100,000 bundles are 20 MB, but a peer may
-/// send bundles that have 64 KiB each.
+/// The most bytes of blocks, payloads not counted, of all stored bundles. These blocks are in memory: usually
+/// 20 MB for 100,000 bundles, but a peer may send 64 KiB with each.
 const MAX_HEADS: u64 = 256 << 20;
 
-/// A bundle of an application on its way into the store: what is dropped before [`finish`](Self::finish) was never there.
+/// A bundle of an application on its way into the store. Dropping it before [`finish`](Self::finish) removes
+/// it.
 #[derive(Debug)]
 pub struct Receiver {
     node: Node,
@@ -20,27 +21,27 @@ pub struct Receiver {
     writer: PayloadWriter,
 }
 
-/// Why a bundle was not taken.
+/// Why a bundle was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It is here, or was.
-    #[error("the bundle is here already")]
+    /// The node has it, or had it.
+    #[error("the node has this bundle already")]
     Known,
-    /// It is not what a bundle has to be.
+    /// It is not a valid bundle.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Its blocks are well, but it cannot be sent or kept.
+    /// It is valid, but cannot be sent or kept.
     #[error("{0}")]
-    Unusable(String),
-    /// The blocks of all bundles in the store, which are in memory, are too many bytes.
-    #[error("the blocks of all bundles here would be {0} bytes and may be {MAX_HEADS}")]
+    Invalid(String),
+    /// The blocks of all bundles would take too much memory.
+    #[error("the blocks of all bundles would take {0} bytes of memory, the limit is {MAX_HEADS}")]
     NoMemory(u64),
-    /// The store does not take it.
+    /// The store cannot take it.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A bundle of another node on its way into the store.
+/// A bundle from another node on its way into the store.
 pub(crate) struct PeerReceiver {
     node: Node,
     peer: Eid,
@@ -51,7 +52,7 @@ pub(crate) struct PeerReceiver {
 }
 
 impl Node {
-    /// Begins to take a bundle of an application, whose payload follows. Blocks on the disk.
+    /// Begins to receive a bundle of an application. Its payload follows. Blocks on the disk.
     ///
     /// # Errors
     /// The store has no room.
@@ -62,7 +63,7 @@ impl Node {
 }
 
 impl Receiver {
-    /// Takes the next bytes of payload. Blocks on the disk.
+    /// Writes the next bytes of payload. Blocks on the disk.
     ///
     /// # Errors
     /// The store has no room.
@@ -70,10 +71,10 @@ impl Receiver {
         Ok(self.writer.write(bytes)?)
     }
 
-    /// All is here: when this returns, the node is responsible for the bundle. Blocks on the disk.
+    /// Completes the bundle: when this returns, the node is responsible for it. Blocks on the disk.
     ///
     /// # Errors
-    /// It is not, and has nothing of it.
+    /// The bundle is refused; nothing of it is stored.
     pub fn finish(self) -> Result<(), Refused> {
         let Self { node, mut bundle, writer } = self;
         bundle.payload_len = writer.len();
@@ -94,7 +95,7 @@ impl PeerReceiver {
             match piece {
                 Piece::More => return Ok(()),
                 Piece::Head(mut bundle) => {
-                    self.look_at(&mut bundle)?;
+                    self.check_head(&mut bundle)?;
                     self.writer = Some(self.node.store().begin(Some(bundle.payload_len))?);
                     self.bundle = Some(*bundle);
                 }
@@ -109,8 +110,8 @@ impl PeerReceiver {
         }
     }
 
-    /// What can be said of a bundle before its payload has come.
-    fn look_at(&self, bundle: &mut Bundle) -> Result<(), Refused> {
+    /// Checks a bundle before its payload arrives.
+    fn check_head(&self, bundle: &mut Bundle) -> Result<(), Refused> {
         if self.node.knows(&bundle.id) {
             return Err(Refused::Known);
         }
@@ -122,19 +123,19 @@ impl PeerReceiver {
         let now = clock();
         if bundle.expires(now) <= now {
             self.node.report(bundle, Status::Deleted, ReasonCode::LifetimeExpired);
-            return Err(Refused::Unusable(format!("the time of {} is over", bundle.id)));
+            return Err(Refused::Invalid(format!("{} has expired", bundle.id)));
         }
         if let Some(hops) = bundle.hops
             && hops.count > hops.limit
         {
             self.node.report(bundle, Status::Deleted, ReasonCode::HopLimitExceeded);
-            return Err(Refused::Unusable(format!("{} has passed too many nodes", bundle.id)));
+            return Err(Refused::Invalid(format!("{} exceeds its hop limit", bundle.id)));
         }
         let unknown = bundle.process_unknown_blocks();
         if unknown.delete {
             self.node.report(bundle, Status::Deleted, ReasonCode::BlockUnsupported);
-            return Err(Refused::Unusable(format!(
-                "{} has a block that this node does not know and must",
+            return Err(Refused::Invalid(format!(
+                "{} has an unknown block that must be processed",
                 bundle.id
             )));
         }
@@ -144,9 +145,9 @@ impl PeerReceiver {
         Ok(())
     }
 
-    fn keep(self) -> Result<(), Refused> {
+    fn commit(self) -> Result<(), Refused> {
         let (Some(bundle), Some(writer), true) = (self.bundle, self.writer, self.is_complete) else {
-            return Err(Refused::Unusable("the transfer ended before the bundle did".into()));
+            return Err(Refused::Invalid("the transfer ended before the bundle was complete".into()));
         };
         let len = bundle.payload_len;
         self.node.accept(bundle, writer.finish()?, Some(self.peer))?;
@@ -155,7 +156,7 @@ impl PeerReceiver {
         Ok(())
     }
 
-    /// For the log, the counters, and the other node.
+    /// Logs and counts a refusal, and returns the answer for the peer.
     fn refusal(node: &Node, peer: &Eid, why: &Refused) -> Refusal {
         let counters = &node.0.counters;
         if matches!(why, Refused::Known) {
@@ -163,7 +164,7 @@ impl PeerReceiver {
             return Refusal::Completed;
         }
         counters.refused.add(1);
-        tracing::warn!("refused a bundle of {peer}: {why}");
+        tracing::warn!("refused a bundle from {peer}: {why}");
         match why {
             Refused::Store(_) | Refused::NoMemory(_) => Refusal::NoResources,
             _ => Refusal::NotAcceptable,
@@ -178,6 +179,6 @@ impl Incoming for PeerReceiver {
 
     fn finish(self: Box<Self>) -> Result<(), Refusal> {
         let (node, peer) = (self.node.clone(), self.peer.clone());
-        self.keep().map_err(|why| Self::refusal(&node, &peer, &why))
+        self.commit().map_err(|why| Self::refusal(&node, &peer, &why))
     }
 }

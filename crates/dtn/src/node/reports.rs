@@ -1,4 +1,4 @@
-//! What other nodes, and this one, report of the bundles of its applications.
+//! Status reports on the bundles of this node's applications.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -9,28 +9,28 @@ use crate::bundle::BundleId;
 use crate::bundle::report::{RECORD_LIMIT, Report};
 use crate::store::{Payload, Store};
 
-/// Bundles of which reports are remembered; the oldest are forgotten.
+/// The most bundles with remembered reports; the oldest are forgotten.
 const MAX_BUNDLES: usize = 10_000;
-/// Reports that are remembered of one bundle.
+/// The most remembered reports on one bundle.
 const MAX_OF_ONE: usize = 64;
 
-/// Reports by the bundle that they are about.
+/// Reports by the bundle that they concern.
 #[derive(Debug, Default)]
 pub(crate) struct ReportLog {
     of: HashMap<BundleId, Vec<ReportedEvent>>,
     order: VecDeque<BundleId>,
 }
 
-/// What was reported of a bundle.
+/// A reported event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedEvent {
-    /// The bundle, or the fragment of it.
+    /// The bundle or fragment.
     pub subject: String,
-    /// What happened to it: received, forwarded, delivered or deleted.
+    /// The event: received, forwarded, delivered or deleted.
     pub status: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When, milliseconds since 2000, by the reporting node's clock; `None` if it does not say.
+    /// The time of the event, milliseconds since 2000 by the reporting node's clock, if it was reported.
     pub time_ms: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ impl ReportLog {
     }
 }
 
-/// Reads the reports that a payload is.
+/// Reads the reports in a payload.
 pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Vec<Report>, String> {
     if payload.len() > RECORD_LIMIT as u64 {
         return Err(format!("it has {} bytes, at most {RECORD_LIMIT} are read", payload.len()));

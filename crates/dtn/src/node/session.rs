@@ -1,4 +1,4 @@
-//! What sessions ask of the node.
+//! The node as its sessions see it: the bundle protocol agent of each session.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,22 +18,23 @@ use super::peers::SessionHandle;
 use super::receiver::PeerReceiver;
 use super::{Node, clock};
 
-/// A peer without room is asked again after this time.
-const ROOM_AFTER: Duration = Duration::from_secs(10);
+/// A bundle that a peer has no room for is tried again after this time.
+const NO_ROOM_DELAY: Duration = Duration::from_secs(10);
 
-/// A bundle that a peer wants again goes again after this time.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Fragments are not made shorter, bytes of payload: the smallest is mostly head, and a peer that takes less takes no bundles.
-const SHORTEST_FRAGMENT: u64 = 256;
-/// Pieces of one cut; what is still too long is cut again when it is its turn. Each takes memory as a bundle does.
+/// A bundle that a peer wants retransmitted is sent again after this time.
+const RETRANSMIT_DELAY: Duration = Duration::from_secs(1);
+/// The shortest fragment, bytes of payload. Shorter ones are mostly head.
+const MIN_FRAGMENT: u64 = 256;
+/// The most fragments of one cut; each takes memory as a bundle does. A fragment that is still too long is
+/// cut again when it is sent.
 const MAX_PIECES: u64 = 4096;
 
-/// A session with one peer, as it sees the node.
+/// The node's side of one session.
 #[derive(Debug)]
 pub(crate) struct PeerSession {
     node: Node,
     address: SocketAddr,
-    /// Who is there, and the session's place among those with it.
+    /// The peer, and the session's handle among the sessions with it.
     peer: OnceLock<(Eid, Arc<SessionHandle>)>,
 }
 
@@ -61,20 +62,22 @@ impl Drop for PeerSession {
 impl BundleAgent for PeerSession {
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String> {
         let known = self.node.0.peers.get(peer).ok_or_else(|| {
-            format!("{peer} is not in this node's configuration; add [[peers]] with id = \"{peer}\" if it shall be")
+            format!(
+                "{peer} is not in this node's configuration; to admit it, add [[peers]] with id = \"{peer}\""
+            )
         })?;
         match proven {
             Some(proven) if proven != peer => {
-                Err(format!("it says that it is {peer}, but its certificate is that of {proven}"))
+                Err(format!("it claims to be {peer}, but has the certificate of {proven}"))
             }
             None if known.requires_tls() => {
-                Err(format!("{peer} has no encryption, which this node's configuration requires of it"))
+                Err(format!("{peer} does not encrypt, and this node's configuration requires it"))
             }
             _ => {
                 let handle = known.session_began(self.address).ok_or_else(|| {
-                    format!("there are {} sessions with {peer} already", known.session_count())
+                    format!("there are already {} sessions with {peer}", known.session_count())
                 })?;
-                // A session introduces its peer once.
+                // A session announces its peer once.
                 if self.peer.set((peer.clone(), handle)).is_ok() {
                     self.node.0.counters.sessions.add(1);
                 }
@@ -88,7 +91,7 @@ impl BundleAgent for PeerSession {
         if announced.is_some_and(|len| len > usage.quota.get()) {
             self.node.0.counters.refused.add(1);
             tracing::warn!(
-                "refused a bundle of {peer}: it has {} bytes, the store's quota is {}",
+                "refused a bundle from {peer}: it has {} bytes, the quota of the store is {}",
                 announced.unwrap_or_default(),
                 usage.quota
             );
@@ -116,7 +119,7 @@ impl BundleAgent for PeerSession {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!("cannot send a bundle to {peer}: {error}");
-                    self.node.queue().postpone(key, clock().after(ROOM_AFTER));
+                    self.node.queue().postpone(key, clock().after(NO_ROOM_DELAY));
                 }
             }
         }
@@ -133,7 +136,7 @@ impl BundleAgent for PeerSession {
         let Some((_, handle)) = self.peer.get() else { return Box::pin(std::future::pending()) };
         let mut superseded = handle.superseded.subscribe();
         Box::pin(async move {
-            // Its sender lives as long as this session.
+            // The sender lives as long as this session.
             let _ = superseded.wait_for(|superseded| *superseded).await;
         })
     }
@@ -144,7 +147,7 @@ impl BundleAgent for PeerSession {
         let counters = &self.node.0.counters;
         counters.sent.add(1);
         counters.sent_bytes.add(record.bundle.payload_len);
-        tracing::debug!("{peer} has {}", record.bundle.id);
+        tracing::debug!("{peer} has acknowledged {}", record.bundle.id);
         self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NoInformation);
     }
 
@@ -153,14 +156,14 @@ impl BundleAgent for PeerSession {
         match why {
             Refusal::Completed => return self.sent(peer, handle),
             Refusal::SessionTerminating => return self.returned(peer, handle),
-            // Not at once: who says nothing else would get the same for ever, as fast as the link is.
-            Refusal::Retransmit => self.node.queue().postpone(key, now.after(AGAIN_AFTER)),
+            // After a pause: a peer that always asks for this would get the bundle in an endless loop.
+            Refusal::Retransmit => self.node.queue().postpone(key, now.after(RETRANSMIT_DELAY)),
             Refusal::NoResources => {
-                tracing::info!("{peer} has no room for a bundle; it is tried again in {ROOM_AFTER:?}");
-                self.node.queue().postpone(key, now.after(ROOM_AFTER));
+                tracing::info!("{peer} has no room for a bundle, retrying in {NO_ROOM_DELAY:?}");
+                self.node.queue().postpone(key, now.after(NO_ROOM_DELAY));
             }
             Refusal::NotAcceptable | Refusal::ExtensionFailure | Refusal::Other(_) => {
-                tracing::warn!("{peer} does not take bundle {handle}: {why:?}");
+                tracing::warn!("{peer} refuses bundle {handle}: {why:?}");
                 let elsewhere = self.node.queue().reroute_around(key, peer, now);
                 self.node.wake(elsewhere.iter());
             }
@@ -176,17 +179,18 @@ impl BundleAgent for PeerSession {
 }
 
 impl Node {
-    /// What goes to the peer of a bundle that is its turn. `None` if it does not go as it is: it is cut, or given up.
+    /// Prepares the next bundle for a peer. `None` if it was cut into fragments, deleted, or rerouted
+    /// instead.
     fn prepare(&self, peer: &Eid, record: Record, limit: u64) -> Result<Option<Sending>, StoreError> {
         let now = clock();
         if record.expires <= now {
-            self.give_up(&[record.key], ReasonCode::LifetimeExpired)?;
+            self.discard(&[record.key], ReasonCode::LifetimeExpired)?;
             return Ok(None);
         }
         let bundle = match record.bundle.for_next_hop(&self.0.me, now, record.received) {
             Ok(bundle) => bundle,
             Err(_) => {
-                self.give_up(&[record.key], ReasonCode::HopLimitExceeded)?;
+                self.discard(&[record.key], ReasonCode::HopLimitExceeded)?;
                 return Ok(None);
             }
         };
@@ -197,10 +201,10 @@ impl Node {
         Ok(Some(Sending::new(self.clone(), record.key, &bundle, self.store().read(&record.payload))))
     }
 
-    /// Bytes of payload that go to the peer in one transfer.
+    /// The most bytes of payload in one transfer to the peer.
     fn most_for(&self, peer: &Eid, bundle: &Bundle, limit: u64) -> u64 {
         let blocks = bundle.encoded_len() - bundle.payload_len;
-        // A fragment's head is a little longer than that of the whole: two more numbers of at most nine bytes.
+        // The head of a fragment has two more numbers, of at most nine bytes each.
         let of_transfer = limit.saturating_sub(blocks + 32);
         let of_contact =
             self.queue().fits(bundle, clock()).map_or(u64::MAX, |fits| fits.saturating_sub(blocks));
@@ -208,12 +212,12 @@ impl Node {
         of_transfer.min(of_contact).min(chosen.map_or(u64::MAX, bentpipe_units::ByteCount::get))
     }
 
-    /// Puts fragments in the place of a bundle, each no longer than `most`.
+    /// Replaces a bundle by fragments of at most `most` bytes.
     fn cut(&self, peer: &Eid, record: &Record, most: u64) -> Result<(), StoreError> {
         let now = clock();
         let begin = record.bundle.id.fragment.map_or(0, |part| part.offset);
         let ranges: Vec<Range<u64>> =
-            if most < SHORTEST_FRAGMENT { Vec::new() } else { pieces(record.bundle.payload_len, most) };
+            if most < MIN_FRAGMENT { Vec::new() } else { pieces(record.bundle.payload_len, most) };
         let piece = |range: &Range<u64>| {
             let bundle = fragment::cut(&record.bundle, begin + range.start..begin + range.end)?;
             let (key, payload) = (self.store().next_key(), record.payload.slice(range.clone()));
@@ -228,7 +232,7 @@ impl Node {
         let pieces: Option<Vec<Record>> = ranges.iter().map(piece).collect();
         let Some(pieces) = pieces.filter(|pieces| !pieces.is_empty()) else {
             tracing::warn!(
-                "{} has {} bytes and must not be cut, {peer} takes {most}: it waits for another way",
+                "{} has {} bytes and must not be fragmented, {peer} takes {most}: it waits for another route",
                 record.bundle.id,
                 record.bundle.payload_len
             );
@@ -244,7 +248,7 @@ impl Node {
             queue.remove(record.key);
             pieces.into_iter().filter_map(|piece| queue.insert(piece, now)).collect()
         };
-        // Other contacts may be better for a part than this one was for the whole.
+        // The fragments may go through other contacts than the whole bundle.
         self.wake(peers.iter().filter(|other| *other != peer));
         Ok(())
     }

@@ -1,38 +1,38 @@
-//! What a node says of itself.
+//! The status document of a node.
 
 use serde::Serialize;
 
 use super::{Counts, Node, clock};
 
-/// A node at a moment.
+/// The status of a node.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeStatus {
-    /// Who it is.
+    /// Its endpoint.
     pub node: String,
-    /// Seconds since it started.
+    /// Time since it started, s.
     pub uptime_s: f64,
-    /// Its store.
+    /// The store.
     pub store: StoreStatus,
-    /// Bundles by what they wait for.
+    /// Numbers of waiting bundles.
     pub waiting: WaitingStatus,
-    /// The nodes that it speaks with.
+    /// The peers.
     pub peers: Vec<PeerStatus>,
-    /// What it has done since it started.
+    /// The counters since it started.
     pub totals: Counts,
 }
 
-/// What the store holds.
+/// The contents of the store.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoreStatus {
     /// Bundles.
     pub bundles: usize,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// Bytes of payload that it takes at the most.
+    /// Its quota of payload bytes.
     pub quota_bytes: u64,
 }
 
-/// How many bundles wait for what.
+/// Numbers of bundles by what they wait for.
 #[derive(Debug, Clone, Serialize)]
 pub struct WaitingStatus {
     /// For a session with the next node.
@@ -47,16 +47,16 @@ pub struct WaitingStatus {
     pub fragments: usize,
 }
 
-/// A peer at a moment.
+/// The status of a peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerStatus {
-    /// Who it is.
+    /// Its endpoint.
     pub peer: String,
-    /// Sessions with it.
+    /// Established sessions with it.
     pub sessions: usize,
-    /// The other end of the last session.
+    /// Its address in the last session.
     pub address: Option<String>,
-    /// Whether it has to prove who it is.
+    /// Whether it has to authenticate itself by a certificate.
     pub encrypted: bool,
     /// Whether the contact plan says that it can be reached now.
     pub open: bool,
@@ -74,7 +74,7 @@ pub struct BundleStatus {
     pub key: u64,
     /// Its name.
     pub id: String,
-    /// Who gets it.
+    /// The destination.
     pub destination: String,
     /// Bytes of payload.
     pub payload_bytes: u64,
@@ -82,12 +82,12 @@ pub struct BundleStatus {
     pub priority: crate::bundle::Priority,
     /// How long it is still of use, seconds.
     pub expires_in_s: f64,
-    /// What it waits for.
+    /// Its state.
     pub state: &'static str,
 }
 
 impl Node {
-    /// What the node says of itself.
+    /// The status of the node.
     pub fn status(&self) -> NodeStatus {
         let now = clock();
         let usage = self.store().usage();

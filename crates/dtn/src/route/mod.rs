@@ -1,13 +1,13 @@
-//! Where a bundle goes next: neighbours, static routes and contact plans. Without a clock: `now` is a parameter.
+//! Where a bundle goes next: neighbours, static routes and contact plans. Without a clock: `now` is a
+//! parameter.
 //!
-//! In this order, and the first that has an answer decides:
-//! 1. the destination's node is a neighbour: to it;
-//! 2. a static route speaks of the destination: to its `via`; of several the most precise, of equally precise ones
-//!    the first given;
-//! 3. the contact plan leads to the destination's node: along the way that arrives first.
+//! In this order, and the first that has an answer decides: 1. the destination's node is a neighbour: to it;
+//! 2. a static route speaks of the destination: to its `via`; of several the most precise, of equally precise
+//! ones the first given; 3. the contact plan leads to the destination's node: along the way that arrives
+//! first.
 //!
-//! A node for which the plan has contacts with this one can be reached within them only, also as a neighbour or by
-//! a static route. Other neighbours are taken to be reachable always.
+//! A node for which the plan has contacts with this one can be reached within them only, also as a neighbour
+//! or by a static route. Other neighbours are taken to be reachable always.
 
 mod plan;
 
@@ -58,8 +58,8 @@ pub enum Decision {
         from: DtnTime,
         /// All of it before this time; `None` is at any time.
         until: Option<DtnTime>,
-        /// How many bytes can be sent in that time, and get through to the destination as far as the plan says. If
-        /// they are fewer than the bundle has, it has to be cut, or to wait for another plan.
+        /// How many bytes can be sent in that time, and get through to the destination as far as the plan
+        /// says. If they are fewer than the bundle has, it has to be cut, or to wait for another plan.
         fits: u64,
     },
     /// Nobody is known that would bring it nearer.
@@ -121,8 +121,8 @@ impl Routes {
 
     /// Where a bundle of `len` bytes goes that can be sent from `now` on, but not to a node of `except`.
     ///
-    /// A way that has room for all of the bundle goes before one that has not, however early that arrives; one that
-    /// has room for less than [`LEAST_PART`] is none.
+    /// A way that has room for all of the bundle goes before one that has not, however early that arrives;
+    /// one that has room for less than [`LEAST_PART`] is none.
     pub fn next(&self, destination: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Decision {
         // As a whole if there is any way, else as much of it as the first way takes that takes enough.
         [len, len.min(LEAST_PART)]
@@ -183,8 +183,8 @@ impl Routes {
 }
 
 impl Contact {
-    /// When a bundle of `len` bytes has arrived that can be sent from `ready` on; `None` if it does not fit any
-    /// more.
+    /// When a bundle of `len` bytes has arrived that can be sent from `ready` on; `None` if it does not fit
+    /// any more.
     fn arrival(&self, len: u64, ready: DtnTime) -> Option<DtnTime> {
         let start = self.start.max(ready);
         let (busy, left) = (self.rate.time_for(len), self.end.since(start));

@@ -1,10 +1,10 @@
 //! Contact graph routing: the way through a contact plan that arrives first.
 //!
 //! Dijkstra's algorithm over the nodes, with the time of arrival as the distance, as CCSDS 734.3-B-1
-//! (Schedule-Aware Bundle Routing) and Fraire, De Jonckère and Burleigh, "Routing in the Space Internet: A contact
-//! graph routing tutorial" (2021) have it. A bundle is stored at each node until it is complete, and can wait
-//! there; so to be at a node earlier is never worse, and one label for each node is enough, where the tutorial
-//! labels contacts.
+//! (Schedule-Aware Bundle Routing) and Fraire, De Jonckère and Burleigh, "Routing in the Space Internet: A
+//! contact graph routing tutorial" (2021) have it. A bundle is stored at each node until it is complete, and
+//! can wait there; so to be at a node earlier is never worse, and one label for each node is enough, where
+//! the tutorial labels contacts.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -52,8 +52,8 @@ impl Plan {
         self.from(from).any(|contact| contact.to == *to)
     }
 
-    /// When `len` bytes are at `target` first that can leave `node` from `now` on, and how the way begins on which
-    /// they are. They go to `always` at any time, and in contacts to nodes that are free.
+    /// When `len` bytes are at `target` first that can leave `node` from `now` on, and how the way begins on
+    /// which they are. They go to `always` at any time, and in contacts to nodes that are free.
     pub(super) fn earliest<'a>(
         &'a self,
         node: &'a Eid,

@@ -1,4 +1,4 @@
-//! The thread that writes the index: whoever waits for it shares its next transaction.
+//! The thread that writes the index. All waiting callers share its next transaction.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -9,10 +9,10 @@ use super::index::Tables;
 use super::state::FIRST_ROW;
 use super::{Change, Payload, StoreError, lock};
 
-/// Jobs in a transaction at the most.
+/// The most jobs in a transaction.
 const MAX_BATCH: usize = 1024;
 
-/// The thread, as others see it. It ends when this is dropped.
+/// A handle of the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Committer {
     sender: Option<Sender<Job>>,
@@ -21,14 +21,14 @@ pub(crate) struct Committer {
 
 enum Job {
     Commit { changes: Vec<Change>, reply: SyncSender<Result<(), StoreError>> },
-    GiveUp(Payload),
+    Discard(Payload),
 }
 
 /// The changes of one caller.
 struct Request {
     changes: Vec<Change>,
     reply: SyncSender<Result<(), StoreError>>,
-    /// What has become of it so far.
+    /// The outcome so far.
     result: Result<(), StoreError>,
 }
 
@@ -50,9 +50,9 @@ impl Committer {
         result.recv().ok()
     }
 
-    pub(crate) fn give_up(&self, payload: Payload) {
+    pub(crate) fn discard(&self, payload: Payload) {
         if let Some(sender) = &self.sender {
-            let _ = sender.send(Job::GiveUp(payload));
+            let _ = sender.send(Job::Discard(payload));
         }
     }
 }
@@ -72,8 +72,8 @@ fn run(core: &Core, jobs: &Receiver<Job>) {
         for job in std::iter::once(first).chain(jobs.try_iter().take(MAX_BATCH - 1)) {
             match job {
                 Job::Commit { changes, reply } => requests.push(Request { changes, reply, result: Ok(()) }),
-                Job::GiveUp(payload) => {
-                    let unreferenced = lock(&core.state).give_up(&payload);
+                Job::Discard(payload) => {
+                    let unreferenced = lock(&core.state).discard(&payload);
                     core.files.delete(&unreferenced);
                 }
             }
@@ -86,7 +86,7 @@ fn run(core: &Core, jobs: &Receiver<Job>) {
     }
 }
 
-/// Carries out what was ordered. Returns the files that are to be deleted.
+/// Carries out the requests. Returns the files to delete.
 fn commit_batch(core: &Core, requests: &mut [Request]) -> Vec<u64> {
     if requests.is_empty() {
         return Vec::new();
@@ -101,7 +101,7 @@ fn commit_batch(core: &Core, requests: &mut [Request]) -> Vec<u64> {
         .collect();
     let mut unreferenced = Vec::new();
     if let Err(error) = transact(core, requests, &mut unreferenced) {
-        // Where there is no room for new bundles there may be room for the changes that make room.
+        // If new bundles do not fit, requests that only free space may still succeed.
         let makes_room = |request: &Request| payloads(&request.changes).next().is_none();
         let again = error.is_full() && !requests.iter().all(makes_room);
         for request in
@@ -121,7 +121,7 @@ fn commit_batch(core: &Core, requests: &mut [Request]) -> Vec<u64> {
     }
     for request in requests.iter().filter(|request| request.result.is_err()) {
         for payload in payloads(&request.changes) {
-            unreferenced.extend(state.give_up(&payload));
+            unreferenced.extend(state.discard(&payload));
         }
     }
     unreferenced
@@ -134,7 +134,7 @@ fn payloads(changes: &[Change]) -> impl Iterator<Item = Payload> {
     })
 }
 
-/// Keeps the files of new records until they are settled. All of them, or none.
+/// Pins the files of new records until the commit is over: all of them, or none.
 fn pin(core: &Core, changes: &[Change]) -> Result<(), StoreError> {
     let mut state = lock(&core.state);
     let mut pinned: Vec<&Payload> = Vec::new();
@@ -155,7 +155,7 @@ fn pin(core: &Core, changes: &[Change]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// One transaction for all orders that have not failed; those that the store has no room for fail alone.
+/// One transaction for all requests that have not failed. Those that do not fit fail alone.
 fn transact(core: &Core, requests: &mut [Request], unreferenced: &mut Vec<u64>) -> Result<(), StoreError> {
     let (new_files, dead_rows) = {
         let mut state = lock(&core.state);

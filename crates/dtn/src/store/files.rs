@@ -26,8 +26,8 @@ impl Files {
     /// Makes what is missing, and takes the folder for this process.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] if another process has it, [`StoreError::NoPayloads`] if only the index is there,
-    /// [`StoreError::Io`].
+    /// [`StoreError::Locked`] if another process has it, [`StoreError::NoPayloads`] if only the index is
+    /// there, [`StoreError::Io`].
     pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
         make_dir(folder)?;
         let path = folder.join("lock");
@@ -135,8 +135,8 @@ impl Files {
     }
 }
 
-/// Starts to bring a part of a file to the disk, and does not wait for it (sync_file_range(2)). It promises nothing: a file still
-/// needs its fsync, which then has less to do.
+/// Starts to bring a part of a file to the disk, and does not wait for it (sync_file_range(2)). It promises
+/// nothing: a file still needs its fsync, which then has less to do.
 pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
     // SAFETY: the descriptor is open as long as `file` is borrowed, and no memory is passed. Errors come again at fsync.

@@ -1,4 +1,4 @@
-//! The store as all parts of the node hold it, and its start.
+//! The store's handle, and recovery at its start.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::{
     Usage, Wanted, lock, record,
 };
 
-/// A store of bundles. Its clones are the same store; its folder is free for another process when the last of them, of its writers and
-/// of its readers is dropped.
+/// A store of bundles. Its clones are the same store; its folder is free for another process when the last of
+/// them, of its writers and of its readers is dropped.
 ///
 /// All calls may wait for the disk.
 #[derive(Debug, Clone)]
@@ -28,10 +28,10 @@ pub struct Store {
     recovery: Arc<Recovery>,
 }
 
-/// What was amiss when a store was opened.
+/// Faults found when a store was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Payloads of no bundle, left by receptions that a crash had ended. They have been removed.
+    /// Payloads without a bundle, left by a crash. They have been removed.
     pub orphans: usize,
     /// Bundles whose payload was missing or too short. They have been removed.
     pub damaged: Vec<BundleId>,
@@ -39,7 +39,7 @@ pub struct Recovery {
     pub unreadable: usize,
 }
 
-/// What store, thread, writers and readers share.
+/// The part that store, thread, writers and readers share.
 pub(crate) struct Core {
     pub(crate) files: Files,
     pub(crate) index: Index,
@@ -52,8 +52,8 @@ pub(crate) struct Core {
 }
 
 impl Store {
-    /// Opens the store in a folder, or makes one, and returns what it holds in the order of arrival. What a crash has left behind is
-    /// cleared away; [`recovery`](Self::recovery) tells what it was.
+    /// Opens the store in a folder, or makes one, and returns what it holds in the order of arrival.
+    /// Leftovers of a crash are removed; [`recovery`](Self::recovery) describes them.
     ///
     /// # Errors
     /// [`StoreError::Locked`] if another process has it open, [`StoreError::NoPayloads`], [`StoreError::Io`],
@@ -75,21 +75,23 @@ impl Store {
         PayloadWriter::begin(self.core.clone(), announced)
     }
 
-    /// Carries out all of the changes, in their order, or none. They are on the disk when it returns; callers at the same time share
-    /// one transaction. Files that no record names any more are deleted soon afterwards.
+    /// Carries out all of the changes, in their order, or none. They are on the disk when it returns; callers
+    /// at the same time share one transaction. Files that no record names any more are deleted soon
+    /// afterwards.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if there would be too many bundles, [`StoreError::NoSuchBytes`] if the payload of a record is not in the
-    /// store, [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Stopped`]. Payloads that were waiting for their record are
-    /// given up then: whoever tries again has to write them again.
+    /// [`StoreError::Full`] if there would be too many bundles, [`StoreError::NoSuchBytes`] if the payload of
+    /// a record is not in the store, [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Stopped`].
+    /// Payloads that were waiting for their record are dropped then and have to be written again.
     pub fn commit(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let stopped = || Err(StoreError::Stopped { folder: self.core.files.folder().to_owned() });
         self.committer.commit(changes).unwrap_or_else(stopped)
     }
 
-    /// Removes a finished payload of which no record was committed. Nothing happens to the payload of a record.
-    pub fn give_up(&self, payload: Payload) {
-        self.committer.give_up(payload);
+    /// Removes a finished payload of which no record was committed. Nothing happens to the payload of a
+    /// record.
+    pub fn discard(&self, payload: Payload) {
+        self.committer.discard(payload);
     }
 
     /// Whether a bundle is here, or has been and is remembered ([`Change::Seen`]).
@@ -102,12 +104,12 @@ impl Store {
         PayloadReader::new(self.core.clone(), payload)
     }
 
-    /// What it holds.
+    /// Its contents.
     pub fn usage(&self) -> Usage {
         lock(&self.core.state).usage()
     }
 
-    /// What was amiss when it was opened.
+    /// Faults found when it was opened.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -160,10 +162,10 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// What a start finds.
+/// The contents found at the start.
 struct Scan {
     contents: Contents,
-    /// Payloads that records need, with their lengths.
+    /// Payloads that records refer to, with their lengths.
     kept: Vec<(u64, u64)>,
     orphan_files: Vec<u64>,
     orphan_rows: Vec<u64>,
@@ -212,7 +214,7 @@ impl Scan {
         Ok(Self { contents, kept, orphan_files, orphan_rows, lost, recovery, next_file, next_row })
     }
 
-    /// Removes what is of no use, from the index first.
+    /// Removes lost records and unused payloads, from the index first.
     fn clear(&mut self, files: &Files, index: &Index) -> Result<(), StoreError> {
         if !self.lost.is_empty() || !self.orphan_rows.is_empty() {
             index.transact(|tables| {
@@ -239,7 +241,7 @@ impl Scan {
             name: record::name(&record.bundle.id),
             payload: record.payload.clone(),
         });
-        // Nothing is removed here, so there is nothing to delete.
+        // No effect removes anything, so there is nothing to delete.
         let _ = state.follow(&seen.chain(records).collect::<Vec<_>>());
         state
     }

@@ -1,10 +1,12 @@
-//! The index: records, small payloads and remembered names in a redb database, whose transactions are atomic and durable.
+//! The index: records, small payloads and remembered names in a redb database, whose transactions are atomic
+//! and durable.
 //!
-//! After an error of the operating system the database must be closed and opened again, and whether the transaction counts is then
-//! seen by its serial number. One whose commit failed and that counts nevertheless is taken back, so that what the callers were told
-//! is true.
+//! After an I/O error the database must be closed and reopened. Its serial number then shows whether the
+//! transaction was committed. A transaction whose commit failed but took effect is rolled back, so that the
+//! callers' error is true.
 //!
-//! Commits take one phase: its theoretical weakness needs an attacker who decides the order in which pages reach the disk.
+//! Commits take one phase: its theoretical weakness needs an attacker who decides the order in which pages
+//! reach the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
@@ -24,7 +26,7 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
 /// The number of the last transaction.
 const SERIAL: &str = "serial";
-/// A key that is greater than all there ever were.
+/// A key greater than all keys so far.
 const NEXT_KEY: &str = "next key";
 
 /// Memory for pages, bytes: redb's own default is a gibibyte.
@@ -33,11 +35,11 @@ const CACHE: usize = 16 << 20;
 pub(crate) struct Index {
     path: PathBuf,
     opener: Opener,
-    /// Names remembered at the most.
+    /// Limit of remembered IDs.
     max_seen: u64,
-    /// `None` after an error, until it could be opened again.
+    /// `None` after an error, until it is reopened.
     database: RwLock<Option<Database>>,
-    /// A transaction that failed and may count nevertheless.
+    /// A transaction that failed but may have been committed.
     uncertain: Mutex<Option<UncertainCommit>>,
 }
 
@@ -47,14 +49,14 @@ struct UncertainCommit {
     undo: Vec<UndoStep>,
 }
 
-/// How it was before a step.
+/// The state before a step, to undo it.
 #[derive(Debug)]
 enum UndoStep {
     Record(u64, Option<Vec<u8>>),
     Seen(u64, Vec<u8>, bool),
 }
 
-/// What the index holds, at the start.
+/// The contents of the index at the start.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) records: Vec<Record>,
@@ -90,14 +92,16 @@ impl Index {
         Ok(index)
     }
 
-    /// Runs `work` in a transaction that is on the disk when it returns. If `work` or anything else fails, nothing has changed.
+    /// Runs `work` in a transaction that is on the disk when it returns. If `work` or anything else fails,
+    /// nothing has changed.
     pub(crate) fn transact<T>(
         &self,
         work: impl FnOnce(&mut Tables<'_>) -> Result<T, redb::Error>,
     ) -> Result<(T, Vec<Effect>), StoreError> {
         self.reopen()?;
         self.attempt(work).map_err(|error| {
-            // Closed, so that nobody works with what redb has in memory. If it cannot be opened now, then the next time.
+            // Closed, so that nothing uses redb's state in memory. If it cannot be reopened now, the next
+            // call tries again.
             *write(&self.database) = None;
             if let Err(error) = self.reopen() {
                 tracing::error!("{error}");
@@ -159,7 +163,8 @@ impl Index {
         database.and_then(work).map_err(|error| StoreError::index("read", &self.path, error))
     }
 
-    /// Opens the database again if an error has closed it, and takes back what failed and counts nevertheless.
+    /// Reopens the database if an error has closed it, and rolls back a failed transaction that was committed
+    /// nevertheless.
     fn reopen(&self) -> Result<(), StoreError> {
         if self.database.read().is_ok_and(|database| database.is_some()) && lock(&self.uncertain).is_none() {
             return Ok(());
@@ -257,7 +262,7 @@ impl Tables<'_> {
     }
 
     fn gone(&mut self, key: Key, old: Option<Vec<u8>>) {
-        // Rows that cannot be read are removed at the start, before the ledger knows of them.
+        // Unreadable rows are removed at the start, before the state knows of them.
         if let Some(Ok(outline)) = old.as_deref().map(record::outline) {
             self.effects.push(Effect::Gone { name: outline.name, payload: outline.payload });
         }
@@ -304,7 +309,7 @@ impl Tables<'_> {
     }
 }
 
-/// Undoes a transaction if it counts.
+/// Undoes a transaction if it was committed.
 fn roll_back(database: &Database, uncertain: &UncertainCommit) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {

@@ -1,7 +1,6 @@
-//! What a node has taken responsibility for: payloads as files, an index in an embedded database.
+//! The bundles that a node is responsible for: payloads as files, an index in an embedded database.
 //!
-//! Nothing is acknowledged, to a node or to an application, before it is here, and nothing leaves before the next hop has
-//! acknowledged it.
+//! A bundle is acknowledged only when it is here, and removed only when the next hop has acknowledged it.
 //!
 //! ```text
 //!  begin ─► PayloadWriter ── finish: fsync(file) ─► Payload ─┐
@@ -9,13 +8,14 @@
 //!                                        Record, Change … ───┘      └─► files that no record names any more are deleted
 //! ```
 //!
-//! In the folder are `lock`, `index.redb` and `payloads/`, a file for each payload, named by its number. A payload of at most 4 KiB is
-//! a row of the index instead: that saves a file and two fsyncs. Whatever a crash leaves behind, the index is right: it names only
-//! what had reached the disk before, and files that it does not name are deleted at the next start.
+//! In the folder are `lock`, `index.redb` and `payloads/`, a file for each payload, named by its number. A
+//! payload of at most 4 KiB is a row of the index instead: that saves a file and two fsyncs. Whatever a crash
+//! leaves behind, the index is right: it names only what had reached the disk before, and files that it does
+//! not name are deleted at the next start.
 //!
-//! Bounds: payload bytes [`StoreConfig::quota`], bundles [`StoreConfig::max_bundles`], names remembered of bundles that are gone
-//! [`SEEN_PER_BUNDLE`] for each of these, memory of the index 16 MiB, and 64 KiB for each [`PayloadWriter`] and
-//! 24 bytes for each file and extent.
+//! Bounds: payload bytes [`StoreConfig::quota`], bundles [`StoreConfig::max_bundles`], names remembered of
+//! bundles that are gone [`SEEN_PER_BUNDLE`] for each of these, memory of the index 16 MiB, and 64 KiB for
+//! each [`PayloadWriter`] and 24 bytes for each file and extent.
 
 mod committer;
 mod error;
@@ -56,19 +56,19 @@ pub struct Extent {
     pub len: u64,
 }
 
-/// Where a payload's bytes are. Fragments share the file of what they were cut from, and a payload that came in fragments is a row
-/// of their files: nothing is copied to cut or to join.
+/// Where a payload's bytes are. Fragments share the file of what they were cut from, and a payload that came
+/// in fragments is a row of their files: nothing is copied to cut or to join.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Payload(pub Vec<Extent>);
 
-/// What is to become of a bundle.
+/// The purpose of a stored bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It goes to another node.
+    /// Forward it to another node.
     Forward,
-    /// It waits for an application of this node.
+    /// Deliver it to an application of this node.
     Deliver,
-    /// A fragment for this node that waits for the others.
+    /// A fragment for this node: keep it until the others arrive.
     Reassemble,
 }
 
@@ -77,58 +77,58 @@ pub enum Purpose {
 pub struct Record {
     /// Its number.
     pub key: Key,
-    /// Its blocks but the payload.
+    /// Its blocks without the payload.
     pub bundle: Arc<Bundle>,
     /// Where its payload is.
     pub payload: Payload,
     /// When it arrived, by this node's clock.
     pub received: DtnTime,
-    /// When it is of no more use.
+    /// When it expires.
     pub expires: DtnTime,
     /// The node that it came from; `None` is an application of this one.
     pub from: Option<Eid>,
-    /// What is to become of it.
+    /// Its purpose.
     pub purpose: Purpose,
 }
 
-/// Where a store is, and how much it may take.
+/// Where a store is, and its limits.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// Its folder, made if it is missing; its parent must exist.
     pub folder: PathBuf,
-    /// Payload bytes at the most, those being received included.
+    /// Limit of payload bytes, including those being received.
     pub quota: ByteCount,
-    /// Bundles at the most.
+    /// Limit of bundles.
     pub max_bundles: usize,
-    /// What is left free of the file system for others.
+    /// Bytes that stay free on the file system.
     pub keep_free: ByteCount,
 }
 
-/// How many names of bundles that are gone are remembered for each of [`StoreConfig::max_bundles`]; beyond it those are forgotten
-/// first whose time ends first.
+/// How many names of bundles that are gone are remembered for each of [`StoreConfig::max_bundles`]; beyond it
+/// those are forgotten first whose time ends first.
 pub const SEEN_PER_BUNDLE: usize = 8;
 
 /// A step of a [`commit`](Store::commit).
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Keep a bundle; one that had the same key gives way to it.
+    /// Keep a bundle. It replaces one with the same key.
     Put(Record),
-    /// Let a bundle go; nothing happens if it is not there.
+    /// Remove a bundle, if it is there.
     Remove(Key),
     /// Remember that a bundle has been here, so that it is known when it comes again.
     Seen {
         /// Its name.
         id: BundleId,
-        /// How long.
+        /// Until when.
         until: DtnTime,
     },
-    /// Something else is to become of a bundle; nothing happens if it is not there.
+    /// Change a bundle's purpose, if it is there.
     Purpose(Key, Purpose),
-    /// Forget what was to be remembered until a time before this.
+    /// Forget IDs that were to be remembered until a time before this.
     Forget(DtnTime),
 }
 
-/// What a store holds.
+/// The contents of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// Payload bytes, with what is announced or written but not committed.
@@ -137,7 +137,7 @@ pub struct Usage {
     pub files: usize,
     /// Bundles.
     pub bundles: usize,
-    /// Payload bytes at the most.
+    /// Limit of payload bytes.
     pub quota: ByteCount,
 }
 
@@ -152,7 +152,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// A part of it; what lies beyond its end is left out.
+    /// A part of it, clipped to its end.
     #[must_use]
     pub fn slice(&self, range: Range<u64>) -> Self {
         let mut at = 0;
@@ -172,7 +172,7 @@ impl Payload {
     }
 }
 
-/// What a panic has left behind a lock is whole: nothing that may panic is done while one is held.
+/// Locks a mutex. Data behind a poisoned lock is consistent: nothing that may panic runs under it.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A payload on its way out of the store.
+//! Reading payloads.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,8 +9,8 @@ use super::handle::Core;
 use super::state::FIRST_ROW;
 use super::{Extent, Payload, StoreError, lock};
 
-/// Reads a payload, from its beginning or from anywhere. One file is open at a time. What it reads stays in the store until it is
-/// dropped, even if the bundle is removed meanwhile.
+/// Reads a payload, from its beginning or from anywhere. One file is open at a time. The payload stays
+/// readable until the reader is dropped, even if the bundle is removed.
 #[derive(Debug)]
 pub struct PayloadReader {
     core: Arc<Core>,
@@ -49,8 +49,8 @@ impl PayloadReader {
     /// Reads some of what is at `at`, without a change to where [`read`](Read::read) goes on; 0 is the end.
     ///
     /// # Errors
-    /// `NotFound` if the payload was not in the store any more when the reader was made, `UnexpectedEof` if a file is shorter than it
-    /// was, else what the operating system says, with the file's name.
+    /// `NotFound` if the payload was not in the store any more when the reader was made, `UnexpectedEof` if a
+    /// file is shorter than it was, else what the operating system says, with the file's name.
     pub fn read_at(&mut self, at: u64, into: &mut [u8]) -> io::Result<usize> {
         if let Some(extent) = self.missing {
             let text = format!("file {} of the payload is not in the store any more", extent.file);
@@ -114,7 +114,7 @@ fn open(core: &Core, number: u64) -> Result<Source, StoreError> {
     Ok(Source::Row(row.into()))
 }
 
-/// With all that the error says.
+/// Keeps the whole error as the source.
 fn as_io(error: StoreError) -> io::Error {
     let kind = match &error {
         StoreError::Io { source, .. } => source.kind(),

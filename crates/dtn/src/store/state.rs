@@ -1,4 +1,4 @@
-//! What a store holds, in memory: who refers to which file, how much is taken, which bundles are known. It touches no disk.
+//! The state of a store in memory: references to files, used space, known bundles. It touches no disk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -12,7 +12,7 @@ use super::{Extent, Limit, Payload, Usage, Wanted};
 /// Files from this number on are rows of the index.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
 
-/// What a transaction has changed, for the ledger to follow.
+/// A change that a transaction has made to the state.
 #[derive(Debug)]
 pub(crate) enum Effect {
     Put { name: Vec<u8>, payload: Payload },
@@ -21,7 +21,7 @@ pub(crate) enum Effect {
     Forgotten { name: Vec<u8>, until: u64 },
 }
 
-/// What may be taken.
+/// The store's limits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) quota: u64,
@@ -35,19 +35,19 @@ pub(crate) struct StoreState {
     files: HashMap<u64, Entry>,
     /// Those of `files` that are rows of the index.
     rows: usize,
-    /// Rows of the index that nobody needs any more: the next transaction removes them.
+    /// Unused rows of the index; the next transaction removes them.
     dead_rows: Vec<u64>,
     /// Bytes of `files`.
     bytes: u64,
-    /// Payloads that are finished and of no record yet.
+    /// Finished payloads without a record.
     fresh: usize,
     writers: usize,
-    /// Bytes that writers may write, and how many of these they have.
+    /// Bytes reserved by writers, and written ones of these.
     reserved: u64,
     written: u64,
     bundles: usize,
-    /// How many bundles have a name. Names are kept as hashes with a secret key: nobody can choose two that collide, and with 10^6
-    /// of them two do with a probability of 3·10^-8.
+    /// Numbers of bundles by ID. IDs are kept as hashes with a secret key, so that nobody can cause
+    /// collisions; with 10^6 of them the probability of one is 3·10^-8.
     names: HashMap<u64, u32>,
     /// Until when names of bundles that are gone are remembered, milliseconds of [`DtnTime`](crate::DtnTime).
     seen: HashMap<u64, u64>,
@@ -61,7 +61,7 @@ struct Entry {
     refs: u64,
     /// Readers, and commits under way.
     pins: u64,
-    /// No record has referred to it yet, and one is expected to.
+    /// A record that refers to it is still expected.
     fresh: bool,
     /// The bytes of a row that is not in the index yet.
     memory: Option<Arc<[u8]>>,
@@ -86,7 +86,7 @@ impl StoreState {
         }
     }
 
-    /// A file that was found on the disk at the start; records that refer to it follow as effects.
+    /// Adds a file that was found at the start. Records that refer to it follow as effects.
     pub(crate) fn found(&mut self, file: u64, len: u64) {
         self.insert(file, Entry { len, refs: 0, pins: 0, fresh: false, memory: None });
     }
@@ -100,13 +100,13 @@ impl StoreState {
         }
     }
 
-    /// Whether a bundle of this name is here, or was and is remembered.
+    /// Whether a bundle with this ID is here, or is remembered.
     pub(crate) fn knows(&self, name: &[u8]) -> bool {
         let hash = self.hasher.hash_one(name);
         self.names.contains_key(&hash) || self.seen.contains_key(&hash)
     }
 
-    /// Promises room for another bundle, of `bytes` for now; `free` is what the file system has.
+    /// Reserves room for another bundle of at least `bytes`; `free` is the free space of the file system.
     pub(crate) fn open_writer(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
         if self.bundles + self.fresh + self.writers >= self.bounds.bundles {
             return Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }));
@@ -116,7 +116,7 @@ impl StoreState {
         Ok(())
     }
 
-    /// Promises `bytes` more to a writer.
+    /// Reserves `bytes` more for a writer.
     pub(crate) fn reserve(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
         let Bounds { quota, keep_free, .. } = self.bounds;
         let taken = self.bytes + self.reserved;
@@ -133,7 +133,7 @@ impl StoreState {
         Ok(())
     }
 
-    /// `bytes` of what was promised are on the disk.
+    /// `bytes` of the reservation are written.
     pub(crate) fn wrote(&mut self, bytes: u64) {
         self.written += bytes;
     }
@@ -145,13 +145,13 @@ impl StoreState {
         self.written -= written;
     }
 
-    /// A payload is finished: `memory` are its bytes if it is to be a row of the index.
+    /// Adds a finished payload: `memory` has its bytes if it becomes a row of the index.
     pub(crate) fn finished(&mut self, file: u64, len: u64, memory: Option<Arc<[u8]>>) {
         self.fresh += 1;
         self.insert(file, Entry { len, refs: 0, pins: 0, fresh: true, memory });
     }
 
-    /// Whether another `added` bundles are allowed where `gone` go.
+    /// Whether `added` more bundles are allowed if `gone` leave.
     pub(crate) fn allows(&self, added: usize, gone: usize) -> Result<(), (Wanted, Limit)> {
         if added == 0 || self.bundles + added <= self.bounds.bundles + gone {
             return Ok(());
@@ -159,7 +159,8 @@ impl StoreState {
         Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }))
     }
 
-    /// Keeps a payload's files until [`unpin`](Self::unpin). All of them, or an extent that is not there.
+    /// Pins a payload's files until [`unpin`](Self::unpin): all of them, or none and returns a missing
+    /// extent.
     pub(crate) fn pin(&mut self, payload: &Payload) -> Result<(), Extent> {
         let has = |extent: &Extent| {
             let end = extent.offset.checked_add(extent.len)?;
@@ -176,7 +177,7 @@ impl StoreState {
         Ok(())
     }
 
-    /// Ends a [`pin`](Self::pin). Returns the files that are to be deleted.
+    /// Ends a [`pin`](Self::pin). Returns the files to delete.
     #[must_use]
     pub(crate) fn unpin(&mut self, payload: &Payload) -> Vec<u64> {
         for extent in &payload.0 {
@@ -187,9 +188,9 @@ impl StoreState {
         self.sweep(payload)
     }
 
-    /// Nobody is going to put a record of this payload, if it is fresh. Returns the files that are to be deleted.
+    /// Drops a payload if it has no record. Returns the files to delete.
     #[must_use]
-    pub(crate) fn give_up(&mut self, payload: &Payload) -> Vec<u64> {
+    pub(crate) fn discard(&mut self, payload: &Payload) -> Vec<u64> {
         for extent in &payload.0 {
             self.settle(extent.file);
         }
@@ -207,7 +208,7 @@ impl StoreState {
         self.files.get(&file)?.memory.clone()
     }
 
-    /// Rows that nobody needs any more; to be given back if they could not be removed.
+    /// Takes the unused rows. The caller returns them if it cannot remove them.
     pub(crate) fn take_dead_rows(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.dead_rows)
     }
@@ -216,7 +217,7 @@ impl StoreState {
         self.dead_rows.extend(rows);
     }
 
-    /// Follows a transaction. Returns the files that are to be deleted.
+    /// Applies the effects of a transaction. Returns the files to delete.
     #[must_use]
     pub(crate) fn follow(&mut self, effects: &[Effect]) -> Vec<u64> {
         for effect in effects {
@@ -281,7 +282,7 @@ impl StoreState {
         }
     }
 
-    /// Drops those of a payload's files that nobody needs, and returns those that are files.
+    /// Drops unused files and rows of a payload. Returns the files, which are to be deleted.
     fn sweep(&mut self, payload: &Payload) -> Vec<u64> {
         let mut unreferenced = Vec::new();
         for extent in &payload.0 {

@@ -1,4 +1,4 @@
-//! A payload on its way into the store.
+//! Writing payloads.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,31 +8,32 @@ use super::files::start_writeback;
 use super::handle::Core;
 use super::{Extent, Payload, StoreError, lock};
 
-/// The longest payload that becomes a row of the index instead of a file, bytes. With 16 callers rows of this length are five times as
-/// quick as files; longer ones gain less, and a large index makes the start after a crash longer, when redb reads all of it.
+/// The longest payload that becomes a row of the index instead of a file, bytes. With 16 callers rows of this
+/// length are five times as quick as files; longer ones gain less, and a large index makes the start after a
+/// crash longer, when redb reads all of it.
 pub(crate) const MAX_ROW: usize = 4096;
 
-/// What is collected before it is written, bytes; a payload that ends before needs its file for a moment only.
+/// Size of the buffer, bytes. A shorter payload opens its file only for a moment.
 const BUFFER: usize = 64 << 10;
 
-/// How much more is promised to a payload that did not announce its length, or announced less, bytes.
+/// Bytes that are reserved at a time for a payload of unknown or exceeded length.
 const STEP: u64 = 1 << 20;
 
-/// The disk begins to write when it has so much, bytes: the fsync at the end then waits for this much at the most, instead of for the
-/// whole payload.
+/// Writeback starts after this many bytes, so that the final fsync waits for no more than this.
 const WRITEBACK: u64 = 8 << 20;
 
-/// A payload that is being received. If it is dropped before it is finished, its file is removed and its room given back.
+/// A payload that is being received. If it is dropped before it is finished, its file is removed and its room
+/// given back.
 #[derive(Debug)]
 pub struct PayloadWriter {
     core: Arc<Core>,
     buffer: Vec<u8>,
     file: Option<(u64, File)>,
-    /// Bytes in the file, and those of them that the disk has been told to write.
+    /// Bytes in the file, and those of them whose writeback has started.
     written: u64,
     started: u64,
     reserved: u64,
-    /// Why it cannot go on.
+    /// Why it has failed.
     failed: Option<StoreError>,
     /// The reservation has been given back.
     closed: bool,
@@ -55,10 +56,12 @@ impl PayloadWriter {
         })
     }
 
-    /// Takes the next bytes. What is announced is not binding: a longer payload is accepted as long as there is room.
+    /// Writes the next bytes. The announced length is not binding: a longer payload is accepted while there
+    /// is room.
     ///
     /// # Errors
-    /// [`StoreError::Full`], [`StoreError::Io`]: then all of the payload is given up, and the writer says the same again.
+    /// [`StoreError::Full`], [`StoreError::Io`]: then all of the payload is given up, and the writer says the
+    /// same again.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -76,8 +79,9 @@ impl PayloadWriter {
         self.len() == 0
     }
 
-    /// Brings the payload to the disk. It is part of the store when a record of it is [committed](super::Store::commit), until the
-    /// next start of the store, or until it is [given up](super::Store::give_up).
+    /// Brings the payload to the disk. It is part of the store when a record of it is
+    /// [committed](super::Store::commit), until the next start of the store, or until it is [given
+    /// up](super::Store::discard).
     ///
     /// # Errors
     /// Those of [`write`](Self::write).

@@ -59,8 +59,9 @@ pub enum IdentityError {
     Unusable(String),
 }
 
-/// A new key, and a certificate for it that it signs itself; both as PEM. The certificate names the node as RFC 9174 §4.4.1 wants it and
-/// lasts until the year 4096: it is trusted because it is configured, not for its dates.
+/// A new key, and a certificate for it that it signs itself; both as PEM. The certificate names the node as
+/// RFC 9174 §4.4.1 wants it and lasts until the year 4096: it is trusted because it is configured, not for
+/// its dates.
 ///
 /// # Errors
 /// [`IdentityError::Generate`] if `node` is nobody, or there is no randomness.
@@ -145,7 +146,8 @@ pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     text
 }
 
-/// GeneralNames with one otherName: id-on-bundleEID, 1.3.6.1.5.5.7.8.11, an IA5String (RFC 9174 §4.4.1, RFC 5280 §4.2.1.6).
+/// GeneralNames with one otherName: id-on-bundleEID, 1.3.6.1.5.5.7.8.11, an IA5String (RFC 9174 §4.4.1, RFC
+/// 5280 §4.2.1.6).
 fn bundle_eid_names(node: &Eid) -> Vec<u8> {
     let oid = der(0x06, &[0x2B, 0x06, 0x01, 0x05, 0x05, 0x07, 0x08, 0x0B]);
     // Endpoints are visible ASCII, which is what an IA5String holds.

@@ -117,7 +117,8 @@ pub struct SegmentHead {
 /// What a transfer's extension items say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransferExtensions {
-    /// The transfer's length, bytes. An item of that type whose value is not 8 bytes long is one that is not known.
+    /// The transfer's length, bytes. An item of that type whose value is not 8 bytes long is one that is not
+    /// known.
     pub length: Option<u64>,
     /// There is an item that is not known and critical.
     pub critical_unknown: bool,
@@ -233,8 +234,8 @@ impl Message {
         }
     }
 
-    /// The message at the beginning of `input` and its length, without a segment's data; `None` if more bytes are needed.
-    /// [`MAX_HEAD`] bytes are always enough.
+    /// The message at the beginning of `input` and its length, without a segment's data; `None` if more bytes
+    /// are needed. [`MAX_HEAD`] bytes are always enough.
     ///
     /// # Errors
     /// [`MessageError`] if it is none, or longer than what is accepted.

@@ -1,6 +1,6 @@
 //! TCPCLv4: how bundles move between two nodes over TCP (RFC 9174).
 //!
-//! This module knows nothing of bundles: what it transfers is bytes, and whom it serves is a [`BundleAgent`].
+//! This module transfers bytes and knows nothing of bundles. A session serves a [`BundleAgent`].
 
 mod driver;
 pub mod identity;
@@ -36,58 +36,61 @@ pub enum Refusal {
     Other(u8),
 }
 
-/// A number that tells transfers of a node apart; it is the host's.
+/// The agent's number for an outgoing bundle.
 pub type BundleHandle = u64;
 
-/// Something to send: read from beginning to end, once.
+/// An outgoing transfer, read once from beginning to end.
 pub trait Outgoing: Send {
-    /// What the host is told of its fate by.
+    /// The handle by which the agent learns the outcome.
     fn handle(&self) -> BundleHandle;
-    /// Bytes in all.
+    /// Its length, bytes.
     fn len(&self) -> u64;
-    /// Whether there are none.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Fills the buffer, but for the end. May block on a disk.
+    /// Reads into the buffer, and fills it except at the end. May block on a disk.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// Something that is being received. Dropped before [`finish`](Self::finish) it leaves nothing behind.
+/// An incoming transfer. Dropping it before [`finish`](Self::finish) discards it.
 pub trait Incoming: Send {
-    /// Takes the next bytes. May block on a disk.
+    /// Writes the next bytes. May block on a disk.
     ///
     /// # Errors
-    /// The rest is not wanted.
+    /// The transfer is refused.
     fn write(&mut self, bytes: &[u8]) -> Result<(), Refusal>;
-    /// All is here: when it returns, the node is responsible for it. May block on a disk.
+    /// The transfer is complete: when this returns, the node is responsible for it. May block on a disk.
     ///
     /// # Errors
-    /// It is not accepted.
+    /// The transfer is refused.
     fn finish(self: Box<Self>) -> Result<(), Refusal>;
 }
 
-/// What sessions need of their node.
+/// The node as its sessions see it (the bundle protocol agent of RFC 9171).
 pub trait BundleAgent: Send + Sync + 'static {
-    /// Whether the other end may be who it says, given what its certificate proves. An `Err` is the reason for the log; the session ends.
+    /// Admits a peer with this node ID, and with the node ID that its certificate proves. An `Err` is the
+    /// reason for the log; the session ends.
     fn admit(&self, peer: &Eid, proven: Option<&Eid>) -> Result<(), String>;
-    /// A transfer begins; its length, where the other end announced it.
+    /// A transfer begins, of the announced length if there is one.
     ///
     /// # Errors
-    /// It is not wanted.
+    /// The transfer is refused.
     fn receive(&self, peer: &Eid, announced: Option<u64>) -> Result<Box<dyn Incoming>, Refusal>;
-    /// The next thing to send to `peer`, no longer than `limit` bytes, if there is one. It stays the session's until `sent`, `refused` or `returned`.
+    /// The next transfer to `peer`, of at most `limit` bytes. The session holds it until `sent`, `refused` or
+    /// `returned`.
     fn next(&self, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>>;
-    /// Waits until [`next`](Self::next) may have something, or might have had something since it was last asked.
+    /// Waits until [`next`](Self::next) may return a transfer, or could have since its last call.
     fn ready(&self, peer: &Eid) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    /// Waits until the host has a newer session with the same peer. This one then has to prove that its other end is still there, or ends.
+    /// Waits until a newer session with the same peer exists. This session then ends unless its peer still
+    /// responds.
     fn superseded(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::pending())
     }
-    /// The other end has acknowledged all of it.
+    /// The peer has acknowledged the transfer.
     fn sent(&self, peer: &Eid, handle: BundleHandle);
-    /// The other end does not want it.
+    /// The peer has refused the transfer.
     fn refused(&self, peer: &Eid, handle: BundleHandle, why: Refusal);
-    /// The session ended before its fate was known.
+    /// The session ended before the outcome was known.
     fn returned(&self, peer: &Eid, handle: BundleHandle);
 }

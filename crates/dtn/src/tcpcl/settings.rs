@@ -1,4 +1,4 @@
-//! What a session is told before it begins, and what it says when it has ended.
+//! The settings of a session, and how it ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,74 +7,75 @@ use std::time::Duration;
 use super::tls::Tls;
 use crate::Eid;
 
-/// Who connected.
+/// The side that connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// This node did; it is TLS's client.
+    /// This node; it is the TLS client.
     Active,
-    /// The other node did.
+    /// The peer.
     Passive,
 }
 
-/// What a session is told before it begins.
+/// The settings of a session.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
     /// This node.
     pub node: Eid,
-    /// The keepalive interval that is proposed, whole seconds up to 65,535; the smaller proposal counts, and zero turns keepalives
-    /// and the detection of dead peers off. dtn7-rs ends a session at once where it gets zero.
+    /// The keepalive interval that is proposed, whole seconds up to 65,535; the smaller proposal counts, and
+    /// zero turns keepalives and the detection of dead peers off. dtn7-rs ends a session at once where it
+    /// gets zero.
     pub keepalive: Duration,
     /// The longest data of a segment that is taken, bytes. It costs no memory.
     pub segment_mru: u64,
     /// The longest transfer that is taken, bytes.
     pub transfer_mru: u64,
-    /// The longest data of a segment that is sent, bytes; a peer's MRU may make it smaller. A session has one buffer of this size, and
-    /// an acknowledgement waits until the segment that is being written is out.
+    /// The longest data of a segment that is sent, bytes; a peer's MRU may make it smaller. A session has one
+    /// buffer of this size, and an acknowledgement waits until the segment that is being written is out.
     pub segment_size: usize,
     /// Whether and how TLS is spoken.
     pub tls: Tls,
-    /// What is known of single peers.
+    /// Configured facts about single peers.
     pub peers: HashMap<Eid, PeerOverride>,
-    /// The node that must answer; `None`, as on the passive side, takes whom the host admits.
+    /// The expected peer; `None`, as on the passive side, accepts every peer that the agent admits.
     pub expected_peer: Option<Eid>,
     /// Overlook what [`PeerOverride::lenient`] does, of every peer.
     pub lenient: bool,
 }
 
-/// What is known of a peer better than by what it says.
+/// Configured facts that replace what a peer announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerOverride {
     /// The longest data of a segment that it really takes, bytes.
     pub segment_mru: Option<u64>,
     /// The longest transfer that it really takes, bytes.
     pub transfer_mru: Option<u64>,
-    /// Pay no attention to the transfer lengths that it announces, nor to extension items that are malformed or marked as critical,
-    /// nor to segments longer than this node's MRU. dtn7-rs needs none of it as it comes, and where it is told to refuse known bundles
-    /// it sends their names as transfer lengths.
+    /// Pay no attention to the transfer lengths that it announces, nor to extension items that are malformed
+    /// or marked as critical, nor to segments longer than this node's MRU. dtn7-rs needs none of it as it
+    /// comes, and where it is told to refuse known bundles it sends their names as transfer lengths.
     pub lenient: bool,
 }
 
-/// Who brought a session to its end.
+/// The side that ended a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
     /// This node.
     Us,
-    /// The other node.
+    /// The peer.
     Peer,
-    /// What lies between.
+    /// The network.
     Network,
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionEnd {
-    /// Who ended it.
+    /// The side that ended it.
     pub by: EndedBy,
-    /// The sentence for the log.
+    /// The reason, a sentence for the log.
     pub reason: String,
-    /// Both have said that it ends, and nothing was left undone.
+    /// Both sides ended it, and no transfer was left.
     pub in_order: bool,
-    /// The node at the other end, if it came to say its name.
+    /// The peer, if it announced its node ID.
     pub peer: Option<Eid>,
 }
 

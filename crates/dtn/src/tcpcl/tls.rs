@@ -1,8 +1,9 @@
 //! TLS 1.3 between nodes that know each other's certificates.
 //!
-//! Trust is a list: a certificate is that of a peer if it is, byte for byte, the one configured for it. Its dates and its issuer do not
-//! matter; that the other end has its key, the handshake proves. Both ends show certificates. Nothing is resumed, so that
-//! what is taken off the list is trusted no more from the next session on.
+//! Trust is a list: a certificate is that of a peer if it is, byte for byte, the one configured for it. Its
+//! dates and its issuer do not matter; that the other end has its key, the handshake proves. Both ends show
+//! certificates. Nothing is resumed, so that what is taken off the list is trusted no more from the next
+//! session on.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -73,10 +74,10 @@ impl TlsConfig {
         Ok(Self { client: Arc::new(client), server: Arc::new(server), peers })
     }
 
-    /// Does the handshake; the peer whose certificate the other end has shown.
+    /// Does the handshake. Returns the peer that the certificate belongs to.
     ///
     /// # Errors
-    /// What is wrong, as a sentence for the log.
+    /// The reason, as a sentence for the log.
     pub(super) async fn handshake(
         &self,
         role: Role,
@@ -108,8 +109,8 @@ impl fmt::Debug for TlsConfig {
     }
 }
 
-/// The sentence for an error of TLS, wherever it comes up: with TLS 1.3 a client learns only from its first read that its certificate was
-/// not taken. `None` if it is no error of TLS.
+/// The sentence for an error of TLS, wherever it comes up: with TLS 1.3 a client learns only from its first
+/// read that its certificate was not taken. `None` if it is no error of TLS.
 pub(super) fn explain(error: &std::io::Error, place: &str) -> Option<String> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match tls {
@@ -148,10 +149,10 @@ struct Pinned {
     provider: Arc<CryptoProvider>,
 }
 
-/// A certificate that is nobody's.
+/// A certificate of no configured peer.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "it is none of the {peers} that are configured (SHA-256 begins with {fingerprint}); was it renewed, or is it another node?"
+    "it is none of the {peers} configured ones (SHA-256 begins with {fingerprint}); was it renewed, or is it another node?"
 )]
 struct UnknownCertificate {
     peers: usize,
@@ -170,30 +171,35 @@ impl Pinned {
         let unknown = UnknownCertificate { peers: self.peers.len(), fingerprint: fingerprint(certificate) };
         Err(CertificateError::Other(rustls::OtherError(Arc::new(unknown))).into())
     }
+}
 
-    fn verify_tls13(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
-    }
+/// The methods that verify signatures, which both traits of rustls demand.
+macro_rules! verify_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls12_signature(message, certificate, signed, algorithms)
+        }
 
-    fn verify_tls12(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, algorithms)
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signed, algorithms)
+        }
 
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
 impl ServerCertVerifier for Pinned {
@@ -208,27 +214,7 @@ impl ServerCertVerifier for Pinned {
         self.verify(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_tls12(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_tls13(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    verify_signatures!();
 }
 
 impl ClientCertVerifier for Pinned {
@@ -245,25 +231,5 @@ impl ClientCertVerifier for Pinned {
         self.verify(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_tls12(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_tls13(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    verify_signatures!();
 }

@@ -1,4 +1,5 @@
-//! Of transfers to one place the latest remains, whatever way each of them takes.
+//! The order of deliveries: of several transfers to one target the latest prevails, whatever route each
+//! takes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,34 +8,35 @@ use tokio::sync::Notify;
 
 use crate::{DtnTime, Eid};
 
-/// Places of which it is known what came out last.
-const MAX_PLACES: usize = 10_000;
+/// The most targets whose latest transfer is remembered.
+const MAX_TARGETS: usize = 10_000;
 
-/// When a bundle was made, by its source's clock.
+/// The creation timestamp of a bundle, by its source's clock.
 type Age = (DtnTime, u64);
 
-/// What came out last, by source and place: clocks of different sources are not compared. It is forgotten when the node ends.
+/// The latest delivered transfer by source and target. Clocks of different sources are not compared. A
+/// restart forgets it.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryOrder(Mutex<HashMap<(Eid, String), Arc<OrderSlot>>>);
 
-/// A place. Who delivers there holds `newest`.
+/// A target. A delivery to it holds `newest`.
 #[derive(Debug, Default)]
 pub(super) struct OrderSlot {
-    /// The latest that came out.
+    /// The latest delivered transfer.
     pub(super) newest: tokio::sync::Mutex<Option<Age>>,
-    /// Rings when one has.
+    /// Notified after each delivery.
     pub(super) delivered: Notify,
 }
 
 impl DeliveryOrder {
-    /// The turn at a place.
-    pub(super) fn at(&self, source: &Eid, place: &str) -> Arc<OrderSlot> {
+    /// The slot of a target.
+    pub(super) fn slot(&self, source: &Eid, target: &str) -> Arc<OrderSlot> {
         let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if order.len() >= MAX_PLACES {
-            // Where somebody waits or delivers it is still needed.
+        if order.len() >= MAX_TARGETS {
+            // Slots in use are still needed.
             order.retain(|_, slot| Arc::strong_count(slot) > 1);
         }
-        order.entry((source.clone(), place.to_owned())).or_default().clone()
+        order.entry((source.clone(), target.to_owned())).or_default().clone()
     }
 }
 
@@ -43,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_forgotten_only_where_nobody_waits() {
+    fn targets_in_use_are_not_forgotten() {
         let (order, source) = (DeliveryOrder::default(), "dtn://a/".parse().unwrap());
-        let held = order.at(&source, "held");
-        for place in 0..2 * MAX_PLACES {
-            order.at(&source, &place.to_string());
+        let held = order.slot(&source, "held");
+        for target in 0..2 * MAX_TARGETS {
+            order.slot(&source, &target.to_string());
         }
-        assert!(order.0.lock().unwrap().len() <= MAX_PLACES);
-        assert!(Arc::ptr_eq(&held, &order.at(&source, "held")));
+        assert!(order.0.lock().unwrap().len() <= MAX_TARGETS);
+        assert!(Arc::ptr_eq(&held, &order.slot(&source, "held")));
     }
 }

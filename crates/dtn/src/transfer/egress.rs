@@ -1,4 +1,4 @@
-//! Bundles become transfers again: tried until the other side has taken them, or their time is over.
+//! Bundles become transfers again. Each is tried until the receiver accepts it or the bundle expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use super::delivery_order::{DeliveryOrder, OrderSlot};
 use super::envelope::{Envelope, EnvelopeError};
 use super::undelivered::Undelivered;
 
-/// Transfers that one outlet tries at a time.
+/// The most concurrent attempts of one outlet.
 const MAX_ATTEMPTS: usize = 16;
-/// Transfers that one outlet has in hand: those that it tries, and those that wait for another try. More stay in the store.
+/// The most transfers that one outlet tries or will retry. More wait in the store.
 const MAX_PENDING: usize = 4096;
 /// The first wait after a failure; it doubles.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Why a transfer did not come out.
+/// Why a delivery failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It may work later.
+    /// A retry may succeed.
     Temporary(String),
-    /// It never will.
+    /// A retry cannot succeed.
     Permanent(String),
 }
 
@@ -45,19 +45,19 @@ pub(super) struct Transfer {
     pub(super) len: u64,
 }
 
-/// What takes transfers.
+/// A receiver of transfers.
 pub(super) trait Egress: Send + Sync + 'static {
-    /// Where a transfer goes, so that of two to the same place the later one remains.
-    fn place(&self, envelope: &Envelope) -> Result<String, Failure>;
+    /// The target of a transfer: of two transfers to one target, the later one must prevail.
+    fn target(&self, envelope: &Envelope) -> Result<String, Failure>;
 
-    /// Delivers a transfer, as a whole or not at all as far as can be seen.
+    /// Delivers a transfer completely, or fails.
     fn deliver(&self, transfer: Transfer) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// What becomes of a transfer that is over.
+/// How a transfer ended.
 enum Outcome {
     Delivered,
-    /// A later one to the same place has come out before it.
+    /// A later transfer to the same target was delivered first.
     Superseded,
 }
 
@@ -71,7 +71,7 @@ struct DeliveryContext<O> {
     egress: O,
 }
 
-/// Delivers what comes for an endpoint, for ever.
+/// Delivers all bundles for an endpoint until it is cancelled.
 pub(super) async fn serve<O: Egress>(
     node: Node,
     endpoint: Eid,
@@ -103,21 +103,24 @@ pub(super) async fn serve<O: Egress>(
 }
 
 impl<O: Egress> DeliveryContext<O> {
-    /// Tries until there is an end to it.
+    /// Tries until the transfer is delivered, superseded, expired or impossible.
     async fn run(&self, record: &Record) {
         let id = &record.bundle.id;
         if !self.from.matches(&id.source) {
-            let why = format!("this outlet takes nothing from {}; its key from says from whom", id.source);
-            return self.give_up(record, &why, ReasonCode::NoInformation);
+            let why = format!(
+                "this outlet accepts nothing from {}; its key from says from whom it does",
+                id.source
+            );
+            return self.discard(record, &why, ReasonCode::NoInformation);
         }
-        // Held, the payload can be read even when the bundle's time is over.
+        // While it is held, the payload stays readable after the bundle has expired.
         let _held = self.node.store().read(&record.payload);
         let (mut wait, mut slot, mut said) = (FIRST_WAIT, None, String::new());
         loop {
             let error = match self.attempt(record, &mut slot).await {
                 Ok(end) => return self.acknowledge(record, &end).await,
                 Err(Failure::Permanent(why)) => match self.keep_undelivered(record, &why) {
-                    Ok(()) => return self.give_up(record, &why, ReasonCode::DestinationUnavailable),
+                    Ok(()) => return self.discard(record, &why, ReasonCode::DestinationUnavailable),
                     Err(error) => format!("{why}; it stays in the store: {error}"),
                 },
                 Err(Failure::Temporary(why)) => why,
@@ -126,9 +129,9 @@ impl<O: Egress> DeliveryContext<O> {
             if left.is_zero() {
                 return self.expire(record, &error);
             }
-            // Once is enough: an outage of a server may be long.
+            // Once per error: a server may be down for long.
             if error != said {
-                tracing::warn!("{id} does not come out yet, trying again and again: {error}");
+                tracing::warn!("cannot deliver {id}, retrying until it expires: {error}");
                 said = error;
             }
             pause(wait.min(left), slot.as_deref()).await;
@@ -136,12 +139,13 @@ impl<O: Egress> DeliveryContext<O> {
         }
     }
 
-    /// Writes down that it is over, however long the disk takes: until then it is in the store, and comes out twice if the node ends.
+    /// Acknowledges the bundle, with retries: a bundle that stays in the store is delivered again after a
+    /// restart.
     async fn acknowledge(&self, record: &Record, end: &Outcome) {
         let mut wait = FIRST_WAIT;
         while let Err(error) = block_in_place(|| self.node.acknowledge(record.key)) {
             let id = &record.bundle.id;
-            tracing::error!("{id} has come out, but the store cannot write that down, trying again: {error}");
+            tracing::error!("delivered {id}, but the store cannot record it, retrying: {error}");
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(MAX_WAIT);
         }
@@ -150,7 +154,7 @@ impl<O: Egress> DeliveryContext<O> {
 
     async fn attempt(&self, record: &Record, slot: &mut Option<Arc<OrderSlot>>) -> Result<Outcome, Failure> {
         let Ok(_attempt) = self.attempts.acquire().await else {
-            return Err(Failure::Temporary("the node ends".into()));
+            return Err(Failure::Temporary("the node is stopping".into()));
         };
         let mut body = self.node.store().read(&record.payload);
         let (envelope, head) = block_in_place(|| Envelope::read(&mut body)).map_err(|error| match error {
@@ -158,7 +162,7 @@ impl<O: Egress> DeliveryContext<O> {
             EnvelopeError::NotAPut(_) => Failure::Permanent(error.to_string()),
         })?;
         let id = &record.bundle.id;
-        let slot = slot.insert(self.order.at(&id.source, &self.egress.place(&envelope)?));
+        let slot = slot.insert(self.order.slot(&id.source, &self.egress.target(&envelope)?));
         let mut newest = slot.newest.lock().await;
         let age = (id.created, id.sequence);
         if newest.is_some_and(|newest| newest > age) {
@@ -174,27 +178,27 @@ impl<O: Egress> DeliveryContext<O> {
     fn keep_undelivered(&self, record: &Record, why: &str) -> Result<(), String> {
         let mut payload = self.node.store().read(&record.payload);
         let path = block_in_place(|| self.undelivered.keep(record, &mut payload))?;
-        tracing::error!("{} cannot come out: {why}; it is kept as {}", record.bundle.id, path.display());
+        tracing::error!("cannot deliver {}: {why}; kept it as {}", record.bundle.id, path.display());
         Ok(())
     }
 
     fn expire(&self, record: &Record, error: &str) {
-        let why = format!("its time is over, and {error}");
+        let why = format!("it has expired, and {error}");
         if let Err(error) = self.keep_undelivered(record, &why) {
             tracing::error!("{} is lost: {why}; {error}", record.bundle.id);
         }
-        self.give_up(record, &why, ReasonCode::LifetimeExpired);
+        self.discard(record, &why, ReasonCode::LifetimeExpired);
     }
 
-    fn give_up(&self, record: &Record, why: &str, reason: ReasonCode) {
-        tracing::warn!("{} is given up: {why}", record.bundle.id);
-        if let Err(error) = block_in_place(|| self.node.give_up(&[record.key], reason)) {
-            tracing::error!("and the store cannot write that down: {error}");
+    fn discard(&self, record: &Record, why: &str, reason: ReasonCode) {
+        tracing::warn!("deleting {}: {why}", record.bundle.id);
+        if let Err(error) = block_in_place(|| self.node.discard(&[record.key], reason)) {
+            tracing::error!("the store cannot record the deletion: {error}");
         }
     }
 }
 
-/// Waits, but no longer than until another transfer has come out at the same place.
+/// Waits until the time is over, or until another transfer to the same target is delivered.
 async fn pause(wait: Duration, slot: Option<&OrderSlot>) {
     let other = async {
         match slot {
@@ -208,7 +212,9 @@ async fn pause(wait: Duration, slot: Option<&OrderSlot>) {
 fn log_outcome(record: &Record, end: &Outcome) {
     let id = &record.bundle.id;
     match end {
-        Outcome::Delivered => tracing::info!("{id} has come out"),
-        Outcome::Superseded => tracing::info!("{id} is not needed any more: a later one has come out there"),
+        Outcome::Delivered => tracing::info!("delivered {id}"),
+        Outcome::Superseded => {
+            tracing::info!("dropped {id}: a later transfer to the same target has been delivered")
+        }
     }
 }

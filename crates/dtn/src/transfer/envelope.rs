@@ -1,5 +1,5 @@
-//! A transfer as a payload: an HTTP/1.1 request as it would stand on the wire (RFC 9112 §2.1; media type `application/http`, §10.2),
-//! whose body goes to the end of the payload.
+//! A transfer as a payload: an HTTP/1.1 request as it would stand on the wire (RFC 9112 §2.1; media type
+//! `application/http`, §10.2), whose body goes to the end of the payload.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 pub(crate) const MAX_HEAD: usize = 64 * 1024;
 /// The most header fields.
 const MAX_FIELDS: usize = 128;
-/// Where the server was that the request was meant for.
+/// The address of the original server.
 const SERVER: &str = "bundle-server";
-/// Fields that speak of one connection only (RFC 9110 §7.6.1), or of how the body was framed on it.
+/// Hop-by-hop fields (RFC 9110 §7.6.1) and fields that frame the body.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "content-length",
@@ -27,22 +27,22 @@ const HOP_BY_HOP: [&str; 10] = [
 /// A PUT without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Envelope {
-    /// What is put: path and query.
+    /// The request target: path and query.
     pub(crate) target: String,
-    /// The server's address where it was a connection's; `None` of a file.
+    /// The address of the original server; `None` for a file.
     pub(crate) server: Option<SocketAddr>,
     /// Fields for the server.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
-/// Why a payload is no transfer.
+/// Why a payload is not a transfer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvelopeError {
     /// It cannot be read.
     #[error("cannot read the payload: {0}")]
     Read(#[from] io::Error),
-    /// It is something else.
-    #[error("the payload is no HTTP PUT: {0}")]
+    /// It is not an HTTP PUT.
+    #[error("the payload is not an HTTP PUT: {0}")]
     NotAPut(String),
 }
 
@@ -66,14 +66,15 @@ impl Envelope {
         head
     }
 
-    /// Fields that the client meant for its connection only (RFC 9110 §7.6.1).
+    /// Fields that the client declared as hop-by-hop (RFC 9110 §7.6.1).
     fn connection_options(&self) -> Vec<String> {
         let lists = self.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("connection"));
         let lists = lists.map(|(_, value)| String::from_utf8_lossy(value).into_owned());
         lists.flat_map(|list| list.split(',').map(|o| o.trim().to_owned()).collect::<Vec<_>>()).collect()
     }
 
-    /// Reads the head of a payload; the reader is left at the first byte of the body. Returns the head's length, too.
+    /// Reads the head of a payload; the reader is left at the first byte of the body. Returns the head's
+    /// length, too.
     pub(crate) fn read(payload: &mut impl Read) -> Result<(Self, usize), EnvelopeError> {
         let mut head = Vec::with_capacity(512);
         let mut byte = [0];
@@ -93,7 +94,7 @@ impl Envelope {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
         let parsed = request.parse(head).map_err(|error| EnvelopeError::NotAPut(error.to_string()))?;
-        // Lenient parsers see an end where this one has not looked for it: the body would begin elsewhere.
+        // The parser is lenient about line ends: then the body would begin elsewhere.
         if parsed.is_complete() && parsed != httparse::Status::Complete(head.len()) {
             return Err(EnvelopeError::NotAPut("its lines do not end with CR and LF".into()));
         }
@@ -103,14 +104,15 @@ impl Envelope {
         if method != "PUT" {
             return Err(EnvelopeError::NotAPut(format!("its method is {method}")));
         }
-        // Any other form asks the server to pass it on to a third (RFC 9112 §3.2.2).
+        // Any other form asks the server to act as a proxy (RFC 9112 §3.2.2).
         if !target.starts_with('/') {
-            return Err(EnvelopeError::NotAPut(format!("its target {target:?} is no path")));
+            return Err(EnvelopeError::NotAPut(format!("its target {target:?} is not a path")));
         }
         let server =
             request.headers.iter().find(|field| field.name.eq_ignore_ascii_case(SERVER)).map(|field| {
                 let text = std::str::from_utf8(field.value).unwrap_or_default();
-                text.parse().map_err(|_| EnvelopeError::NotAPut(format!("{text:?} is no server's address")))
+                text.parse()
+                    .map_err(|_| EnvelopeError::NotAPut(format!("{text:?} is not a server's address")))
             });
         let others = request.headers.iter().filter(|field| is_end_to_end(field.name));
         Ok(Self {
@@ -121,7 +123,7 @@ impl Envelope {
     }
 }
 
-/// A client's own word about the server is not taken.
+/// Whether a field goes to the server. A client must not choose the original server.
 fn is_end_to_end(name: &str) -> bool {
     !name.eq_ignore_ascii_case(SERVER)
         && !HOP_BY_HOP.iter().any(|of_a_connection| name.eq_ignore_ascii_case(of_a_connection))
@@ -159,9 +161,9 @@ mod tests {
         for (payload, says) in [
             ("", "does not end"),
             ("GET / HTTP/1.1\r\n\r\n", "method is GET"),
-            ("PUT / HTTP/1.1\r\nbundle-server: here\r\n\r\n", "no server's address"),
-            ("\u{0}\r\n\r\n", "no HTTP PUT"),
-            ("PUT http://third/ HTTP/1.1\r\n\r\n", "is no path"),
+            ("PUT / HTTP/1.1\r\nbundle-server: here\r\n\r\n", "not a server's address"),
+            ("\u{0}\r\n\r\n", "not an HTTP PUT"),
+            ("PUT http://third/ HTTP/1.1\r\n\r\n", "is not a path"),
             ("PUT / HTTP/1.1\n\nbody\r\n\r\n", "CR and LF"),
         ] {
             let error = Envelope::read(&mut payload.as_bytes()).unwrap_err().to_string();

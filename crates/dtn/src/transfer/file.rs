@@ -1,10 +1,10 @@
-//! Files that have their names only when they are complete and on the disk.
+//! Files that get their names only when they are complete and on the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The end of the name of a file that is not complete.
+/// The suffix of incomplete files.
 const PARTIAL: &str = ".bentpipe-part";
 
 /// The hidden name that a bundle's file has until it is complete.
@@ -12,9 +12,9 @@ pub(super) fn partial(key: u64) -> PathBuf {
     format!(".{key}{PARTIAL}").into()
 }
 
-/// Writes a file under the first name and gives it the second, in the place of what had it.
+/// Writes a file under the first name and renames it to the second, replacing a file of that name.
 pub(super) fn put(content: &mut impl Read, partial: &Path, path: &Path) -> io::Result<()> {
-    // What an earlier attempt left is not written through: it may be a link.
+    // A leftover of an earlier attempt may be a link, so it is not opened.
     remove(partial)?;
     let mut file = File::create_new(partial)?;
     let written = io::copy(content, &mut file).and_then(|_| file.sync_all());
@@ -24,7 +24,7 @@ pub(super) fn put(content: &mut impl Read, partial: &Path, path: &Path) -> io::R
     named.inspect_err(|_| drop(fs::remove_file(partial)))
 }
 
-/// Removes what a process that was killed has left in a folder.
+/// Removes the incomplete files that a killed process has left in a folder.
 pub(super) fn remove_partials(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

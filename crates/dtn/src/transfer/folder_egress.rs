@@ -13,13 +13,13 @@ use super::egress::{Egress, Failure, Transfer};
 use super::envelope::Envelope;
 use super::{file, folder_ingress};
 
-/// See the module.
+/// A folder that receives files.
 #[derive(Debug)]
 pub(super) struct FolderEgress {
     folder: PathBuf,
 }
 
-/// Whether files can be put into the folder; what a killed process left there goes.
+/// Checks that files can be written to the folder, and removes incomplete ones.
 pub(super) fn check(folder: &Path) -> Result<(), NodeError> {
     folder_ingress::check(folder)?;
     file::remove_partials(folder)
@@ -42,7 +42,7 @@ impl FolderEgress {
 }
 
 impl Egress for FolderEgress {
-    fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
+    fn target(&self, envelope: &Envelope) -> Result<String, Failure> {
         let name = file_name(&envelope.target).map_err(Failure::Permanent)?;
         Ok(name.to_string_lossy().into_owned())
     }
@@ -52,7 +52,7 @@ impl Egress for FolderEgress {
     }
 }
 
-/// Makes the folders on the way to a file. No link is followed: it may lead out of the folder.
+/// Makes the parent folders of a file. Links are not followed: they may lead out of the folder.
 fn make_folders(folder: &Path, name: &Path) -> io::Result<()> {
     let mut path = folder.to_owned();
     for part in name.parent().into_iter().flat_map(Path::components) {
@@ -60,7 +60,7 @@ fn make_folders(folder: &Path, name: &Path) -> io::Result<()> {
         match fs::symlink_metadata(&path) {
             Ok(found) if found.is_dir() => {}
             Ok(_) => {
-                let text = format!("{} is in the way: it is no folder", path.display());
+                let text = format!("{} exists and is not a folder", path.display());
                 return Err(io::Error::new(io::ErrorKind::NotADirectory, text));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(&path)?,
@@ -70,7 +70,7 @@ fn make_folders(folder: &Path, name: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Room may come, and what is in the way may go; a name does not become another.
+/// Only invalid names are permanent errors: space may be freed, obstacles may be removed.
 fn classify(path: &Path, error: &io::Error) -> Failure {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
@@ -84,11 +84,10 @@ fn file_name(target: &str) -> Result<PathBuf, String> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut name = PathBuf::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        let bytes =
-            decode(part).ok_or_else(|| format!("{target:?} has a percent sign that stands for nothing"))?;
-        // Neither out of the folder, nor what is hidden, nor what no file can be called.
+        let bytes = decode(part).ok_or_else(|| format!("{target:?} has an invalid percent-encoding"))?;
+        // Not out of the folder, not hidden, and not an invalid name.
         if bytes.starts_with(b".") || bytes.contains(&b'/') || bytes.contains(&0) {
-            return Err(format!("{target:?} is no name that a file may have here"));
+            return Err(format!("{target:?} is not allowed as a file name"));
         }
         name.push(std::ffi::OsString::from_vec(bytes));
     }

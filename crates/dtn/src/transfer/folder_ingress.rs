@@ -17,17 +17,17 @@ use crate::node::{Node, NodeError, Refused, SendOptions};
 
 use super::envelope::Envelope;
 
-/// How often the folder is looked at.
-const EVERY: Duration = Duration::from_secs(1);
-/// How deep folders may lie in each other.
-const DEEPEST: usize = 16;
-/// Files of which it is known when they changed last; the rest has to wait.
+/// How often the folder is scanned.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum depth of nested folders.
+const MAX_DEPTH: usize = 16;
+/// The most files that are watched at a time.
 const MAX_FILES: usize = 10_000;
-/// Bytes that are read at once.
+/// Bytes per read.
 const PART: usize = 256 * 1024;
-/// How long a file that could not be sent is left alone.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The end of the name of a file that is about to be removed.
+/// The wait before a failed file is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The suffix of files that are about to be removed.
 const SENT: &str = ".bentpipe-sent";
 
 /// A folder that is watched.
@@ -48,7 +48,7 @@ struct Version {
     modified: (i64, i64),
 }
 
-/// A file as it was last.
+/// A file at the last scan.
 #[derive(Debug, Clone, Copy)]
 struct FileState {
     version: Version,
@@ -56,12 +56,12 @@ struct FileState {
     next: Action,
 }
 
-/// What is to be done with it when it has settled.
+/// What to do with it once it is unchanged for long enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Send,
     SendAfter(Instant),
-    /// It has been sent and cannot be removed: nothing.
+    /// It was sent but cannot be removed: ignore it.
     Leave,
 }
 
@@ -77,7 +77,7 @@ impl Ingress {
         Self { folder, settle, options, seen: HashMap::new() }
     }
 
-    /// Sends what is put there, for ever.
+    /// Sends files until it is cancelled.
     pub(super) async fn watch(mut self, node: Node) {
         loop {
             for path in block_in_place(|| self.settled(Instant::now())) {
@@ -85,15 +85,15 @@ impl Ingress {
                     break;
                 }
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(SCAN_INTERVAL).await;
         }
     }
 
-    /// The files that have not changed for a while and are to be sent.
+    /// The files to send: those that have not changed for a while.
     fn settled(&mut self, now: Instant) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        if let Err(error) = files(&self.folder, DEEPEST, &mut found) {
-            tracing::warn!("cannot look into {}: {error}", self.folder.display());
+        if let Err(error) = files(&self.folder, MAX_DEPTH, &mut found) {
+            tracing::warn!("cannot scan {}: {error}", self.folder.display());
             return Vec::new();
         }
         let mut before = std::mem::take(&mut self.seen);
@@ -114,21 +114,21 @@ impl Ingress {
         settled
     }
 
-    /// Sends a file and removes it. An error is one that the next file would meet as well.
+    /// Sends a file and removes it. Fails if the next file would fail, too.
     async fn take(&mut self, node: &Node, path: &Path) -> Result<(), ()> {
         let Some(seen) = self.seen.get(path).copied() else { return Ok(()) };
         let sent = self.send(node, path, seen.version).await;
         let next = match &sent {
-            // In between both are there, and the other side gets it twice if this host fails then.
+            // A crash before the removal sends the file twice.
             Ok(id) => match block_in_place(|| remove(path, seen.version)) {
                 Ok(()) => {
-                    tracing::info!("{} is on its way as {id}", path.display());
+                    tracing::info!("sent {} as {id}", path.display());
                     self.seen.remove(path);
                     return Ok(());
                 }
                 Err(error) => {
                     tracing::error!(
-                        "{} is on its way as {id}, but cannot be removed: {error}; it is not sent again before it changes \
+                        "sent {} as {id}, but cannot remove it: {error}; it is not sent again before it changes \
                          or the node starts anew",
                         path.display()
                     );
@@ -136,8 +136,8 @@ impl Ingress {
                 }
             },
             Err(error) => {
-                tracing::warn!("cannot send {}, trying again in {AFTER_FAILURE:?}: {error}", path.display());
-                Action::SendAfter(Instant::now() + AFTER_FAILURE)
+                tracing::warn!("cannot send {}, retrying in {RETRY_DELAY:?}: {error}", path.display());
+                Action::SendAfter(Instant::now() + RETRY_DELAY)
             }
         };
         self.seen.insert(path.to_owned(), FileState { next, ..seen });
@@ -147,7 +147,7 @@ impl Ingress {
         }
     }
 
-    /// Makes a bundle of a file, and returns its name.
+    /// Sends a file as a bundle; returns the bundle's ID.
     async fn send(&self, node: &Node, path: &Path, version: Version) -> Result<String, SendError> {
         let name = path.strip_prefix(&self.folder).unwrap_or(path);
         let head = Envelope {
@@ -166,7 +166,7 @@ impl Ingress {
         let mut receiver = block_in_place(|| node.begin(bundle, Some(announced)))?;
         receiver.write(&head)?;
         let mut part = vec![0; PART];
-        // Part by part, so that the node can end in between.
+        // In parts, so that the node can stop in between.
         loop {
             match block_in_place(|| file.read(&mut part))? {
                 0 => break,
@@ -200,43 +200,43 @@ enum SendError {
     File(#[from] io::Error),
     #[error(transparent)]
     Node(#[from] Refused),
-    #[error("it has changed meanwhile")]
+    #[error("it changed while it was sent")]
     Changed,
 }
 
-/// An ordinary file: a link or a pipe that has taken its place meanwhile is neither followed nor waited for.
+/// Opens an ordinary file: a link that has replaced it is not followed, and a pipe does not block.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Removes the file, if it is still this version of it: another that has taken its name meanwhile stays.
+/// Removes the file if it is still this version. Another file of the same name stays.
 fn remove(path: &Path, version: Version) -> io::Result<()> {
     let mut hidden = OsString::from(".");
     hidden.push(path.file_name().unwrap_or_default());
     hidden.push(SENT);
     let hidden = path.with_file_name(hidden);
-    // First away with the name: a look at the file and then its removal would leave time for another between them.
+    // Rename first: between a check and a removal the file could be replaced.
     fs::rename(path, &hidden)?;
     if Version::of(&fs::symlink_metadata(&hidden)?) == version {
         return fs::remove_file(&hidden);
     }
     match renameat_with(CWD, &hidden, CWD, path, RenameFlags::NOREPLACE) {
-        // A still newer one.
+        // The name has a still newer file.
         Err(Errno::EXIST) => fs::remove_file(&hidden),
-        // A file system without it.
+        // The file system does not support this.
         Err(Errno::INVAL | Errno::NOSYS) => fs::rename(&hidden, path),
         other => Ok(other?),
     }
 }
 
-/// Ordinary files whose names begin with no dot, in this folder and those in it.
+/// Ordinary files whose names do not begin with a dot, in this folder and below.
 fn files(folder: &Path, deep: usize, found: &mut Vec<(PathBuf, Version)>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_FILES {
             continue;
         }
-        // What a link leads to may be none of this folder's.
+        // A link may lead out of the folder.
         let kind = entry.file_type()?;
         if kind.is_dir() && deep > 0 {
             files(&entry.path(), deep - 1, found)?;
@@ -316,7 +316,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link")).unwrap();
         let mut found = Vec::new();
-        files(folder.path(), DEEPEST, &mut found).unwrap();
+        files(folder.path(), MAX_DEPTH, &mut found).unwrap();
         let mut names: Vec<_> =
             found.iter().map(|(path, _)| path.strip_prefix(folder.path()).unwrap()).collect();
         names.sort();

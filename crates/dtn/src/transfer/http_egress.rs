@@ -18,28 +18,28 @@ use super::egress::{Egress, Failure, Transfer};
 use super::envelope::Envelope;
 use super::network;
 
-/// How long a server may take to be connected.
-const CONNECT_WITHIN: Duration = Duration::from_secs(30);
-/// How long a server may take nothing, and say nothing after the last byte.
-const STALLED_AFTER: Duration = Duration::from_secs(600);
-/// Bytes of an answer's body that are read.
+/// Timeout of a connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout without progress, and of the answer.
+const STALL_TIMEOUT: Duration = Duration::from_secs(600);
+/// The most bytes of a reply's body that are read.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// See the module.
+/// HTTP servers that receive PUTs.
 #[derive(Debug)]
 pub(super) struct HttpEgress {
     server: Option<SocketAddr>,
     to: Vec<Network>,
 }
 
-/// A payload that tells that it goes on, and blocks on a disk without blocking others' tasks.
+/// A payload that counts its bytes, and blocks on the disk without blocking other tasks.
 struct ProgressReader<R> {
     payload: R,
     bytes: Arc<AtomicU64>,
 }
 
 impl HttpEgress {
-    /// An outlet to one server, or to those of some networks that transfers name.
+    /// An outlet to one server, or to the servers that transfers name, if they are in these networks.
     pub(super) fn new(server: Option<SocketAddr>, to: Vec<Network>) -> Self {
         Self { server, to }
     }
@@ -49,7 +49,7 @@ impl HttpEgress {
             (Some(server), _) => Ok(server),
             (None, Some(server)) if network::allows(&self.to, server.ip()) => Ok(server),
             (None, Some(server)) => Err(Failure::Permanent(format!(
-                "{server} is in none of the networks that this outlet's key to says"
+                "{server} is in none of the networks in this outlet's key to"
             ))),
             (None, None) => Err(Failure::Permanent(
                 "it names no server; say server = \"ADDRESS:PORT\" in the outlet for what comes from a folder".into(),
@@ -59,7 +59,7 @@ impl HttpEgress {
 }
 
 impl Egress for HttpEgress {
-    fn place(&self, envelope: &Envelope) -> Result<String, Failure> {
+    fn target(&self, envelope: &Envelope) -> Result<String, Failure> {
         let server = self.server(envelope)?;
         let host = envelope.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
         let host = host.map(|(_, value)| String::from_utf8_lossy(value)).unwrap_or_default();
@@ -74,13 +74,13 @@ impl Egress for HttpEgress {
         tokio::select! {
             status = put(server, request) => classify(server, status.map_err(Failure::Temporary)?),
             () = stall(&bytes) => {
-                Err(Failure::Temporary(format!("{server} has neither taken nor said anything for {STALLED_AFTER:?}")))
+                Err(Failure::Temporary(format!("{server} made no progress for {STALL_TIMEOUT:?}")))
             }
         }
     }
 }
 
-/// Ends when nothing has been taken for a while.
+/// Completes when no bytes have been sent for a while.
 async fn stall(bytes: &AtomicU64) {
     let mut before = None;
     loop {
@@ -88,7 +88,7 @@ async fn stall(bytes: &AtomicU64) {
         if before.replace(now) == Some(now) {
             return;
         }
-        tokio::time::sleep(STALLED_AFTER).await;
+        tokio::time::sleep(STALL_TIMEOUT).await;
     }
 }
 
@@ -108,24 +108,24 @@ fn request<B>(server: SocketAddr, envelope: &Envelope, body: B) -> Result<Reques
     if !envelope.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         request = request.header("host", server.to_string());
     }
-    request.body(body).map_err(|error| Failure::Permanent(format!("it makes no request: {error}")))
+    request.body(body).map_err(|error| Failure::Permanent(format!("cannot make a request of it: {error}")))
 }
 
 async fn put<B>(server: SocketAddr, request: Request<B>) -> Result<StatusCode, String>
 where
     B: hyper::body::Body<Data = hyper::body::Bytes, Error = io::Error> + Send + Unpin + 'static,
 {
-    let stream = tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(server))
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(server))
         .await
-        .map_err(|_| format!("no answer of {server} within {CONNECT_WITHIN:?}"))?
+        .map_err(|_| format!("no answer from {server} within {CONNECT_TIMEOUT:?}"))?
         .map_err(|error| format!("cannot connect to {server}: {error}"))?;
-    let broken = |error: hyper::Error| format!("the conversation with {server} broke off: {error}");
+    let broken = |error: hyper::Error| format!("the connection to {server} failed: {error}");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     let mut connection = JoinSet::from_iter([async move { drop(connection.await) }]);
     let response = sender.send_request(request).await.map_err(broken)?;
     let status = response.status();
-    // What it says besides is read so that the connection ends in order, and not kept; but not for ever.
+    // The body is read, up to a limit, so that the connection closes in order.
     let (mut body, mut read) = (response.into_body(), 0);
     while let Some(Ok(frame)) = body.frame().await {
         read += frame.data_ref().map_or(0, hyper::body::Bytes::len);
@@ -137,7 +137,7 @@ where
     Ok(status)
 }
 
-/// What an answer means (RFC 9110 §15).
+/// The meaning of a status (RFC 9110 §15).
 fn classify(server: SocketAddr, status: StatusCode) -> Result<(), Failure> {
     let text = format!("{server} answered {status}");
     match status {
@@ -145,7 +145,7 @@ fn classify(server: SocketAddr, status: StatusCode) -> Result<(), Failure> {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
             Err(Failure::Temporary(text))
         }
-        // Another server may know the method, this one will not learn it.
+        // The server does not support the method; a retry does not help.
         StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => Err(Failure::Permanent(text)),
         _ if status.is_server_error() => Err(Failure::Temporary(text)),
         _ => Err(Failure::Permanent(text)),

@@ -20,20 +20,22 @@ use crate::node::{Node, Refused, SendOptions};
 use super::envelope::{Envelope, MAX_HEAD};
 use super::pausable_listener::PausableListener;
 
-/// Connections at a time of one address; beyond them the listener closes, so that new ones which a rule hands over pass.
+/// The most connections of one address. At this number the listener closes, so that diverted connections pass
+/// unsplit.
 const MAX_CONNECTIONS: usize = 1024;
-/// With so many it opens again.
-const ROOM_AGAIN: usize = MAX_CONNECTIONS / 4 * 3;
-/// How long a client may take for a request's head.
-const HEAD_WITHIN: Duration = Duration::from_secs(30);
-/// How long a client may send nothing of a body.
-const STALLED_AFTER: Duration = Duration::from_secs(120);
+/// At this number it opens again.
+const REOPEN_AT: usize = MAX_CONNECTIONS / 4 * 3;
+/// Timeout of a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout without progress of a body.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the listener waits when the process has no descriptor left.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
-/// Bytes of a body that are read although the request is refused: a client that is still sending would get a reset and no answer.
-const DISCARDED: usize = 1024 * 1024;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of a refused request's body that are read: otherwise the client would get a reset instead of the
+/// reply.
+const MAX_DISCARDED: usize = 1024 * 1024;
 /// How long they are read.
-const DISCARD_WITHIN: Duration = Duration::from_secs(2);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An address where PUTs are taken.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub(super) struct Ingress {
 struct ConnectionContext {
     node: Node,
     options: SendOptions,
-    /// The listener's own.
+    /// The listener's address.
     address: SocketAddr,
 }
 
@@ -60,7 +62,7 @@ impl Ingress {
         })
     }
 
-    /// Takes PUTs for ever.
+    /// Accepts PUTs until it is cancelled.
     pub(super) async fn listen(self) {
         let Self { mut listener, context } = self;
         let mut connections = JoinSet::new();
@@ -68,7 +70,7 @@ impl Ingress {
             let count = connections.len();
             let turned = match listener.is_open() {
                 true if count >= MAX_CONNECTIONS => {
-                    tracing::warn!("{count} HTTP connections at {}: new ones are not taken", context.address);
+                    tracing::warn!("{count} HTTP connections at {}: accepting no more", context.address);
                     listener.close().map(|(closed, last)| {
                         for (stream, client) in last {
                             connections.spawn(context.clone().serve(stream, client));
@@ -76,8 +78,8 @@ impl Ingress {
                         closed
                     })
                 }
-                false if count <= ROOM_AGAIN => {
-                    tracing::info!("HTTP connections at {} are taken again", context.address);
+                false if count <= REOPEN_AT => {
+                    tracing::info!("accepting HTTP connections at {} again", context.address);
                     listener.open()
                 }
                 _ => Ok(listener),
@@ -85,7 +87,10 @@ impl Ingress {
             listener = match turned {
                 Ok(listener) => listener,
                 Err(error) => {
-                    return tracing::error!("no more HTTP connections at {}: {error}", context.address);
+                    return tracing::error!(
+                        "cannot reopen the HTTP listener at {}: {error}",
+                        context.address
+                    );
                 }
             };
             tokio::select! {
@@ -95,7 +100,7 @@ impl Ingress {
                     }
                     Err(error) => {
                         tracing::warn!("cannot accept an HTTP connection: {error}");
-                        tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -111,16 +116,17 @@ impl ConnectionContext {
         let answer = |request| self.answer(server, request);
         let served = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WITHIN)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(MAX_HEAD * 4)
             .serve_connection(TokioIo::new(stream), service_fn(answer))
             .await;
         if let Err(error) = served {
-            tracing::debug!("the HTTP connection of {client} broke off: {error}");
+            tracing::debug!("the HTTP connection of {client} failed: {error}");
         }
     }
 
-    /// Of an intercepted connection the own end is the server that the client meant. Who connects to this node itself means no other.
+    /// The original server of a diverted connection: its local address. A connection to this node itself has
+    /// none.
     fn server(&self, local: SocketAddr) -> Option<SocketAddr> {
         let is_any = self.address.ip().is_unspecified() && local.port() == self.address.port();
         (local != self.address && !is_any).then_some(local)
@@ -134,7 +140,7 @@ impl ConnectionContext {
         let (parts, mut body) = request.into_parts();
         Ok(match self.put(server, &parts, &mut body).await {
             Ok(id) => {
-                let text = format!("{id} is on its way to {}\n", self.options.destination);
+                let text = format!("{id} has been accepted for {}\n", self.options.destination);
                 let mut response = respond(StatusCode::ACCEPTED, text);
                 if let Ok(value) = id.parse() {
                     response.headers_mut().insert("bundle-id", value);
@@ -142,7 +148,7 @@ impl ConnectionContext {
                 response
             }
             Err((status, text)) => {
-                // Who waits for leave to send the body shall not get it.
+                // A client that waits for 100 Continue must not get it.
                 if !parts.headers.contains_key(EXPECT) {
                     discard(&mut body).await;
                 }
@@ -151,7 +157,7 @@ impl ConnectionContext {
         })
     }
 
-    /// Makes a bundle of a request; its name.
+    /// Sends a request as a bundle; returns the bundle's ID.
     async fn put(
         &self,
         server: Option<SocketAddr>,
@@ -183,34 +189,34 @@ impl ConnectionContext {
     }
 }
 
-/// What is no whole PUT.
+/// Why a request cannot be sent as a bundle.
 fn unsupported(parts: &Parts) -> Option<(StatusCode, String)> {
     if parts.method != Method::PUT {
         let text = format!(
-            "{} cannot travel as a bundle: the way to this server is store and forward, and only PUT can be answered \
+            "{} cannot be sent as a bundle: this server is reached by store and forward, and only PUT can be answered \
              before the server has",
             parts.method
         );
         return Some((StatusCode::METHOD_NOT_ALLOWED, text));
     }
-    // RFC 9110 §14.5. Of several to one target only the last would remain.
-    let text = "a part of a file (Content-Range) cannot travel as a bundle; put the whole of it";
+    // RFC 9110 §14.5. Of several parts only the last would remain.
+    let text = "a part of a file (Content-Range) cannot be sent as a bundle; send the whole file";
     parts.headers.contains_key(CONTENT_RANGE).then(|| (StatusCode::BAD_REQUEST, text.to_owned()))
 }
 
-/// The next bytes of a body.
+/// The next part of a body.
 async fn part(body: &mut Incoming) -> Result<Option<Bytes>, (StatusCode, String)> {
     loop {
-        let frame = tokio::time::timeout(STALLED_AFTER, body.frame()).await.map_err(|_| {
-            (StatusCode::REQUEST_TIMEOUT, format!("nothing of the body has come for {STALLED_AFTER:?}"))
+        let frame = tokio::time::timeout(STALL_TIMEOUT, body.frame()).await.map_err(|_| {
+            (StatusCode::REQUEST_TIMEOUT, format!("the body made no progress for {STALL_TIMEOUT:?}"))
         })?;
         match frame {
             None => return Ok(None),
             Some(Err(error)) => {
-                return Err((StatusCode::BAD_REQUEST, format!("the body broke off: {error}")));
+                return Err((StatusCode::BAD_REQUEST, format!("the body ended early: {error}")));
             }
             Some(Ok(frame)) => {
-                // Trailers belong to the connection.
+                // Trailers are dropped.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
@@ -219,18 +225,18 @@ async fn part(body: &mut Incoming) -> Result<Option<Bytes>, (StatusCode, String)
     }
 }
 
-/// Reads what a client is about to send, within bounds.
+/// Reads and drops the rest of a body, within bounds.
 async fn discard(body: &mut Incoming) {
     let mut bytes = 0;
     let read = async {
         while let Ok(Some(part)) = part(body).await {
             bytes += part.len();
-            if bytes > DISCARDED {
+            if bytes > MAX_DISCARDED {
                 break;
             }
         }
     };
-    let _ = tokio::time::timeout(DISCARD_WITHIN, read).await;
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, read).await;
 }
 
 fn refused(error: Refused) -> (StatusCode, String) {

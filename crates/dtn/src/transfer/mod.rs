@@ -1,5 +1,5 @@
-//! HTTP PUTs and files that travel as bundles: what comes in at an *inlet* of one node comes out at an *outlet* of another, however
-//! long the way between them is down.
+//! HTTP PUTs and files that travel as bundles: they enter at an *inlet* of one node and leave at an *outlet*
+//! of another, however long the path between them is down.
 //!
 //! ```text
 //! HTTP PUT ──► inlet ──┐                                     ┌──► outlet ──► HTTP PUT
@@ -7,8 +7,8 @@
 //! a file ────► inlet ──┘                                     └──► outlet ──► a file
 //! ```
 //!
-//! A PUT may be repeated without harm (RFC 9110 §9.2.2), and so may the writing of a file: so what is delivered at least once does
-//! what was wanted. That is why no other method travels.
+//! A PUT is idempotent (RFC 9110 §9.2.2), and so is writing a file: delivery at least once is enough. For
+//! this reason no other method is accepted.
 
 use std::path::PathBuf;
 
@@ -33,10 +33,10 @@ mod undelivered;
 
 use undelivered::Undelivered;
 
-/// Connections that may wait for an HTTP inlet to accept them. While the node hangs they wait for nothing, so they are few.
+/// Backlog of HTTP inlets. It is small because these connections wait in vain if the node hangs.
 pub(crate) const BACKLOG: i32 = 32;
 
-/// Begins to take and to deliver transfers.
+/// Starts all inlets and outlets.
 ///
 /// # Errors
 /// An address or a folder cannot be used.

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use bentpipe_legs::Network;
 
-/// Whether a PUT may go to this address: one of the networks has it, and if it is an address of this host alone, of the local wire,
-/// or of many, then a network that lies among such addresses itself. So `0.0.0.0/0` is not this host.
+/// Whether a PUT may go to this address: one of the networks contains it. Loopback, link-local and multicast
+/// addresses need a network that is itself in such a range, so `0.0.0.0/0` does not include this host.
 pub(super) fn allows(networks: &[Network], address: IpAddr) -> bool {
     // ::ffff:127.0.0.1 is 127.0.0.1.
     let address = address.to_canonical();
-    // connect(2) takes it for this host.
+    // connect(2) would connect to this host.
     if address.is_unspecified() {
         return false;
     }
@@ -19,7 +19,7 @@ pub(super) fn allows(networks: &[Network], address: IpAddr) -> bool {
     networks.iter().any(allows)
 }
 
-/// What is no other host's address for all (RFC 6890): unspecified, loopback, link-local, multicast, broadcast.
+/// Whether an address is unspecified, loopback, link-local, multicast or broadcast (RFC 6890).
 fn is_special(address: IpAddr) -> bool {
     match address {
         // 0.0.0.0/8 is "this network", but what begins at 0.0.0.0 may be all of them.

@@ -1,4 +1,4 @@
-//! A listener that can be closed for a while, so that connections which a rule would hand over pass instead.
+//! A listener that can be closed for a while, so that connections which a rule would divert pass instead.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::BACKLOG;
 
-/// Open or closed; either way the port is bound and stays transparent, so that no privilege is needed to open it.
+/// Open or closed; either way the port is bound and stays transparent, so that no privilege is needed to open
+/// it.
 #[derive(Debug)]
 pub(super) enum PausableListener {
     Open(TcpListener),
@@ -16,7 +17,7 @@ pub(super) enum PausableListener {
 }
 
 impl PausableListener {
-    /// An open one.
+    /// An open listener.
     pub(super) fn new(listener: StdListener) -> io::Result<Self> {
         TcpListener::from_std(listener).map(Self::Open)
     }
@@ -25,7 +26,7 @@ impl PausableListener {
         matches!(self, Self::Open(_))
     }
 
-    /// The next connection; of a closed one there is none.
+    /// The next connection. While the listener is closed, there is none.
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         match self {
             Self::Open(listener) => listener.accept().await,
@@ -33,10 +34,11 @@ impl PausableListener {
         }
     }
 
-    /// Takes what has been connected, and then nothing more (shutdown(2) of a listener makes it a socket that is bound only).
+    /// Closes the listener and returns the connections that were established already (shutdown(2) of a
+    /// listener leaves a bound socket).
     pub(super) fn close(self) -> io::Result<(Self, Vec<(TcpStream, SocketAddr)>)> {
         let Self::Open(listener) = self else { return Ok((self, Vec::new())) };
-        // Out of the runtime's hands: to it a socket that was shut down remains so.
+        // Deregistered: tokio would treat the socket as shut down for ever.
         let listener = listener.into_std()?;
         let mut last = Vec::new();
         while let Ok((stream, client)) = listener.accept() {

@@ -1,4 +1,4 @@
-//! Transfers that cannot come out: kept in a folder for the operator.
+//! Transfers that cannot be delivered, kept in a folder for the operator.
 
 use std::fs::{self, DirBuilder};
 use std::io::Read;
@@ -12,12 +12,12 @@ use super::file;
 /// The longest part of a source's name in a file's name.
 const MAX_SOURCE: usize = 100;
 
-/// The folder, made when it is needed. Files are named after their bundles; what is in them is the payload as it came, the head of the PUT
-/// and its body.
+/// The folder, made when it is needed. Files are named after their bundles and contain the payload: the head
+/// of the PUT and its body.
 #[derive(Debug, Clone)]
 pub(super) struct Undelivered {
     folder: PathBuf,
-    /// Bytes that it takes at the most, so that nobody fills the disk with what cannot come out.
+    /// Its quota in bytes, so that undeliverable transfers do not fill the disk.
     quota: u64,
 }
 
@@ -26,14 +26,14 @@ impl Undelivered {
         Self { folder, quota }
     }
 
-    /// Writes a payload there; what is in the way otherwise, as text.
+    /// Writes a payload there. The error is text for the log.
     pub(super) fn keep(&self, record: &Record, payload: &mut impl Read) -> Result<PathBuf, String> {
         let failed = |error: std::io::Error| format!("cannot keep it in {}: {error}", self.folder.display());
         DirBuilder::new().recursive(true).mode(0o750).create(&self.folder).map_err(failed)?;
         let kept = size(&self.folder).map_err(failed)?;
         if kept.saturating_add(record.bundle.payload_len) > self.quota {
             return Err(format!(
-                "{} has {kept} of {} bytes; look at what is there and take it away",
+                "{} has {kept} of {} bytes; remove files that are no longer needed",
                 self.folder.display(),
                 self.quota
             ));

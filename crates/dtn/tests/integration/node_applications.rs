@@ -1,4 +1,4 @@
-//! The door for applications: who goes away in the middle, who asks wrongly, many at once.
+//! The interface for applications: clients that disconnect, wrong requests, many clients at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ async fn wrong_questions_get_answers_that_help() {
     let a = TestNode::start("dtn://a/", "").await;
     for (to, parameter, says) in [
         ("a", ("priority", "bulk"), "dtn://node/service"),
-        ("dtn:none", ("priority", "bulk"), "nobody"),
+        ("dtn:none", ("priority", "bulk"), "cannot be a destination"),
         ("dtn://b/x", ("priority", "soon"), "expedited"),
         ("dtn://b/x", ("lifetime", "long"), "lifetime"),
         ("dtn://b/x", ("hop_limit", "256"), "hop_limit"),

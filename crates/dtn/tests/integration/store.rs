@@ -138,8 +138,8 @@ fn a_payload_without_a_record_can_be_given_up() {
     let kept = record(&store, 2, payload(&store, 2, 10_000).unwrap());
     store.commit(vec![Change::Put(kept.clone())]).unwrap();
     let lost = payload(&store, 1, 10_000).unwrap();
-    store.give_up(lost.clone());
-    store.give_up(kept.payload.clone());
+    store.discard(lost.clone());
+    store.discard(kept.payload.clone());
     wait_for_files(folder.path(), 1);
     assert_eq!(read(&store, &kept.payload), bytes(2, 10_000));
     // A record of it comes too late, and takes nothing along.
@@ -285,13 +285,13 @@ fn a_damaged_payload_costs_its_bundle_only() {
     std::fs::remove_file(payloads.join(&names[1])).unwrap();
     let short = std::fs::OpenOptions::new().write(true).open(payloads.join(&names[3])).unwrap();
     short.set_len(9_999).unwrap();
-    // What a reception had left, and what is none of ours.
+    // The leftover of an interrupted payload, and files of others.
     std::fs::write(payloads.join("00000000000000ff"), [0; 100]).unwrap();
     std::fs::write(payloads.join("README"), "keep out").unwrap();
     let (store, records) = open(folder.path());
     assert_eq!(records.iter().map(|record| record.key).collect::<Vec<_>>(), [keys[0], keys[2], keys[4]]);
     assert_eq!(store.recovery().damaged, [bundle(1, 0).id, bundle(3, 0).id]);
-    assert_eq!(store.recovery().orphans, 2, "the short one, and the reception's");
+    assert_eq!(store.recovery().orphans, 2, "the short one, and the interrupted one");
     assert_eq!(files(folder.path()).len(), 4);
     assert!(!store.knows(&bundle(1, 0).id), "it may come again");
     keep(&store, 1, 10_000).unwrap();

@@ -113,7 +113,7 @@ impl Model {
                 vec![Change::Forget(DtnTime::from_millis(before))]
             }
             Step::GiveUp(len) => {
-                store.give_up(payload(store, 5, len).unwrap());
+                store.discard(payload(store, 5, len).unwrap());
                 return;
             }
             Step::Restart => return,

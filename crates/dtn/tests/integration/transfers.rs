@@ -195,9 +195,9 @@ fn send(pair: &Pair, to: &str, payload: &str) {
         reports: ReportRequests::default(),
     };
     let node = pair.node_a();
-    let mut reception = node.begin(node.bundle(&options).unwrap(), None).unwrap();
-    reception.write(payload.as_bytes()).unwrap();
-    reception.finish().unwrap();
+    let mut receiver = node.begin(node.bundle(&options).unwrap(), None).unwrap();
+    receiver.write(payload.as_bytes()).unwrap();
+    receiver.finish().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

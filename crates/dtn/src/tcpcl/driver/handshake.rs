@@ -1,4 +1,4 @@
-//! From a connection to a stream that carries a session.
+//! The handshake that opens a session: contact headers and TLS.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::tcpcl::session::Event;
 use crate::tcpcl::settings::{EndedBy, Role};
 use crate::tcpcl::tls::Tls;
 
-/// Contact headers, and TLS where both want it; `None` if that was the session's end.
+/// Exchanges contact headers, and starts TLS if both sides want it; `None` if the session ended.
 pub(super) async fn open(
     shared: &Arc<Shared>,
     stream: TcpStream,
@@ -85,7 +85,7 @@ async fn contact(
             Some((Box::new(reader), Box::new(writer)))
         }
         Err(text) => {
-            shared.lock().give_up(EndedBy::Us, text);
+            shared.lock().abort(EndedBy::Us, text);
             None
         }
     }

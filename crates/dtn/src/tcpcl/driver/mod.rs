@@ -1,12 +1,14 @@
 //! A session over a socket: two tasks around one [`Session`].
 //!
-//! One task reads: what comes goes from its buffer of 256 KiB to the host. The other writes: messages that wait, then a segment with its
-//! head, from one buffer in one write. Whatever may block on a disk runs where blocking is allowed, so a slow disk of one session
-//! stops no other; and while the reader waits for the disk, the writer goes on.
+//! One task reads: what comes goes from its buffer of 256 KiB to the host. The other writes: messages that
+//! wait, then a segment with its head, from one buffer in one write. Whatever may block on a disk runs where
+//! blocking is allowed, so a slow disk of one session stops no other; and while the reader waits for the
+//! disk, the writer goes on.
 //!
-//! What a peer can take: these two buffers, [`MAX_CONTROL`](super::session::MAX_CONTROL) bytes of answers that it does not read, and
-//! a ticket for each transfer that it does not acknowledge, at most [`MAX_UNACKNOWLEDGED`](super::session::MAX_UNACKNOWLEDGED).
-//! Before the session is established it can take the reader's buffer, and 30 s.
+//! What a peer can take: these two buffers, [`MAX_CONTROL`](super::session::MAX_CONTROL) bytes of answers
+//! that it does not read, and a ticket for each transfer that it does not acknowledge, at most
+//! [`MAX_UNACKNOWLEDGED`](super::session::MAX_UNACKNOWLEDGED). Before the session is established it can take
+//! the reader's buffer, and 30 s.
 
 mod handshake;
 mod reader;
@@ -35,18 +37,18 @@ use handshake::open;
 use reader::read;
 use writer::{flush_and_close, write};
 
-/// How long the last words may take to get out, and the other end to close after them.
+/// Timeout for writing the last messages, and for the peer to close after them.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the other end of an outdated session has to prove that it is there: the time of some retransmissions.
+/// How long the peer of a superseded session has to respond: the time of some retransmissions.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Runs a session over `stream` until it ends, whoever ends it. When `shutdown` becomes `true`, or its sender is dropped, the session ends
-/// in order: what has begun is finished. If the future is dropped, the session is gone at once; in any case each
-/// transfer whose fate is not known is given back to the host.
+/// Runs a session over `stream` until it ends. When `shutdown` becomes `true`, or its sender is dropped, the
+/// session ends in order: what has begun is finished. If the future is dropped, the session is gone at once;
+/// in any case each unacknowledged transfer is returned to the agent.
 ///
 /// Blocks on disks within [`tokio::task::block_in_place`], so the runtime should be one with several threads.
 pub async fn run(
@@ -62,7 +64,7 @@ pub async fn run(
         tracing::debug!(%place, %error, "cannot set TCP_NODELAY");
     }
     let tls = settings.tls.clone();
-    // TLS hides the socket; it is the same one.
+    // TLS hides the socket, so it is duplicated.
     let socket = stream.as_fd().try_clone_to_owned();
     let epoch = Instant::now();
     let session = Session::new(role, settings, place.clone(), Time::ZERO);
@@ -79,12 +81,12 @@ pub async fn run(
     if let Some((reader, writer)) = open(&shared, stream, role, &tls, address, &mut shutdown).await {
         tokio::select! {
             () = exchange(&shared, reader, writer, shutdown) => {}
-            text = until_superseded(&shared, socket) => shared.lock().give_up(EndedBy::Network, text),
+            text = until_superseded(&shared, socket) => shared.lock().abort(EndedBy::Network, text),
         }
     }
     drop(guard);
     let end = shared.lock().end().cloned();
-    // Giving back the rest has ended what nothing else had ended.
+    // Returning the rest ends a session that nothing else has ended.
     end.unwrap_or_else(|| SessionEnd {
         by: EndedBy::Us,
         reason: "the session was dropped".into(),
@@ -93,19 +95,19 @@ pub async fn run(
     })
 }
 
-/// What both tasks know.
+/// The state that both tasks share.
 struct Shared {
     session: Mutex<Session>,
     /// There may be something to write.
     wake: Notify,
-    /// Rings once, when the host has admitted the peer.
+    /// Notified once, when the agent has admitted the peer.
     established: Notify,
     agent: Arc<dyn BundleAgent>,
     epoch: Instant,
     place: String,
 }
 
-/// Gives back what is left when the session is over, also where its future is dropped.
+/// Returns the remaining transfers when the session is over, also if its future is dropped.
 struct Guard(Arc<Shared>);
 
 impl Drop for Guard {
@@ -122,7 +124,7 @@ impl Drop for Guard {
 }
 
 impl Shared {
-    /// The lock is held for a few instructions, never across a call of the host. A panic within leaves a session that can still end.
+    /// The lock is never held across a call of the agent. A panic within leaves a session that can still end.
     fn lock(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,24 +140,24 @@ impl Shared {
     fn failed(&self, attempt: &str, error: &io::Error) {
         let mut session = self.lock();
         match explain(error, &self.place) {
-            Some(text) => session.give_up(EndedBy::Peer, text),
+            Some(text) => session.abort(EndedBy::Peer, text),
             None => session.connection_failed(attempt, error),
         }
     }
 
-    /// Waits until something is due, and does it; at once if the session is over.
+    /// Waits for the next timer and runs it; returns at once if the session is over.
     async fn tick(&self) {
         let deadline = self.lock().deadline();
-        // At least once a day, so that the end of time is no special case.
+        // At least once a day, so that `Time::MAX` needs no special case.
         let due = deadline.since(self.now()).min(Duration::from_secs(86_400));
         tokio::time::sleep(due).await;
         self.lock().on_time(self.now());
     }
 }
 
-/// Ends, with the reason, when the host has a newer session with the same peer and nothing comes from the other end of this one, not even
-/// TCP's acknowledgement of a keepalive: its host has vanished, and come back without knowing of it. What this session has not got rid of
-/// would else wait for its timers, which are as long as the outages that the leg survives.
+/// Completes, with the reason, when a newer session with the same peer exists and this one receives nothing,
+/// not even TCP's acknowledgement of a keepalive: the peer's host has restarted. Otherwise this session's
+/// transfers would wait for its timers, which are as long as the outages that the leg survives.
 async fn until_superseded(shared: &Shared, socket: io::Result<OwnedFd>) -> String {
     let Ok(socket) = socket else { return std::future::pending().await };
     shared.established.notified().await;
@@ -175,7 +177,7 @@ async fn until_superseded(shared: &Shared, socket: io::Result<OwnedFd>) -> Strin
     )
 }
 
-/// Work that may wait for a disk.
+/// Runs work that may block on a disk.
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -183,7 +185,7 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The session itself.
+/// Runs the two tasks of an open session.
 async fn exchange(
     shared: &Arc<Shared>,
     reader: Reader,
@@ -195,13 +197,13 @@ async fn exchange(
     let written = write(shared, &mut writer, &mut shutdown).await;
     if written {
         flush_and_close(shared, &mut writer).await;
-        // Until the other end closes, or it takes too long; what is still read is thrown away.
+        // Waits for the peer to close; further input is dropped.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, tasks.join_next()).await;
     }
     tasks.shutdown().await;
 }
 
-/// Waits for the end of the session, and does what is due meanwhile.
+/// Waits for the end of the session, and runs its timers.
 async fn until_over(shared: &Shared) {
     while !shared.is_over() {
         tokio::select! {
@@ -211,11 +213,11 @@ async fn until_over(shared: &Shared) {
     }
 }
 
-/// Waits until this node wants the session to end.
+/// Waits until this node stops.
 async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>, already: bool) {
     if already {
         std::future::pending::<()>().await;
     }
-    // Who has dropped the sender cannot ask any more, and wants no sessions either.
+    // A dropped sender is a stop, too.
     let _ = shutdown.wait_for(|end| *end).await;
 }

@@ -1,4 +1,4 @@
-//! The task that reads: what comes goes to the host.
+//! The task that reads, and passes transfers to the agent.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,23 +15,23 @@ use crate::tcpcl::session::Event;
 use crate::tcpcl::settings::EndedBy;
 use crate::tcpcl::{Incoming, Refusal};
 
-/// What is read at once, bytes; the rest of the buffer is what one message without data needs.
+/// Bytes per read. The buffer has room for one more message without data.
 const READ_BUFFER: usize = 256 << 10;
-/// What is read after the end, so that closing resets nothing that is under way, bytes.
+/// The most bytes that are read after the end, so that closing does not reset the connection.
 const MAX_AFTER_END: usize = 1 << 20;
 
-/// Ends the session where its reader ends otherwise: by a panic of the host.
+/// Ends the session if the reader panics.
 struct Failed<'a>(&'a Shared);
 
 impl Drop for Failed<'_> {
     fn drop(&mut self) {
         let text = format!("the session with {} failed in this node; its log says where", self.0.place);
-        self.0.lock().give_up(EndedBy::Us, text);
+        self.0.lock().abort(EndedBy::Us, text);
         self.0.wake.notify_one();
     }
 }
 
-/// Reads until the session is over, or the other end has closed.
+/// Reads until the session is over or the peer has closed.
 pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
     let mut buffer = vec![0; READ_BUFFER + MAX_HEAD].into_boxed_slice();
     let mut filled = 0;
@@ -60,7 +60,8 @@ pub(super) async fn read(shared: Arc<Shared>, mut reader: Reader) {
     }
 }
 
-/// Reads what is there: at least a byte, or the end. TLS gives a record at a time, and each call of the host costs more than that.
+/// Reads all available bytes: at least one, or the end. TLS returns single records, which would be too many
+/// calls of the agent.
 async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> {
     poll_fn(|context| {
         let mut read = ReadBuf::new(buffer);
@@ -69,7 +70,7 @@ async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> 
             match Pin::new(&mut *reader).poll_read(context, &mut read) {
                 Poll::Pending if before > 0 => return Poll::Ready(Ok(before)),
                 Poll::Pending => return Poll::Pending,
-                // An error comes again with the next read.
+                // The next read returns the error again.
                 Poll::Ready(Err(_)) if before > 0 => return Poll::Ready(Ok(before)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) if read.filled().len() == before || read.remaining() == 0 => {
@@ -82,7 +83,7 @@ async fn read_some(reader: &mut Reader, buffer: &mut [u8]) -> io::Result<usize> 
     .await
 }
 
-/// Hands what comes to the host.
+/// Passes input to the agent.
 struct InputHandler<'a> {
     shared: &'a Shared,
     peer: Option<Eid>,
@@ -90,7 +91,7 @@ struct InputHandler<'a> {
 }
 
 impl InputHandler<'_> {
-    /// Takes what is complete of `input`; the number of bytes.
+    /// Processes the complete messages in `input`; returns the number of bytes.
     fn take(&mut self, input: &[u8]) -> usize {
         let shared = self.shared;
         shared.lock().set_busy(true, shared.now());
@@ -114,7 +115,7 @@ impl InputHandler<'_> {
     fn on_event(&mut self, event: Event<'_>) {
         let (shared, agent) = (self.shared, &self.shared.agent);
         match (event, self.peer.clone()) {
-            (Event::Introduced(peer), _) => self.introduce(peer),
+            (Event::Introduced(peer), _) => self.admit(peer),
             (Event::Begin { announced }, Some(peer)) => match agent.receive(&peer, announced) {
                 Ok(incoming) => self.incoming = Some(incoming),
                 Err(why) => self.refuse(why),
@@ -131,12 +132,12 @@ impl InputHandler<'_> {
             (Event::Abandoned, _) => self.incoming = None,
             (Event::Sent(handle), Some(peer)) => agent.sent(&peer, handle),
             (Event::Refused(handle, why), Some(peer)) => agent.refused(&peer, handle, why),
-            // Before the introduction there are no transfers, and TLS begins before this task.
+            // There are no transfers before the peer is admitted, and TLS starts before this task.
             (Event::StartTls | Event::Begin { .. } | Event::Sent(_) | Event::Refused(..), _) => {}
         }
     }
 
-    fn introduce(&mut self, peer: Eid) {
+    fn admit(&mut self, peer: Eid) {
         let shared = self.shared;
         let proven = shared.lock().proven().cloned();
         match shared.agent.admit(&peer, proven.as_ref()) {

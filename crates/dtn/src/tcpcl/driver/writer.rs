@@ -1,4 +1,4 @@
-//! The task that writes: messages that wait, and the segments of what the host has to send.
+//! The task that writes control messages and the segments of transfers.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use crate::Eid;
 use crate::tcpcl::settings::EndedBy;
 use crate::tcpcl::{Outgoing, Refusal};
 
-/// So much is written at once if there is so much to send, bytes.
+/// Small transfers are written together up to this size, bytes.
 const BATCH: usize = 16 << 10;
 
-/// Writes what is left to say, if that is possible soon.
+/// Writes the remaining messages, with a timeout.
 pub(super) async fn flush_and_close(shared: &Shared, writer: &mut Writer) {
     let mut out = Vec::new();
     shared.lock().take_control(&mut out, shared.now());
@@ -25,7 +25,7 @@ pub(super) async fn flush_and_close(shared: &Shared, writer: &mut Writer) {
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, say).await;
 }
 
-/// Writes until the session is over. Says whether the last write was whole, so that another can follow.
+/// Writes until the session is over. Returns whether the last write was complete, so that another can follow.
 pub(super) async fn write(
     shared: &Shared,
     writer: &mut Writer,
@@ -44,7 +44,7 @@ pub(super) async fn write(
             if !fill(shared, &mut buffer, &mut sending) {
                 return true;
             }
-            // Small transfers go together.
+            // Small transfers are batched.
             if buffer.len() == before || buffer.len() >= BATCH {
                 break;
             }
@@ -58,7 +58,7 @@ pub(super) async fn write(
     true
 }
 
-/// Appends what is to be written next, at most a segment; nothing if there is nothing. `false` if the session must end here.
+/// Appends the next bytes to write, at most a segment. `false` if the session must end here.
 fn fill(shared: &Shared, buffer: &mut Vec<u8>, sending: &mut Option<Box<dyn Outgoing>>) -> bool {
     let (limit, peer) = {
         let mut session = shared.lock();
@@ -75,9 +75,9 @@ fn fill(shared: &Shared, buffer: &mut Vec<u8>, sending: &mut Option<Box<dyn Outg
     let Some(outgoing) = sending else { return true };
     let Some(next) = shared.lock().segment(buffer, shared.now()) else { return true };
     if let Err(error) = blocking(|| append(outgoing.as_mut(), buffer, next.len)) {
-        // RFC 9174 has no other way to break off a transfer: its segments can only end when it is complete.
+        // RFC 9174 has no other way to abort a transfer of one's own.
         let text = format!("a bundle for {} could not be read from the store: {error}", shared.place);
-        shared.lock().give_up(EndedBy::Us, text);
+        shared.lock().abort(EndedBy::Us, text);
         buffer.clear();
         return false;
     }
@@ -95,7 +95,7 @@ fn begin(shared: &Shared, peer: &Eid, limit: u64) -> Option<Box<dyn Outgoing>> {
         blocking(|| shared.agent.refused(peer, handle, Refusal::NoResources));
         return None;
     }
-    // Between the question and here the session may have ended, or the other end may want no more.
+    // Meanwhile the session may have ended.
     let begun = {
         let mut session = shared.lock();
         let open = session.may_begin().is_some();

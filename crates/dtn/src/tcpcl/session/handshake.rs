@@ -21,7 +21,7 @@ impl Session {
         let contact = match Contact::decode(bytes) {
             Ok(contact) => contact,
             Err(error) => {
-                self.give_up(EndedBy::Us, format!("the peer at {}: {error}", self.place));
+                self.abort(EndedBy::Us, format!("the peer at {}: {error}", self.place));
                 return None;
             }
         };

@@ -102,7 +102,8 @@ impl Inbound {
     }
 
     fn begin_transfer(&mut self, head: &SegmentHead, ending: bool) -> Result<Begun, String> {
-        // RFC 9174 §5.2.1: unique within a session. Only the last is remembered; what else it repeats harms nobody but itself.
+        // RFC 9174 §5.2.1: unique within a session. Only the last is remembered; what else it repeats harms
+        // nobody but itself.
         if self.last_id == Some(head.id) {
             return Err(format!("used transfer ID {} twice", head.id));
         }

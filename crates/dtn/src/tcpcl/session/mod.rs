@@ -1,8 +1,9 @@
 //! A session as a state machine (RFC 9174 §4–§6), without clock and socket.
 //!
-//! Who drives it gives it the bytes that arrive ([`Session::receive`]) and the time, does what its [`Event`]s say, and writes
-//! what [`Session::take_control`] and [`Session::segment`] give. Nothing of a transfer's data is kept here. Memory is bounded by
-//! [`MAX_CONTROL`] bytes of messages that wait to be written and [`MAX_UNACKNOWLEDGED`] transfers whose fate is not known.
+//! Who drives it gives it the bytes that arrive ([`Session::receive`]) and the time, does what its [`Event`]s
+//! say, and writes what [`Session::take_control`] and [`Session::segment`] give. Nothing of a transfer's data
+//! is kept here. Memory is bounded by [`MAX_CONTROL`] bytes of messages that wait to be written and
+//! [`MAX_UNACKNOWLEDGED`] transfers whose fate is not known.
 
 mod handshake;
 mod inbound;
@@ -34,7 +35,8 @@ pub const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum Event<'a> {
     /// Write what there is to write, do the TLS handshake, and call [`Session::tls_done`].
     StartTls,
-    /// The other end has said its name: ask the host, and call [`Session::admit`] or [`Session::reject_peer`].
+    /// The other end has said its name: ask the host, and call [`Session::admit`] or
+    /// [`Session::reject_peer`].
     Introduced(Eid),
     /// A transfer begins: ask the host, and call [`Session::refuse`] if it does not want it.
     Begin {
@@ -126,8 +128,8 @@ impl Session {
         session
     }
 
-    /// Takes some of `input`, and says how many bytes that were and what is to be done. Nothing taken and nothing to do: more bytes
-    /// are needed. After the session's end everything is taken.
+    /// Takes some of `input`, and says how many bytes that were and what is to be done. Nothing taken and
+    /// nothing to do: more bytes are needed. After the session's end everything is taken.
     pub fn receive<'a>(&mut self, input: &'a [u8], now: Time) -> (usize, Option<Event<'a>>) {
         if self.phase == Phase::Over {
             return (input.len(), None);
@@ -195,17 +197,17 @@ impl Session {
                 if self.inbound.is_receiving() { ", with a transfer half done" } else { "" }
             ),
         };
-        self.give_up(by, text);
+        self.abort(by, text);
     }
 
     /// The connection has failed: the session is over.
     pub fn connection_failed(&mut self, attempt: &str, error: &dyn std::fmt::Display) {
         let text = format!("the connection with {} failed while {attempt}: {error}", self.place);
-        self.give_up(EndedBy::Network, text);
+        self.abort(EndedBy::Network, text);
     }
 
     /// Something else ended the session, which this sentence explains.
-    pub fn give_up(&mut self, by: EndedBy, reason: String) {
+    pub fn abort(&mut self, by: EndedBy, reason: String) {
         if self.end.is_none() {
             self.end = Some(SessionEnd { by, reason, in_order: false, peer: self.peer.clone() });
         }
@@ -224,8 +226,9 @@ impl Session {
                 }
                 self.close_if_done();
             }
-            _ => self
-                .give_up(EndedBy::Us, format!("this node stopped before {} had said its name", self.place)),
+            _ => {
+                self.abort(EndedBy::Us, format!("this node stopped before {} had said its name", self.place))
+            }
         }
     }
 
@@ -235,7 +238,7 @@ impl Session {
             self.term.0 = true;
             Message::SessTerm { reply: self.term.1, reason }.encode(&mut self.control);
         }
-        self.give_up(EndedBy::Us, text);
+        self.abort(EndedBy::Us, text);
     }
 
     fn close_if_done(&mut self) {
@@ -289,7 +292,7 @@ impl Session {
                 "the peer at {} sends but does not read: {MAX_CONTROL} bytes of answers wait for it",
                 self.place
             );
-            return self.give_up(EndedBy::Us, text);
+            return self.abort(EndedBy::Us, text);
         }
         message.encode(&mut self.control);
     }
@@ -338,7 +341,7 @@ impl Session {
                 "the node at {} does not want this session: {reason}; its log may say more",
                 self.place
             );
-            return self.give_up(EndedBy::Peer, text);
+            return self.abort(EndedBy::Peer, text);
         }
         if reply && !self.term.0 {
             return self.reject(message::kind::SESS_TERM, "answered a SESS_TERM that nobody sent");
@@ -422,7 +425,8 @@ impl Session {
         self.outbound.begin(handle, len);
     }
 
-    /// The next segment of the transfer that has begun, if there is one: its head is appended to `out`, and its data has to follow.
+    /// The next segment of the transfer that has begun, if there is one: its head is appended to `out`, and
+    /// its data has to follow.
     pub fn segment(&mut self, out: &mut Vec<u8>, now: Time) -> Option<NextSegment> {
         let (head, next) = self.outbound.segment().filter(|_| self.phase == Phase::Established)?;
         self.last_sent = now;
@@ -430,14 +434,15 @@ impl Session {
         Some(next)
     }
 
-    /// The ticket of the transfer that is being sent; `None` when all of it was given out, or the other end refused it.
+    /// The ticket of the transfer that is being sent; `None` when all of it was given out, or the other end
+    /// refused it.
     pub fn sending(&self) -> Option<BundleHandle> {
         self.outbound.sending()
     }
 
     /// The transfers whose fate is not known; the session is over and forgets them.
     pub fn abandon(&mut self) -> Vec<BundleHandle> {
-        self.give_up(EndedBy::Us, format!("the session with {} was dropped", self.place));
+        self.abort(EndedBy::Us, format!("the session with {} was dropped", self.place));
         self.outbound.abandon()
     }
 }

@@ -59,7 +59,7 @@ impl Session {
         if self.term.0 && self.busy.is_none() && now >= self.last_progress + ENDING_TIMEOUT {
             let seconds = ENDING_TIMEOUT.as_secs();
             let text = format!("the peer at {} did not end the session within {seconds} s", self.place);
-            return self.give_up(EndedBy::Us, text);
+            return self.abort(EndedBy::Us, text);
         }
         if self.keepalive.is_zero() {
             return;
@@ -72,8 +72,8 @@ impl Session {
             );
             return self.terminate_with(TermReason::IdleTimeout, text);
         }
-        // Half the interval: a peer that counts from its own last message must not be late by a round trip, and dtn7-rs gives up
-        // the first time that its timer finds no keepalive.
+        // Half the interval: a peer that counts from its own last message must not be late by a round trip,
+        // and dtn7-rs gives up the first time that its timer finds no keepalive.
         if now >= self.last_sent + self.keepalive / 2 {
             self.last_sent = now;
             self.push(&Message::Keepalive);
@@ -88,7 +88,8 @@ impl Session {
         }
     }
 
-    /// The driver begins or ends to work on what has come, during which it does not read: that is no silence of the peer's.
+    /// The driver begins or ends to work on what has come, during which it does not read: that is no silence
+    /// of the peer's.
     pub fn set_busy(&mut self, busy: bool, now: Time) {
         let since = std::mem::replace(&mut self.busy, busy.then_some(now));
         if let Some(since) = since.filter(|_| !busy) {
