@@ -1,4 +1,4 @@
-//! The beginning of a session: contact headers, TLS or not, SESS_INIT (RFC 9174 §4).
+//! The handshake of a session: contact headers, TLS, SESS_INIT (RFC 9174 §4).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::tcpcl::settings::{EndedBy, PeerOverride, Role};
 use crate::tcpcl::tls::Tls;
 
 impl Session {
-    /// Takes the contact header, which is all that may be read before TLS has begun or been decided against.
+    /// Processes the contact header. Nothing more may be read before the decision about TLS.
     pub fn receive_contact(
         &mut self,
         bytes: [u8; message::CONTACT_LEN],
@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    /// The TLS handshake is over; the certificate is that of this peer.
+    /// The TLS handshake is complete; the certificate belongs to this peer.
     pub fn tls_done(&mut self, proven: Eid) {
         self.proven = Some(proven);
         self.begin_init();
@@ -71,18 +71,18 @@ impl Session {
 
     fn begin_init(&mut self) {
         self.phase = Phase::Init;
-        // RFC 9174 §4.6: here too who connected speaks first.
+        // RFC 9174 §4.6: the active side sends first.
         if self.role == Role::Active {
             self.send_init();
         }
     }
 
-    /// The node that the other end's certificate proves, after [`Event::StartTls`].
+    /// The node that the peer's certificate proves, after [`Event::StartTls`].
     pub fn proven(&self) -> Option<&Eid> {
         self.proven.as_ref()
     }
 
-    /// The host takes the peer: the session is established.
+    /// The agent admits the peer: the session is established.
     pub fn admit(&mut self, now: Time) {
         if self.phase != Phase::Admission {
             return;
@@ -94,7 +94,7 @@ impl Session {
         self.last_progress = now;
     }
 
-    /// The host does not take the peer.
+    /// The agent rejects the peer.
     pub fn reject_peer(&mut self, why: &str) {
         let text = format!("the peer at {} was turned away: {why}", self.place);
         self.terminate_with(TermReason::ContactFailure, text);

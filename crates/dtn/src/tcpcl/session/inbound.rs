@@ -1,4 +1,4 @@
-//! The transfers that come: which segment may follow which (RFC 9174 §5.2).
+//! Incoming transfers: the valid order of segments (RFC 9174 §5.2).
 
 use crate::tcpcl::Refusal;
 use crate::tcpcl::message::{Message, SegmentHead};
@@ -8,15 +8,15 @@ use crate::tcpcl::message::{Message, SegmentHead};
 pub(super) enum Step {
     /// A message begins.
     NeedsMessage,
-    /// Data is wanted, and there is none.
+    /// Data is needed, and there is none.
     NeedsData,
-    /// So many bytes are of no use.
+    /// This many bytes are skipped.
     Skipped(usize),
-    /// So many bytes are for the host.
+    /// This many bytes are data for the agent.
     Data(usize),
     /// A segment is complete, and this is the answer.
     Answer { message: Message, abandoned: bool },
-    /// The transfer is complete, and the host has to say what becomes of it.
+    /// The transfer is complete, and the agent has to accept or refuse it.
     Complete,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum Step {
 enum State {
     Idle,
     Receiving(Transfer),
-    /// Refused: the sender may not know yet.
+    /// Refused; the sender may not know yet.
     Refused(u64),
 }
 
@@ -35,7 +35,7 @@ struct Transfer {
     announced: Option<u64>,
 }
 
-/// The segment whose data comes.
+/// The current segment.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     start: bool,
@@ -43,7 +43,7 @@ struct Segment {
     left: u64,
 }
 
-/// The transfer that comes; there is one at a time.
+/// The incoming transfer; there is one at a time.
 #[derive(Debug)]
 pub(super) struct Inbound {
     segment_mru: u64,
@@ -54,7 +54,7 @@ pub(super) struct Inbound {
     last_id: Option<u64>,
 }
 
-/// What becomes of a segment's head: it may be refused, and it may begin a transfer with an announced length.
+/// The result of a segment's head: a refusal, and the announced length of a transfer that it begins.
 pub(super) type Begun = (Option<Refusal>, Option<Option<u64>>);
 
 impl Inbound {
@@ -66,7 +66,7 @@ impl Inbound {
         self.lenient = lenient;
     }
 
-    /// Whether something is half done.
+    /// Whether a transfer is incomplete.
     pub(super) fn is_receiving(&self) -> bool {
         matches!(self.state, State::Receiving(_)) || self.segment.is_some()
     }
@@ -102,8 +102,8 @@ impl Inbound {
     }
 
     fn begin_transfer(&mut self, head: &SegmentHead, ending: bool) -> Result<Begun, String> {
-        // RFC 9174 §5.2.1: unique within a session. Only the last is remembered; what else it repeats harms
-        // nobody but itself.
+        // RFC 9174 §5.2.1: unique within a session. Only the last is remembered; a peer that repeats others
+        // harms only itself.
         if self.last_id == Some(head.id) {
             return Err(format!("used transfer ID {} twice", head.id));
         }
@@ -132,7 +132,7 @@ impl Inbound {
         transfer.announced.is_some_and(|announced| total > announced).then_some(Refusal::NotAcceptable)
     }
 
-    /// What the next bytes are.
+    /// Classifies the next bytes.
     pub(super) fn step(&mut self, input: &[u8]) -> Step {
         let Some(segment) = &mut self.segment else { return Step::NeedsMessage };
         if segment.left > 0 {
@@ -173,7 +173,7 @@ impl Inbound {
         Step::Complete
     }
 
-    /// Gives up the transfer that comes; its number.
+    /// Refuses the current transfer; returns its ID.
     pub(super) fn refuse(&mut self) -> Option<u64> {
         let State::Receiving(transfer) = self.state else { return None };
         self.state = State::Refused(transfer.id);

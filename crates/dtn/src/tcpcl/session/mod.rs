@@ -1,9 +1,9 @@
 //! A session as a state machine (RFC 9174 §4–§6), without clock and socket.
 //!
-//! Who drives it gives it the bytes that arrive ([`Session::receive`]) and the time, does what its [`Event`]s
-//! say, and writes what [`Session::take_control`] and [`Session::segment`] give. Nothing of a transfer's data
-//! is kept here. Memory is bounded by [`MAX_CONTROL`] bytes of messages that wait to be written and
-//! [`MAX_UNACKNOWLEDGED`] transfers whose fate is not known.
+//! The driver passes received bytes ([`Session::receive`]) and the time, handles the [`Event`]s, and writes
+//! the output of [`Session::take_control`] and [`Session::segment`]. A session keeps no data of transfers.
+//! Its memory is bounded by [`MAX_CONTROL`] bytes of unwritten messages and [`MAX_UNACKNOWLEDGED`]
+//! unacknowledged transfers.
 
 mod handshake;
 mod inbound;
@@ -23,35 +23,35 @@ use outbound::{Answer, Outbound};
 pub use outbound::{MAX_UNACKNOWLEDGED, NextSegment};
 use timers::IDLE_BURST;
 
-/// Messages that wait to be written, bytes; a peer that makes more and does not read loses the session.
+/// Limit of unwritten messages, bytes. A peer that causes more and does not read loses the session.
 pub const MAX_CONTROL: usize = 1 << 20;
-/// From the first byte to the established session (RFC 9174 §4.1 leaves it to the node).
+/// Timeout from the first byte to the established session (RFC 9174 §4.1 leaves it to the node).
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
-/// An ending session whose transfers make no progress for so long is closed.
+/// An ending session without progress for this long is closed.
 pub const ENDING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the driver has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Write what there is to write, do the TLS handshake, and call [`Session::tls_done`].
+    /// Write all pending output, run the TLS handshake, and call [`Session::tls_done`].
     StartTls,
-    /// The other end has said its name: ask the host, and call [`Session::admit`] or
+    /// The peer has announced its node ID: ask the agent, and call [`Session::admit`] or
     /// [`Session::reject_peer`].
     Introduced(Eid),
-    /// A transfer begins: ask the host, and call [`Session::refuse`] if it does not want it.
+    /// A transfer begins: ask the agent, and call [`Session::refuse`] if it refuses.
     Begin {
-        /// Its length, bytes, where it was announced and the peer can be believed.
+        /// Its announced length, bytes, unless the peer's announcements are to be ignored.
         announced: Option<u64>,
     },
-    /// Bytes of the transfer that has begun: store them before the next call, or call [`Session::refuse`].
+    /// Data of the current transfer: store it before the next call, or call [`Session::refuse`].
     Data(&'a [u8]),
-    /// All of the transfer has come: finish it, and call [`Session::finished`].
+    /// The transfer is complete: finish it, and call [`Session::finished`].
     Complete,
-    /// The transfer that has begun is given up: drop it.
+    /// The current transfer is aborted: drop it.
     Abandoned,
-    /// The other end has all of a transfer.
+    /// The peer has acknowledged a transfer.
     Sent(BundleHandle),
-    /// The other end does not want a transfer.
+    /// The peer has refused a transfer.
     Refused(BundleHandle, Refusal),
 }
 
@@ -79,23 +79,23 @@ pub struct Session {
     control: Vec<u8>,
     inbound: Inbound,
     outbound: Outbound,
-    /// This end has sent SESS_TERM, the other has.
+    /// Whether this side and the peer have sent SESS_TERM.
     term: (bool, bool),
-    /// Why the other end wants the session to end, if it was the first to want it.
+    /// The peer's reason, if it was the first to end the session.
     term_reason: Option<TermReason>,
     end: Option<SessionEnd>,
     started: Time,
     last_received: Time,
     last_sent: Time,
     last_progress: Time,
-    /// Since when the driver is busy with what has come and reads nothing.
+    /// Since when the driver processes input and does not read.
     busy: Option<Time>,
     idle_credit: u32,
     idle_refilled: Time,
 }
 
 impl Session {
-    /// A session over a connection that has just been made. `place` is the other end's address, for the log.
+    /// A session over a new connection. `place` is the peer's address, for the log.
     pub fn new(role: Role, settings: SessionSettings, place: String, now: Time) -> Self {
         let (segment_mru, transfer_mru) = (settings.segment_mru, settings.transfer_mru);
         let mut session = Self {
@@ -121,15 +121,15 @@ impl Session {
             idle_refilled: now,
             settings,
         };
-        // RFC 9174 §4.1: who connected speaks first.
+        // RFC 9174 §4.1: the active side sends first.
         if role == Role::Active {
             session.send_contact();
         }
         session
     }
 
-    /// Takes some of `input`, and says how many bytes that were and what is to be done. Nothing taken and
-    /// nothing to do: more bytes are needed. After the session's end everything is taken.
+    /// Processes some of `input`. Returns how many bytes were consumed, and an event. With neither, more
+    /// bytes are needed. After the session's end all input is consumed.
     pub fn receive<'a>(&mut self, input: &'a [u8], now: Time) -> (usize, Option<Event<'a>>) {
         if self.phase == Phase::Over {
             return (input.len(), None);
@@ -178,7 +178,7 @@ impl Session {
         }
     }
 
-    /// The other end has closed its direction of the connection.
+    /// The peer has closed its direction of the connection.
     pub fn receive_eof(&mut self) {
         let (by, place) = (EndedBy::Peer, &self.place);
         let text = match self.phase {
@@ -206,7 +206,7 @@ impl Session {
         self.abort(EndedBy::Network, text);
     }
 
-    /// Something else ended the session, which this sentence explains.
+    /// Ends the session for this reason.
     pub fn abort(&mut self, by: EndedBy, reason: String) {
         if self.end.is_none() {
             self.end = Some(SessionEnd { by, reason, in_order: false, peer: self.peer.clone() });
@@ -214,7 +214,7 @@ impl Session {
         self.phase = Phase::Over;
     }
 
-    /// Ends the session in order: what has begun is finished, nothing new begins.
+    /// Ends the session in order: current transfers are finished, new ones do not begin.
     pub fn terminate(&mut self, now: Time) {
         match self.phase {
             Phase::Over => {}
@@ -232,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Ends the session now, and says so.
+    /// Ends the session now with a SESS_TERM.
     fn terminate_with(&mut self, reason: TermReason, text: String) {
         if !self.term.0 && self.phase != Phase::Over {
             self.term.0 = true;
@@ -268,17 +268,17 @@ impl Session {
         }
     }
 
-    /// How the session ended, if it has. There may still be something to [write](Self::take_control).
+    /// How the session ended, if it has. There may still be output to [write](Self::take_control).
     pub fn end(&self) -> Option<&SessionEnd> {
         self.end.as_ref()
     }
 
-    /// The node at the other end, as soon as the session is established.
+    /// The peer, once the session is established.
     pub fn peer(&self) -> Option<&Eid> {
         self.peer.as_ref().filter(|_| matches!(self.phase, Phase::Established | Phase::Over))
     }
 
-    /// Appends what is to be written; it is written before the next segment.
+    /// Appends pending messages, which are written before the next segment.
     pub fn take_control(&mut self, out: &mut Vec<u8>, now: Time) {
         if !self.control.is_empty() {
             self.last_sent = now;
@@ -297,7 +297,7 @@ impl Session {
         message.encode(&mut self.control);
     }
 
-    /// The message breaks the protocol: it is rejected, and the session with it.
+    /// Rejects a message that violates the protocol, and ends the session.
     fn reject(&mut self, header: u8, what: &str) {
         self.push(&Message::Reject { reason: RejectReason::Unexpected, header });
         self.terminate_with(TermReason::Unknown, format!("the peer at {} {what}", self.place));
@@ -398,7 +398,7 @@ impl Session {
         None
     }
 
-    /// The host does not want the transfer that has begun, or no more of it: the rest is skipped.
+    /// The agent refuses the current transfer: its rest is skipped.
     pub fn refuse(&mut self, why: Refusal) {
         if let Some(id) = self.inbound.refuse() {
             self.push(&Message::Refuse { reason: why, id });
@@ -406,7 +406,7 @@ impl Session {
         self.close_if_done();
     }
 
-    /// What became of the transfer that was [complete](Event::Complete).
+    /// The outcome of the transfer that was [complete](Event::Complete).
     pub fn finished(&mut self, result: Result<(), Refusal>) {
         if let Some(message) = self.inbound.finished(result) {
             self.push(&message);
@@ -414,7 +414,7 @@ impl Session {
         self.close_if_done();
     }
 
-    /// The longest transfer that may begin now, bytes; `None` if none may.
+    /// The maximum length of a transfer that may begin now, bytes; `None` if none may.
     pub fn may_begin(&self) -> Option<u64> {
         let open = self.phase == Phase::Established && !self.term.0 && !self.term.1;
         self.outbound.may_begin().filter(|_| open)
@@ -425,8 +425,7 @@ impl Session {
         self.outbound.begin(handle, len);
     }
 
-    /// The next segment of the transfer that has begun, if there is one: its head is appended to `out`, and
-    /// its data has to follow.
+    /// The next segment of the current transfer. Its head is appended to `out`; its data has to follow.
     pub fn segment(&mut self, out: &mut Vec<u8>, now: Time) -> Option<NextSegment> {
         let (head, next) = self.outbound.segment().filter(|_| self.phase == Phase::Established)?;
         self.last_sent = now;
@@ -434,13 +433,12 @@ impl Session {
         Some(next)
     }
 
-    /// The ticket of the transfer that is being sent; `None` when all of it was given out, or the other end
-    /// refused it.
+    /// The handle of the transfer that is being sent; `None` when all of it was sent or the peer refused it.
     pub fn sending(&self) -> Option<BundleHandle> {
         self.outbound.sending()
     }
 
-    /// The transfers whose fate is not known; the session is over and forgets them.
+    /// Ends the session, and returns its unacknowledged transfers.
     pub fn abandon(&mut self) -> Vec<BundleHandle> {
         self.abort(EndedBy::Us, format!("the session with {} was dropped", self.place));
         self.outbound.abandon()

@@ -1,11 +1,11 @@
-//! The transfers that go: numbers, segments, and what the other end has acknowledged (RFC 9174 §5.2).
+//! Outgoing transfers: IDs, segments, and acknowledgements (RFC 9174 §5.2).
 
 use std::collections::BTreeMap;
 
 use crate::tcpcl::BundleHandle;
 use crate::tcpcl::message::{SegmentHead, TransferExtensions};
 
-/// Transfers whose fate is not known; no other begins before one is. They take some 100 bytes each.
+/// The most unacknowledged transfers; no other begins before one is acknowledged. Each takes about 100 bytes.
 pub const MAX_UNACKNOWLEDGED: usize = 65_536;
 
 /// A segment's data, which the driver has to supply.
@@ -17,14 +17,14 @@ pub struct NextSegment {
     pub end: bool,
 }
 
-/// What an answer of the other end means.
+/// The meaning of a peer's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Some of a transfer has arrived.
+    /// A part of a transfer has arrived.
     Progress,
-    /// The fate of this one is known.
+    /// The outcome of this transfer is known.
     Fate(BundleHandle),
-    /// It was known before. dtn7-rs acknowledges what it then refuses.
+    /// The outcome was known before: dtn7-rs acknowledges transfers that it then refuses.
     Late,
 }
 
@@ -34,11 +34,11 @@ struct Transfer {
     len: u64,
     sent: u64,
     acked: u64,
-    /// Segments that are not acknowledged.
+    /// Unacknowledged segments.
     segments: u64,
 }
 
-/// The transfers that go.
+/// The outgoing transfers.
 #[derive(Debug)]
 pub(super) struct Outbound {
     segment_size: u64,
@@ -59,7 +59,7 @@ impl Outbound {
         }
     }
 
-    /// What the peer takes, bytes.
+    /// Sets the peer's limits, bytes.
     pub(super) fn agree(&mut self, segment_mru: u64, transfer_mru: u64) {
         self.segment_size = self.segment_size.min(segment_mru).max(1);
         self.transfer_mru = transfer_mru;
@@ -104,7 +104,7 @@ impl Outbound {
         Some((SegmentHead { start, end, id, extensions, len }, NextSegment { len: len as usize, end }))
     }
 
-    /// An XFER_ACK. Its flags are not looked at; dtn7-rs sets none.
+    /// An XFER_ACK. Its flags are ignored; dtn7-rs sets none.
     pub(super) fn on_ack(&mut self, id: u64, len: u64) -> Result<Answer, String> {
         let Some(transfer) = self.transfer(id, "acknowledged")? else { return Ok(Answer::Late) };
         if len > transfer.sent {
@@ -140,7 +140,7 @@ impl Outbound {
         Ok(Answer::Fate(handle))
     }
 
-    /// A transfer whose fate is not known; `None` if it is.
+    /// An unacknowledged transfer; `None` if its outcome is known.
     fn transfer(&mut self, id: u64, did: &str) -> Result<Option<&mut Transfer>, String> {
         if id >= self.next_id {
             return Err(format!("{did} transfer {id}, which was not sent"));

@@ -1,4 +1,4 @@
-//! What time does to a session: keepalives, silence, endings that do not end (RFC 9174 §5.1.1), and floods.
+//! The timers of a session: keepalives, silence, stalled endings (RFC 9174 §5.1.1), and floods.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::{ENDING_TIMEOUT, HANDSHAKE_TIMEOUT, Phase, Session};
 use crate::tcpcl::message::{Message, TermReason};
 use crate::tcpcl::settings::EndedBy;
 
-/// Messages that move nothing (keepalives, empty segments): so many at once …
+/// Messages without effect (keepalives, empty segments): at most this many at once …
 pub(super) const IDLE_BURST: u32 = 256;
-/// … and one more after each such time.
+/// … and one more per interval.
 const IDLE_REFILL: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// When [`on_time`](Self::on_time) wants to be called, unless something happens before.
+    /// When [`on_time`](Self::on_time) has to be called, unless something happens before.
     pub fn deadline(&self) -> Time {
         match self.phase {
             Phase::Over => Time::MAX,
@@ -35,7 +35,7 @@ impl Session {
         }
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub fn on_time(&mut self, now: Time) {
         match self.phase {
             Phase::Over => {}
@@ -80,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Says something that the other end's TCP has to acknowledge.
+    /// Sends a message that the peer's TCP has to acknowledge.
     pub fn probe(&mut self, now: Time) {
         if self.phase == Phase::Established {
             self.last_sent = now;
@@ -88,13 +88,12 @@ impl Session {
         }
     }
 
-    /// The driver begins or ends to work on what has come, during which it does not read: that is no silence
-    /// of the peer's.
+    /// The driver begins or ends to process input. Meanwhile it does not read, so silence is not the peer's.
     pub fn set_busy(&mut self, busy: bool, now: Time) {
         let since = std::mem::replace(&mut self.busy, busy.then_some(now));
         if let Some(since) = since.filter(|_| !busy) {
             self.last_received = now;
-            // Progress was made, if it was, while the disk took its time.
+            // Progress counts until the end of the processing.
             if self.last_progress >= since {
                 self.last_progress = now;
             }
