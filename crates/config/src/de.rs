@@ -1,6 +1,7 @@
 //! The deserializer over the tree.
 //!
-//! Every error carries the path to its value. Beyond serde's data model, a type may ask for three things by its name:
+//! Every error carries the path to its value. Beyond serde's data model, a type may ask for three things by
+//! its name:
 //!
 //! * an enum called `$shape` (`#[serde(rename = "$shape", rename_all = "lowercase")]`) is chosen by what is written: its variants
 //!   are some of `text`, `number`, `boolean`, `date`, `list` and `table`, each with the type to read then;

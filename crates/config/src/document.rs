@@ -123,7 +123,8 @@ impl Document {
 
     /// Writes a setting over the document: changes the value that its key leads to, or adds it.
     ///
-    /// Tables on the way that are not there yet are begun, but not in the tables whose paths `closed` names: `""` is the document.
+    /// Tables on the way that are not there yet are begun, but not in the tables whose paths `closed` names:
+    /// `""` is the document.
     ///
     /// # Errors
     /// If the key leads nowhere, or the value is not TOML.
@@ -190,7 +191,8 @@ enum NoEntry {
     NoTable(String),
 }
 
-/// The table `part` of a table, or of a list by its name. A table begins one that it lacks if it `may_begin` one.
+/// The table `part` of a table, or of a list by its name. A table begins one that it lacks if it `may_begin`
+/// one.
 fn enter<'a>(
     node: &'a mut Node,
     part: &str,

@@ -55,8 +55,8 @@ impl Display for Place {
 
 /// What is wrong with a value, before its line is known.
 ///
-/// It is made where the value is judged, with the key as it is called there; each caller adds the key of its own table with
-/// [`InTable::inside`]. As a [`serde::de::Error`] it words what serde finds.
+/// It is made where the value is judged, with the key as it is called there; each caller adds the key of its
+/// own table with [`InTable::inside`]. As a [`serde::de::Error`] it words what serde finds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Innermost first.
@@ -261,7 +261,8 @@ fn one_line(text: &str) -> String {
     shortened(text, MAX_CHARS)
 }
 
-/// The text without line breaks and other control characters, which could come from the file, and not too long.
+/// The text without line breaks and other control characters, which could come from the file, and not too
+/// long.
 fn shortened(text: &str, longest: usize) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let length = text.chars().count();

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 /// A value that is set from outside: `link.satellite.per=1%`.
 ///
-/// The key is the path to the value: `duration`, `link.NAME.per`, `flow.NAME.split.NODE.buffer`. The value is written as in
-/// the file, without quotation marks where it is a text.
+/// The key is the path to the value: `duration`, `link.NAME.per`, `flow.NAME.split.NODE.buffer`. The value is
+/// written as in the file, without quotation marks where it is a text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Setting {
     /// The path to the value, its parts separated by dots.

@@ -19,7 +19,8 @@ fn key_in_comment(line: &str) -> Option<&str> {
     (is_key || text.starts_with('[')).then_some(text)
 }
 
-/// The keys of the tables with this `header` (`[node]` or `[[peers]]`) that stand in none of them in the file, hash or not.
+/// The keys of the tables with this `header` (`[node]` or `[[peers]]`) that stand in none of them in the
+/// file, hash or not.
 ///
 /// Which keys there are is what `parse` says of one that it does not know, in the first of these tables.
 ///

@@ -130,7 +130,8 @@ pub trait Keyword {
     const NAME: &'static str;
 }
 
-/// Declares a type for a word that may be written instead of a value: `keyword!(Endless = "endless");`, for `Or<Endless, T>`.
+/// Declares a type for a word that may be written instead of a value: `keyword!(Endless = "endless");`, for
+/// `Or<Endless, T>`.
 #[macro_export]
 macro_rules! keyword {
     ($type:ident = $word:literal) => {

@@ -132,7 +132,8 @@ pub struct PeerSettings {
     /// Overlook what it says wrongly of the lengths of its transfers, and extensions that are malformed.
     #[serde(default)]
     pub lenient: bool,
-    /// How often something is heard of an idle peer; by default a minute, and no less than half of what its leg survives.
+    /// How often something is heard of an idle peer; by default a minute, and no less than half of what its
+    /// leg survives.
     pub keepalive: Option<Span>,
     /// The longest wait between two attempts to connect.
     #[serde(default = "default_retry")]

@@ -39,7 +39,8 @@ pub(crate) use xcp::xcp_variant;
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
 pub const MAX_LEGS: usize = 8;
-/// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair of legs.
+/// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair
+/// of legs.
 pub const MAX_WEIGHTS: usize = 8;
 /// What an error shows where a key is missing.
 const EXAMPLES: &[(&str, &str)] = &[("interface", "\"sat0\""), ("action", "\"pass\"")];
@@ -78,7 +79,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxySettings {
-    /// The first of the loopback ports that intercepted connections are handed to, one for each pair of legs and weight.
+    /// The first of the loopback ports that intercepted connections are handed to, one for each pair of legs
+    /// and weight.
     pub port: Port,
     /// Worker threads, 1 to 256; by default one for each processor, at most four.
     pub workers: Workers,
@@ -86,8 +88,8 @@ pub struct ProxySettings {
     pub relay: RelayKind,
     /// When the client's handshake completes.
     pub handshake: Handshake,
-    /// The account, `USER` or `USER:GROUP`, that a daemon started by root goes on as; by default `bentpipe` if there is one,
-    /// and otherwise `nobody`.
+    /// The account, `USER` or `USER:GROUP`, that a daemon started by root goes on as; by default `bentpipe`
+    /// if there is one, and otherwise `nobody`.
     pub user: Option<String>,
 }
 
@@ -95,7 +97,8 @@ pub struct ProxySettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handshake {
-    /// At once, while the server is asked: a round trip is saved, and a refused connection looks like one that is reset.
+    /// At once, while the server is asked: a round trip is saved, and a refused connection looks like one
+    /// that is reset.
     #[default]
     Early,
     /// When the server's has: a refused connection looks refused, a silent server silent.
@@ -209,7 +212,8 @@ impl Config {
         Legs::prepare_with(&self.legs, &self.terrestrial, |settings| self.limits.bound(settings))
     }
 
-    /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`](bentpipe_legs::LegId::Satellite).
+    /// The interfaces of the satellite legs, in the order of
+    /// [`LegId::Satellite`](bentpipe_legs::LegId::Satellite).
     pub(crate) fn interfaces(&self) -> Vec<Interface> {
         self.legs.values().map(|leg| leg.interface.clone()).collect()
     }

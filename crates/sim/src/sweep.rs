@@ -1,7 +1,8 @@
-//! Sweeps: a scenario run at every combination of some parameters' values and with several seeds, on all cores.
+//! Sweeps: a scenario run at every combination of some parameters' values and with several seeds, on all
+//! cores.
 //!
-//! A [`Plan`] is checked as a whole before its first run. Its results come in the order of the points and seeds, however
-//! many threads there are.
+//! A [`Plan`] is checked as a whole before its first run. Its results come in the order of the points and
+//! seeds, however many threads there are.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -74,7 +75,8 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The product of all sweeps, those of the file and `sweeps`; a parameter in `fixed` has that value throughout.
+    /// The product of all sweeps, those of the file and `sweeps`; a parameter in `fixed` has that value
+    /// throughout.
     ///
     /// Settings from outside take precedence: `sweeps` replace those of the same key in the file, and a fixed
     /// parameter is not swept by the file.

@@ -31,7 +31,8 @@ impl TryFrom<DateTime> for Date {
     }
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar. Years begin in March here, so that the leap day is their last.
+/// Days from 1970-01-01 to a day of the Gregorian calendar. Years begin in March here, so that the leap day
+/// is their last.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);

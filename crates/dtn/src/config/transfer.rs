@@ -17,8 +17,8 @@ use crate::{Eid, EidPattern};
 pub enum IngressSettings {
     /// HTTP PUTs.
     Http {
-        /// The address where they are taken, or a list of addresses. With a loopback address it takes connections that a rule of the
-        /// proxy hands over (`action = "bundle"`), too: it is transparent.
+        /// The address where they are taken, or a list of addresses. With a loopback address it takes
+        /// connections that a rule of the proxy hands over (`action = "bundle"`), too: it is transparent.
         #[serde(deserialize_with = "addresses")]
         address: Vec<SocketAddr>,
         /// Who gets them.
@@ -52,11 +52,12 @@ pub enum EgressSettings {
         from: EidPattern,
         /// The server that gets all of them.
         server: Option<SocketAddr>,
-        /// Without `server`: the networks of servers that they may go to. `0.0.0.0/0` and `::/0` do not comprise addresses of this host
-        /// alone or of the local wire; they have to be said.
+        /// Without `server`: the networks of servers that they may go to. `0.0.0.0/0` and `::/0` do not
+        /// comprise addresses of this host alone or of the local wire; they have to be said.
         #[serde(default)]
         to: Vec<Network>,
-        /// Where those are kept that the server refuses for good; by default the folder `undelivered` in the node's store.
+        /// Where those are kept that the server refuses for good; by default the folder `undelivered` in the
+        /// node's store.
         undelivered: Option<PathBuf>,
     },
     /// Files of a folder.
@@ -67,7 +68,8 @@ pub enum EgressSettings {
         from: EidPattern,
         /// The folder.
         folder: PathBuf,
-        /// Where those are kept that can be no file there; by default the folder `undelivered` in the node's store.
+        /// Where those are kept that can be no file there; by default the folder `undelivered` in the node's
+        /// store.
         undelivered: Option<PathBuf>,
     },
 }

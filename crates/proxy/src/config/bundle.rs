@@ -17,7 +17,8 @@ const PORT: Port = match Port::new(7690) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BundleSettings {
-    /// The port on the loopback addresses, 127.0.0.1 and ::1, of the node's transparent listeners; 7690 by default.
+    /// The port on the loopback addresses, 127.0.0.1 and ::1, of the node's transparent listeners; 7690 by
+    /// default.
     pub port: Port,
 }
 

@@ -3,7 +3,8 @@
 use bentpipe_config::Scalar;
 use serde::Deserialize;
 
-/// A code point, 0–63: the upper six bits of the octet that IPv4 calls type of service and IPv6 traffic class.
+/// A code point, 0–63: the upper six bits of the octet that IPv4 calls type of service and IPv6 traffic
+/// class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "Scalar")]
 pub struct Dscp(u8);

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::values::Count;
 
-/// An idle connection is not to be forgotten sooner than after 2 h 4 min (RFC 5382 §5, REQ-5: what a NAT owes to TCP).
+/// An idle connection is not to be forgotten sooner than after 2 h 4 min (RFC 5382 §5, REQ-5: what a NAT owes
+/// to TCP).
 const IDLE: Duration = Duration::from_secs(124 * 60);
 /// Half-closed connections that move nothing; a leg's outage may take longer and then counts.
 const HALF_CLOSED: Duration = Duration::from_secs(10 * 60);
@@ -20,21 +21,23 @@ const CONNECTING: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Connections at the same time; by default what [`budget::default_connections`](crate::budget::default_connections)
-    /// says of the descriptors of the process.
+    /// Connections at the same time; by default what
+    /// [`budget::default_connections`](crate::budget::default_connections) says of the descriptors of the
+    /// process.
     pub connections: Option<Count>,
-    /// Connections of one client at the same time: of an IPv4 address, or of an IPv6 network of 64 bits. No limit by
-    /// default.
+    /// Connections of one client at the same time: of an IPv4 address, or of an IPv6 network of 64 bits. No
+    /// limit by default.
     pub connections_per_client: Option<Count>,
     /// Connections whose server has not answered yet.
     pub connecting: Option<Count>,
     /// Memory that all connections together may take in the daemon's and the kernel's buffers; by default
     /// [`budget::default_buffered`](crate::budget::default_buffered).
     pub buffered: Option<ByteCount>,
-    /// Memory that one connection may take, at least [`Limits::LEAST_BUFFERED`]; by default what the kernel's autotuning
-    /// allows (`net.ipv4.tcp_rmem`, `net.ipv4.tcp_wmem`).
+    /// Memory that one connection may take, at least [`Limits::LEAST_BUFFERED`]; by default what the kernel's
+    /// autotuning allows (`net.ipv4.tcp_rmem`, `net.ipv4.tcp_wmem`).
     pub buffered_per_connection: Option<ByteCount>,
-    /// A connection on which nothing moves, not even keepalives, is reset after this time; 124 minutes by default.
+    /// A connection on which nothing moves, not even keepalives, is reset after this time; 124 minutes by
+    /// default.
     pub idle: Option<Span>,
     /// The same where one end has said that it has finished; 10 minutes by default.
     pub half_closed: Option<Span>,
@@ -54,8 +57,8 @@ pub enum AtLimit {
 }
 
 impl Limits {
-    /// The least that one connection needs: six shares of 32 KiB, for the two buffers of each socket and for what is in
-    /// flight between them in each direction.
+    /// The least that one connection needs: six shares of 32 KiB, for the two buffers of each socket and for
+    /// what is in flight between them in each direction.
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
     pub const SHARES: u64 = 6;
@@ -86,8 +89,8 @@ impl Limits {
         }
     }
 
-    /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between them is one
-    /// in each direction.
+    /// What one of a connection's buffers may take: two sockets have two each, and what is in flight between
+    /// them is one in each direction.
     pub fn share(&self) -> Option<ByteCount> {
         self.buffered_per_connection.map(|bytes| ByteCount::new(bytes.get() / Self::SHARES))
     }

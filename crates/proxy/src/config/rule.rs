@@ -13,11 +13,12 @@ use super::{Handshake, Interface, MAX_WEIGHTS};
 
 /// The port of HTTP/3, and so of nearly all QUIC (RFC 9114 §3.1).
 const QUIC: u16 = 443;
-/// The kernel keeps 128 bytes of comment with a rule (libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN`), a final zero among them.
+/// The kernel keeps 128 bytes of comment with a rule (libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN`), a final zero
+/// among them.
 const LONGEST_COMMENT: usize = 120;
 
-/// One of `[[rules]]`: conditions that must all hold, and what is done with the connections for which they do. A
-/// condition that is left out holds always, one that lists several values holds for each of them.
+/// One of `[[rules]]`: conditions that must all hold, and what is done with the connections for which they
+/// do. A condition that is left out holds always, one that lists several values holds for each of them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Rule {
@@ -59,7 +60,8 @@ pub enum Action {
     Reject,
 }
 
-/// One line of text, at most 120 bytes, without quotation marks and backslashes, so that it can stand in a rule.
+/// One line of text, at most 120 bytes, without quotation marks and backslashes, so that it can stand in a
+/// rule.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Comment(String);
@@ -97,7 +99,8 @@ impl Rule {
         networks.into_iter().all(|list| list.iter().any(|network| network.is_ipv4() == ipv4))
     }
 
-    /// Whether it can match a connection that comes from one of `from` and whose server is reached by one of `to`.
+    /// Whether it can match a connection that comes from one of `from` and whose server is reached by one of
+    /// `to`.
     pub(super) fn may_concern(
         &self,
         from: impl Fn(&Interface) -> bool,

@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use super::{Action, Config, Interface, SatelliteLeg};
 
-/// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a leg.
+/// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a
+/// leg.
 const PRODUCTS: u64 = 3;
 /// One packet of the largest size must fit.
 const LEAST_BYTES: ByteCount = ByteCount::new(64 << 10);
@@ -18,11 +19,11 @@ const LEAST_TIMER: std::time::Duration = std::time::Duration::from_millis(1);
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnoopSettings {
-    /// IP bytes of segments that are kept at the most, of all flows together; by default three bandwidth-delay products of
-    /// each satellite leg that a rule with `snoop` concerns.
+    /// IP bytes of segments that are kept at the most, of all flows together; by default three
+    /// bandwidth-delay products of each satellite leg that a rule with `snoop` concerns.
     pub cache: Option<ByteCount>,
-    /// Flows that are looked after at a time; 100,000 by default.
-    /// Each takes memory in the kernel's set and in the agent; beyond a million the number is more likely a slip.
+    /// Flows that are looked after at a time; 100,000 by default. Each takes memory in the kernel's set and
+    /// in the agent; beyond a million the number is more likely a slip.
     pub flows: Option<Whole<usize, 1, 1_000_000>>,
     /// How often a segment is sent again at the most; 5 by default.
     /// More than a hundred would be a sender of its own.
@@ -31,16 +32,18 @@ pub struct SnoopSettings {
     pub timer_floor: Option<Span>,
     /// Whether SACK blocks are taken out of what passes to the sender during a local repair; true by default.
     pub hide_sack: Option<bool>,
-    /// Whether losses that are likely to be the queue's before the satellite are repaired too, unseen by the sender; false by
-    /// default: it is to slow down.
+    /// Whether losses that are likely to be the queue's before the satellite are repaired too, unseen by the
+    /// sender; false by default: it is to slow down.
     pub hide_congestion: Option<bool>,
     /// How many copies of a segment go out when it is sent again; 2 by default.
     /// Ten are all lost less often than anything else goes wrong.
     pub copies: Option<Whole<u32, 1, 10>>,
-    /// At which rate packets go to the satellite; by default a little less than the leg's, and none where several legs are concerned,
-    /// because the agent serves all of them and does not know over which a packet goes.
+    /// At which rate packets go to the satellite; by default a little less than the leg's, and none where
+    /// several legs are concerned, because the agent serves all of them and does not know over which a packet
+    /// goes.
     pub pace: Option<Or<Off, Rate>>,
-    /// IP bytes of packets that wait for their turn at the most; by default two bandwidth-delay products. Only with a pace.
+    /// IP bytes of packets that wait for their turn at the most; by default two bandwidth-delay products.
+    /// Only with a pace.
     pub queue: Option<ByteCount>,
 }
 

@@ -1,7 +1,7 @@
 //! What a run may take: memory for the packets that are on their way, and work for all that are sent.
 //!
-//! Both are estimated from above before the run, so that a slip of the keyboard is an error and not a machine that swaps
-//! for a night.
+//! Both are estimated from above before the run, so that a slip of the keyboard is an error and not a machine
+//! that swaps for a night.
 
 use std::time::Duration;
 
@@ -104,8 +104,8 @@ fn retransmissions(end: &LinkEndConfig) -> f64 {
     snoops.chain(end.arq.map(|arq| arq.retransmissions)).map(f64::from).sum()
 }
 
-/// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound them; a bundle
-/// node's store does not, nor do headers count for the flow's length.
+/// Segments that a leg can have outstanding: both buffers, the splitter's, and the length of the flow bound
+/// them; a bundle node's store does not, nor do headers count for the flow's length.
 fn window_segments(flow: &FlowSpec, index: usize) -> u64 {
     let (leg, plain) = (&flow.legs[index], flow.bundles.is_none());
     let scaled = leg.sender.window_scaling && leg.receiver.window_scaling;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use crate::bundles::BUNDLE_OVERHEAD;
 use crate::scenario::{BundleSpec, FlowSpec, Side};
 
-/// Data in a bundle where it is not said, bytes: about a bandwidth-delay product of a GEO link. What has to be sent again when
-/// a session dies is then about what TCP had on its way, and the headers are lost in it.
+/// Data in a bundle where it is not said, bytes: about a bandwidth-delay product of a GEO link. What has to
+/// be sent again when a session dies is then about what TCP had on its way, and the headers are lost in it.
 const DEFAULT_SIZE: u64 = 1_000_000;
 /// What other implementations announce as the most that they take in an XFER_SEGMENT.
 const DEFAULT_SEGMENT: u64 = 64_000;

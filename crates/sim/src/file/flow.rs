@@ -12,7 +12,8 @@ use super::route::Topology;
 use super::tcp::Named;
 use crate::scenario::{FlowSpec, Hop, LegSpec, MAX_FLOWS, Side, SplitterSpec};
 
-/// A splitter's buffer where none is given, bytes: no less than TCP's own, so that it does not bound the window.
+/// A splitter's buffer where none is given, bytes: no less than TCP's own, so that it does not bound the
+/// window.
 pub const DEFAULT_SPLITTER_BUFFER: u64 = 16 << 20;
 
 /// One `[[flow]]`.
@@ -135,7 +136,8 @@ impl Flow {
         let mut receiver = around.tcp.get("receiver_tcp", &self.receiver_tcp)?;
         let mut end = hops.len();
         let mut legs = Vec::with_capacity(splits.len() + 1);
-        // From the destination backwards: each splitter says how the leg after it sends, and the leg before it receives.
+        // From the destination backwards: each splitter says how the leg after it sends, and the leg before
+        // it receives.
         for split in splits.iter().rev() {
             legs.push(leg(&hops[split.position..end], split.sender, receiver));
             (receiver, end) = (split.receiver, split.position);

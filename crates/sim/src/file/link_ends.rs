@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use super::overlay;
 
-/// Snoop's cache where none is given, bandwidth-delay products: a segment is kept for a round trip, which a full queue
-/// doubles, and for one more if it is lost.
+/// Snoop's cache where none is given, bandwidth-delay products: a segment is kept for a round trip, which a
+/// full queue doubles, and for one more if it is lost.
 const DEFAULT_CACHE_BDPS: f64 = 3.0;
 /// The most bytes that anything is given: the bound of byte counts.
 const MAX_BYTES: u64 = 1_000_000_000_000_000;
@@ -118,7 +118,8 @@ impl LinkView<'_> {
     }
 }
 
-/// The rate of a direction, if its packets have it whatever their size: what an encapsulation leaves of it depends on them.
+/// The rate of a direction, if its packets have it whatever their size: what an encapsulation leaves of it
+/// depends on them.
 pub(super) fn plain_rate(direction: &DirectionConfig) -> Option<Rate> {
     direction.rate.filter(|_| direction.encapsulation == Encapsulation::default())
 }

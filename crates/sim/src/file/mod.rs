@@ -1,8 +1,9 @@
 //! The TOML form of a scenario, described key by key in `docs/scenarios.md`.
 //!
-//! The walk of a file: [`Source::parse`] makes a document whose values know their lines, [`Source::with`] writes settings from
-//! outside into it, deserialises the sections (`link.rs`, `tcp.rs`, `flow.rs`) and makes a checked [`Scenario`] of them.
-//! Everything that can be wrong is found here, before a run, and named with file, line, key and what is accepted.
+//! The walk of a file: [`Source::parse`] makes a document whose values know their lines, [`Source::with`]
+//! writes settings from outside into it, deserialises the sections (`link.rs`, `tcp.rs`, `flow.rs`) and makes
+//! a checked [`Scenario`] of them. Everything that can be wrong is found here, before a run, and named with
+//! file, line, key and what is accepted.
 
 mod budget;
 mod bundles;

@@ -1,5 +1,5 @@
-//! Outages: rows in the scenario or in a file beside it. The link model takes rows that overlap as one outage; here they
-//! are a mistake, and refused.
+//! Outages: rows in the scenario or in a file beside it. The link model takes rows that overlap as one
+//! outage; here they are a mistake, and refused.
 
 use std::io::Read;
 use std::path::Path;
@@ -47,7 +47,8 @@ struct Row {
 }
 
 impl Outages {
-    /// The outages of the rows, of the file that the table names, relative to `directory`, or of a built-in trace.
+    /// The outages of the rows, of the file that the table names, relative to `directory`, or of a built-in
+    /// trace.
     pub(super) fn read(self, directory: &Path) -> Result<OutageTrace, Problem> {
         let rows = match self {
             Self::List(rows) => rows.into_iter().enumerate().map(|(index, row)| row.read(index)).collect(),
@@ -109,7 +110,8 @@ fn rows_of_csv(name: &str, text: &str, speed_kmh: Option<f64>) -> Result<Vec<Row
     })
 }
 
-/// The rows one by one, each as the link model reads it: its own reader is asked about the header and a single row.
+/// The rows one by one, each as the link model reads it: its own reader is asked about the header and a
+/// single row.
 fn parse_rows(text: &str, speed_kmh: Option<f64>) -> Result<Vec<Row>, TraceError> {
     let read = |text: &str| match speed_kmh {
         Some(speed) => OutageTrace::from_railway_csv(text, speed),

@@ -40,7 +40,8 @@ impl Topology {
         index
     }
 
-    /// Joins two nodes by the link of index `link`; gives the index of the one that joins them already, if there is one.
+    /// Joins two nodes by the link of index `link`; gives the index of the one that joins them already, if
+    /// there is one.
     pub(super) fn join(&mut self, link: usize, [from, to]: [usize; 2]) -> Result<(), usize> {
         if let Some(hop) = self.hop(from, to) {
             return Err(hop.link);

@@ -243,7 +243,8 @@ impl RtoKeys {
 }
 
 impl SynKey {
-    /// A schedule by name, or what a table says over the `base`. `linux` differs between a SYN and its answer.
+    /// A schedule by name, or what a table says over the `base`. `linux` differs between a SYN and its
+    /// answer.
     fn over(self, mut base: SynSchedule, linux: SynSchedule) -> SynSchedule {
         match self {
             Self::Text(KnownSchedule::Linux) => linux,

@@ -426,7 +426,8 @@ fn settings_from_outside_take_the_place_of_values() {
     assert_eq!((sender.sack, sender.retries, sender.rto.max), (true, Some(3), Duration::from_secs(20)));
 }
 
-/// In place of the line that begins with the first text stands the second; the error is in that line and says the third.
+/// In place of the line that begins with the first text stands the second; the error is in that line and says
+/// the third.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("duration", "duration = \"0s\"", "duration: 0ns is too short: write 1us or more"),
     ("duration", "duration = \"31y\"", "duration: \"31y\" is not a time span: unknown unit"),
