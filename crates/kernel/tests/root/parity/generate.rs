@@ -19,6 +19,10 @@ pub(super) struct Connection {
     /// What the last event has requested for each segment, bytes per second.
     pub(super) requested: i32,
     now_us: u64,
+    /// All times are multiples of this, or of a sixteenth of it: comparisons of times then meet equal ones, too.
+    grain_us: u64,
+    /// The receiver returns no feedback.
+    is_silent: bool,
     /// The round trip without and with queue.
     base_rtt_us: u64,
     queue_us: u64,
@@ -61,6 +65,8 @@ impl Connection {
             acknowledgements: 0,
             requested: 0,
             now_us: 0,
+            grain_us: 1,
+            is_silent: false,
             base_rtt_us: 0,
             queue_us: 0,
             min_rtt_us: 0,
@@ -160,7 +166,10 @@ impl Connection {
 
     pub(super) fn next_xcp(&mut self) -> XcpSocket {
         let (event, argument) = self.next();
-        if event == event::ACK && !self.one_in(10) {
+        if self.one_in(400) {
+            self.is_silent = !self.is_silent;
+        }
+        if event == event::ACK && !self.is_silent && !self.one_in(10) {
             let requested = self.requested.max(0) as u32;
             self.asked = self.asked.wrapping_add(requested.into());
             self.heard += 1;
@@ -223,6 +232,7 @@ impl Connection {
         if self.due.is_empty() {
             self.acknowledge();
         }
+        self.now_us -= self.now_us % self.grain_us;
         let due = self.due.pop().expect("something happens");
         self.happens(due)
     }
@@ -244,7 +254,9 @@ impl Connection {
     }
 
     fn begin(&mut self) {
-        self.now_us += self.below(10_000_000);
+        self.grain_us = if self.one_in(2) { 16_000 } else { 1 };
+        self.is_silent = false;
+        self.now_us += self.grain_us + self.below(10_000_000);
         self.base_rtt_us = self.any_rtt();
         self.queue_us = 0;
         self.back_us = 0;
@@ -281,19 +293,22 @@ impl Connection {
         let acked = acked.min(self.in_flight);
         self.delivered = self.delivered.wrapping_add(acked);
         self.in_flight -= acked;
-        self.now_us += self.below(4000);
+        self.now_us += self.below(4000).max(self.below(2) * self.grain_us);
         match self.below(50) {
             0 => self.queue_us = 0,
             1..10 => self.queue_us = (self.queue_us + self.below(20_000)).min(2_000_000),
             _ => {}
         }
         if self.one_in(200) {
-            self.back_us = self.below(1 + self.base_rtt_us);
+            self.back_us = {
+                let back_us = self.below(1 + self.base_rtt_us);
+                self.in_grains(back_us)
+            };
         }
         self.due.push((event::ACK, 0));
         if acked > 0 && !self.one_in(8) {
             let sample = self.base_rtt_us + self.queue_us + self.back_us + self.below(3000);
-            self.sample_us = sample.min(u32::MAX.into()) as u32;
+            self.sample_us = self.in_grains(sample).clamp(1, u32::MAX.into()) as u32;
             self.min_rtt_us = match self.min_rtt_us {
                 0 => self.sample_us,
                 known => known.min(self.sample_us),
@@ -339,7 +354,8 @@ impl Connection {
         self.base_rtt_us =
             if self.one_in(3) { self.any_rtt() } else { self.base_rtt_us + self.below(50_000) };
         if self.one_in(4) {
-            self.clock_ms = self.random.next_u32();
+            let step = if self.one_in(2) { self.random.next_u32() } else { self.below(2000) as u32 };
+            self.clock_ms = self.clock_ms.wrapping_add(step);
         }
     }
 
@@ -364,6 +380,10 @@ impl Connection {
             2 => self.below(10_000_000_000),
             _ => self.below(12_500_000),
         }
+    }
+
+    fn in_grains(&self, time_us: u64) -> u64 {
+        time_us - time_us % self.grain_us.div_ceil(16)
     }
 
     fn below(&mut self, bound: u64) -> u64 {
