@@ -1,8 +1,9 @@
-//! What the XCP router's eBPF program takes for a packet: `router_cost [PACKETS]`, as root, in a release build.
+//! What the XCP router's eBPF program takes for a packet: `router_cost [PACKETS]`, as root, in a release
+//! build.
 //!
-//! First the program alone runs on a frame that goes nowhere (`BPF_PROG_TEST_RUN`), a million times if not told
-//! otherwise. Then packets of which each is changed go out by one end of a cable in a network namespace of its own,
-//! with and without the program there. The best of 21 rounds is printed, and the median.
+//! First the program alone runs on a frame that goes nowhere (`BPF_PROG_TEST_RUN`), a million times if not
+//! told otherwise. Then packets of which each is changed go out by one end of a cable in a network namespace
+//! of its own, with and without the program there. The best of 21 rounds is printed, and the median.
 
 #[path = "../tests/common/frame.rs"]
 #[allow(dead_code)]

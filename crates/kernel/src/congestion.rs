@@ -43,8 +43,8 @@ impl ResolvedCongestionControl {
         &self.name
     }
 
-    /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its segments
-    /// and watches the round-trip time, rather than filling the queue until it overflows.
+    /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its
+    /// segments and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
         let ours = self.shared.is_some() || hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
         ours || self.name == "bbr"
@@ -60,9 +60,9 @@ impl ResolvedCongestionControl {
         self.xcp.as_ref().map(|provided| &provided.xcp)
     }
 
-    /// Sets the [`Weight`](crate::Weight) of a socket that has this congestion control: before `listen(2)`, so that accepted
-    /// sockets inherit it, or before `connect(2)`. It has no effect on congestion controls without weights, as those of the
-    /// kernel and Hybla.
+    /// Sets the [`Weight`](crate::Weight) of a socket that has this congestion control: before `listen(2)`,
+    /// so that accepted sockets inherit it, or before `connect(2)`. It has no effect on congestion controls
+    /// without weights, as those of the kernel and Hybla.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -71,10 +71,11 @@ impl ResolvedCongestionControl {
     }
 }
 
-/// Provides `wanted` for the leg of this name, of this capacity, headers included, where that is known; or the next best, with
-/// one log line that says why: for XCP explicit rates; for these Hybla; for Hybla without eBPF the kernel's own module,
-/// then `bbr`, then the default ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take
-/// XCP have Hybla, or its substitute.
+/// Provides `wanted` for the leg of this name, of this capacity, headers included, where that is known; or
+/// the next best, with one log line that says why: for XCP explicit rates; for these Hybla; for Hybla without
+/// eBPF the kernel's own module, then `bbr`, then the default
+/// ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take XCP have
+/// Hybla, or its substitute.
 pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
     let mut fallbacks = Fallbacks::default();
     let provided = match wanted {

@@ -1,7 +1,9 @@
-//! Explicit rates as an eBPF congestion control: loading it, and the memory that it shares with the rate controller.
+//! Explicit rates as an eBPF congestion control: loading it, and the memory that it shares with the rate
+//! controller.
 //!
 //! The program measures and obeys; a controller (`bentpipe_link::explicit`) decides the rates: it reads
-//! [`flows`](Explicit::flows) and writes [`set_rate`](Explicit::set_rate). A process has one copy for all its legs.
+//! [`flows`](Explicit::flows) and writes [`set_rate`](Explicit::set_rate). A process has one copy for all its
+//! legs.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,8 +21,8 @@ use crate::skel::explicit as skel;
 use crate::sockopt;
 use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, lock, under_a_free_name, write_name};
 
-/// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the next ones
-/// have a number behind it.
+/// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the
+/// next ones have a number behind it.
 pub const NAME: &str = "bp_explicit";
 
 /// The most legs that a copy can serve.
@@ -29,7 +31,8 @@ pub const MAX_LEGS: usize = 64;
 /// The fewest and the most connections that have a slot. Without one a connection keeps the initial rate.
 const SLOTS: (u64, u64) = (1024, 1 << 18);
 
-/// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the registration.
+/// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the
+/// registration.
 #[derive(Debug, Clone)]
 pub struct Explicit {
     registration: Arc<Registration>,
@@ -73,8 +76,9 @@ pub struct Flow {
     pub rtt: Option<Duration>,
     /// The shortest round trip of the last 15 to 30 s.
     pub min_rtt: Option<Duration>,
-    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30 s, by its
-    /// timestamps (RFC 7323 §3); `None` without timestamps, or where they do not count milliseconds.
+    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30
+    /// s, by its timestamps (RFC 7323 §3); `None` without timestamps, or where they do not count
+    /// milliseconds.
     pub forward: Option<Duration>,
     /// The window, not the rate, holds it back.
     pub window_limited: bool,
@@ -164,8 +168,8 @@ impl Explicit {
         &self.registration.name
     }
 
-    /// The leg of this name in the calling thread's network namespace; `None` if there are [`MAX_LEGS`] others. Calls with the
-    /// same name share the leg while one of them holds it.
+    /// The leg of this name in the calling thread's network namespace; `None` if there are [`MAX_LEGS`]
+    /// others. Calls with the same name share the leg while one of them holds it.
     pub fn leg(&self, name: &str) -> Option<SharedLeg> {
         let network = network();
         let mut leg_slots = lock(&self.registration.leg_slots);
@@ -188,7 +192,8 @@ impl Explicit {
         taken.map(|(slot, (owner, entry))| entry.read(slot, owner))
     }
 
-    /// Sets the rate of the connection in this slot, bytes on the wire per second; with zero it has the initial rate.
+    /// Sets the rate of the connection in this slot, bytes on the wire per second; with zero it has the
+    /// initial rate.
     pub fn set_rate(&self, slot: usize, rate: u64) {
         self.registration.slots[slot].rate.store(rate, Ordering::Relaxed);
     }
@@ -210,8 +215,8 @@ impl SharedLeg {
         self.slot.number
     }
 
-    /// Assigns a socket to this leg, with its weight, before it connects or listens. Accepted sockets inherit both from the
-    /// listener. A socket without a leg keeps to the window of RFC 6928.
+    /// Assigns a socket to this leg, with its weight, before it connects or listens. Accepted sockets inherit
+    /// both from the listener. A socket without a leg keeps to the window of RFC 6928.
     ///
     /// # Errors
     /// The kernel has no memory for it.
@@ -223,9 +228,9 @@ impl SharedLeg {
         members.update(&key, &[a, b, c, d, e, f, g, h], MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// Sets the initial rate of connections that begin before the next call: one of weight w has `rate`·w/(`weight` + w) bytes
-    /// on the wire per second, and w is then added to `weight`; and `rtt`, which they use until they have measured a round
-    /// trip.
+    /// Sets the initial rate of connections that begin before the next call: one of weight w has
+    /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`; and `rtt`,
+    /// which they use until they have measured a round trip.
     pub fn set_initial_rate(&self, rate: u64, weight: u32, rtt: Duration) {
         let entry = &self.explicit.registration.legs[self.slot.number];
         entry.rate.store(rate, Ordering::Relaxed);

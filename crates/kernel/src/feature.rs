@@ -1,6 +1,8 @@
-//! Kernel features that bentpipe uses and not every Linux has: the version that brought each, and the substitute without it.
+//! Kernel features that bentpipe uses and not every Linux has: the version that brought each, and the
+//! substitute without it.
 //!
-//! This is the only place that lists them: errors and `bentpipe doctor` use it, and a test compares `docs/legs.md` with it.
+//! This is the only place that lists them: errors and `bentpipe doctor` use it, and a test compares
+//! `docs/legs.md` with it.
 
 use std::fmt;
 use std::fs;

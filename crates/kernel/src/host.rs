@@ -204,9 +204,9 @@ fn tcp_options() -> Check {
     Check::mendable(name, format!("off: {}", off.join(", ")), steps)
 }
 
-/// A buffer holds a window in flight and one that waits behind a hole; the kernel counts about as much again for its own
-/// bookkeeping. So it takes four bandwidth-delay products: of a fixed buffer, which may exceed the kernel's limits by
-/// privilege, or of the kernel's limits where it tunes the buffer.
+/// A buffer holds a window in flight and one that waits behind a hole; the kernel counts about as much again
+/// for its own bookkeeping. So it takes four bandwidth-delay products: of a fixed buffer, which may exceed
+/// the kernel's limits by privilege, or of the kernel's limits where it tunes the buffer.
 fn buffer(direction: &str, key: &str, fixed: Option<ByteCount>, link: &LinkNeeds) -> Check {
     let name = format!("{direction} buffer, leg {}", link.name);
     let needed = link.rate.bytes_in(link.rtt).saturating_mul(4);

@@ -11,8 +11,8 @@ use crate::feature::Feature;
 use crate::skel::hybla as skel;
 use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, under_a_free_name, write_name};
 
-/// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the next ones
-/// have a number behind it.
+/// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the
+/// next ones have a number behind it.
 pub const NAME: &str = "bp_hybla";
 
 /// Hybla's reference round-trip time RTT0 (Caini and Firrincieli 2004).
@@ -21,7 +21,8 @@ pub const RTT0: std::time::Duration = std::time::Duration::from_millis(25);
 /// The standard initial window, segments, that ρ multiplies (RFC 6928).
 pub const STANDARD_WINDOW: u32 = 10;
 
-/// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the registration.
+/// While it lives, sockets of the whole machine can choose its [`name`](Self::name). Clones share the
+/// registration.
 #[derive(Debug, Clone)]
 pub struct Hybla {
     registration: Arc<Registration>,

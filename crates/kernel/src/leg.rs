@@ -54,8 +54,8 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// Loads the congestion control of the leg and derives its kernel timers. Where this kernel does not have one, the next
-    /// best takes its place, with one log line.
+    /// Loads the congestion control of the leg and derives its kernel timers. Where this kernel does not have
+    /// one, the next best takes its place, with one log line.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
         let provided = |wanted: &str| Arc::new(provide(wanted, name, settings.rate));
         let congestion = settings.congestion.as_deref().map(provided);
@@ -111,13 +111,14 @@ impl Leg {
         self.timers
     }
 
-    /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)` takes no data.
+    /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)`
+    /// takes no data.
     pub fn fast_open(&self) -> bool {
         self.fast_open
     }
 
-    /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or before
-    /// `connect(2)`.
+    /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or
+    /// before `connect(2)`.
     ///
     /// A kernel without `TCP_RTO_MAX_MS` is no error: the leg then restarts later, which is logged once.
     pub fn apply(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
@@ -142,8 +143,8 @@ impl Leg {
         Ok(())
     }
 
-    /// The same, [`apply`](Self::apply), with the weight that the connection, or each that is accepted from a listener, has
-    /// among those that share the leg.
+    /// The same, [`apply`](Self::apply), with the weight that the connection, or each that is accepted from a
+    /// listener, has among those that share the leg.
     ///
     /// With a congestion control without weights, the weight has no effect.
     pub fn apply_weighted(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
@@ -153,16 +154,17 @@ impl Leg {
             .map_or(Ok(()), |congestion| congestion.set_weight(socket, weight.get().into()))
     }
 
-    /// As [`apply_weighted`](Self::apply_weighted), for a socket that is about to connect: it goes on trying through a short
-    /// outage in spite of a lower ceiling of the timeout.
+    /// As [`apply_weighted`](Self::apply_weighted), for a socket that is about to connect: it goes on trying
+    /// through a short outage in spite of a lower ceiling of the timeout.
     pub fn apply_before_connect(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         self.apply_weighted(socket, weight)?;
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
-    /// Moves an established connection from the copy of a congestion control that another process has loaded to that of this
-    /// leg, where it matters: a connection with an explicit rate gets it through this process's memory, and would otherwise
-    /// keep its last rate for ever. Other connections stay with the copy that they have.
+    /// Moves an established connection from the copy of a congestion control that another process has loaded
+    /// to that of this leg, where it matters: a connection with an explicit rate gets it through this
+    /// process's memory, and would otherwise keep its last rate for ever. Other connections stay with the
+    /// copy that they have.
     ///
     /// # Errors
     /// The kernel refuses; the connection stays as it is.
@@ -195,8 +197,9 @@ impl Leg {
     }
 }
 
-/// The round-trip time with the queue in front of the link. A paced sender that watches the round trip keeps it within
-/// a quarter; one that fills the queue until it overflows sees one more bandwidth-delay product, the usual queue.
+/// The round-trip time with the queue in front of the link. A paced sender that watches the round trip keeps
+/// it within a quarter; one that fills the queue until it overflows sees one more bandwidth-delay product,
+/// the usual queue.
 fn worst_rtt(rtt: Duration, keeps_queue_short: bool) -> Duration {
     if keeps_queue_short { rtt + rtt / 4 } else { rtt * 2 }
 }

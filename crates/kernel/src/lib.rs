@@ -1,10 +1,12 @@
 //! What the Linux kernel can be made to do for TCP over satellites, without a patch.
 //!
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
-//! - [`explicit`]: a rate for each connection, set by a controller in user space, as an eBPF congestion control.
+//! - [`explicit`]: a rate for each connection, set by a controller in user space, as an eBPF congestion
+//!   control.
 //! - [`feature`]: the Linux version that each feature needs, and the substitute without it.
 //! - [`router`]: an XCP router's work on each packet, in eBPF at an interface.
-//! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP options.
+//! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP
+//!   options.
 //! - [`congestion`]: the congestion control that a leg asks for, or the next best that this kernel has.
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`Weight`]: a connection's share of a leg, compared with others.

@@ -21,8 +21,9 @@ pub fn descriptor_limit() -> Limit {
 
 /// Raises the soft limit to the hard one, which needs no privileges, and returns the limit as it is then.
 ///
-/// The soft limit is low by default, 1024, for the sake of select(2), whose sets hold no more; neither this program nor
-/// the tools that it starts use it with more. A flow takes two descriptors and, while bytes wait, a pipe's two.
+/// The soft limit is low by default, 1024, for the sake of select(2), whose sets hold no more; neither this
+/// program nor the tools that it starts use it with more. A flow takes two descriptors and, while bytes wait,
+/// a pipe's two.
 ///
 /// # Errors
 /// The kernel refuses where the hard limit is above `fs.nr_open`, which an administrator may have lowered since.

@@ -1,4 +1,5 @@
-//! Netlink (netlink(7), netlink(3)): messages made of attributes, and a socket on which the kernel answers them.
+//! Netlink (netlink(7), netlink(3)): messages made of attributes, and a socket on which the kernel answers
+//! them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +28,8 @@ const TYPE_MASK: u16 = libc::NLA_TYPE_MASK as u16;
 
 /// The kernel answers at once, from within `send(2)`; one that is silent for so long will not answer at all.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Half of what one `send(2)` may hold, in bytes: the kernel doubles it (socket(7)). A limit, not an allocation.
+/// Half of what one `send(2)` may hold, in bytes: the kernel doubles it (socket(7)). A limit, not an
+/// allocation.
 const SEND_BUFFER: usize = 1 << 20;
 /// Longer than any answer to what this crate asks: an error without the request, or one route.
 const RECEIVE_BUFFER: usize = 8 << 10;
@@ -138,7 +140,8 @@ pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>>
     })
 }
 
-/// The attributes in `bytes` as pairs of type and payload; it ends at the first that is cut off or no attribute at all.
+/// The attributes in `bytes` as pairs of type and payload; it ends at the first that is cut off or no
+/// attribute at all.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let &[a, b, c, d] = bytes.first_chunk::<ATTRIBUTE_HEADER>()?;
@@ -173,7 +176,8 @@ impl Socket {
         // Connected to the kernel (port 0), it takes no message from another process.
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
-        // Answers without a copy of the request fit the receive buffer however long the request is (Linux 4.3).
+        // Answers without a copy of the request fit the receive buffer however long the request is (Linux
+        // 4.3).
         set_int(&fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
         set_socket_send_buffer_size_force(&fd, SEND_BUFFER)
             .or_else(|_| set_socket_send_buffer_size(&fd, SEND_BUFFER))?;

@@ -1,7 +1,7 @@
 //! Status messages to the service manager: the protocol of sd_notify(3), without libsystemd.
 //!
-//! A manager puts the address of a datagram socket into `NOTIFY_SOCKET`, and the service sends lines of `KEY=value` there.
-//! No error here stops a daemon: where a message cannot be sent, one log line says so.
+//! A manager puts the address of a datagram socket into `NOTIFY_SOCKET`, and the service sends lines of
+//! `KEY=value` there. No error here stops a daemon: where a message cannot be sent, one log line says so.
 
 use std::env;
 use std::ffi::OsString;
@@ -27,8 +27,8 @@ pub struct Notifier {
     watchdog: Option<Duration>,
 }
 
-/// The data with which another process continues the same service. Its environment does not have them if the manager did not
-/// start it, or if only the main process may send messages (`NotifyAccess=main`).
+/// The data with which another process continues the same service. Its environment does not have them if the
+/// manager did not start it, or if only the main process may send messages (`NotifyAccess=main`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Inheritance {
     /// The address as in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace behind an `@`.
@@ -46,10 +46,12 @@ struct Manager {
 }
 
 impl Notifier {
-    /// The manager that has started this process, from its environment: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, which are
-    /// taken out of the environment, so that no program that is started from here sends messages in this service's name.
+    /// The manager that has started this process, from its environment: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and
+    /// `WATCHDOG_PID`, which are taken out of the environment, so that no program that is started from here
+    /// sends messages in this service's name.
     ///
-    /// Call it **while the process has one thread**: the environment belongs to all of them. With more, the variables stay.
+    /// Call it **while the process has one thread**: the environment belongs to all of them. With more, the
+    /// variables stay.
     pub fn from_environment() -> Self {
         let number = |key: &str| env::var(key).ok().and_then(|text| text.parse::<u64>().ok());
         let is_for_us = number(WATCHDOG_PID).is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -84,8 +86,8 @@ impl Notifier {
         self.tell("READY=1");
     }
 
-    /// It reads its configuration again, until [`Self::ready`]: `RELOADING=1`, with the time of the monotonic clock in
-    /// microseconds, which tells this reload from an earlier one.
+    /// It reads its configuration again, until [`Self::ready`]: `RELOADING=1`, with the time of the monotonic
+    /// clock in microseconds, which tells this reload from an earlier one.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let microseconds = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
@@ -97,8 +99,8 @@ impl Notifier {
         self.tell("STOPPING=1");
     }
 
-    /// Another process is the service's main one from now on: `MAINPID=`. It must be a process of the service, and with
-    /// `NotifyAccess=main` only the main process until now may send it.
+    /// Another process is the service's main one from now on: `MAINPID=`. It must be a process of the
+    /// service, and with `NotifyAccess=main` only the main process until now may send it.
     pub fn main_pid(&self, pid: u32) {
         self.tell(&format!("MAINPID={pid}"));
     }
@@ -113,8 +115,8 @@ impl Notifier {
         self.tell("WATCHDOG=1");
     }
 
-    /// The time after which the manager kills a silent service as hung; `None` if it does not. Send a heartbeat at least twice
-    /// as often (sd_watchdog_enabled(3)).
+    /// The time after which the manager kills a silent service as hung; `None` if it does not. Send a
+    /// heartbeat at least twice as often (sd_watchdog_enabled(3)).
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog
     }

@@ -1,14 +1,16 @@
 //! Least privilege: dropping root for the capabilities that the daemon still needs once it is set up.
 //!
-//! Loading eBPF and opening files are over by then. What remains are two capabilities (capabilities(7)), [`DAEMON`]: each
-//! is needed, and nothing else is, as `tests/root_privileges.rs` shows. Both count where the network namespace belongs to
-//! the user namespace that holds them: of the initial user namespace, as on any host, they reach into every network
-//! namespace; inside a container's user namespace only into the container's.
+//! Loading eBPF and opening files are over by then. What remains are two capabilities (capabilities(7)),
+//! [`DAEMON`]: each is needed, and nothing else is, as `tests/root_privileges.rs` shows. Both count where the
+//! network namespace belongs to the user namespace that holds them: of the initial user namespace, as on any
+//! host, they reach into every network namespace; inside a container's user namespace only into the
+//! container's.
 //!
-//! There is no seccomp filter here. The daemon starts `nft` and `ip`, which would inherit it, and a filter that lets two
-//! foreign programs of all versions work lets nearly everything through. Where the tools are known, the service manager
-//! is the place: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`, without which a process that has given
-//! up its capabilities can still be root of a user namespace of its own.
+//! There is no seccomp filter here. The daemon starts `nft` and `ip`, which would inherit it, and a filter
+//! that lets two foreign programs of all versions work lets nearly everything through. Where the tools are
+//! known, the service manager is the place: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`,
+//! without which a process that has given up its capabilities can still be root of a user namespace of its
+//! own.
 
 use std::fmt;
 use std::fs;
@@ -33,8 +35,8 @@ pub const DAEMON: [Capability; 2] = [Capability::NetAdmin, Capability::NetBindSe
 /// A capability that a process can keep (capabilities(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, congestion controls that are not for
-    /// everybody (those in eBPF are such), nftables, routes and policy rules.
+    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, congestion controls that are
+    /// not for everybody (those in eBPF are such), nftables, routes and policy rules.
     NetAdmin,
     /// `CAP_NET_BIND_SERVICE`: to connect in the name of a client whose port is below
     /// `net.ipv4.ip_unprivileged_port_start`, 1024.
@@ -98,23 +100,25 @@ pub enum PrivilegeError {
     },
 }
 
-/// Drops all privileges but the capabilities in `keep`, for good, in this process and every program that it starts.
+/// Drops all privileges but the capabilities in `keep`, for good, in this process and every program that it
+/// starts.
 ///
-/// - The permitted, effective, inheritable and ambient sets become `keep`: programs that it starts, `nft` and `ip`, have the
-///   same capabilities. One that the process does not have is not given to it, which a log line says.
-/// - Started as root, it becomes `account` with no supplementary groups. Without an account it stays user 0: then what
-///   root's files are open to is open to it. Started as an ordinary user with capabilities (systemd's `User=` and
-///   `AmbientCapabilities=`), it stays that user, whatever `account` says.
-/// - Started with `CAP_SETPCAP`, as root is, it empties the bounding set but for `keep` and locks `SECBIT_NOROOT`, so that
-///   user 0 has no powers of its own.
+/// - The permitted, effective, inheritable and ambient sets become `keep`: programs that it starts, `nft` and
+///   `ip`, have the same capabilities. One that the process does not have is not given to it, which a log
+///   line says.
+/// - Started as root, it becomes `account` with no supplementary groups. Without an account it stays user 0:
+///   then what root's files are open to is open to it. Started as an ordinary user with capabilities
+///   (systemd's `User=` and `AmbientCapabilities=`), it stays that user, whatever `account` says.
+/// - Started with `CAP_SETPCAP`, as root is, it empties the bounding set but for `keep` and locks
+///   `SECBIT_NOROOT`, so that user 0 has no powers of its own.
 /// - `no_new_privs`: no program that it starts gains anything by set-user-ID bits or file capabilities.
-/// - Not dumpable: no core file with other people's data, and no debugger without root's help. The process' own files in
-///   `/proc` belong to root then; it goes on reading them, `/proc/self/fd` included.
+/// - Not dumpable: no core file with other people's data, and no debugger without root's help. The process'
+///   own files in `/proc` belong to root then; it goes on reading them, `/proc/self/fd` included.
 ///
 /// An ordinary user without capabilities has nothing to give up: this does nothing.
 ///
-/// Call it **while the process has one thread**. capset(2), setresuid(2) and prctl(2) act on one thread, a new
-/// thread inherits from the one that starts it, and there is no call that changes all of them at once.
+/// Call it **while the process has one thread**. capset(2), setresuid(2) and prctl(2) act on one thread, a
+/// new thread inherits from the one that starts it, and there is no call that changes all of them at once.
 ///
 /// # Errors
 /// [`PrivilegeError::Threads`], [`PrivilegeError::Read`] without `/proc`, [`PrivilegeError::System`].
@@ -203,8 +207,8 @@ fn lock_root_out() -> io::Result<()> {
     Ok(set_capabilities_secure_bits(bits | no_root)?)
 }
 
-/// Groups first, while there is the right to change them. The permitted set must outlive the change of user for
-/// [`keep_only`] to choose from.
+/// Groups first, while there is the right to change them. The permitted set must outlive the change of user
+/// for [`keep_only`] to choose from.
 fn become_account(account: Account) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(account.uid()), Gid::from_raw(account.gid()));
     set_thread_groups(&[])?;

@@ -28,12 +28,13 @@ impl RouteSocket {
         Ok(Self { socket: Socket::open(None)? })
     }
 
-    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address of its
-    /// own. `None` where they leave by none: no route, or one that says unreachable, prohibit or blackhole.
+    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address
+    /// of its own. `None` where they leave by none: no route, or one that says unreachable, prohibit or
+    /// blackhole.
     ///
-    /// With `from` the answer is for packets with this source address, as rules of policy routing may tell them apart.
-    /// It need not be an address of this host: then the answer is how a packet is forwarded that comes from there,
-    /// and `None` for IPv4 if this host forwards none.
+    /// With `from` the answer is for packets with this source address, as rules of policy routing may tell
+    /// them apart. It need not be an address of this host: then the answer is how a packet is forwarded that
+    /// comes from there, and `None` for IPv4 if this host forwards none.
     ///
     /// # Errors
     /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel does not answer for a second, and
@@ -54,8 +55,8 @@ impl RouteSocket {
         }
     }
 
-    /// Whether packets to `to` with this mark stay on this host, as if it were an address of its own (`ip route`, type
-    /// `local`).
+    /// Whether packets to `to` with this mark stay on this host, as if it were an address of its own (`ip
+    /// route`, type `local`).
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
@@ -66,7 +67,8 @@ impl RouteSocket {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
     }
 
-    /// The index of the interface by which packets to `to` with this mark leave this host; `None` where they leave by none.
+    /// The index of the interface by which packets to `to` with this mark leave this host; `None` where they
+    /// leave by none.
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
@@ -86,7 +88,8 @@ impl RouteSocket {
         }
     }
 
-    /// One `RTM_GETROUTE`: for a packet of this host's own, or with `RTA_IIF` for one that arrives by that interface.
+    /// One `RTM_GETROUTE`: for a packet of this host's own, or with `RTA_IIF` for one that arrives by that
+    /// interface.
     fn ask(
         &mut self,
         from: Option<IpAddr>,
@@ -153,8 +156,9 @@ fn answer(message: Message<'_>) -> io::Result<Option<u32>> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a route without an interface"))
 }
 
-/// The errors by which a route, or the lack of one, says that packets go nowhere (ip-route(8)): none or `throw`,
-/// `unreachable`, `prohibit`, `blackhole`, and `EXDEV` for a source that the reverse path filter does not believe.
+/// The errors by which a route, or the lack of one, says that packets go nowhere (ip-route(8)): none or
+/// `throw`, `unreachable`, `prohibit`, `blackhole`, and `EXDEV` for a source that the reverse path filter
+/// does not believe.
 fn is_no_way(code: i32) -> bool {
     matches!(code, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EXDEV)
 }

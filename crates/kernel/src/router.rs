@@ -1,9 +1,10 @@
-//! An XCP router's work on each packet, at the egress of an interface: an eBPF program measures the traffic and distributes
-//! feedback (`bpf/router.bpf.c`). The caller decides, once in each control interval, how much feedback there is.
+//! An XCP router's work on each packet, at the egress of an interface: an eBPF program measures the traffic
+//! and distributes feedback (`bpf/router.bpf.c`). The caller decides, once in each control interval, how much
+//! feedback there is.
 //!
-//! The program is held by a BPF link: the kernel detaches it when the process closes the link or ends, and packets then
-//! pass with the feedback that their senders request. Program and process share a page of memory, so no privilege is
-//! needed after [`Router::attach`].
+//! The program is held by a BPF link: the kernel detaches it when the process closes the link or ends, and
+//! packets then pass with the feedback that their senders request. Program and process share a page of
+//! memory, so no privilege is needed after [`Router::attach`].
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -30,7 +31,8 @@ pub use trial::{Frame, Trial};
 pub enum Variant {
     /// All of them (Katabi, Handley and Rohrs 2002).
     Xcp,
-    /// Those that request more (P-XCP, Zhou, Yeung and Li 2004), so that none is wasted on senders that cannot use it.
+    /// Those that request more (P-XCP, Zhou, Yeung and Li 2004), so that none is wasted on senders that
+    /// cannot use it.
     PXcp,
 }
 
@@ -135,8 +137,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Attaches a router to `interface` in the network namespace of the calling thread. Until [`Router::set_shares`]
-    /// there is no feedback: no sender gets more than zero.
+    /// Attaches a router to `interface` in the network namespace of the calling thread. Until
+    /// [`Router::set_shares`] there is no feedback: no sender gets more than zero.
     ///
     /// # Errors
     /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the
@@ -206,7 +208,8 @@ impl Router {
         self.page.counters()
     }
 
-    /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it (`BPF_PROG_TEST_RUN`).
+    /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it
+    /// (`BPF_PROG_TEST_RUN`).
     ///
     /// # Errors
     /// [`RouterError::Run`] for bytes that are no Ethernet frame, or without the privileges.
@@ -252,7 +255,8 @@ fn index_of(interface: &str) -> Result<u32, RouterError> {
         .map_err(|source| RouterError::Interface { interface: interface.to_owned(), source })
 }
 
-/// A fixed-point number of so many fractional bits. Negative numbers are zero, and too large ones the largest.
+/// A fixed-point number of so many fractional bits. Negative numbers are zero, and too large ones the
+/// largest.
 fn fixed(value: f64, shift: u32) -> u64 {
     (value * (1u64 << shift) as f64) as u64
 }

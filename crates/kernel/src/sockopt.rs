@@ -1,7 +1,7 @@
 //! Socket options that change how the kernel's TCP behaves, with types and units.
 //!
-//! Each function is one `setsockopt(2)` or `getsockopt(2)`. Options set on a listening socket are inherited by the
-//! sockets that it accepts, except where the text says otherwise.
+//! Each function is one `setsockopt(2)` or `getsockopt(2)`. Options set on a listening socket are inherited
+//! by the sockets that it accepts, except where the text says otherwise.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -35,7 +35,8 @@ pub fn set_transparent(fd: impl AsFd, address: &SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Makes every `close(2)`, the kernel's own at the end of the process included, send a reset (socket(7), `SO_LINGER`).
+/// Makes every `close(2)`, the kernel's own at the end of the process included, send a reset (socket(7),
+/// `SO_LINGER`).
 pub fn set_linger_reset(fd: impl AsFd) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
 }
@@ -58,8 +59,8 @@ pub fn set_rto_max(fd: impl AsFd, ceiling: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, millis(ceiling))
 }
 
-/// How long data may stay unacknowledged before the connection is given up (tcp(7), `TCP_USER_TIMEOUT`; RFC 5482).
-/// It replaces `tcp_retries2`, and bounds connecting and zero-window probing as well.
+/// How long data may stay unacknowledged before the connection is given up (tcp(7), `TCP_USER_TIMEOUT`; RFC
+/// 5482). It replaces `tcp_retries2`, and bounds connecting and zero-window probing as well.
 pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(limit))
 }
@@ -85,20 +86,22 @@ pub fn set_bind_address_no_port(fd: impl AsFd) -> io::Result<()> {
     set_int(fd, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Fixes the send buffer at `size`, beyond `net.core.wmem_max` where privileges allow. It ends the kernel's autotuning.
+/// Fixes the send buffer at `size`, beyond `net.core.wmem_max` where privileges allow. It ends the kernel's
+/// autotuning.
 pub fn set_send_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, size)
 }
 
-/// Fixes the receive buffer at `size`, beyond `net.core.rmem_max` where privileges allow. It ends the kernel's
-/// autotuning, and must come before the connection: the window scale is settled in the handshake (RFC 7323 §2).
+/// Fixes the receive buffer at `size`, beyond `net.core.rmem_max` where privileges allow. It ends the
+/// kernel's autotuning, and must come before the connection: the window scale is settled in the handshake
+/// (RFC 7323 §2).
 pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
 }
 
 /// Limits the socket's pacing to `cap`, above which its congestion control cannot go (socket(7),
-/// `SO_MAX_PACING_RATE`). It turns pacing on where the congestion control has none. The kernel counts TCP's payload:
-/// headers come on top.
+/// `SO_MAX_PACING_RATE`). It turns pacing on where the congestion control has none. The kernel counts TCP's
+/// payload: headers come on top.
 pub fn set_max_pacing_rate(fd: impl AsFd, cap: Rate) -> io::Result<()> {
     // The long form of the option, in bytes per second: the short one ends at 34 Gbit/s.
     let bytes_per_second: u64 = (cap.bps() / 8).max(1);
@@ -112,8 +115,8 @@ pub fn max_pacing_rate(fd: impl AsFd) -> io::Result<Option<u64>> {
     Ok((bytes_per_second != u64::MAX).then_some(bytes_per_second))
 }
 
-/// Lets a listening socket take data with a SYN (tcp(7), `TCP_FASTOPEN`; RFC 7413): at most `pending` such connections
-/// whose handshake is not complete, further ones by the usual handshake. It works where bit 2 of
+/// Lets a listening socket take data with a SYN (tcp(7), `TCP_FASTOPEN`; RFC 7413): at most `pending` such
+/// connections whose handshake is not complete, further ones by the usual handshake. It works where bit 2 of
 /// `net.ipv4.tcp_fastopen` is set.
 pub fn set_fast_open_queue(fd: impl AsFd, pending: u16) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, pending.into())
@@ -128,7 +131,8 @@ pub fn set_dscp(fd: impl AsFd, family: &SocketAddr, dscp: u8) -> io::Result<()> 
     }
 }
 
-/// Asks the kernel to remember the code point of a connection's SYN; set it on the listener for [`dscp_of_syn`].
+/// Asks the kernel to remember the code point of a connection's SYN; set it on the listener for
+/// [`dscp_of_syn`].
 pub fn remember_dscp(fd: impl AsFd, family: &SocketAddr) -> io::Result<()> {
     match family {
         SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_RECVTOS, 1),
@@ -147,8 +151,8 @@ pub fn dscp_of_syn(fd: impl AsFd, family: &SocketAddr) -> io::Result<u8> {
     Ok(find_control_int(&control[..len], level, cmsg_type).map_or(0, |class| (class as u8 & !ECN_BITS) >> 2))
 }
 
-/// Bytes that were written and that the peer has not acknowledged yet (tcp(7), `SIOCOUTQ`); the end of the stream counts
-/// as one until it is.
+/// Bytes that were written and that the peer has not acknowledged yet (tcp(7), `SIOCOUTQ`); the end of the
+/// stream counts as one until it is.
 pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int to where the pointer leads.
@@ -157,8 +161,8 @@ pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
     if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes of kernel memory that the socket's buffers take, both ways, the bookkeeping included (linux/sock_diag.h,
-/// `SO_MEMINFO`).
+/// Bytes of kernel memory that the socket's buffers take, both ways, the bookkeeping included
+/// (linux/sock_diag.h, `SO_MEMINFO`).
 pub fn buffered(fd: impl AsFd) -> io::Result<usize> {
     let mut words = [0u8; 4 * MEMINFO_WORDS];
     get_bytes(fd, libc::SOL_SOCKET, SO_MEMINFO, &mut words)?;
@@ -176,8 +180,8 @@ pub fn take_error(fd: impl AsFd) -> io::Result<Option<io::Error>> {
     Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
 }
 
-/// The network namespace that a socket belongs to, as a number that no other has or had since the machine started
-/// (`SO_NETNS_COOKIE`, Linux 5.14).
+/// The network namespace that a socket belongs to, as a number that no other has or had since the machine
+/// started (`SO_NETNS_COOKIE`, Linux 5.14).
 pub fn network_namespace(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0u64;
     get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
@@ -204,7 +208,8 @@ pub(crate) fn set_int(
 }
 
 fn set<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: `value` is a live, initialised plain value for the length of the call, and `size_of::<T>()` is its size.
+    // SAFETY: `value` is a live, initialised plain value for the length of the call, and `size_of::<T>()` is
+    // its size.
     let result = unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),
@@ -233,7 +238,8 @@ fn set_bytes(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8
 
 fn get<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`; T is a plain integer here, valid for every bit pattern.
+    // SAFETY: the kernel writes at most `len` bytes into `value`; T is a plain integer here, valid for every
+    // bit pattern.
     let result = unsafe {
         libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, std::ptr::from_mut(value).cast(), &mut len)
     };
@@ -248,7 +254,8 @@ pub(crate) fn get_bytes(
     buffer: &mut [u8],
 ) -> io::Result<usize> {
     let mut len = libc::socklen_t::try_from(buffer.len()).unwrap_or(libc::socklen_t::MAX);
-    // SAFETY: the pointer and the length describe the live slice `buffer`, which the kernel may fill with any bytes.
+    // SAFETY: the pointer and the length describe the live slice `buffer`, which the kernel may fill with any
+    // bytes.
     let result = unsafe {
         libc::getsockopt(fd.as_fd().as_raw_fd(), level, option, buffer.as_mut_ptr().cast(), &mut len)
     };

@@ -1,8 +1,9 @@
 //! Registering congestion controls in the kernel.
 //!
-//! A congestion control is registered for the whole machine under one name and chosen per socket. Each process registers
-//! copies of its own, so that two versions of bentpipe can run side by side. The registration is a BPF link: the kernel
-//! removes it when the process closes the link or ends. Sockets that use the congestion control keep it until they close.
+//! A congestion control is registered for the whole machine under one name and chosen per socket. Each
+//! process registers copies of its own, so that two versions of bentpipe can run side by side. The
+//! registration is a BPF link: the kernel removes it when the process closes the link or ends. Sockets that
+//! use the congestion control keep it until they close.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

@@ -39,17 +39,18 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Segments that have arrived behind one that has not (RFC 2018).
     pub sacked: u32,
-    /// Since a segment with data was last sent, retransmissions included, to a tick of the kernel's clock (1 to 10 ms).
+    /// Since a segment with data was last sent, retransmissions included, to a tick of the kernel's clock (1
+    /// to 10 ms).
     pub since_data_sent: Duration,
     /// Since a segment with data last arrived; of no meaning before the connection is established.
     pub since_data_received: Duration,
-    /// Since an acknowledgement last arrived, duplicates and answers to probes included; of no meaning before the connection
-    /// is established.
+    /// Since an acknowledgement last arrived, duplicates and answers to probes included; of no meaning before
+    /// the connection is established.
     pub since_ack_received: Duration,
     /// Segments retransmitted since the connection began.
     pub retransmissions: u32,
-    /// Segments received since the connection began: with data, acknowledgements, and probes of a peer that keeps an idle
-    /// connection alive (RFC 9293 §3.8.4).
+    /// Segments received since the connection began: with data, acknowledgements, and probes of a peer that
+    /// keeps an idle connection alive (RFC 9293 §3.8.4).
     pub segments_in: u32,
     /// Segments with data sent since the connection began, retransmissions included.
     pub data_segments_out: u32,

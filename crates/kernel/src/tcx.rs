@@ -16,7 +16,8 @@ pub(crate) fn index_of(interface: &str) -> io::Result<u32> {
     }
 }
 
-/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already. The program is there as long as the descriptor.
+/// bpf(2), `BPF_LINK_CREATE`: behind the programs that are there already. The program is there as long as the
+/// descriptor.
 pub(crate) fn attach_egress(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
     let interface = i32::try_from(interface).map_err(io::Error::other)?;
     // SAFETY: the program is open, and a null pointer stands for no options.

@@ -1,19 +1,20 @@
-//! The kernel's retransmission timers, derived from an operator's intentions for a link that fails and returns.
+//! The kernel's retransmission timers, derived from an operator's intentions for a link that fails and
+//! returns.
 //!
-//! Linux gives up after a number of retries (`tcp_retries2`), so lowering the ceiling of the backoff alone makes a
-//! connection die sooner: with a ceiling of 1 s and the default 15 retries it lasts 15 s. Therefore the operator states
-//! two intentions, and both kernel values follow from them (PSATS09 §2.2):
+//! Linux gives up after a number of retries (`tcp_retries2`), so lowering the ceiling of the backoff alone
+//! makes a connection die sooner: with a ceiling of 1 s and the default 15 retries it lasts 15 s. Therefore
+//! the operator states two intentions, and both kernel values follow from them (PSATS09 §2.2):
 //!
-//! - *restart within*: how soon after the link's return the sender tries it. The worst case is the ceiling of the
-//!   retransmission timeout, the mean is half of it.
+//! - *restart within*: how soon after the link's return the sender tries it. The worst case is the ceiling of
+//!   the retransmission timeout, the mean is half of it.
 //! - *survive an outage of*: how long unacknowledged data may wait before the connection is given up.
 
 use std::time::Duration;
 
 use crate::sockopt::RTO_MAX_RANGE;
 
-/// Margin between the longest round trip and the ceiling of the retransmission timeout: RFC 6298 asks for 4·rttvar on
-/// top of the round trip, and Linux never lets that be less than 200 ms.
+/// Margin between the longest round trip and the ceiling of the retransmission timeout: RFC 6298 asks for
+/// 4·rttvar on top of the round trip, and Linux never lets that be less than 200 ms.
 const ABOVE_ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// The operator's intentions for one side when the link fails and returns.
@@ -37,38 +38,40 @@ pub struct Timers {
 impl Timers {
     /// Derives both kernel values.
     ///
-    /// `worst_rtt` is the round-trip time with the queue that the sender lets grow. A ceiling below it would make every
-    /// round trip look like a loss (at 10 Mbit/s and 600 ms behind one bandwidth-delay product of queue a ceiling of
-    /// 1 s halves Hybla's goodput), so `restart_within` yields to it.
+    /// `worst_rtt` is the round-trip time with the queue that the sender lets grow. A ceiling below it would
+    /// make every round trip look like a loss (at 10 Mbit/s and 600 ms behind one bandwidth-delay product of
+    /// queue a ceiling of 1 s halves Hybla's goodput), so `restart_within` yields to it.
     pub fn derive(intentions: Intentions, worst_rtt: Duration) -> Self {
         let rto_max = intentions.restart_within.map(|wanted| {
             wanted.max(worst_rtt + ABOVE_ROUND_TRIP).clamp(*RTO_MAX_RANGE.start(), *RTO_MAX_RANGE.end())
         });
-        // The kernel gives up at the first expiry after the limit, and the last try before the link's return may be a
-        // whole ceiling early: the data must be allowed to wait for one more.
+        // The kernel gives up at the first expiry after the limit, and the last try before the link's return
+        // may be a whole ceiling early: the data must be allowed to wait for one more.
         let ceiling = rto_max.unwrap_or(*RTO_MAX_RANGE.end());
         let user_timeout = intentions.survive_outage.map(|outage| outage + ceiling + worst_rtt);
         Self { rto_max, user_timeout }
     }
 }
 
-/// How long Linux by default tries to connect: 1, 2, 4 … 64 s after one another (tcp(7), `tcp_syn_retries` = 6).
+/// How long Linux by default tries to connect: 1, 2, 4 … 64 s after one another (tcp(7), `tcp_syn_retries` =
+/// 6).
 pub const CONNECT_PATIENCE: Duration = Duration::from_secs(127);
 /// The most that `TCP_SYNCNT` takes.
 const MAX_SYN_RETRIES: u32 = 127;
 /// RFC 6298 §2.1.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
-/// How many times a SYN is to be repeated so that connecting is not given up sooner for a lower ceiling of the timeout:
-/// the default six retries last 7 s with a ceiling of 1 s, not two minutes.
+/// How many times a SYN is to be repeated so that connecting is not given up sooner for a lower ceiling of
+/// the timeout: the default six retries last 7 s with a ceiling of 1 s, not two minutes.
 pub fn syn_retries(rto_max: Duration) -> u32 {
     (1..=MAX_SYN_RETRIES)
         .find(|&retries| give_up_after(INITIAL_RTO, rto_max, retries) >= CONNECT_PATIENCE)
         .unwrap_or(MAX_SYN_RETRIES)
 }
 
-/// How long Linux keeps trying before it gives a connection up, without a user timeout: the sum of the exponentially
-/// growing timeouts, from `rto_min` doubled up to `rto_max`, over `retries` + 1 expiries (tcp(7), `tcp_retries2`).
+/// How long Linux keeps trying before it gives a connection up, without a user timeout: the sum of the
+/// exponentially growing timeouts, from `rto_min` doubled up to `rto_max`, over `retries` + 1 expiries
+/// (tcp(7), `tcp_retries2`).
 pub fn give_up_after(rto_min: Duration, rto_max: Duration, retries: u32) -> Duration {
     let mut total = Duration::ZERO;
     let mut timeout = rto_min;

@@ -1,8 +1,9 @@
-//! TUN devices: network interfaces whose far side is this process (Documentation/networking/tuntap.rst of Linux).
+//! TUN devices: network interfaces whose far side is this process (Documentation/networking/tuntap.rst of
+//! Linux).
 //!
-//! Packets that the kernel sends through the device are read here, one by one; packets written here arrive at the kernel
-//! as if by that interface. A packet begins with its IP header. The device offers no segmentation offload, so that a packet
-//! is never longer than the MTU and its checksums are complete.
+//! Packets that the kernel sends through the device are read here, one by one; packets written here arrive at
+//! the kernel as if by that interface. A packet begins with its IP header. The device offers no segmentation
+//! offload, so that a packet is never longer than the MTU and its checksums are complete.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,7 +13,8 @@ use std::os::unix::fs::OpenOptionsExt;
 /// The device node that makes TUN devices.
 pub const DEV_NET_TUN: &str = "/dev/net/tun";
 
-/// One TUN device. It vanishes, with the routes that lead through it, when this value is dropped or the process ends.
+/// One TUN device. It vanishes, with the routes that lead through it, when this value is dropped or the
+/// process ends.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -35,8 +37,8 @@ pub struct TunError {
 }
 
 impl Tun {
-    /// A new device in the network namespace of the calling thread: down, without addresses, and non-blocking here. Needs
-    /// `CAP_NET_ADMIN`.
+    /// A new device in the network namespace of the calling thread: down, without addresses, and non-blocking
+    /// here. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// [`TunError`], also if there is an interface of this name already.
@@ -69,7 +71,8 @@ impl Tun {
         &self.name
     }
 
-    /// The next packet that the kernel sent through the device: its length. A packet longer than `buffer` is truncated.
+    /// The next packet that the kernel sent through the device: its length. A packet longer than `buffer` is
+    /// truncated.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; `EIO` while the device is down.
@@ -92,8 +95,8 @@ impl AsFd for Tun {
     }
 }
 
-/// The request: packets without a header of the driver's (`IFF_NO_PI`), and a device that is new. `None` for a name
-/// that no interface can have.
+/// The request: packets without a header of the driver's (`IFF_NO_PI`), and a device that is new. `None` for
+/// a name that no interface can have.
 fn request(name: &str) -> Option<libc::ifreq> {
     // SAFETY: an ifreq of zeroes is a valid one, with an empty name.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// The weight of a connection among those that share a leg, 1 to 100: one of weight 4 gets four times what one of weight 1
-/// gets, where the leg's congestion control has weights.
+/// The weight of a connection among those that share a leg, 1 to 100: one of weight 4 gets four times what
+/// one of weight 1 gets, where the leg's congestion control has weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct Weight(u16);

@@ -1,18 +1,18 @@
 //! XCP and P-XCP as eBPF congestion controls: the routers of the path set the senders' rates.
 //!
-//! Two programs make an end of XCP. One is called for the sockets of this process's cgroup and writes and reads TCP options;
-//! the other is the congestion control, and turns the returned feedback into a window. They share a
-//! socket's state. A third, which is optional, goes to the network interface by which acknowledgements leave
-//! ([`Xcp::make_room_on`]).
+//! Two programs make an end of XCP. One is called for the sockets of this process's cgroup and writes and
+//! reads TCP options; the other is the congestion control, and turns the returned feedback into a window.
+//! They share a socket's state. A third, which is optional, goes to the network interface by which
+//! acknowledgements leave ([`Xcp::make_room_on`]).
 //!
-//! Both ends of a connection must take part: a socket that has chosen [`Xcp::name`] before connect(2) offers XCP with its SYN, and
-//! one that has chosen it before listen(2) takes the offer.
-//! If the other end is silent, or becomes so, the socket changes over to [`XcpParameters::fallback`] by itself. Sockets with
-//! another congestion control are left alone.
+//! Both ends of a connection must take part: a socket that has chosen [`Xcp::name`] before connect(2) offers
+//! XCP with its SYN, and one that has chosen it before listen(2) takes the offer. If the other end is silent,
+//! or becomes so, the socket changes over to [`XcpParameters::fallback`] by itself. Sockets with another
+//! congestion control are left alone.
 //!
-//! Each process has copies of its own, one for each set of parameters. The kernel takes all of it back when the process lets go
-//! of it, however the process ends; sockets that are left go on with the window that they have, until the silence makes them
-//! fall back.
+//! Each process has copies of its own, one for each set of parameters. The kernel takes all of it back when
+//! the process lets go of it, however the process ends; sockets that are left go on with the window that they
+//! have, until the silence makes them fall back.
 
 use std::fs;
 use std::io;
@@ -30,8 +30,8 @@ use crate::sockopt;
 use crate::struct_ops::{StructOpsError, is_copy, lock, under_a_free_name, write_name};
 use crate::tcx;
 
-/// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken them; the
-/// next ones have a number behind them.
+/// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken
+/// them; the next ones have a number behind them.
 pub const NAMES: [&str; 2] = ["bp_xcp", "bp_pxcp"];
 
 /// Mounts the hierarchy where nothing else is on any host; it is looked for in the table of mounts.
@@ -40,13 +40,14 @@ pub(crate) const MOUNT_CGROUPS: &str = "mkdir -p /run/cgroup2 && mount -t cgroup
 /// The parameters of an end of XCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XcpParameters<'a> {
-    /// P-XCP: a loss is not congestion, so that the window stays (Zhou, Yeung and Li 2004). Otherwise a loss halves it, as it
-    /// does every TCP's.
+    /// P-XCP: a loss is not congestion, so that the window stays (Zhou, Yeung and Li 2004). Otherwise a loss
+    /// halves it, as it does every TCP's.
     pub p_xcp: bool,
-    /// The leg's capacity, headers included: a flow requests it, and its window never exceeds two bandwidth-delay products.
-    /// Unknown: a flow requests twice its rate.
+    /// The leg's capacity, headers included: a flow requests it, and its window never exceeds two
+    /// bandwidth-delay products. Unknown: a flow requests twice its rate.
     pub capacity: Option<Rate>,
-    /// The congestion control of sockets whose other end does not take XCP. It must be there for as long as this is.
+    /// The congestion control of sockets whose other end does not take XCP. It must be there for as long as
+    /// this is.
     pub fallback: &'a str,
 }
 
@@ -98,14 +99,15 @@ pub enum XcpError {
     },
 }
 
-/// While it lives, sockets of this process's cgroup can choose its [`name`](Self::name). Clones share the registration.
+/// While it lives, sockets of this process's cgroup can choose its [`name`](Self::name). Clones share the
+/// registration.
 #[derive(Debug, Clone)]
 pub struct Xcp {
     registration: Arc<Registration>,
 }
 
-/// While it lives, full acknowledgements that leave by an interface have room for feedback: see [`Xcp::make_room_on`].
-/// Further calls share it.
+/// While it lives, full acknowledgements that leave by an interface have room for feedback: see
+/// [`Xcp::make_room_on`]. Further calls share it.
 #[derive(Debug)]
 pub struct RoomInAcks {
     _links: Vec<Arc<OwnedFd>>,
@@ -142,8 +144,8 @@ static CURRENT: Mutex<Vec<(Key, Weak<Registration>)>> = Mutex::new(Vec::new());
 impl Xcp {
     /// Takes a reference to this process's copy with these parameters, loading it if this is the first one.
     ///
-    /// A process that has dropped its privileges cannot load another copy. It then takes one that differs only in the capacity:
-    /// a sender requests as much as before, and the routers limit it.
+    /// A process that has dropped its privileges cannot load another copy. It then takes one that differs
+    /// only in the capacity: a sender requests as much as before, and the routers limit it.
     ///
     /// # Errors
     /// [`XcpError`] on a kernel that lacks a part of it, or without the privileges.
@@ -174,10 +176,11 @@ impl Xcp {
 
     /// Makes sure that feedback gets through where losses are many.
     ///
-    /// SACK blocks have the first claim to a header's room, and with a loss in every hundred segments over GEO they fill most
-    /// acknowledgements. On this interface of the calling thread's network namespace, the last block of a full
-    /// acknowledgement makes room for the feedback where that has waited for a few segments. Losing a block loses
-    /// nothing: each is said in several acknowledgements (RFC 2018 §4). Without it feedback comes late where losses are many.
+    /// SACK blocks have the first claim to a header's room, and with a loss in every hundred segments over
+    /// GEO they fill most acknowledgements. On this interface of the calling thread's network namespace, the
+    /// last block of a full acknowledgement makes room for the feedback where that has waited for a few
+    /// segments. Losing a block loses nothing: each is said in several acknowledgements (RFC 2018 §4).
+    /// Without it feedback comes late where losses are many.
     ///
     /// It belongs to the end that receives.
     ///
@@ -194,7 +197,8 @@ impl Xcp {
                 rooms.push((index, Arc::downgrade(&link)));
                 Ok(RoomInAcks { _links: vec![link] })
             }
-            // An interface takes a program once. Another network namespace may have an interface of the same number.
+            // An interface takes a program once. Another network namespace may have an interface of the same
+            // number.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 let there = rooms.iter().filter(|(at, _)| *at == index);
                 Ok(RoomInAcks { _links: there.filter_map(|(_, link)| link.upgrade()).collect() })
@@ -203,8 +207,8 @@ impl Xcp {
         }
     }
 
-    /// The same on all interfaces that the calling thread's network namespace has now, except the loopback interface: the room
-    /// that there is, and what each of the others said.
+    /// The same on all interfaces that the calling thread's network namespace has now, except the loopback
+    /// interface: the room that there is, and what each of the others said.
     pub fn make_room(&self) -> (Vec<RoomInAcks>, Vec<XcpError>) {
         let names = match interfaces() {
             Ok(names) => names,
@@ -252,7 +256,8 @@ fn register(parameters: XcpParameters<'_>) -> Result<Registration, XcpError> {
     Ok(Registration { name, full_acks, rooms: Mutex::default(), _control: control, _options: attached })
 }
 
-/// The copy that differs from the wanted one in the capacity only, the largest if there are several, and a line that says so.
+/// The copy that differs from the wanted one in the capacity only, the largest if there are several, and a
+/// line that says so.
 fn next_to(wanted: &Key, current: &[(Key, Weak<Registration>)]) -> Option<Xcp> {
     let same = current.iter().filter(|(known, _)| known.differs_in_capacity_only(wanted));
     let (known, registration) = same.max_by_key(|(known, _)| known.capacity)?;
@@ -291,7 +296,8 @@ fn register_control(
     attached.map_err(|source| StructOpsError::Register { name: name.to_owned(), source })
 }
 
-/// The directory of this process's cgroup of version 2 (cgroups(7)), which on hosts with both versions is not the root.
+/// The directory of this process's cgroup of version 2 (cgroups(7)), which on hosts with both versions is not
+/// the root.
 fn cgroup_of_this_process() -> Result<PathBuf, XcpError> {
     let read = |path: &str| {
         fs::read_to_string(path)
@@ -311,7 +317,8 @@ fn cgroup_directory(cgroups: &str, mounts: &str, exists: impl Fn(&Path) -> bool)
         let place = words.next()?;
         (words.next()? == "cgroup2").then(|| Path::new(place))
     })?;
-    // Where a part of the hierarchy is mounted, the path may be one from outside it; its root is then the nearest there is.
+    // Where a part of the hierarchy is mounted, the path may be one from outside it; its root is then the
+    // nearest there is.
     let own = root.join(path.trim_start_matches('/'));
     Some(if exists(&own) { own } else { root.to_owned() })
 }

@@ -1,5 +1,5 @@
-//! What of the service manager stands in the environment, and that it does not stay there. The process has one thread, so that it
-//! may change its environment: no harness.
+//! What of the service manager stands in the environment, and that it does not stay there. The process has
+//! one thread, so that it may change its environment: no harness.
 
 use std::env;
 use std::os::unix::net::UnixDatagram;

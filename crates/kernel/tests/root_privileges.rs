@@ -1,7 +1,7 @@
 //! Giving up privileges, for good: what is left, what is gone, and that each thing left is needed.
 //!
-//! It cannot be undone and needs a process with one thread, so each test runs in a process of its own, which is this
-//! program once more; and this program has no harness that would start threads.
+//! It cannot be undone and needs a process with one thread, so each test runs in a process of its own, which
+//! is this program once more; and this program has no harness that would start threads.
 
 use std::error::Error;
 use std::fs;
@@ -368,10 +368,12 @@ fn receive_buffer_beyond_the_maximum() -> io::Result<usize> {
     socket.recv_buffer_size()
 }
 
-/// Asks for the first eBPF program's number: `BPF_PROG_GET_NEXT_ID`, 11, needs the same right whatever the settings.
+/// Asks for the first eBPF program's number: `BPF_PROG_GET_NEXT_ID`, 11, needs the same right whatever the
+/// settings.
 fn first_ebpf_program() -> io::Result<()> {
     let attributes = [0u64; 16];
-    // SAFETY: bpf(2) reads and writes `attributes`, which lives through the call, within the size that it is told.
+    // SAFETY: bpf(2) reads and writes `attributes`, which lives through the call, within the size that it is
+    // told.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, 11, attributes.as_ptr(), std::mem::size_of_val(&attributes)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

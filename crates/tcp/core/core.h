@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * What the arithmetic of all three congestion controls shares. The `*_core.h` files beside this one are plain C: integers
- * only, no kernel type, no map, no helper, no loop without a bound. Each of them is compiled twice:
+ * What the arithmetic of all three congestion controls shares. The `*_core.h` files beside this one are plain
+ * C: integers only, no kernel type, no map, no helper, no loop without a bound. Each of them is compiled
+ * twice:
  *
- * - for the kernel, by `crates/kernel/build.rs`: the eBPF program fills in a struct from the socket, calls the core, and
- *   writes the results back;
+ * - for the kernel, by `crates/kernel/build.rs`: the eBPF program fills in a struct from the socket, calls
+ *   the core, and writes the results back;
  * - for this host, by `crates/tcp/build.rs`: virtual time runs the same code.
  *
  * `crates/kernel/tests/root` runs both builds on the same generated events and compares every bit.
@@ -49,10 +50,11 @@ static inline u64 max_u64(u64 a, u64 b)
 }
 
 /*
- * The smoothed round-trip time after another sample, microseconds; 0 is none. The gain of an eighth is that of RFC 6298.
+ * The smoothed round-trip time after another sample, microseconds; 0 is none. The gain of an eighth is that
+ * of RFC 6298.
  *
- * After an outage, samples by timestamps contain the outage: of one of 50 s, seven seconds would remain, the queue would
- * seem enormous and the pacing would crawl. So a sample counts as twice the minimum at most.
+ * After an outage, samples by timestamps contain the outage: of one of 50 s, seven seconds would remain, the
+ * queue would seem enormous and the pacing would crawl. So a sample counts as twice the minimum at most.
  */
 static inline u32 smoothed_rtt_us(u32 smoothed_us, u32 sample_us, u32 min_rtt_us)
 {

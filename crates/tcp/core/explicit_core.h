@@ -5,9 +5,9 @@
  *     pacing rate = the payload's part of the rate that the controller has set
  *     W           = rate * (RTT + a quarter + 20 ms) + 4 segments
  *
- * where RTT is the shortest round trip, plus the queue on the way to the receiver, up to as much again, plus the time
- * that acknowledgements wait on their way back. A loss changes nothing: it says that a segment must be sent again, not
- * that the rate was wrong.
+ * where RTT is the shortest round trip, plus the queue on the way to the receiver, up to as much again, plus
+ * the time that acknowledgements wait on their way back. A loss changes nothing: it says that a segment must
+ * be sent again, not that the rate was wrong.
  *
  * The way to the receiver is measured as LEDBAT measures it (RFC 6817, section 3.4.1).
  */
@@ -23,7 +23,10 @@
 #define EXPLICIT_SCHEDULING_US 20000
 /* and for segments that are being made. */
 #define EXPLICIT_SPARE_SEGMENTS 4
-/* Upper bounds that no arithmetic below can overflow: of the window, segments; of the rate, bytes per second; of a time. */
+/*
+ * Upper bounds that no arithmetic below can overflow: of the window, segments; of the rate, bytes per second;
+ * of a time.
+ */
 #define EXPLICIT_WINDOW_MAX (1U << 24)
 #define EXPLICIT_RATE_MAX (1ULL << 34)
 #define EXPLICIT_TIME_MAX_US (1ULL << 29)
@@ -31,7 +34,9 @@
 #define EXPLICIT_EPOCH_US (15 * USEC_PER_SEC)
 /* The recent round trip is the shortest of this time: delayed acknowledgements make single ones long. */
 #define EXPLICIT_RECENT_US 50000
-/* Receivers' clocks that count milliseconds differ from ours by less than this part of the time that passes. */
+/*
+ * Receivers' clocks that count milliseconds differ from ours by less than this part of the time that passes.
+ */
 #define EXPLICIT_TICKS 16
 /* The delay of the way to the receiver is unknown. */
 #define EXPLICIT_UNKNOWN (~0U)
@@ -47,7 +52,10 @@ struct explicit_path {
 	u32 min_rtt_us;        /* of this epoch, 0: none */
 	u32 before_us;         /* of the epoch before */
 	u32 recent_rtt_us;     /* since the last report */
-	/* The delay of the way to the receiver, off by the difference of two clocks, modulo 2^32, and odd; 0: none. */
+	/*
+	 * The delay of the way to the receiver, off by the difference of two clocks, modulo 2^32, and odd; 0:
+	 * none.
+	 */
 	u32 min_forward_us;    /* of this epoch */
 	u32 forward_before_us; /* of the epoch before */
 	u32 recent_forward_us; /* since the last report */
@@ -108,8 +116,8 @@ static inline u64 explicit_shortest_us(const struct explicit_path *p, u32 empty_
 }
 
 /*
- * The way to the receiver: `age_us` is our clock now less the receiver's when it sent the timestamp, so that the way out
- * is the round trip less the age, but for a constant (RFC 6817, section 3.4.1).
+ * The way to the receiver: `age_us` is our clock now less the receiver's when it sent the timestamp, so that
+ * the way out is the round trip less the age, but for a constant (RFC 6817, section 3.4.1).
  */
 static inline void explicit_follow_way(struct explicit_path *p, u64 now_us, u32 rtt_us, u32 timestamp)
 {
@@ -121,7 +129,9 @@ static inline void explicit_follow_way(struct explicit_path *p, u64 now_us, u32 
 		p->first_us = now_us;
 		p->first_age_us = age_us;
 	}
-	/* Acknowledgements can wait for a round trip at most. Beyond that, the receiver's clock has other ticks. */
+	/*
+	 * Acknowledgements can wait for a round trip at most. Beyond that, the receiver's clock has other ticks.
+	 */
 	s32 difference = age_us - p->first_age_us;
 	u64 most = rtt_us + (now_us - p->first_us) / EXPLICIT_TICKS;
 	if ((u64)(difference < 0 ? -(s64)difference : difference) > most) {
@@ -172,9 +182,9 @@ static inline void explicit_on_sample(struct explicit_path *p, u64 now_us, u32 r
 }
 
 /*
- * The round trip that the window is made for. A queue counts up to twice the shortest round trip: the rate must drain it,
- * and the path may have become longer. No rate can shorten the wait of acknowledgements on their way back, which counts
- * in full.
+ * The round trip that the window is made for. A queue counts up to twice the shortest round trip: the rate
+ * must drain it, and the path may have become longer. No rate can shorten the wait of acknowledgements on
+ * their way back, which counts in full.
  */
 static inline u64 explicit_round_trip_us(const struct explicit_path *p, u64 shortest_us)
 {
@@ -203,8 +213,9 @@ static inline void explicit_obey(const struct explicit_path *p, struct explicit_
 }
 
 /*
- * The rate of a connection that the controller has not set one for yet: its share, by weight, of `rate`, which those that
- * the controller knows of, of `known_weight`, share with those that have begun since, of `joined`.
+ * The rate of a connection that the controller has not set one for yet: its share, by weight, of `rate`,
+ * which those that the controller knows of, of `known_weight`, share with those that have begun since, of
+ * `joined`.
  */
 static inline u64 explicit_initial_rate(u64 rate, u32 weight, u32 known_weight, u32 joined)
 {

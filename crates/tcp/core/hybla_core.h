@@ -2,8 +2,9 @@
 /*
  * The arithmetic of TCP Hybla as bentpipe runs it, in the kernel and in virtual time (docs/hybla.md).
  *
- * Caini and Firrincieli, "TCP Hybla: a TCP enhancement for heterogeneous networks", Int. J. Satell. Commun. Network 22
- * (2004): a connection with a long round-trip time RTT gets the rate that one with RTT0 = 25 ms would have had.
+ * Caini and Firrincieli, "TCP Hybla: a TCP enhancement for heterogeneous networks", Int. J. Satell. Commun.
+ * Network 22 (2004): a connection with a long round-trip time RTT gets the rate that one with RTT0 = 25 ms
+ * would have had.
  *
  *     rho = max(RTT / RTT0, 1)                  the normalised round-trip time
  *     slow start:            W += 2^rho - 1     for each acknowledged segment
@@ -16,13 +17,14 @@
  *
  * bentpipe adds two things to the published algorithm. Both follow from its aim:
  *
- * - At GEO, W grows by rho^2 = 576 segments in each round trip and learns of an overflow one round trip late, so that
- *   without losses it drops half a window at the end of every climb. The delivery rate therefore keeps Hoe's estimate up
- *   to date, and the estimate bounds the pacing rate; when a standing queue appears, W goes back to what the link
- *   carries; and while the queue stands, W grows no faster than that of a standard TCP.
- * - Recovery from a loss takes a round trip. The connection of 25 ms that Hybla wants to equal grows again after 25 ms;
- *   one that waits for 600 ms, with a loss in every hundred segments, hardly ever grows. So W goes on growing during
- *   recovery, from half of what it was.
+ * - At GEO, W grows by rho^2 = 576 segments in each round trip and learns of an overflow one round trip late,
+ *   so that without losses it drops half a window at the end of every climb. The delivery rate therefore
+ *   keeps Hoe's estimate up to date, and the estimate bounds the pacing rate; when a standing queue appears,
+ *   W goes back to what the link carries; and while the queue stands, W grows no faster than that of a
+ *   standard TCP.
+ * - Recovery from a loss takes a round trip. The connection of 25 ms that Hybla wants to equal grows again
+ *   after 25 ms; one that waits for 600 ms, with a loss in every hundred segments, hardly ever grows. So W
+ *   goes on growing during recovery, from half of what it was.
  *
  * Each part can be switched off, for experiments in virtual time. The kernel always runs all of them.
  */
@@ -33,7 +35,10 @@
 /* Fixed point: 16 fractional bits for rho and for window growth, 8 for rates in segments per second. */
 #define HYBLA_ONE (1ULL << 16)
 #define HYBLA_RATE_SHIFT 8
-/* 2^rho counts up to this rho: a single ACK then opens any window. It keeps 2^rho * HYBLA_ACKED_MAX within 64 bits. */
+/*
+ * 2^rho counts up to this rho: a single ACK then opens any window. It keeps 2^rho * HYBLA_ACKED_MAX within 64
+ * bits.
+ */
 #define HYBLA_EXPONENT_MAX (30ULL << 16)
 /* An upper bound of rho, that of an RTT of 6 s. */
 #define HYBLA_RHO_MAX (240ULL << 16)
@@ -110,7 +115,9 @@ enum {
 	HYBLA_UNDO,      /* a loss that was none: `cwnd` is set */
 };
 
-/* The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd` and `ssthresh`. */
+/*
+ * The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd` and `ssthresh`.
+ */
 struct hybla_socket {
 	u64 now_us;
 	u64 max_pacing_rate; /* bytes per second */
@@ -191,8 +198,8 @@ static inline bool hybla_queue_stands(const struct hybla *h, const struct hybla_
 }
 
 /*
- * A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the capacity itself:
- * then earlier estimates no longer count.
+ * A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the
+ * capacity itself: then earlier estimates no longer count.
  */
 static inline void hybla_follow_capacity(struct hybla *h, const struct hybla_socket *s, const struct hybla_parameters *p)
 {
@@ -226,14 +233,17 @@ static inline u64 hybla_capacity_bound(const struct hybla *h, const struct hybla
 	} else if (!(p->parts & HYBLA_QUEUE)) {
 		return 0;
 	} else if (!hybla_queue_sixteenths(h, s)) {
-		/* Not above the estimate where a queue stands: others may keep it standing, and would get what we leave. */
+		/*
+		 * Not above the estimate where a queue stands: others may keep it standing, and would get what we
+		 * leave.
+		 */
 		known += known / 8;
 	}
 	if (!known)
 		return 0;
 	/*
-	 * Where the round trip varies for other reasons than a queue, a queue seems to stand, the delivery of one round
-	 * bounds the next, and so on down to nothing: two segments in each round trip remain.
+	 * Where the round trip varies for other reasons than a queue, a queue seems to stand, the delivery of one
+	 * round bounds the next, and so on down to nothing: two segments in each round trip remain.
 	 */
 	return max_u64(known, ((2ULL * USEC_PER_SEC) << HYBLA_RATE_SHIFT) / h->min_rtt_us);
 }
@@ -244,13 +254,17 @@ static inline bool hybla_is_reducing(const struct hybla *h)
 }
 
 /*
- * A segment every RTT / W, no faster than the link and the socket's own ceiling (SO_MAX_PACING_RATE, which the kernel
- * leaves to the congestion control that sets the pace). Returns whether one of these, not the window, set the pace.
+ * A segment every RTT / W, no faster than the link and the socket's own ceiling (SO_MAX_PACING_RATE, which
+ * the kernel leaves to the congestion control that sets the pace). Returns whether one of these, not the
+ * window, set the pace.
  */
 static inline bool hybla_pace(const struct hybla *h, struct hybla_socket *s, const struct hybla_parameters *p)
 {
 	u64 rtt_us = hybla_round_trip_us(h, s);
-	/* In recovery the kernel's window follows the segments in flight; W is the window at the end of the recovery. */
+	/*
+	 * In recovery the kernel's window follows the segments in flight; W is the window at the end of the
+	 * recovery.
+	 */
 	u64 window = hybla_is_reducing(h) ? max_u64(s->cwnd, h->target) : s->cwnd;
 	u64 rate = ((window * USEC_PER_SEC) << HYBLA_RATE_SHIFT) / rtt_us;
 	u64 bound = hybla_capacity_bound(h, s, p);
@@ -278,7 +292,9 @@ static inline void hybla_follow_train(struct hybla *h, const struct hybla_socket
 	u32 burst_end = h->train_base + p->burst;
 
 	if (h->train == HYBLA_TRAIN_WAITING) {
-		/* A burst that was still growing when its first ACK came tells about the application, not the link. */
+		/*
+		 * A burst that was still growing when its first ACK came tells about the application, not the link.
+		 */
 		if (s->data_segs_out < p->burst) {
 			h->train = HYBLA_TRAIN_DONE;
 			return;
@@ -294,7 +310,9 @@ static inline void hybla_follow_train(struct hybla *h, const struct hybla_socket
 		h->train = HYBLA_TRAIN_DONE;
 }
 
-/* Once, at the start: ssthresh = capacity * RTT, and a window that has already run past it comes back to it. */
+/*
+ * Once, at the start: ssthresh = capacity * RTT, and a window that has already run past it comes back to it.
+ */
 static inline void hybla_apply_hoe(struct hybla *h, struct hybla_socket *s, const struct hybla_parameters *p, u64 rate)
 {
 	u64 half = 1 << (HYBLA_RATE_SHIFT - 1);
@@ -348,8 +366,8 @@ static inline void hybla_slow_start(struct hybla *h, struct hybla_socket *s, u32
 }
 
 /*
- * W += rho^2 / W for each acknowledged segment (Caini and Firrincieli 2004, equation 7); rho = 1 while a queue stands.
- * Returns the new W.
+ * W += rho^2 / W for each acknowledged segment (Caini and Firrincieli 2004, equation 7); rho = 1 while a
+ * queue stands. Returns the new W.
  */
 static inline u32 hybla_congestion_avoidance(struct hybla *h, const struct hybla_socket *s,
 					     const struct hybla_parameters *p, u32 window, u32 acked)
@@ -389,8 +407,8 @@ static inline void hybla_reduce(struct hybla *h, struct hybla_socket *s, u32 ack
 }
 
 /*
- * When a queue comes to stand, the window goes back to what the link carries and an eighth more; once, because where
- * others keep the queue standing, going back again and again would leave them everything.
+ * When a queue comes to stand, the window goes back to what the link carries and an eighth more; once,
+ * because where others keep the queue standing, going back again and again would leave them everything.
  */
 static inline void hybla_leave_queue(struct hybla *h, struct hybla_socket *s)
 {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * The arithmetic of bentpipe's sender of XCP (Katabi, Handley and Rohrs 2002, section 3.3) and of P-XCP (Zhou, Yeung and
- * Li 2004) in the kernel (docs/xcp.md).
+ * The arithmetic of bentpipe's sender of XCP (Katabi, Handley and Rohrs 2002, section 3.3) and of P-XCP
+ * (Zhou, Yeung and Li 2004) in the kernel (docs/xcp.md).
  *
  *     W += feedback * RTT     for the feedback that the receiver has returned, bytes per second
  *     loss                    XCP: half the window, as any TCP; P-XCP: it is sent again, and the window stays
  *     timeout                 one segment, as any TCP
  *     pacing:                 a segment every RTT / W
  *
- * Virtual time has the published sender instead (crates/tcp/src/congestion/xcp.rs), because the published experiments are
- * about that one: its window is in bytes, it asks for more in every segment, and where there is no router it is NewReno.
- * This one counts whole segments, asks for what the link is known to carry, and must decide when another congestion
- * control of the kernel is to take its place. crates/tcp/tests holds the rules that both share to each other.
+ * Virtual time has the published sender instead (crates/tcp/src/congestion/xcp.rs), because the published
+ * experiments are about that one: its window is in bytes, it asks for more in every segment, and where there
+ * is no router it is NewReno. This one counts whole segments, asks for what the link is known to carry, and
+ * must decide when another congestion control of the kernel is to take its place. crates/tcp/tests holds the
+ * rules that both share to each other.
  */
 #pragma once
 
@@ -26,8 +27,8 @@
 /* No round trip is longer, as far as the arithmetic goes. */
 #define XCP_RTT_MAX_US (1U << 29)
 /*
- * The other end is silent after 4 rounds without feedback and as many segments. Where segments are missing, SACK blocks
- * may have taken the place of the feedback, and it takes four times as many rounds.
+ * The other end is silent after 4 rounds without feedback and as many segments. Where segments are missing,
+ * SACK blocks may have taken the place of the feedback, and it takes four times as many rounds.
  */
 #define XCP_SILENT_SEGMENTS 64
 #define XCP_SILENCE 16
@@ -70,8 +71,8 @@ enum {
 };
 
 /*
- * The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd`, `ssthresh`, what the next
- * segments say (`request_rtt_us`, `spacing_ns`, `request`), and `fall_back`.
+ * The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd`, `ssthresh`,
+ * what the next segments say (`request_rtt_us`, `spacing_ns`, `request`), and `fall_back`.
  */
 struct xcp_socket {
 	u64 capacity;        /* of the link, bytes on the wire per second; 0 is unknown */
@@ -144,8 +145,8 @@ static inline void xcp_set_window(struct xcp *x, struct xcp_socket *s, u64 windo
 }
 
 /*
- * After a reduction nothing new is sent until the segments in flight fit into W. Retransmissions do not wait for that, or
- * the timer would expire before they are acknowledged: each acknowledgement releases one.
+ * After a reduction nothing new is sent until the segments in flight fit into W. Retransmissions do not wait
+ * for that, or the timer would expire before they are acknowledged: each acknowledgement releases one.
  */
 static inline void xcp_drain(struct xcp *x, struct xcp_socket *s)
 {
@@ -176,7 +177,10 @@ static inline bool xcp_is_limited_elsewhere(const struct xcp_socket *s)
 	return by_application || s->snd_wnd < (u64)s->cwnd * s->mss;
 }
 
-/* How much longer the round trip is than without queues, microseconds; a few milliseconds are scheduling noise. */
+/*
+ * How much longer the round trip is than without queues, microseconds; a few milliseconds are scheduling
+ * noise.
+ */
 static inline u64 xcp_queue_us(const struct xcp *x, const struct xcp_socket *s)
 {
 	u64 least_us = (u64)xcp_min_rtt_us(s) + XCP_NOISE_US, now_us = xcp_round_trip_us(x, s);
@@ -184,7 +188,9 @@ static inline u64 xcp_queue_us(const struct xcp *x, const struct xcp_socket *s)
 	return now_us > least_us ? now_us - least_us : 0;
 }
 
-/* A queue that no router of XCP sees: the path has another bottleneck, or one that is slower than configured. */
+/*
+ * A queue that no router of XCP sees: the path has another bottleneck, or one that is slower than configured.
+ */
 static inline bool xcp_has_foreign_queue(const struct xcp *x, const struct xcp_socket *s)
 {
 	return xcp_queue_us(x, s) > xcp_min_rtt_us(s) / 2;
@@ -280,7 +286,9 @@ static inline bool xcp_is_silent(const struct xcp *x, const struct xcp_socket *s
 	return x->silence >= XCP_SILENCE && s->delivered - x->heard_delivered >= XCP_SILENT_SEGMENTS;
 }
 
-/* Without a capacity and without a router nothing limits the sender: it would ask for twice as much for ever. */
+/*
+ * Without a capacity and without a router nothing limits the sender: it would ask for twice as much for ever.
+ */
 static inline bool xcp_is_ungoverned(const struct xcp *x, const struct xcp_socket *s)
 {
 	return !s->capacity && x->queued_rounds >= XCP_QUEUED_ROUNDS;
@@ -324,7 +332,9 @@ static inline void xcp_on_rtt(struct xcp *x, u32 sample_us, u32 min_rtt_us)
 
 static inline void xcp_on_set_state(struct xcp *x, struct xcp_socket *s, u8 new_state)
 {
-	/* Congestion that a router or this host's queue has reported (CWR) is no loss, and counts for P-XCP too. */
+	/*
+	 * Congestion that a router or this host's queue has reported (CWR) is no loss, and counts for P-XCP too.
+	 */
 	if (new_state == TCP_CA_CWR || (new_state == TCP_CA_Recovery && !s->ignores_loss)) {
 		x->window = s->ssthresh;
 		x->draining = 1;
@@ -336,7 +346,10 @@ static inline void xcp_on_set_state(struct xcp *x, struct xcp_socket *s, u8 new_
 	}
 }
 
-/* Half the window, as any TCP of its time (RFC 5681, equation 4); xcp_on_set_state() changes the window itself. */
+/*
+ * Half the window, as any TCP of its time (RFC 5681, equation 4); xcp_on_set_state() changes the window
+ * itself.
+ */
 static inline u32 xcp_ssthresh_after_loss(u32 cwnd)
 {
 	return max_u64(cwnd / 2, XCP_WINDOW_MIN);

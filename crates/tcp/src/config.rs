@@ -27,15 +27,17 @@ pub struct Config {
     pub timestamps: bool,
     /// Whether selective acknowledgements are offered to the other side (RFC 2018).
     pub sack: bool,
-    /// How long an acknowledgement may be delayed (RFC 9293 §3.8.6.3: below 500 ms); `None` acknowledges each segment.
+    /// How long an acknowledgement may be delayed (RFC 9293 §3.8.6.3: below 500 ms); `None` acknowledges each
+    /// segment.
     pub delayed_ack: Option<Duration>,
     /// RFC 3042: a new segment for each of the first two duplicate acknowledgements.
     pub limited_transmit: bool,
-    /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender is silent until
-    /// half its flight has arrived (RFC 6675).
+    /// RFC 9937: SACK recovery spreads the reduction of the window over a round trip. Without it the sender
+    /// is silent until half its flight has arrived (RFC 6675).
     pub proportional_rate_reduction: bool,
-    /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has arrived (the idea of
-    /// RFC 8985, for paths that do not reorder). Without it a retransmission that is lost waits for the timer (RFC 6675).
+    /// SACK recovery takes a retransmission for lost, and sends again, when something that left later has
+    /// arrived (the idea of RFC 8985, for paths that do not reorder). Without it a retransmission that is
+    /// lost waits for the timer (RFC 6675).
     pub lost_retransmissions: bool,
     /// RFC 896: a short segment waits while data is in flight.
     pub nagle: bool,
@@ -48,15 +50,15 @@ pub struct Config {
     /// Retransmissions of a segment by the timer before the connection is given up at the next expiry (Linux'
     /// `tcp_retries2`: 15); `None` never gives up.
     pub retries: Option<u32>,
-    /// How long data may stay unacknowledged before the connection is given up (RFC 793 §3.8, `TCP_USER_TIMEOUT`), with
-    /// which the number of retries counts no more.
+    /// How long data may stay unacknowledged before the connection is given up (RFC 793 §3.8,
+    /// `TCP_USER_TIMEOUT`), with which the number of retries counts no more.
     pub user_timeout: Option<Duration>,
     /// When SYNs are repeated.
     pub syn: SynSchedule,
     /// When the answers to a SYN are repeated.
     pub syn_ack: SynSchedule,
-    /// When a segment counts as lost. SACK recovery on a connection whose other side does not offer SACK is NewReno
-    /// Slow-but-Steady.
+    /// When a segment counts as lost. SACK recovery on a connection whose other side does not offer SACK is
+    /// NewReno Slow-but-Steady.
     pub recovery: Recovery,
     /// How much may be in flight.
     pub congestion: Algorithm,

@@ -43,7 +43,8 @@ pub struct Endpoint {
     sack: bool,
     /// Both sides use the congestion header.
     feedback: bool,
-    /// The sum of the feedback that has arrived, for the other side; and the sum that the other side has told of last.
+    /// The sum of the feedback that has arrived, for the other side; and the sum that the other side has told
+    /// of last.
     feedback_in: u32,
     feedback_told: u32,
     echo: u32,
@@ -59,7 +60,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Opens a connection: the first SYN goes out at the next [`poll_transmit`](Self::poll_transmit).
     ///
-    /// `initial_sequence` may be anything; RFC 9293 §3.4.1 wants it hard to guess, a simulation wants it repeatable.
+    /// `initial_sequence` may be anything; RFC 9293 §3.4.1 wants it hard to guess, a simulation wants it
+    /// repeatable.
     pub fn connect(config: Config, initial_sequence: u32, now: Time) -> Self {
         let mut endpoint = Self::new(config, initial_sequence, State::SynSent);
         endpoint.handshake.begin(now);
@@ -71,15 +73,16 @@ impl Endpoint {
         Self::new(config, initial_sequence, State::Listen)
     }
 
-    /// Waits for another connection in the place of this one, with its parameters. Segments of this one that are still in
-    /// flight are not taken for the new one's (RFC 9293 §3.4.3).
+    /// Waits for another connection in the place of this one, with its parameters. Segments of this one that
+    /// are still in flight are not taken for the new one's (RFC 9293 §3.4.3).
     pub fn relisten(&self) -> Self {
         let last = sequence_of(self.initial_send, self.sender.queue.nxt());
         Self::listen(self.config, last.wrapping_add(SEQUENCE_STEP))
     }
 
-    /// A listening endpoint opens the connection itself (RFC 9293 §3.10.1): the first SYN goes out at the next
-    /// [`poll_transmit`](Self::poll_transmit). Data already written is kept. In other states it does nothing.
+    /// A listening endpoint opens the connection itself (RFC 9293 §3.10.1): the first SYN goes out at the
+    /// next [`poll_transmit`](Self::poll_transmit). Data already written is kept. In other states it does
+    /// nothing.
     pub fn open_actively(&mut self, now: Time) {
         if self.state == State::Listen {
             self.state = State::SynSent;
@@ -218,7 +221,8 @@ impl Endpoint {
         }
     }
 
-    /// The report to the rate controller; `None` where the congestion control takes no rate, or before it has sent anything.
+    /// The report to the rate controller; `None` where the congestion control takes no rate, or before it has
+    /// sent anything.
     pub fn reported(&self) -> Option<Reported> {
         let counters = self.sender.acked_counters().filter(|_| self.state == State::Established)?;
         let (mss, header) = (self.sender.mss(), self.header());
@@ -255,7 +259,8 @@ impl Endpoint {
         }
     }
 
-    /// A moment that [`wake_at`](Self::wake_at) named has come. What there is to send now, `poll_transmit` says.
+    /// A moment that [`wake_at`](Self::wake_at) named has come. What there is to send now, `poll_transmit`
+    /// says.
     pub fn on_timer(&mut self, now: Time) {
         match self.state {
             State::SynSent | State::SynReceived if now >= self.handshake.timer => {
@@ -322,8 +327,8 @@ impl Endpoint {
         }
     }
 
-    /// A segment that belongs to no connection, or acknowledges data that was never sent, is answered with a reset
-    /// (RFC 9293 §3.10.7.1).
+    /// A segment that belongs to no connection, or acknowledges data that was never sent, is answered with a
+    /// reset (RFC 9293 §3.10.7.1).
     fn refuse(&mut self, segment: &Segment) {
         self.reset = match (segment.is_rst(), segment.is_ack()) {
             (true, _) => None,
@@ -388,7 +393,8 @@ impl Endpoint {
             self.establish(now, segment);
             self.receiver.ack_now();
         } else {
-            // Both sides have opened actively (RFC 9293 §3.5, figure 8). What comes next may answer the SYN or this.
+            // Both sides have opened actively (RFC 9293 §3.5, figure 8). What comes next may answer the SYN
+            // or this.
             self.state = State::SynReceived;
             let transmissions = self.handshake.transmissions;
             self.handshake.begin(now);
@@ -471,8 +477,8 @@ impl Endpoint {
         self.check_end(now);
     }
 
-    /// RFC 9293 §3.10.7.4, first: whether a segment from `start` lies within the window, in part at least. One byte beyond
-    /// counts too, for a FIN needs no window.
+    /// RFC 9293 §3.10.7.4, first: whether a segment from `start` lies within the window, in part at least.
+    /// One byte beyond counts too, for a FIN needs no window.
     fn is_acceptable(&self, segment: &Segment, start: u64) -> bool {
         let nxt = self.receiver.nxt();
         let begins_after = start > nxt && start > nxt + self.receiver.window() + 1;
@@ -489,8 +495,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes the acknowledgement; false where it is one of something never sent, with which the whole segment counts for
-    /// nothing.
+    /// Takes the acknowledgement; false where it is one of something never sent, with which the whole segment
+    /// counts for nothing.
     fn on_ack(&mut self, now: Time, segment: &Segment, start: u64) -> bool {
         let una = self.sender.queue.una();
         let Some(ack) = offset_of(self.initial_send, segment.ack, una) else { return true };
@@ -543,7 +549,8 @@ impl Endpoint {
 
     // Segments out.
 
-    /// The next segment to send now, if there is one; to be called until there is none, after anything has happened.
+    /// The next segment to send now, if there is one; to be called until there is none, after anything has
+    /// happened.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Segment> {
         if let Some(reset) = self.reset.take() {
             return Some(reset);
@@ -596,8 +603,8 @@ impl Endpoint {
 
     fn segment(&mut self, now: Time, outgoing: Outgoing) -> Segment {
         let flags = if outgoing.fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
-        // Without feedback for the length of a repair a queue would stand as long: it goes before the last SACK block, which
-        // an earlier acknowledgement has told of (RFC 2018 §4).
+        // Without feedback for the length of a repair a queue would stand as long: it goes before the last
+        // SACK block, which an earlier acknowledgement has told of (RFC 2018 §4).
         let congestion =
             if self.feedback { self.congestion_option(outgoing.len) } else { CongestionOption::None };
         let timestamps = self.own_timestamps(now);

@@ -50,8 +50,8 @@ impl Handshake {
         self.due
     }
 
-    /// A SYN is sent. An answer to a repeated SYN is none of the schedule's, but the wait that is running begins anew, as in
-    /// Linux. With a user timeout the last wait ends with it.
+    /// A SYN is sent. An answer to a repeated SYN is none of the schedule's, but the wait that is running
+    /// begins anew, as in Linux. With a user timeout the last wait ends with it.
     pub(crate) fn sent_at(&mut self, now: Time, schedule: &SynSchedule, user_timeout: Option<Duration>) {
         self.all += 1;
         self.transmissions += 1;

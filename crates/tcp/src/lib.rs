@@ -1,8 +1,9 @@
 //! A TCP endpoint as a state machine.
 //!
-//! The caller passes events to an [`Endpoint`] (a segment arrives, the application writes or reads, a timer expires), and
-//! polls it for segments to send and for its next timer. It has no clock, no socket and no thread, and it counts the
-//! payload instead of storing it: memory grows with the data in flight, not with the transfer.
+//! The caller passes events to an [`Endpoint`] (a segment arrives, the application writes or reads, a timer
+//! expires), and polls it for segments to send and for its next timer. It has no clock, no socket and no
+//! thread, and it counts the payload instead of storing it: memory grows with the data in flight, not with
+//! the transfer.
 //!
 //! | part | file | decides |
 //! |---|---|---|

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 /// Disjoint half-open ranges in ascending order; ranges that touch are one.
 ///
-/// Ranges are few beside the bytes in them, so they lie in a sorted queue: finding one takes O(log n), and taking away
-/// from the front, which is what a cumulative acknowledgement does, O(1).
+/// Ranges are few beside the bytes in them, so they lie in a sorted queue: finding one takes O(log n), and
+/// taking away from the front, which is what a cumulative acknowledgement does, O(1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ranges: VecDeque<(u64, u64)>,

@@ -60,7 +60,8 @@ impl Receiver {
         }
     }
 
-    /// What the handshake has agreed on: payload bytes of a full segment, and the shift of the window in the header.
+    /// What the handshake has agreed on: payload bytes of a full segment, and the shift of the window in the
+    /// header.
     pub(crate) fn configure(&mut self, mss: u64, shift: u8) {
         (self.mss, self.shift) = (mss, shift);
     }
@@ -114,8 +115,8 @@ impl Receiver {
         self.announced
     }
 
-    /// Bytes that the other side may send beyond the acknowledged ones. The right edge never goes back (RFC 9293
-    /// §3.8.6: "shrinking the window" is strongly discouraged).
+    /// Bytes that the other side may send beyond the acknowledged ones. The right edge never goes back (RFC
+    /// 9293 §3.8.6: "shrinking the window" is strongly discouraged).
     pub(crate) fn window(&self) -> u64 {
         let room = self.buffer.saturating_sub(self.nxt - self.read);
         room.max(self.edge.saturating_sub(self.nxt))
@@ -161,8 +162,8 @@ impl Receiver {
         }
     }
 
-    /// In order, every second full-sized segment is acknowledged at once; anything else that arrives always is (RFC 5681
-    /// §4.2), for it is a duplicate, opens a hole or fills one.
+    /// In order, every second full-sized segment is acknowledged at once; anything else that arrives always
+    /// is (RFC 5681 §4.2), for it is a duplicate, opens a hole or fills one.
     fn decide(&mut self, now: Time, (nxt, beyond): (u64, u64), len: u64) {
         let in_order = self.nxt == nxt + len && beyond == 0 && len > 0;
         let Some(delay) = self.delay.filter(|_| in_order) else {
@@ -216,9 +217,9 @@ impl Receiver {
         self.recent = kept;
     }
 
-    /// The application takes up to `most` bytes; returns how many. Where that opens the window by two segments, or by half
-    /// the buffer, the other side is told (RFC 9293 §3.8.6.2.2); but not the same again, which would be a duplicate
-    /// acknowledgement and a sign of loss.
+    /// The application takes up to `most` bytes; returns how many. Where that opens the window by two
+    /// segments, or by half the buffer, the other side is told (RFC 9293 §3.8.6.2.2); but not the same again,
+    /// which would be a duplicate acknowledgement and a sign of loss.
     pub(crate) fn read(&mut self, most: u64) -> u64 {
         let bytes = self.readable().min(most);
         self.read += bytes;

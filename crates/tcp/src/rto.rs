@@ -62,10 +62,11 @@ impl Rto {
 
     /// Takes a measurement; `samples_per_rtt` is how many of them are expected in each round trip.
     ///
-    /// RFC 6298 §2.3 has gains for one sample in a round trip. With more of them the deviation would be forgotten within a
-    /// fraction of it, so where it shrinks RFC 7323 Appendix G divides the gain. Where the round trip grows it must not: a
-    /// queue that fills in slow start doubles it within two round trips, and a timeout that lags behind is spurious; Linux
-    /// makes the same difference. A measurement ends the backoff (RFC 6298 §5.7, Karn).
+    /// RFC 6298 §2.3 has gains for one sample in a round trip. With more of them the deviation would be
+    /// forgotten within a fraction of it, so where it shrinks RFC 7323 Appendix G divides the gain. Where the
+    /// round trip grows it must not: a queue that fills in slow start doubles it within two round trips, and
+    /// a timeout that lags behind is spurious; Linux makes the same difference. A measurement ends the
+    /// backoff (RFC 6298 §5.7, Karn).
     pub fn measure(&mut self, rtt: Duration, samples_per_rtt: u32) {
         self.smoothed = Some(match self.smoothed {
             None => Smoothed { srtt: rtt, rttvar: rtt / 2 },

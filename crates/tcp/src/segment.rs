@@ -11,7 +11,8 @@ pub struct Segment {
     pub ack: u32,
     /// Payload bytes.
     pub len: u32,
-    /// The receive window, in units of the scale that the SYN announced; a SYN's own is never scaled (RFC 7323 §2.2).
+    /// The receive window, in units of the scale that the SYN announced; a SYN's own is never scaled (RFC
+    /// 7323 §2.2).
     pub window: u16,
     /// SYN, ACK, FIN, RST, PSH.
     pub flags: Flags,
@@ -42,8 +43,8 @@ pub enum CongestionOption {
         /// Bytes per second: what the sender asks for, and what routers leave of it.
         feedback: i32,
     },
-    /// On a segment without data, from the receiver: the running sum of the feedback that it has received, modulo 2³². The
-    /// sender takes differences, so that a lost one loses nothing.
+    /// On a segment without data, from the receiver: the running sum of the feedback that it has received,
+    /// modulo 2³². The sender takes differences, so that a lost one loses nothing.
     Total(u32),
 }
 
@@ -208,8 +209,8 @@ pub(crate) fn sequence_of(initial: u32, offset: u64) -> u32 {
     initial.wrapping_add(offset as u32)
 }
 
-/// The offset whose sequence number is `seq`, the nearest to `near` (RFC 7323 §2.2 keeps windows below 2^30, so the
-/// nearest is the right one). `None` for one that would lie before the start of the stream.
+/// The offset whose sequence number is `seq`, the nearest to `near` (RFC 7323 §2.2 keeps windows below 2^30,
+/// so the nearest is the right one). `None` for one that would lie before the start of the stream.
 pub(crate) fn offset_of(initial: u32, seq: u32, near: u64) -> Option<u64> {
     let distance = seq.wrapping_sub(sequence_of(initial, near)) as i32;
     near.checked_add_signed(i64::from(distance))

@@ -20,7 +20,8 @@ enum Fate {
     Lost,
     /// Lost, and sent again.
     Retransmitted,
-    /// On its way, as far as the sender knows, and sent again all the same (RFC 6675 §4, NextSeg rules 3 and 4).
+    /// On its way, as far as the sender knows, and sent again all the same (RFC 6675 §4, NextSeg rules 3 and
+    /// 4).
     Doubled,
 }
 
@@ -62,14 +63,16 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// When the newest segment left that it says has arrived. One that left less than `shortest`, the shortest round trip,
-    /// before `now` and was a repetition is not it: what has arrived was sent before (RFC 8985 §6.2, step 2).
+    /// When the newest segment left that it says has arrived. One that left less than `shortest`, the
+    /// shortest round trip, before `now` and was a repetition is not it: what has arrived was sent before
+    /// (RFC 8985 §6.2, step 2).
     pub(crate) fn newest_sent_at(&self, now: Time, shortest: Duration) -> Option<Time> {
         self.repeated_at.filter(|&at| at + shortest <= now).max(self.sent_once_at)
     }
 
-    /// When the segment left whose acknowledgement this is; nothing if that is not certain (Karn). What left before a
-    /// repetition that is reported too had arrived and waited for it, an outage long perhaps (RFC 7323 §4.1).
+    /// When the segment left whose acknowledgement this is; nothing if that is not certain (Karn). What left
+    /// before a repetition that is reported too had arrived and waited for it, an outage long perhaps (RFC
+    /// 7323 §4.1).
     pub(crate) fn sent_at(&self) -> Option<Time> {
         self.sent_once_at.filter(|_| self.sent_once_at >= self.repeated_at)
     }
@@ -85,8 +88,9 @@ impl Progress {
 
 /// The segments between the first unacknowledged byte and the next to be sent, in order.
 ///
-/// The places where work goes on only move forward (losses below an offset, retransmissions), so that
-/// a segment is visited a few times in its life, however many are in flight; finding one by its offset takes O(log n).
+/// The places where work goes on only move forward (losses below an offset, retransmissions), so that a
+/// segment is visited a few times in its life, however many are in flight; finding one by its offset takes
+/// O(log n).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SendQueue {
     segments: VecDeque<Sent>,
@@ -134,8 +138,8 @@ impl SendQueue {
         self.nxt - self.una
     }
 
-    /// Bytes believed to be in the network: neither selectively acknowledged, nor lost and not yet sent again, and twice
-    /// those that were sent again without being lost (RFC 6675's pipe).
+    /// Bytes believed to be in the network: neither selectively acknowledged, nor lost and not yet sent
+    /// again, and twice those that were sent again without being lost (RFC 6675's pipe).
     pub(crate) fn in_flight(&self) -> u64 {
         self.outstanding() + self.doubled_bytes - self.sacked_bytes - self.lost_bytes
     }
@@ -188,7 +192,8 @@ impl SendQueue {
         self.resent = self.resent.max(self.una);
     }
 
-    /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside the outstanding data are ignored.
+    /// A SACK block: everything from `start` to before `end` has arrived. Blocks outside the outstanding data
+    /// are ignored.
     pub(crate) fn sack(&mut self, start: u64, end: u64, progress: &mut Progress) {
         if start < self.una
             || end > self.nxt
@@ -239,8 +244,9 @@ impl SendQueue {
         }
     }
 
-    /// Marks losses by the selective acknowledgements (RFC 6675 §4, IsLost): a segment is lost when three ranges, or more
-    /// than two segments' worth of bytes, have arrived beyond it. All such segments lie below one offset.
+    /// Marks losses by the selective acknowledgements (RFC 6675 §4, IsLost): a segment is lost when three
+    /// ranges, or more than two segments' worth of bytes, have arrived beyond it. All such segments lie below
+    /// one offset.
     pub(crate) fn judge_by_sack(&mut self, mss: u64) {
         let (mut ranges, mut bytes) = (0, 0);
         let decisive = self.sacked.iter().rev().find(|(start, end)| {
@@ -279,7 +285,8 @@ impl SendQueue {
         self.judged = self.judged.max(to);
     }
 
-    /// A retransmission is lost that left before `newest`, the departure of one that has arrived, and has not arrived itself.
+    /// A retransmission is lost that left before `newest`, the departure of one that has arrived, and has not
+    /// arrived itself.
     pub(crate) fn judge_repetitions(&mut self, newest: Time) {
         let Some(mut repetitions) = self.repetitions.take() else { return };
         while let Some(&(start, at)) = repetitions.front().filter(|&&(_, at)| at < newest) {
@@ -310,9 +317,9 @@ impl SendQueue {
         self.resent = self.una;
     }
 
-    /// Everything that is not selectively acknowledged is lost: the retransmission timer has expired (RFC 5681 §3.1). If
-    /// the first segment was selectively acknowledged, the receiver has thrown away what it had, and all is lost
-    /// (RFC 2018 §8).
+    /// Everything that is not selectively acknowledged is lost: the retransmission timer has expired (RFC
+    /// 5681 §3.1). If the first segment was selectively acknowledged, the receiver has thrown away what it
+    /// had, and all is lost (RFC 2018 §8).
     pub(crate) fn lose_all(&mut self) {
         let reneged = self.segments.front().is_some_and(|front| front.fate == Fate::Sacked);
         if reneged {
@@ -354,8 +361,8 @@ impl SendQueue {
         None
     }
 
-    /// The first segment below the highest that is selectively acknowledged which is neither lost nor sent again
-    /// (NextSeg rule 3).
+    /// The first segment below the highest that is selectively acknowledged which is neither lost nor sent
+    /// again (NextSeg rule 3).
     pub(crate) fn next_hole(&self) -> Option<Piece> {
         let highest = self.sacked.end()?;
         let mut at = self.judged;
@@ -522,8 +529,8 @@ mod tests {
         assert_eq!(progress.sent_at(), Some(Time::from_nanos(2)));
     }
 
-    /// What was received before an outage is reported when the first repetition after it has arrived: it measures the
-    /// outage, not the round trip.
+    /// What was received before an outage is reported when the first repetition after it has arrived: it
+    /// measures the outage, not the round trip.
     #[test]
     fn a_block_that_comes_with_the_acknowledgement_of_a_repetition_measures_nothing() {
         let mut queue = queue(5);
@@ -554,7 +561,8 @@ mod tests {
     }
 
     proptest! {
-        /// The sums are those of the segments, whatever is acknowledged, lost and sent again in whatever order.
+        /// The sums are those of the segments, whatever is acknowledged, lost and sent again in whatever
+        /// order.
         #[test]
         fn the_sums_are_those_of_the_segments(
             steps in prop::collection::vec((0u8..8, 0u64..40, 1u64..10), 1..200),

@@ -10,8 +10,8 @@ use crate::rto::Rto;
 use crate::send_queue::{Piece, Progress, SendQueue};
 use crate::{Config, Recovery};
 
-/// Segments that leave at once at the start of a connection even if the congestion control paces (as Linux does): Hoe's
-/// estimate uses the spacing of their acknowledgements.
+/// Segments that leave at once at the start of a connection even if the congestion control paces (as Linux
+/// does): Hoe's estimate uses the spacing of their acknowledgements.
 const UNPACED_SEGMENTS: u32 = 10;
 
 /// The options that the handshake has negotiated, and how it went.
@@ -102,7 +102,8 @@ pub(crate) struct Sender {
     waiting_since: Time,
     retransmit_now: bool,
     probe: bool,
-    /// Data sent before this offset was held back by the congestion control, not by the application or the receiver.
+    /// Data sent before this offset was held back by the congestion control, not by the application or the
+    /// receiver.
     limited: u64,
     unpaced: u32,
     next_paced: Time,
@@ -237,9 +238,9 @@ impl Sender {
         self.recovery.is_active()
     }
 
-    /// The window that the other side announces, in bytes beyond `ack`, in a segment that begins at `start` of its stream.
-    /// A segment that was overtaken on its way says nothing (RFC 9293 §3.10.7.4, fifth); one that acknowledges something
-    /// new was not, though it may be a repetition.
+    /// The window that the other side announces, in bytes beyond `ack`, in a segment that begins at `start`
+    /// of its stream. A segment that was overtaken on its way says nothing (RFC 9293 §3.10.7.4, fifth); one
+    /// that acknowledges something new was not, though it may be a repetition.
     pub(crate) fn set_window(&mut self, start: u64, ack: u64, window: u64) {
         let una = self.queue.una();
         if ack > una || ack == una && (start, ack) >= self.window_from {
@@ -249,8 +250,8 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement of everything before `ack`, with SACK blocks. `duplicate`: it carries no data and changes
-    /// nothing (RFC 5681 §2); `echo` is the round-trip time by the timestamps.
+    /// An acknowledgement of everything before `ack`, with SACK blocks. `duplicate`: it carries no data and
+    /// changes nothing (RFC 5681 §2); `echo` is the round-trip time by the timestamps.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
@@ -405,7 +406,8 @@ impl Sender {
         }
     }
 
-    /// A window probe is due: a segment below the window, which the other side must answer (RFC 9293 §3.8.6.1).
+    /// A window probe is due: a segment below the window, which the other side must answer (RFC 9293
+    /// §3.8.6.1).
     pub(crate) fn take_probe(&mut self) -> bool {
         std::mem::take(&mut self.probe)
     }
@@ -437,7 +439,8 @@ impl Sender {
         Some(self.send_again(now, piece))
     }
 
-    /// Payload and end of the next new segment, if there is one that is worth sending (RFC 9293 §3.8.6.2.1, RFC 896).
+    /// Payload and end of the next new segment, if there is one that is worth sending (RFC 9293 §3.8.6.2.1,
+    /// RFC 896).
     fn new_data(&self) -> Option<(u64, bool)> {
         let waiting = self.written.saturating_sub(self.queue.nxt());
         let len = waiting.min(self.mss).min(self.edge.saturating_sub(self.queue.nxt()));
@@ -516,9 +519,9 @@ impl Sender {
         Outgoing { start: piece.start, len, fin }
     }
 
-    /// The other side's window is closed, or too small for a segment that is worth it, and nothing is outstanding whose
-    /// acknowledgement would open it: it is to be probed. What room there is serves as a probe, for the receiver may wait
-    /// for it (RFC 9293 §3.8.6.2.1, rule 4).
+    /// The other side's window is closed, or too small for a segment that is worth it, and nothing is
+    /// outstanding whose acknowledgement would open it: it is to be probed. What room there is serves as a
+    /// probe, for the receiver may wait for it (RFC 9293 §3.8.6.2.1, rule 4).
     fn persist(&mut self, now: Time) -> Option<Outgoing> {
         if self.timer == Time::MAX {
             self.waiting_since = now;

@@ -6,7 +6,8 @@ use bentpipe_units::Time;
 
 use crate::congestion::RoundTrips;
 
-/// The state of the connection. An established one that has ended in order stays so, to answer a repeated FIN.
+/// The state of the connection. An established one that has ended in order stays so, to answer a repeated
+/// FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waiting for a SYN.

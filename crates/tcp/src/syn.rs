@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct SynSchedule {
     /// The first wait.
     pub first: Duration,
-    /// How many waits of the first one's length come before the doubling begins (Linux: `tcp_syn_linear_timeouts`).
+    /// How many waits of the first one's length come before the doubling begins (Linux:
+    /// `tcp_syn_linear_timeouts`).
     pub linear: u32,
     /// The longest wait.
     pub max: Duration,
@@ -16,8 +17,8 @@ pub struct SynSchedule {
 }
 
 impl SynSchedule {
-    /// Linux since 6.5: four repetitions a second apart, then six doubling from 1 s (`tcp_syn_retries`, ip-sysctl); given
-    /// up after 131 s.
+    /// Linux since 6.5: four repetitions a second apart, then six doubling from 1 s (`tcp_syn_retries`,
+    /// ip-sysctl); given up after 131 s.
     pub const LINUX: SynSchedule = SynSchedule {
         first: Duration::from_secs(1),
         linear: 4,
@@ -28,7 +29,8 @@ impl SynSchedule {
     /// Linux' answer to a SYN: five repetitions (`tcp_synack_retries`), given up after 63 s.
     pub const LINUX_SYN_ACK: SynSchedule = SynSchedule { linear: 0, waits: Some(6), ..Self::LINUX };
 
-    /// RFC 6298 §2.1 and §5.5, given up after the first wait that ends beyond RFC 1122's three minutes (§4.2.3.5).
+    /// RFC 6298 §2.1 and §5.5, given up after the first wait that ends beyond RFC 1122's three minutes
+    /// (§4.2.3.5).
     pub const RFC6298: SynSchedule = SynSchedule { linear: 0, waits: Some(8), ..Self::LINUX };
 
     /// OPNET 11.5 as RADIUS07 found it: waits of 3, 6, 12 and 24 s, given up after 45 s.
@@ -38,7 +40,8 @@ impl SynSchedule {
     /// Windows 2003 as RADIUS07 quotes it: waits of 3 and 6 s, given up after 9 s.
     pub const WINDOWS_2003: SynSchedule = SynSchedule { waits: Some(2), ..Self::OPNET };
 
-    /// ns-2 as RADIUS07 found it: waits from 3 s doubling, for ever. The ceiling is that of its timeout, 64 s.
+    /// ns-2 as RADIUS07 found it: waits from 3 s doubling, for ever. The ceiling is that of its timeout, 64
+    /// s.
     pub const NS: SynSchedule = SynSchedule { waits: None, max: Duration::from_secs(64), ..Self::OPNET };
 
     /// The wait after the SYN number `n`, counted from 0; `None` when there is no such SYN.

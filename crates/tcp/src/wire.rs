@@ -49,8 +49,9 @@ impl Segment {
         HEADER + syn + timestamps + sack + self.congestion.length()
     }
 
-    /// Appends the TCP header to `wire`; the checksum, which covers payload and addresses too, is left zero. SACK blocks
-    /// for which the header has no room are left out; the congestion option has its room before them.
+    /// Appends the TCP header to `wire`; the checksum, which covers payload and addresses too, is left zero.
+    /// SACK blocks for which the header has no room are left out; the congestion option has its room before
+    /// them.
     pub fn encode_header(&self, source_port: u16, destination_port: u16, wire: &mut Vec<u8>) {
         let start = wire.len();
         wire.extend_from_slice(&source_port.to_be_bytes());
@@ -112,8 +113,8 @@ impl Segment {
         }
     }
 
-    /// Reads a segment, header and payload; the checksum is not looked at. Options that are unknown or malformed are
-    /// passed over, as RFC 9293 §3.1 asks.
+    /// Reads a segment, header and payload; the checksum is not looked at. Options that are unknown or
+    /// malformed are passed over, as RFC 9293 §3.1 asks.
     ///
     /// # Errors
     /// The bytes are too few for the header that they claim.

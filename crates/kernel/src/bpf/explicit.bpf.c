@@ -2,12 +2,13 @@
 /*
  * An explicit rate for each connection, as an eBPF congestion control.
  *
- * The gateway is the only sender onto its satellite link, so it knows which connections share the link. This program
- * measures each connection: bytes sent, delivered and lost, and its round-trip time. A controller in user space decides
- * (bentpipe_link::explicit), and this program carries out the decision; explicit_core.h has the arithmetic.
+ * The gateway is the only sender onto its satellite link, so it knows which connections share the link. This
+ * program measures each connection: bytes sent, delivered and lost, and its round-trip time. A controller in
+ * user space decides (bentpipe_link::explicit), and this program carries out the decision; explicit_core.h
+ * has the arithmetic.
  *
- * After a retransmission timeout the kernel sends one segment at a time; the first acknowledgement shows that the path is
- * back, and restores the whole window.
+ * After a retransmission timeout the kernel sends one segment at a time; the first acknowledgement shows that
+ * the path is back, and restores the whole window.
  *
  * Both sides meet in an array of slots, one for each connection, which user space maps into its memory.
  */
@@ -26,8 +27,8 @@ struct membership {
 };
 
 /*
- * A leg, written by the controller: what a connection may send that begins between two of its decisions, and has no rate
- * yet. One of weight w has rate * w / (weight + joined), and its weight is then part of `joined`.
+ * A leg, written by the controller: what a connection may send that begins between two of its decisions, and
+ * has no rate yet. One of weight w has rate * w / (weight + joined), and its weight is then part of `joined`.
  */
 struct leg {
 	u64 rate;   /* bytes on the wire per second */
@@ -92,7 +93,10 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* The socket that has the slot of the same number, 0: free. A separate array makes it fast to find those in use. */
+/*
+ * The socket that has the slot of the same number, 0: free. A separate array makes it fast to find those in
+ * use.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * TCP Hybla, complete, as an eBPF congestion control. hybla_core.h has the algorithm, its sources and what bentpipe adds;
- * this file fills in the socket as the core sees it, and writes back what the core has set.
+ * TCP Hybla, complete, as an eBPF congestion control. hybla_core.h has the algorithm, its sources and what
+ * bentpipe adds; this file fills in the socket as the core sees it, and writes back what the core has set.
  */
 #include "kernel.h"
 #include "hybla_core.h"

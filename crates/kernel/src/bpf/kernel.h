@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * The few kernel types and fields that bentpipe's eBPF programs touch. Field offsets are relocated at load time against
- * the running kernel's BTF (CO-RE), so order and neighbours do not matter here; names and types do.
+ * The few kernel types and fields that bentpipe's eBPF programs touch. Field offsets are relocated at load
+ * time against the running kernel's BTF (CO-RE), so order and neighbours do not matter here; names and types
+ * do.
  */
 #pragma once
 
-/* What libbpf's headers expect of linux/types.h, which clang's bpf target does not find on every distribution. */
+/*
+ * What libbpf's headers expect of linux/types.h, which clang's bpf target does not find on every
+ * distribution.
+ */
 typedef unsigned char __u8;
 typedef signed char __s8;
 typedef unsigned short __u16;
@@ -145,7 +149,10 @@ struct bpf_sock_ops_kern {
 
 #pragma clang attribute pop
 
-/* Kinds of maps and their flags (linux/bpf.h, which wants headers of the machine that clang's bpf target does not find). */
+/*
+ * Kinds of maps and their flags (linux/bpf.h, which wants headers of the machine that clang's bpf target does
+ * not find).
+ */
 enum {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
@@ -157,7 +164,9 @@ enum {
 /* The context of a program, as the kernel has it (Linux 6.2). */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/* The contexts of programs are linux/bpf.h's, with the fields where that has them: they are no kernel types. */
+/*
+ * The contexts of programs are linux/bpf.h's, with the fields where that has them: they are no kernel types.
+ */
 struct bpf_sock_ops {
 	u32 op;
 	u32 args[4];
@@ -253,7 +262,10 @@ enum {
 	BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG = 1 << 5,
 	BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG = 1 << 6,
 };
-/* The first argument of the calls for header options: nothing is sent, the size of segments is computed; a SYN cookie. */
+/*
+ * The first argument of the calls for header options: nothing is sent, the size of segments is computed; a
+ * SYN cookie.
+ */
 enum {
 	BPF_WRITE_HDR_TCP_CURRENT_MSS = 1,
 	BPF_WRITE_HDR_TCP_SYNACK_COOKIE = 2,

@@ -2,17 +2,18 @@
 /*
  * What an XCP router does for each packet, at the egress of an interface (tcx, Linux 6.6).
  *
- * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002), §3.5.
- * The sums are kept here, and the feedback is handed out here; what is to be handed out in a control interval is
- * decided in user space, in floating point, by the code that decides it in virtual time as well.
+ * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002),
+ * §3.5. The sums are kept here, and the feedback is handed out here; what is to be handed out in a control
+ * interval is decided in user space, in floating point, by the code that decides it in virtual time as well.
  *
- * The congestion header is a TCP option (kind 254, RFC 6994 experiment 0x4250) of 16 bytes in segments with data:
+ * The congestion header is a TCP option (kind 254, RFC 6994 experiment 0x4250) of 16 bytes in segments with
+ * data:
  *
  *     254  16  0x42 0x50 | RTT, us | X, ns | feedback, bytes per second, signed |
  *
- * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will have a
- * copy: what is given to the segments together is divided by their number. Bytes are those of IP packets, headers of
- * each included.
+ * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will
+ * have a copy: what is given to the segments together is divided by their number. Bytes are those of IP
+ * packets, headers of each included.
  *
  * Whatever cannot be read passes as it is.
  */
@@ -44,7 +45,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define FEEDBACK_SHIFT 8
 #define FACTOR_SHIFT 24
 #define TRANSMIT_SHIFT 16
-/* Sums of microseconds times nanoseconds lose 10 bits, so that they wrap round no sooner than they are read. */
+/*
+ * Sums of microseconds times nanoseconds lose 10 bits, so that they wrap round no sooner than they are read.
+ */
 #define RTT_SPACING_SHIFT 10
 /* ns; what stands for less is a burst */
 #define SHORTEST_WATCH 2000000
@@ -69,7 +72,10 @@ struct shares {
 
 /* Mapped by user space, which has the same structure. */
 struct router {
-	/* What user space says. It writes the slot that is not in use, and then the generation, whose last bit is the slot. */
+	/*
+	 * What user space says. It writes the slot that is not in use, and then the generation, whose last bit is
+	 * the slot.
+	 */
 	u64 generation;
 	struct shares slots[2];
 	u64 transmit_time;   /* of a byte, ns */
@@ -147,7 +153,10 @@ static inline u8 classify(const u8 *options, u32 at, u32 length)
 	return length == OFFER_LENGTH || length == TOTAL_LENGTH ? ABSENT : MALFORMED;
 }
 
-/* Looks at one option; whether that was the last. The verifier sees this once, and a loop would be 40 times that. */
+/*
+ * Looks at one option; whether that was the last. The verifier sees this once, and a loop would be 40 times
+ * that.
+ */
 static long look_at_option(u32 index, void *context)
 {
 	struct packet *p = context;
@@ -184,7 +193,10 @@ static inline u32 find_transport(struct __sk_buff *skb, u32 network)
 	return network + (ip[0] & 15) * 4;
 }
 
-/* Reads the congestion header of a segment with data; the number of its headers' bytes behind the network's, or 0. */
+/*
+ * Reads the congestion header of a segment with data; the number of its headers' bytes behind the network's,
+ * or 0.
+ */
 static inline u32 read_tcp(struct __sk_buff *skb, struct packet *p)
 {
 	u8 tcp[TCP_HEADER];
@@ -215,7 +227,9 @@ static inline u32 read_tcp(struct __sk_buff *skb, struct packet *p)
 	return header;
 }
 
-/* How many packets this will be on the wire, and how long. The kernel has counted the copies of the headers. */
+/*
+ * How many packets this will be on the wire, and how long. The kernel has counted the copies of the headers.
+ */
 static inline void measure(struct __sk_buff *skb, struct packet *p, u32 tcp_header)
 {
 	u32 link = p->network, size = skb->gso_size;
@@ -268,7 +282,10 @@ static inline __s32 per_segment(__s64 feedback, u32 segments)
 	return feedback < 0 ? -(__s32)size : (__s32)size;
 }
 
-/* A burst drains within a round trip, and a queue that stands does not: what counts is the shortest in half of one. */
+/*
+ * A burst drains within a round trip, and a queue that stands does not: what counts is the shortest in half
+ * of one.
+ */
 static inline void queue(struct router *r, u64 now, u32 bytes)
 {
 	u64 length = r->busy_until > now ? min_u64(r->busy_until - now, r->longest_rtt * 1000ULL) : 0;
@@ -343,7 +360,10 @@ static inline void rewrite(struct __sk_buff *skb, struct packet *p, __s32 feedba
 	after = bpf_cpu_to_be64(after);
 	__s64 difference = bpf_csum_diff((__be32 *)&before, sizeof(before), (__be32 *)&after, sizeof(after), 0);
 
-	/* Of a packet whose checksum is still to be computed only the pseudo header is in it: then this changes nothing. */
+	/*
+	 * Of a packet whose checksum is still to be computed only the pseudo header is in it: then this changes
+	 * nothing.
+	 */
 	bpf_skb_store_bytes(skb, p->transport + TCP_HEADER + at, &wire, sizeof(wire), 0);
 	bpf_l4_csum_replace(skb, p->transport + 16, 0, difference, 0);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * The sender of XCP and of P-XCP as an eBPF congestion control. xcp_core.h has the algorithm and its sources; this file
- * fills in the socket as the core sees it, and writes back what the core has set.
+ * The sender of XCP and of P-XCP as an eBPF congestion control. xcp_core.h has the algorithm and its sources;
+ * this file fills in the socket as the core sees it, and writes back what the core has set.
  *
- * A socket takes another congestion control if its peer does not speak XCP, if its options stop coming through, or if
- * there is no router of XCP in front of the bottleneck.
+ * A socket takes another congestion control if its peer does not speak XCP, if its options stop coming
+ * through, or if there is no router of XCP in front of the bottleneck.
  */
 #include "xcp.h"
 #include "xcp_core.h"

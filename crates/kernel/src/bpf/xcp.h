@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * The state that XCP's two halves in the kernel share: the options of a connection (xcp_options.bpf.c) and its congestion control
- * (xcp.bpf.c).
+ * The state that XCP's two halves in the kernel share: the options of a connection (xcp_options.bpf.c) and
+ * its congestion control (xcp.bpf.c).
  *
  * Both ends use TCP options of kind 254 with an experiment's number behind the length (RFC 6994), big-endian:
  *
@@ -9,8 +9,8 @@
  *     length 16   on segments with data: round-trip time, us; X = RTT / cwnd, ns; feedback, bytes per second
  *     length  8   on others: the sum of all the feedback that has been received, bytes per second, modulo 2^32
  *
- * The sum, where XCP itself returns each feedback: an acknowledgement that is lost, or that has no room for it, takes nothing
- * with it.
+ * The sum, where XCP itself returns each feedback: an acknowledgement that is lost, or that has no room for
+ * it, takes nothing with it.
  */
 #pragma once
 

@@ -2,23 +2,29 @@
 /*
  * XCP's TCP options: offered and taken with the SYN, written into segments and read from them.
  *
- * The program is called for every socket of the machine's cgroups below the one that it is attached to, a few times for each
- * connection. It looks at the name of the congestion control, and lets alone all sockets whose control is not the one that was
- * loaded with it: only for the others it asks to be called for each segment.
+ * The program is called for every socket of the machine's cgroups below the one that it is attached to, a few
+ * times for each connection. It looks at the name of the congestion control, and lets alone all sockets whose
+ * control is not the one that was loaded with it: only for the others it asks to be called for each segment.
  */
 #include "xcp.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* The congestion control whose sockets speak XCP; its name is known when it is registered, and that is behind loading. */
+/*
+ * The congestion control whose sockets speak XCP; its name is known when it is registered, and that is behind
+ * loading.
+ */
 char congestion[TCP_CA_NAME_MAX] = "bp_xcp";
 
 /*
- * As many SYNs and SYN-ACKs carry the option. What is on the path may drop them for it, so that it must be left out some time;
- * but over a satellite it is more likely that the first was lost.
+ * As many SYNs and SYN-ACKs carry the option. What is on the path may drop them for it, so that it must be
+ * left out some time; but over a satellite it is more likely that the first was lost.
  */
 #define OFFERS 2
-/* Feedback of as many segments waits for a segment with room to spare; then it takes the place of something else. */
+/*
+ * Feedback of as many segments waits for a segment with room to spare; then it takes the place of something
+ * else.
+ */
 #define OVERDUE 4
 
 struct offer {
@@ -116,8 +122,9 @@ static void hear(struct bpf_sock_ops *skops, struct xcp_endpoint *x, const struc
 }
 
 /*
- * Both ends know now whether the other one takes XCP: the active one by the SYN-ACK; the passive one by the first segment
- * behind it, with which the other end shows that it has heard the answer, or by the SYN that opened a socket at once (RFC 7413).
+ * Both ends know now whether the other one takes XCP: the active one by the SYN-ACK; the passive one by the
+ * first segment behind it, with which the other end shows that it has heard the answer, or by the SYN that
+ * opened a socket at once (RFC 7413).
  */
 static void on_established(struct bpf_sock_ops *skops, bool active)
 {
@@ -150,8 +157,8 @@ static bool takes_offer(struct bpf_sock_ops *skops)
 }
 
 /*
- * What a segment is to carry. Those with data are as long as the size of segments allows, into which the longest option has
- * been counted: no more may be written into them than CURRENT_MSS reserves.
+ * What a segment is to carry. Those with data are as long as the size of segments allows, into which the
+ * longest option has been counted: no more may be written into them than CURRENT_MSS reserves.
  */
 static int option_for(const struct xcp_endpoint *x, bool has_data)
 {
@@ -306,7 +313,10 @@ int xcp_options(struct bpf_sock_ops *skops)
 /* The longest header of TCP, and its parts. */
 #define HEADER_MAX 60
 #define CHECKSUM 16
-/* NOP, NOP, and the head of a SACK option with three blocks, which stand behind timestamps; with four, where there are none. */
+/*
+ * NOP, NOP, and the head of a SACK option with three blocks, which stand behind timestamps; with four, where
+ * there are none.
+ */
 #define THREE_BLOCKS bpf_htonl(0x0101051a)
 #define FOUR_BLOCKS bpf_htonl(0x01010522)
 
@@ -323,9 +333,9 @@ static u32 full_of_sack(const u8 *header)
 }
 
 /*
- * SACK blocks come before all that the other program can write. With a loss in every hundred segments over GEO three of them
- * stand in most acknowledgements for as long as the connection lives, and fill them. The last block has been in the
- * acknowledgements before (RFC 2018 §4): now and then it makes room for the sum.
+ * SACK blocks come before all that the other program can write. With a loss in every hundred segments over
+ * GEO three of them stand in most acknowledgements for as long as the connection lives, and fill them. The
+ * last block has been in the acknowledgements before (RFC 2018 §4): now and then it makes room for the sum.
  */
 SEC("tcx/egress")
 int xcp_full_acks(struct __sk_buff *skb)

@@ -1,4 +1,5 @@
-//! Changes to sets as a batch of nfnetlink messages (linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h).
+//! Changes to sets as a batch of nfnetlink messages (linux/netfilter/nfnetlink.h,
+//! linux/netfilter/nf_tables.h).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,8 +51,8 @@ struct Command<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Sorts the changes by set. Each says how its element shall be, whatever it was before, so the last one of a key
-    /// is all that matters.
+    /// Sorts the changes by set. Each says how its element shall be, whatever it was before, so the last one
+    /// of a key is all that matters.
     pub(super) fn new(table: &'a str, changes: &[Change<'a>]) -> Self {
         let mut sets: BTreeMap<&str, Elements> = BTreeMap::new();
         for change in changes {
@@ -72,7 +73,8 @@ impl<'a> Transaction<'a> {
         u32::try_from(self.commands.len() + 2).expect("memory ends before")
     }
 
-    /// The place of the message, counted from the beginning of the batch, whose acknowledgement means success.
+    /// The place of the message, counted from the beginning of the batch, whose acknowledgement means
+    /// success.
     pub(super) fn last_command(&self) -> u32 {
         self.messages() - 2
     }
@@ -83,8 +85,9 @@ impl<'a> Transaction<'a> {
         self.commands.get(index).map(|command| command.set)
     }
 
-    /// The batch, with sequence numbers from `first` on. Only the last command asks for an acknowledgement: the kernel
-    /// reports what fails unasked, and nothing else for the batch's own messages before Linux 6.10.
+    /// The batch, with sequence numbers from `first` on. Only the last command asks for an acknowledgement:
+    /// the kernel reports what fails unasked, and nothing else for the batch's own messages before Linux
+    /// 6.10.
     pub(super) fn encode(&self, first: u32) -> Writer {
         let mut writer = Writer::default();
         let request = libc::NLM_F_REQUEST;
@@ -165,7 +168,8 @@ mod tests {
         Change::Put { set, key: key.into(), timeout: Duration::from_millis(millis) }
     }
 
-    /// The commands of a batch as their type, set and elements: keys as they are on the wire, time-outs in ms.
+    /// The commands of a batch as their type, set and elements: keys as they are on the wire, time-outs in
+    /// ms.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Seen {
         destroys: bool,
@@ -285,7 +289,8 @@ mod tests {
     }
 
     proptest! {
-        /// The kernel's own view: run the commands on a model of the set, and compare with the changes one by one.
+        /// The kernel's own view: run the commands on a model of the set, and compare with the changes one by
+        /// one.
         #[test]
         fn the_batch_does_to_a_set_what_the_changes_say(
             keys in proptest::collection::vec((any_key(), proptest::option::of(1u64..9)), 1..2500), first: u32

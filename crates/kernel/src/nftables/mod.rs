@@ -1,7 +1,8 @@
 //! Elements of nftables sets, changed through netlink: without starting `nft`, and in microseconds.
 //!
-//! Tables, sets and rules are the business of `nft`; this module puts elements into sets that are there and takes them
-//! out. That is enough for a rule set whose rules match only while a process keeps renewing the elements of a set.
+//! Tables, sets and rules are the business of `nft`; this module puts elements into sets that are there and
+//! takes them out. That is enough for a rule set whose rules match only while a process keeps renewing the
+//! elements of a set.
 
 mod message;
 
@@ -29,7 +30,8 @@ pub struct NfTables {
     socket: Socket,
 }
 
-/// A change to a set of a table of the family `inet`. It states the new state of an element, independent of the former one.
+/// A change to a set of a table of the family `inet`. It states the new state of an element, independent of
+/// the former one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Adds the element or, where it is there, begins its time-out anew.
@@ -38,7 +40,8 @@ pub enum Change<'a> {
         set: &'a str,
         /// The element.
         key: Key,
-        /// The element goes by itself after this time, which is rounded down to milliseconds, but is one at the least.
+        /// The element goes by itself after this time, which is rounded down to milliseconds, but is one at
+        /// the least.
         timeout: Duration,
     },
     /// Removes the element; where it is not there, nothing happens.
@@ -115,8 +118,8 @@ pub enum NfTablesError {
         /// What the kernel said: `EINVAL`, for example, for a key of another type than the set's.
         source: io::Error,
     },
-    /// The transaction does not fit one message to the kernel, which holds some 30,000 changes; a fifth of that where
-    /// [`NfTables`] was opened without `CAP_NET_ADMIN`.
+    /// The transaction does not fit one message to the kernel, which holds some 30,000 changes; a fifth of
+    /// that where [`NfTables`] was opened without `CAP_NET_ADMIN`.
     #[error(
         "cannot change table inet {table}: {changes} changes are too many at once; make several transactions"
     )]
@@ -160,8 +163,8 @@ impl NfTables {
         Ok(Self { socket: Socket::open(Some(netlink::NETFILTER))? })
     }
 
-    /// Makes all changes to sets of the table `inet TABLE` at once, or none. No packet sees a state between: one that
-    /// looks up an element which is being renewed finds it.
+    /// Makes all changes to sets of the table `inet TABLE` at once, or none. No packet sees a state between:
+    /// one that looks up an element which is being renewed finds it.
     ///
     /// Of several changes to one element the last counts. No changes are none, whatever the table.
     ///
@@ -207,10 +210,12 @@ fn check_names(table: &str, changes: &[Change<'_>]) -> Result<(), NfTablesError>
     }
 }
 
-/// What a message says of the batch whose sequence numbers begin at `first` and whose last command is at place `last`.
+/// What a message says of the batch whose sequence numbers begin at `first` and whose last command is at
+/// place `last`.
 ///
-/// The kernel tries all commands and reports in their order, the beginning of the batch standing for the whole. So the
-/// first error fails it, and the last command's acknowledgement means success only where no error came before it.
+/// The kernel tries all commands and reports in their order, the beginning of the batch standing for the
+/// whole. So the first error fails it, and the last command's acknowledgement means success only where no
+/// error came before it.
 fn verdict(message: Message<'_>, first: u32, last: u32) -> Option<Result<(), Failure>> {
     let place = message.sequence.wrapping_sub(first);
     let code = message.error_number().filter(|_| place <= last)?;
@@ -259,7 +264,8 @@ mod tests {
 
     const TCP: Key = Key::Protocol(6);
 
-    /// What is concluded from answers with these sequence numbers and codes to a batch of two commands from 10 on.
+    /// What is concluded from answers with these sequence numbers and codes to a batch of two commands from
+    /// 10 on.
     fn judge(answers: &[(u32, i32)]) -> Option<Result<(), (u32, Option<i32>)>> {
         let mut writer = Writer::default();
         for (sequence, code) in answers {

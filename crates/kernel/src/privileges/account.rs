@@ -20,10 +20,10 @@ impl Account {
     /// Looks up `USER` or `USER:GROUP`, each a name or a number. Without a group it is the user's own, from
     /// `/etc/passwd`; a number that has no line there needs its group said.
     ///
-    /// The two files are read as they are (passwd(5), group(5)), without the C library's name service switch: that loads
-    /// whatever modules nsswitch.conf names into a process that is still root, and some of them talk to directory
-    /// servers over the network that is being set up. A daemon's account is a local one; one that lives elsewhere can be
-    /// given by its numbers.
+    /// The two files are read as they are (passwd(5), group(5)), without the C library's name service switch:
+    /// that loads whatever modules nsswitch.conf names into a process that is still root, and some of them
+    /// talk to directory servers over the network that is being set up. A daemon's account is a local one;
+    /// one that lives elsewhere can be given by its numbers.
     ///
     /// # Errors
     /// [`PrivilegeError::UnknownUser`], [`PrivilegeError::UnknownGroup`]; [`PrivilegeError::Root`] for user or group 0;

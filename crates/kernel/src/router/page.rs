@@ -1,4 +1,5 @@
-//! The memory that the eBPF program of the router and its process share: `struct router` of `bpf/router.bpf.c`.
+//! The memory that the eBPF program of the router and its process share: `struct router` of
+//! `bpf/router.bpf.c`.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -8,7 +8,8 @@ use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 
 /// The longest frame that is returned, bytes.
 const LONGEST: usize = 65_536;
-/// `struct __sk_buff` of linux/bpf.h as 32-bit words up to its `sk`, and where the members are that a run may set.
+/// `struct __sk_buff` of linux/bpf.h as 32-bit words up to its `sk`, and where the members are that a run may
+/// set.
 const CONTEXT_WORDS: usize = 42;
 const WIRE_LEN: usize = 40;
 const GSO_SEGS: usize = 41;
@@ -59,7 +60,8 @@ pub(super) fn run(program: BorrowedFd<'_>, frame: &Frame<'_>) -> io::Result<Tria
         repeat: i32::try_from(frame.repeat).unwrap_or(i32::MAX),
         ..Default::default()
     };
-    // SAFETY: the pointers are to `frame`, `bytes` and `context`, which live through the call, with their lengths.
+    // SAFETY: the pointers are to `frame`, `bytes` and `context`, which live through the call, with their
+    // lengths.
     let outcome = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     if outcome < 0 {
         return Err(io::Error::from_raw_os_error(-outcome));

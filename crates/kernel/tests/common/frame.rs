@@ -48,7 +48,8 @@ impl Segment {
         frame
     }
 
-    /// As the kernel's own TCP leaves it for later: with the sum of the pseudo header instead of the checksum.
+    /// As the kernel's own TCP leaves it for later: with the sum of the pseudo header instead of the
+    /// checksum.
     pub(crate) fn unfinished_frame(&self) -> Vec<u8> {
         let mut frame = self.frame();
         let pseudo = sum(&frame[..transport(&frame)]);

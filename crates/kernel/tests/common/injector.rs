@@ -1,4 +1,5 @@
-//! Packets put on an interface as the kernel's own TCP puts them there: cut and checksummed only on the way out.
+//! Packets put on an interface as the kernel's own TCP puts them there: cut and checksummed only on the way
+//! out.
 
 use std::ffi::CString;
 use std::io;
@@ -42,8 +43,8 @@ impl Injector {
         Self { socket, interface: index as i32 }
     }
 
-    /// Sends what begins with a link header of `link` bytes. The checksum field holds the sum of the pseudo header;
-    /// data beyond `size` bytes are for further segments.
+    /// Sends what begins with a link header of `link` bytes. The checksum field holds the sum of the pseudo
+    /// header; data beyond `size` bytes are for further segments.
     pub(crate) fn send(&self, packet: &[u8], link: usize, size: usize) {
         let v6 = packet[link] >> 4 == 6;
         let transport = link + if v6 { 40 } else { 20 };

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs `test` on a thread in a network namespace of its own, which ends with it: every socket, thread and process
-/// that it starts belongs to that namespace. Says why, and runs nothing, where this user or machine cannot do so.
+/// Runs `test` on a thread in a network namespace of its own, which ends with it: every socket, thread and
+/// process that it starts belongs to that namespace. Says why, and runs nothing, where this user or machine
+/// cannot do so.
 pub(crate) fn in_namespace(programs: &[&str], test: impl FnOnce() + Send) {
     if let Some(need) = missing(programs) {
         println!("skipped: needs root: {need}");

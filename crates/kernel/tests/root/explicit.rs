@@ -103,7 +103,8 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
         let given = read_for(Duration::from_millis(700));
         let flow = wait_for(&leg, 1)[0];
         drop(client);
-        // The other side of it is Linux, whose timestamps count milliseconds; on the loopback nobody waits for long.
+        // The other side of it is Linux, whose timestamps count milliseconds; on the loopback nobody waits
+        // for long.
         assert!(flow.forward.is_some_and(|forward| forward < PATIENCE / 30), "{flow:?}");
         assert!(given > 2.0 * newcomer, "{newcomer} and {given} bytes/s");
         assert!(given < 4_400_000.0, "{given} bytes/s");
@@ -143,7 +144,8 @@ fn legs_of_one_name_in_two_network_namespaces_are_two() {
     let here = explicit.leg("satellite").unwrap();
     let elsewhere = thread::scope(|scope| {
         let leg = || {
-            // SAFETY: the descriptors stay what they are; only this thread, which ends here, has another network.
+            // SAFETY: the descriptors stay what they are; only this thread, which ends here, has another
+            // network.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
             let leg = explicit.leg("satellite").unwrap();
             assert_eq!(explicit.leg("satellite").unwrap().number(), leg.number(), "a reload keeps it");

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use crate::common::{in_namespace, run};
 use bentpipe_kernel::route::RouteSocket;
 
-/// The answers of a namespace that has a default route by `sat0`, and another for what comes from `left`'s neighbours,
-/// and the indices of its two interfaces.
+/// The answers of a namespace that has a default route by `sat0`, and another for what comes from `left`'s
+/// neighbours, and the indices of its two interfaces.
 struct Gateway {
     socket: RouteSocket,
     left: Option<u32>,

@@ -82,8 +82,8 @@ fn feedback_is_that_of_virtual_time_and_checksums_stay_right() {
                     let spacing = Duration::from_secs_f64(spacing);
                     let wanted = in_virtual_time.give(spacing, f64::from(wire), asked, may_grow);
                     let given = count * f64::from(feedback_of(&trial.bytes));
-                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³² B/s for
-                    // a nanosecond.
+                    // A part of a byte per second for each packet so far; and the factor, a multiple of 2⁻³²
+                    // B/s for a nanosecond.
                     carried += count + spacing.as_secs_f64() * 0.24;
                     prop_assert!((given - wanted).abs() <= carried, "{given} and not {wanted} ± {carried}");
                     prop_assert!(feedback_of(&trial.bytes) <= fields.feedback);
@@ -109,8 +109,8 @@ fn sums_are_those_of_the_packets_on_the_wire() {
         router.try_frame(&Frame { segments, wire_length, ..Frame::new(&frame) }).unwrap();
     }
     let sums = router.take_sums();
-    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data, once
-    // all of it.
+    // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data,
+    // once all of it.
     assert_eq!(sums.bytes, f64::from(10 * 56 + 1000 + 56 + 1000 + 40 + 1000));
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * b;
     assert!(close(sums.spacing, 11.0 * 1.2e-3) && close(sums.asking_spacing, 10.0 * 1.2e-3), "{sums:?}");

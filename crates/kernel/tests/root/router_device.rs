@@ -31,7 +31,8 @@ fn segment(v6: bool, payload: usize, nops: usize) -> Segment {
     Segment { fields: Some(fields), v6, payload, nops }
 }
 
-/// A device that takes whole packets with complete checksums only, and two ends of a cable to it, `in0` and `in1`.
+/// A device that takes whole packets with complete checksums only, and two ends of a cable to it, `in0` and
+/// `in1`.
 fn device() -> Tun {
     let tun = Tun::create("sat0").unwrap();
     for (key, value) in

@@ -1,7 +1,7 @@
 //! The arithmetic in C that the kernel's congestion controls and virtual time share (`crates/tcp/core`).
 //!
-//! The headers there say what each field is, with units and sources; the names here are theirs. The kernel's eBPF programs
-//! include the same headers, and a test of `bentpipe-kernel` compares both builds bit by bit.
+//! The headers there say what each field is, with units and sources; the names here are theirs. The kernel's
+//! eBPF programs include the same headers, and a test of `bentpipe-kernel` compares both builds bit by bit.
 #![allow(missing_docs, reason = "the headers have the documentation of the fields")]
 #![allow(unsafe_code, reason = "functions in C")]
 

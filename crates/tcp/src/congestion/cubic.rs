@@ -17,8 +17,8 @@ const BETA: f64 = 0.7;
 /// α: segments by which W_est grows in each round trip, so that its average is Reno's (§4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// RFC 9438 with fast convergence: the window is a cubic function of the time since the last loss, and never less than
-/// what a standard TCP would have.
+/// RFC 9438 with fast convergence: the window is a cubic function of the time since the last loss, and never
+/// less than what a standard TCP would have.
 #[derive(Debug)]
 pub struct Cubic {
     mss: f64,
@@ -88,8 +88,8 @@ impl Cubic {
         self.cwnd = self.cwnd.min(MAX_WINDOW);
     }
 
-    /// The window is now `cwnd_epoch`. It is on its way back to W_max; after a timeout, or where it is there already,
-    /// it begins at the plateau (§4.8, §4.10).
+    /// The window is now `cwnd_epoch`. It is on its way back to W_max; after a timeout, or where it is there
+    /// already, it begins at the plateau (§4.8, §4.10).
     fn begin_epoch(&mut self, now: Time) {
         if self.after_timeout || self.w_max < self.cwnd {
             self.w_max = self.cwnd;
@@ -118,8 +118,8 @@ impl Epoch {
         C * mss * from_plateau * from_plateau * from_plateau + self.plateau
     }
 
-    /// The epoch grows older by the time since the last acknowledgement: by a round trip at the most, for in a longer
-    /// gap there was nothing on its way.
+    /// The epoch grows older by the time since the last acknowledgement: by a round trip at the most, for in
+    /// a longer gap there was nothing on its way.
     fn count(&mut self, ack: &Acked) {
         let longest = ack.srtt.max(ack.rtt.unwrap_or(Duration::ZERO));
         self.age += ack.now.since(self.counted_to).min(longest).as_secs_f64();
@@ -156,7 +156,8 @@ impl CongestionControl for Cubic {
     fn on_loss(&mut self, _now: Time, in_flight: u64) {
         self.ssthresh = self.reduced(flight_size(in_flight, self.cwnd));
         self.cwnd_prior = self.cwnd;
-        // Fast convergence: a window that did not get back to the last plateau gives room to newcomers (§4.7).
+        // Fast convergence: a window that did not get back to the last plateau gives room to newcomers
+        // (§4.7).
         let converging = self.cwnd < self.w_max;
         self.w_max = if converging { self.cwnd * (1.0 + BETA) / 2.0 } else { self.cwnd };
         self.cwnd = as_window(self.ssthresh);
@@ -164,8 +165,8 @@ impl CongestionControl for Cubic {
         self.epoch = None;
     }
 
-    /// The clock starts with the acknowledgement that ends the repair. The next one may come a round trip later, and over a
-    /// satellite the window would lag behind its function by as much.
+    /// The clock starts with the acknowledgement that ends the repair. The next one may come a round trip
+    /// later, and over a satellite the window would lag behind its function by as much.
     fn on_recovery_end(&mut self, now: Time) {
         self.begin_epoch(now);
     }

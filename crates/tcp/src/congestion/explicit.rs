@@ -1,8 +1,9 @@
-//! A sender with an explicit rate, which a controller sets, as bentpipe's eBPF program `bp_explicit` is: it runs the same code.
+//! A sender with an explicit rate, which a controller sets, as bentpipe's eBPF program `bp_explicit` is: it
+//! runs the same code.
 //!
-//! A loss changes nothing: it says that a segment must be sent again, not that the rate was wrong. After an expiry of the
-//! retransmission timer one segment leaves at a time; the first acknowledgement shows that the path is back, and restores
-//! the whole window.
+//! A loss changes nothing: it says that a segment must be sent again, not that the rate was wrong. After an
+//! expiry of the retransmission timer one segment leaves at a time; the first acknowledgement shows that the
+//! path is back, and restores the whole window.
 
 use std::time::Duration;
 
@@ -191,7 +192,8 @@ mod tests {
         assert_eq!(explicit.round_trips().map(|rtts| (rtts.recent, rtts.shortest)), Some((ms(200), ms(200))));
     }
 
-    /// Acknowledgements each 100 ms, whose receiver counts so many ticks in a millisecond; with the waits of both ways.
+    /// Acknowledgements each 100 ms, whose receiver counts so many ticks in a millisecond; with the waits of
+    /// both ways.
     fn acks(explicit: &mut Explicit, ticks: f64, waits: impl IntoIterator<Item = [u64; 2]>) {
         for (step, [out, back]) in waits.into_iter().enumerate() {
             let now = 1_000 + 100 * step as u64;

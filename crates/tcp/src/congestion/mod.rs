@@ -1,8 +1,8 @@
 //! Congestion control: how much may be on its way, and how fast it leaves.
 //!
-//! A new algorithm is a file beside this one that implements [`CongestionControl`], and a line in [`Algorithm`].
-//! Windows are in bytes. Powers and roots come from `libm`, not from the platform, so that a run gives the same bits
-//! everywhere.
+//! A new algorithm is a file beside this one that implements [`CongestionControl`], and a line in
+//! [`Algorithm`]. Windows are in bytes. Powers and roots come from `libm`, not from the platform, so that a
+//! run gives the same bits everywhere.
 
 pub mod c_core;
 mod cubic;
@@ -47,11 +47,11 @@ pub struct Acked {
     pub min_rtt: Duration,
     /// Bytes believed to be in the network before it arrived.
     pub in_flight: u64,
-    /// The window, not the application or the receiver, was what held the sender back (RFC 7661 §4.4): only then does
-    /// an acknowledgement justify a larger one.
+    /// The window, not the application or the receiver, was what held the sender back (RFC 7661 §4.4): only
+    /// then does an acknowledgement justify a larger one.
     pub cwnd_limited: bool,
-    /// Losses are being repaired, or suspected because the acknowledgement is a duplicate with SACK news; the standard
-    /// algorithms keep their window meanwhile.
+    /// Losses are being repaired, or suspected because the acknowledgement is a duplicate with SACK news; the
+    /// standard algorithms keep their window meanwhile.
     pub in_recovery: bool,
 }
 
@@ -60,13 +60,15 @@ pub struct Acked {
 pub struct Flight {
     /// Bytes believed to be in the network.
     pub in_flight: u64,
-    /// Bytes that have arrived since the connection began, a segment for each duplicate acknowledgement included.
+    /// Bytes that have arrived since the connection began, a segment for each duplicate acknowledgement
+    /// included.
     pub delivered: u64,
     /// Bytes that have been declared lost since the connection began.
     pub lost: u64,
 }
 
-/// What a sender tells the routers of its path in a segment, and requests from them (Katabi and others 2002, §3.1).
+/// What a sender tells the routers of its path in a segment, and requests from them (Katabi and others 2002,
+/// §3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// The smoothed round-trip time; zero before the first measurement.
@@ -86,8 +88,8 @@ pub struct Feedback {
     pub change: i32,
     /// The smoothed round-trip time; zero before the first measurement.
     pub srtt: Duration,
-    /// Bytes that the application has written and the receiver has room for, from the first unacknowledged one on: less than
-    /// the window if that is not what holds the sender back.
+    /// Bytes that the application has written and the receiver has room for, from the first unacknowledged
+    /// one on: less than the window if that is not what holds the sender back.
     pub demand: u64,
 }
 
@@ -98,8 +100,9 @@ pub struct RoundTrips {
     pub recent: Duration,
     /// The shortest of the last 15 to 30 s.
     pub shortest: Duration,
-    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30 s, by its
-    /// timestamps (RFC 6817 §3.4.1); `None` without timestamps, or where they do not count milliseconds.
+    /// How much longer the way to the receiver alone has been lately than its shortest of the last 15 to 30
+    /// s, by its timestamps (RFC 6817 §3.4.1); `None` without timestamps, or where they do not count
+    /// milliseconds.
     pub forward: Option<Duration>,
 }
 
@@ -116,7 +119,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
     fn cwnd(&self) -> u64;
 
-    /// Bytes that may be in flight: the window, unless the algorithm spreads its reduction, or paces and only needs room.
+    /// Bytes that may be in flight: the window, unless the algorithm spreads its reduction, or paces and only
+    /// needs room.
     fn flight_limit(&self) -> u64 {
         self.cwnd()
     }
@@ -124,8 +128,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The slow-start threshold, bytes; [`NO_SSTHRESH`] before there is one.
     fn ssthresh(&self) -> u64;
 
-    /// The rate at which segments are to be spaced; `None` sends at once as much as the window allows. `srtt` is zero
-    /// before the first measurement.
+    /// The rate at which segments are to be spaced; `None` sends at once as much as the window allows. `srtt`
+    /// is zero before the first measurement.
     fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
         let _ = srtt;
         None
@@ -141,31 +145,33 @@ pub trait CongestionControl: fmt::Debug + Send {
         let _ = (now, after_pause);
     }
 
-    /// The request that the next segment, of `segment` payload bytes, carries to the routers of its path, where both sides
-    /// have agreed to; `None` is none. `demand` is [`Feedback::demand`].
+    /// The request that the next segment, of `segment` payload bytes, carries to the routers of its path,
+    /// where both sides have agreed to; `None` is none. `demand` is [`Feedback::demand`].
     fn request(&self, segment: u64, srtt: Duration, demand: u64) -> Option<Request> {
         let _ = (segment, srtt, demand);
         None
     }
 
-    /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same one.
+    /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same
+    /// one.
     fn on_feedback(&mut self, feedback: &Feedback) {
         let _ = feedback;
     }
 
-    /// An acknowledgement carries this timestamp of the receiver, milliseconds of its clock (RFC 7323 §3); before
-    /// [`on_ack`](Self::on_ack) of the same one.
+    /// An acknowledgement carries this timestamp of the receiver, milliseconds of its clock (RFC 7323 §3);
+    /// before [`on_ack`](Self::on_ack) of the same one.
     fn on_timestamp(&mut self, now: Time, value: u32) {
         let _ = (now, value);
     }
 
-    /// An acknowledgement, of new data or not, has left this in flight; before [`on_ack`](Self::on_ack) of the same one.
+    /// An acknowledgement, of new data or not, has left this in flight; before [`on_ack`](Self::on_ack) of
+    /// the same one.
     fn on_flight(&mut self, flight: &Flight) {
         let _ = flight;
     }
 
-    /// The rate controller sets this rate on the wire, where `header` bytes go with each segment, or takes it back. An
-    /// algorithm that finds its rate by itself ignores it.
+    /// The rate controller sets this rate on the wire, where `header` bytes go with each segment, or takes it
+    /// back. An algorithm that finds its rate by itself ignores it.
     fn set_rate(&mut self, rate: Option<Rate>, header: u64) {
         let _ = (rate, header);
     }
@@ -178,13 +184,14 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// New data was acknowledged.
     fn on_ack(&mut self, ack: &Acked);
 
-    /// A duplicate acknowledgement that reports nothing as received; after [`on_flight`](Self::on_flight) of the same one.
+    /// A duplicate acknowledgement that reports nothing as received; after [`on_flight`](Self::on_flight) of
+    /// the same one.
     fn on_duplicate(&mut self, now: Time) {
         let _ = now;
     }
 
-    /// Fast recovery begins with `in_flight` bytes outstanding (RFC 5681 §3.2 step 2, RFC 6675 §5 step 4.2). Afterwards
-    /// the window is what may be in flight during the repair.
+    /// Fast recovery begins with `in_flight` bytes outstanding (RFC 5681 §3.2 step 2, RFC 6675 §5 step 4.2).
+    /// Afterwards the window is what may be in flight during the repair.
     fn on_loss(&mut self, now: Time, in_flight: u64);
 
     /// Everything that was outstanding when recovery began is acknowledged.
@@ -192,8 +199,8 @@ pub trait CongestionControl: fmt::Debug + Send {
         let _ = now;
     }
 
-    /// The retransmission timer expired with `in_flight` bytes outstanding. `first` is false where the segment had been
-    /// retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).
+    /// The retransmission timer expired with `in_flight` bytes outstanding. `first` is false where the
+    /// segment had been retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).
     fn on_timeout(&mut self, now: Time, in_flight: u64, first: bool);
 
     /// Nothing was sent for longer than a retransmission timeout: the window is no longer known to be right
@@ -208,8 +215,8 @@ pub struct Parameters {
     pub mss: u64,
     /// The initial window, bytes (RFC 6928: ten segments).
     pub initial_window: u64,
-    /// How many segments one acknowledgement may count for in slow start (RFC 3465's L): 1 is RFC 5681, 2 is RFC 3465,
-    /// `None` is Linux.
+    /// How many segments one acknowledgement may count for in slow start (RFC 3465's L): 1 is RFC 5681, 2 is
+    /// RFC 3465, `None` is Linux.
     pub byte_counting_limit: Option<u32>,
 }
 
@@ -300,7 +307,8 @@ impl FromStr for Algorithm {
     }
 }
 
-/// Microseconds, for the algorithms in C: nothing stays nothing, and no time is longer than nine minutes (2²⁹ µs).
+/// Microseconds, for the algorithms in C: nothing stays nothing, and no time is longer than nine minutes (2²⁹
+/// µs).
 fn micros(time: Duration) -> u32 {
     time.as_nanos().div_ceil(1000).min(1 << 29) as u32
 }

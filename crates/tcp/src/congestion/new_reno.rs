@@ -5,8 +5,8 @@ use bentpipe_units::Time;
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parameters, SlowStart};
 
-/// RFC 5681: the window doubles in each round trip up to ssthresh, then grows by a segment in each, and is halved by a
-/// loss.
+/// RFC 5681: the window doubles in each round trip up to ssthresh, then grows by a segment in each, and is
+/// halved by a loss.
 #[derive(Debug)]
 pub struct NewReno {
     mss: u64,
@@ -109,20 +109,22 @@ impl Avoidance {
     }
 }
 
-/// The flight size when a loss is detected, bytes: no more than the window. Data that limited transmit has sent since does
-/// not count (RFC 5681 §3.2), nor data that SACK has reported while the window moved on, or a loss would raise the window.
+/// The flight size when a loss is detected, bytes: no more than the window. Data that limited transmit has
+/// sent since does not count (RFC 5681 §3.2), nor data that SACK has reported while the window moved on, or a
+/// loss would raise the window.
 pub(super) fn flight_size(in_flight: u64, cwnd: f64) -> u64 {
     in_flight.min(cwnd as u64)
 }
 
-/// The threshold after a timeout, from what a loss would leave of the flight and of the window. In a long repair the
-/// flight, with what SACK has reported, outruns the window: it must not raise the threshold. Nor is a window that the
-/// repair has reduced already reduced once more.
+/// The threshold after a timeout, from what a loss would leave of the flight and of the window. In a long
+/// repair the flight, with what SACK has reported, outruns the window: it must not raise the threshold. Nor
+/// is a window that the repair has reduced already reduced once more.
 pub(super) fn after_timeout(of_flight: u64, of_window: u64, ssthresh: u64) -> u64 {
     of_flight.min(of_window.max(ssthresh))
 }
 
-/// Half of the outstanding data, two segments at least: the threshold after a loss (RFC 5681, equation 4), bytes.
+/// Half of the outstanding data, two segments at least: the threshold after a loss (RFC 5681, equation 4),
+/// bytes.
 pub(super) fn half_of(in_flight: u64, mss: u64) -> u64 {
     (in_flight / 2).max(MIN_SSTHRESH_SEGMENTS.saturating_mul(mss))
 }

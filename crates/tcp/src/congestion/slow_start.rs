@@ -2,14 +2,16 @@
 
 use super::Parameters;
 
-/// The largest window, bytes: a thousand times the largest receive window (2³⁰, RFC 7323 §2.3), so that it never holds
-/// a sender back, and far below 2⁵³, where an `f64` begins to lose bytes.
+/// The largest window, bytes: a thousand times the largest receive window (2³⁰, RFC 7323 §2.3), so that it
+/// never holds a sender back, and far below 2⁵³, where an `f64` begins to lose bytes.
 pub(super) const MAX_WINDOW: f64 = (1u64 << 40) as f64;
 
-/// Above this exponent one acknowledged byte opens [`MAX_WINDOW`] and more; 2 to its power is still far from infinity.
+/// Above this exponent one acknowledged byte opens [`MAX_WINDOW`] and more; 2 to its power is still far from
+/// infinity.
 const MAX_EXPONENT: f64 = 64.0;
 
-/// Slow start (RFC 5681 §3.1): the window grows by a constant factor of the acknowledged bytes, until it reaches ssthresh.
+/// Slow start (RFC 5681 §3.1): the window grows by a constant factor of the acknowledged bytes, until it
+/// reaches ssthresh.
 ///
 /// The factor is 1 for a standard TCP and 2^ρ − 1 for Hybla (Caini and Firrincieli 2004, equation 7).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,8 +30,8 @@ pub struct SlowStart {
 pub struct Growth {
     /// The new window, bytes.
     pub cwnd: f64,
-    /// Bytes acknowledged that slow start had no use for, because the window had reached ssthresh: congestion avoidance
-    /// goes on with them.
+    /// Bytes acknowledged that slow start had no use for, because the window had reached ssthresh: congestion
+    /// avoidance goes on with them.
     pub left_over: u64,
 }
 
@@ -44,14 +46,14 @@ impl SlowStart {
         self.growth = libm::exp2(rho.clamp(1.0, MAX_EXPONENT)) - 1.0;
     }
 
-    /// The retransmission timer has expired. Until the window is back at ssthresh an acknowledgement may cover segments
-    /// that arrived before the timeout; where L limits anything, it is then 1 (RFC 3465 §2.3).
+    /// The retransmission timer has expired. Until the window is back at ssthresh an acknowledgement may
+    /// cover segments that arrived before the timeout; where L limits anything, it is then 1 (RFC 3465 §2.3).
     pub fn on_timeout(&mut self) {
         self.repairing = true;
     }
 
-    /// The window after `bytes` more were acknowledged. It stops exactly at `ssthresh`; a window that is there already
-    /// stays, and all the bytes are left over.
+    /// The window after `bytes` more were acknowledged. It stops exactly at `ssthresh`; a window that is
+    /// there already stays, and all the bytes are left over.
     pub fn grow(&mut self, cwnd: f64, ssthresh: u64, bytes: u64) -> Growth {
         let end = (ssthresh as f64).min(MAX_WINDOW);
         if cwnd >= end {

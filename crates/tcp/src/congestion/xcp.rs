@@ -1,10 +1,10 @@
 //! The published sender of XCP and of P-XCP, whose window the routers of its path set.
 //!
-//! The kernel has another one (`core/xcp_core.h`), in whole segments, which requests the capacity of its link instead of a
-//! constant. Tests hold the rules that both share to each other.
+//! The kernel has another one (`core/xcp_core.h`), in whole segments, which requests the capacity of its link
+//! instead of a constant. Tests hold the rules that both share to each other.
 //!
-//! Sources: Katabi, Handley and Rohrs (SIGCOMM 2002), §3.2 and §3.4; draft-falk-xcp-spec-03; for P-XCP Lopez Pacheco and Lochin
-//! (IWSSC 2009), §II.B.
+//! Sources: Katabi, Handley and Rohrs (SIGCOMM 2002), §3.2 and §3.4; draft-falk-xcp-spec-03; for P-XCP Lopez
+//! Pacheco and Lochin (IWSSC 2009), §II.B.
 
 use std::time::Duration;
 
@@ -14,10 +14,12 @@ use super::new_reno::{NewReno, as_window, flight_size, half_of, initial_window};
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, Feedback, NO_SSTHRESH, Parameters, Request};
 
-/// The request of a sender that wants more, for a segment, bytes per second: 134 Mbit/s, more than a router has for one segment.
-/// A power of two, so that the sum of any number of requests that have met no router is known as such, also where it wraps.
+/// The request of a sender that wants more, for a segment, bytes per second: 134 Mbit/s, more than a router
+/// has for one segment. A power of two, so that the sum of any number of requests that have met no router is
+/// known as such, also where it wraps.
 const ASKS_FOR_MORE: i32 = 1 << 24;
-/// Round trips without feedback, though data is acknowledged, after which the sender concludes that no router sets its window.
+/// Round trips without feedback, though data is acknowledged, after which the sender concludes that no router
+/// sets its window.
 const PATIENCE: u32 = 4;
 
 /// Which of the two senders it is.
@@ -25,7 +27,8 @@ const PATIENCE: u32 = 4;
 pub enum XcpSender {
     /// It halves its window at a loss as TCP does, and always requests more.
     Xcp,
-    /// It does not take a loss for congestion, which routers report; and it requests more only if its window limits it.
+    /// It does not take a loss for congestion, which routers report; and it requests more only if its window
+    /// limits it.
     PXcp,
 }
 
@@ -78,7 +81,8 @@ impl CongestionControl for Xcp {
         }
     }
 
-    /// Whole segments: a window of 3.4 of them is 3.4 in a round trip by the pacing, as it tells the routers, and not 3.
+    /// Whole segments: a window of 3.4 of them is 3.4 in a round trip by the pacing, as it tells the routers,
+    /// and not 3.
     fn flight_limit(&self) -> u64 {
         match &self.window {
             Window::Standard(standard) => standard.cwnd(),
@@ -188,8 +192,8 @@ impl CongestionControl for Xcp {
 }
 
 impl Explicit {
-    /// RFC 2861 §3.1: in each round trip that did not use up the window it gives back half of the rest, so that the
-    /// X that it makes remains true of the segments that are sent.
+    /// RFC 2861 §3.1: in each round trip that did not use up the window it gives back half of the rest, so
+    /// that the X that it makes remains true of the segments that are sent.
     fn validate(&mut self, now: Time, srtt: Duration, demand: u64, floor: f64) {
         let (began, most) = self.round;
         self.round.1 = most.max(demand);

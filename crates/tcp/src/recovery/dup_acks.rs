@@ -4,10 +4,12 @@ use crate::congestion::CongestionControl;
 use crate::recovery::{Acknowledgement, Action, LossRecovery, Recovery};
 use crate::send_queue::{DUP_THRESH, SendQueue};
 
-/// Fast retransmit and fast recovery (RFC 5681 §3.2), and what becomes of them at a partial acknowledgement (RFC 6582).
+/// Fast retransmit and fast recovery (RFC 5681 §3.2), and what becomes of them at a partial acknowledgement
+/// (RFC 6582).
 ///
-/// The RFCs inflate the window by a segment for each duplicate acknowledgement. Here the window stays unchanged, and the
-/// segments that have left the network are credited to the sender: the same sum, and cwnd keeps its meaning.
+/// The RFCs inflate the window by a segment for each duplicate acknowledgement. Here the window stays
+/// unchanged, and the segments that have left the network are credited to the sender: the same sum, and cwnd
+/// keeps its meaning.
 #[derive(Debug, Clone)]
 pub(crate) struct DuplicateAcks {
     variant: Recovery,

@@ -21,11 +21,11 @@ use crate::send_queue::{Piece, Progress, SendQueue};
 pub enum Recovery {
     /// RFC 2581's fast recovery: the first acknowledgement of new data ends it, though more may be lost.
     Reno,
-    /// RFC 6582 §4: only the first partial acknowledgement restarts the retransmission timer, so that a window with many
-    /// losses is repaired by the timeout.
+    /// RFC 6582 §4: only the first partial acknowledgement restarts the retransmission timer, so that a
+    /// window with many losses is repaired by the timeout.
     NewRenoImpatient,
-    /// RFC 6582 §4: every partial acknowledgement restarts the retransmission timer, so that a window with many losses is
-    /// repaired one of them in a round trip.
+    /// RFC 6582 §4: every partial acknowledgement restarts the retransmission timer, so that a window with
+    /// many losses is repaired one of them in a round trip.
     NewRenoSlowButSteady,
     /// RFC 6675.
     Sack,
@@ -77,7 +77,8 @@ impl FromStr for Recovery {
 /// What the sender is to do besides what its window allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Action {
-    /// Send the first lost segment now, whatever the window says (RFC 5681 §3.2 step 3, RFC 6675 §5 step 4.3).
+    /// Send the first lost segment now, whatever the window says (RFC 5681 §3.2 step 3, RFC 6675 §5 step
+    /// 4.3).
     pub(crate) retransmit_now: bool,
     /// The acknowledgement advanced, but leaves the retransmission timer as it is.
     pub(crate) leave_timer: bool,
@@ -105,12 +106,14 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// The retransmission timer expired; everything in the queue is marked as lost.
     fn on_timeout(&mut self, queue: &SendQueue);
 
-    /// Bytes that have left the network beyond what the queue knows: one segment for each duplicate acknowledgement.
+    /// Bytes that have left the network beyond what the queue knows: one segment for each duplicate
+    /// acknowledgement.
     fn credit(&self) -> u64 {
         0
     }
 
-    /// Bytes that may be sent before the next acknowledgement, whatever the window says; `None` leaves it to the window.
+    /// Bytes that may be sent before the next acknowledgement, whatever the window says; `None` leaves it to
+    /// the window.
     fn allowance(&self) -> Option<u64> {
         None
     }

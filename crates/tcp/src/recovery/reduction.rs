@@ -1,7 +1,8 @@
 //! Proportional rate reduction (RFC 6937, RFC 9937): what may be sent while losses are repaired.
 
-/// Spreads the reduction of the window over the round trip of a repair: of what arrives, the part that the new window is of the
-/// old flight may be sent. Without it a sender is silent until half its flight has arrived, and then sends the rest at once.
+/// Spreads the reduction of the window over the round trip of a repair: of what arrives, the part that the
+/// new window is of the old flight may be sent. Without it a sender is silent until half its flight has
+/// arrived, and then sends the rest at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reduction {
     mss: u64,
@@ -20,8 +21,9 @@ impl Reduction {
         Self { mss, flight: flight.max(1), delivered: 0, sent: 0, allowance: 0 }
     }
 
-    /// An acknowledgement reports `delivered` bytes as received; `in_flight` are left, and the window is to become `target`.
-    /// `safe`: it advances and reveals no further loss, so that the flight may grow back in slow start (RFC 9937 §5).
+    /// An acknowledgement reports `delivered` bytes as received; `in_flight` are left, and the window is to
+    /// become `target`. `safe`: it advances and reveals no further loss, so that the flight may grow back in
+    /// slow start (RFC 9937 §5).
     pub(crate) fn on_ack(&mut self, delivered: u64, in_flight: u64, target: u64, safe: bool) {
         self.delivered += delivered;
         let due = if in_flight > target {
@@ -53,8 +55,8 @@ mod tests {
 
     const MSS: u64 = 100;
 
-    /// RFC 9937 §6's first example: 100 segments in flight, the first lost, the window halved. One segment is sent for every
-    /// two that arrive, and at the end of the round trip half as many are in flight.
+    /// RFC 9937 §6's first example: 100 segments in flight, the first lost, the window halved. One segment is
+    /// sent for every two that arrive, and at the end of the round trip half as many are in flight.
     #[test]
     fn one_segment_is_sent_for_every_two_that_arrive() {
         let (flight, target) = (100 * MSS, 50 * MSS);
@@ -74,8 +76,8 @@ mod tests {
         assert!((48 * MSS..=50 * MSS).contains(&in_flight), "{in_flight}");
     }
 
-    /// With half the flight lost the flight is below the target already: what arrives is replaced, and a segment more only
-    /// where the acknowledgement is a good sign.
+    /// With half the flight lost the flight is below the target already: what arrives is replaced, and a
+    /// segment more only where the acknowledgement is a good sign.
     #[test]
     fn below_the_target_the_flight_is_kept_and_grows_only_where_that_is_safe() {
         let mut reduction = Reduction::new(MSS, 20 * MSS);

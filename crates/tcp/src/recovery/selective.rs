@@ -13,8 +13,8 @@ pub(crate) struct Selective {
     /// The reduction of the window under way, with proportional rate reduction.
     reduction: Option<Reduction>,
     duplicates: u64,
-    /// The next offset to be sent when the last repair began, or the last timeout came; losses below it are of the same
-    /// window (RFC 6675 §5, RecoveryPoint, and §5.1).
+    /// The next offset to be sent when the last repair began, or the last timeout came; losses below it are
+    /// of the same window (RFC 6675 §5, RecoveryPoint, and §5.1).
     recovery_point: u64,
     active: bool,
     /// The rescue of this repair has been used (RFC 6675 §4, rule 4).

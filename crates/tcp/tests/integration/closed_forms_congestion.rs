@@ -1,7 +1,7 @@
 //! The windows of the congestion control algorithms against what theory says of them.
 //!
-//! A window's acknowledgements arrive evenly over a round trip; the application never runs dry. Windows and rates are in
-//! segments, as the papers count them.
+//! A window's acknowledgements arrive evenly over a round trip; the application never runs dry. Windows and
+//! rates are in segments, as the papers count them.
 
 use std::time::Duration;
 
@@ -94,8 +94,8 @@ fn new_reno_doubles_in_each_round_trip_and_then_adds_a_segment_in_each() {
     }
 }
 
-/// AIMD(α, β) with a loss every 1/p segments: the mean window is √(α(1+β) / 2(1−β)p) (Floyd, Handley and Padhye 2000;
-/// RFC 9438, figure 3). For Reno it is Mathis's √(3/2p).
+/// AIMD(α, β) with a loss every 1/p segments: the mean window is √(α(1+β) / 2(1−β)p) (Floyd, Handley and
+/// Padhye 2000; RFC 9438, figure 3). For Reno it is Mathis's √(3/2p).
 fn mean_window_with_a_loss_every(segments: u64, control: impl CongestionControl, rtt: Duration) -> f64 {
     let mut flow = Flow::new(control, rtt);
     for _ in 0..20 {
@@ -193,7 +193,8 @@ fn at_a_short_round_trip_cubic_grows_by_alpha_and_beyond_its_last_window_by_a_se
     assert_near("50 rounds beyond", flow.window() - before, 50.0, 0.02);
 }
 
-/// The mean window where CUBIC is not Reno-friendly: √⁴(C(3+β)/4(1−β)) · RTT^¾ / p^¾ (RFC 9438 §5.1, figure 6).
+/// The mean window where CUBIC is not Reno-friendly: √⁴(C(3+β)/4(1−β)) · RTT^¾ / p^¾ (RFC 9438 §5.1, figure
+/// 6).
 #[test]
 fn at_a_long_round_trip_cubic_keeps_the_mean_window_of_its_own_formula() {
     let inverse_p = 100_000;
@@ -204,9 +205,10 @@ fn at_a_long_round_trip_cubic_keeps_the_mean_window_of_its_own_formula() {
     assert_near("p = 1e-5", mean, expected, 0.05);
 }
 
-// Hybla: Caini and Firrincieli 2004. Slow start adds 2^ρ − 1 for each acknowledged segment, so a round trip multiplies W
-// by 2^ρ: W(t) = ρ·W0·2^(ρt/RTT) = ρ·W0·2^(t/RTT0). Avoidance adds ρ²/W, so a round trip adds ρ²:
-// W(t) = W(0) + ρ²·t/RTT = W(0) + ρ·t/RTT0. The rate W/RTT = W/(ρ·RTT0) does not depend on the RTT in either.
+// Hybla: Caini and Firrincieli 2004. Slow start adds 2^ρ − 1 for each acknowledged segment, so a round trip
+// multiplies W by 2^ρ: W(t) = ρ·W0·2^(ρt/RTT) = ρ·W0·2^(t/RTT0). Avoidance adds ρ²/W, so a round trip adds
+// ρ²: W(t) = W(0) + ρ²·t/RTT = W(0) + ρ·t/RTT0. The rate W/RTT = W/(ρ·RTT0) does not depend on the RTT in
+// either.
 
 #[test]
 fn hybla_in_slow_start_opens_two_to_the_rho_less_one_for_each_segment() {

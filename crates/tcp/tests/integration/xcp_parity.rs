@@ -1,7 +1,8 @@
-//! The published sender of XCP and the kernel's obey the same rules, though one counts bytes and the other segments.
+//! The published sender of XCP and the kernel's obey the same rules, though one counts bytes and the other
+//! segments.
 //!
-//! Both get the same feedback, losses and timeouts. Guards of the kernel's are out of the way: it has requested more than it
-//! gets, there is no queue, and the capacity is unknown.
+//! Both get the same feedback, losses and timeouts. Guards of the kernel's are out of the way: it has
+//! requested more than it gets, there is no queue, and the capacity is unknown.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Generated connections: the events of a sender, with what its socket shows at each.
 //!
-//! The counters are consistent with each other as those of a connection are, and what the congestion control sets comes back
-//! in the next event. Lengths of paths, rates and the frequency of losses change from one connection to the next, and within
-//! it; now and then a value is one that no path has.
+//! The counters are consistent with each other as those of a connection are, and what the congestion control
+//! sets comes back in the next event. Lengths of paths, rates and the frequency of losses change from one
+//! connection to the next, and within it; now and then a value is one that no path has.
 
 use bentpipe_tcp::congestion::c_core::{
     ExplicitSocket, HyblaSocket, INFINITE_SSTHRESH, XcpSocket, event, explicit_event, state,
@@ -19,7 +19,8 @@ pub(super) struct Connection {
     /// What the last event has requested for each segment, bytes per second.
     pub(super) requested: i32,
     now_us: u64,
-    /// All times are multiples of this, or of a sixteenth of it: comparisons of times then meet equal ones, too.
+    /// All times are multiples of this, or of a sixteenth of it: comparisons of times then meet equal ones,
+    /// too.
     grain_us: u64,
     /// The receiver returns no feedback.
     is_silent: bool,

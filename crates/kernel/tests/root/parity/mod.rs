@@ -1,7 +1,7 @@
 //! The kernel's build and this host's build of the congestion controls' arithmetic do the same, bit by bit.
 //!
-//! Generated connections run through `crates/tcp/core` as this host compiles it, and the same events through an eBPF program
-//! that includes the same headers. `SEED=…` replays a run.
+//! Generated connections run through `crates/tcp/core` as this host compiles it, and the same events through
+//! an eBPF program that includes the same headers. `SEED=…` replays a run.
 
 mod generate;
 

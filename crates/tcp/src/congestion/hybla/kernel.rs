@@ -1,7 +1,8 @@
 //! bentpipe's Hybla in virtual time: the code that the kernel runs, behind a socket like the kernel's.
 //!
-//! The kernel counts segments, this crate bytes; a socket there has counters that the sender here does not keep. This file
-//! translates. A loss, the end of a repair and a timeout change the socket as they do in Linux.
+//! The kernel counts segments, this crate bytes; a socket there has counters that the sender here does not
+//! keep. This file translates. A loss, the end of a repair and a timeout change the socket as they do in
+//! Linux.
 
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl Hybla {
         hybla
     }
 
-    /// The normalised round-trip time ρ = max(RTT / [`RTT0`], 1), from the minimum RTT; 1 where it is switched off.
+    /// The normalised round-trip time ρ = max(RTT / [`RTT0`], 1), from the minimum RTT; 1 where it is
+    /// switched off.
     pub fn rho(&self) -> f64 {
         f64::from(self.state.rho) / 65536.0
     }
@@ -89,7 +91,8 @@ impl Hybla {
         (u64::from(segments) * self.mss).clamp(self.mss, MAX_WINDOW as u64)
     }
 
-    /// An acknowledgement has been processed: it reports that `delivered` bytes have arrived in all, and leaves `in_flight`.
+    /// An acknowledgement has been processed: it reports that `delivered` bytes have arrived in all, and
+    /// leaves `in_flight`.
     fn process_ack(&mut self, now: Time, delivered: u64, in_flight: u64) {
         self.delivered = self.delivered.max(delivered);
         let socket = &mut self.socket;
@@ -103,7 +106,8 @@ impl Hybla {
 }
 
 impl CongestionControl for Hybla {
-    /// In recovery, the window at the end of it: what may be in flight meanwhile, [`flight_limit`](Self::flight_limit) says.
+    /// In recovery, the window at the end of it: what may be in flight meanwhile,
+    /// [`flight_limit`](Self::flight_limit) says.
     fn cwnd(&self) -> u64 {
         self.bytes(if self.is_reducing() { self.state.target } else { self.socket.cwnd })
     }
@@ -196,8 +200,8 @@ impl CongestionControl for Hybla {
         self.socket.cwnd = 1;
     }
 
-    /// The kernel leaves the window to a congestion control that sets the pace (`tcp_slow_start_after_idle_check`), and
-    /// Hybla paces after a pause.
+    /// The kernel leaves the window to a congestion control that sets the pace
+    /// (`tcp_slow_start_after_idle_check`), and Hybla paces after a pause.
     fn on_idle(&mut self, _now: Time) {}
 }
 

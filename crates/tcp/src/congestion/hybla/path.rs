@@ -24,7 +24,8 @@ pub(super) enum Queue {
     Standing,
 }
 
-/// The round-trip time: its minimum, which is the distance, and its present value, with the queue. Seconds, 0 is unknown.
+/// The round-trip time: its minimum, which is the distance, and its present value, with the queue. Seconds, 0
+/// is unknown.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrip {
     pub(super) min: f64,
@@ -34,9 +35,10 @@ pub(super) struct RoundTrip {
 impl RoundTrip {
     /// Takes in the measurements of an acknowledgement.
     ///
-    /// The smoothed RTT of the connection takes samples by timestamps, and after an outage these have the outage in
-    /// them: of one of 50 s seven seconds would stay, the queue would seem enormous and the pacing would crawl. A sample
-    /// counts here as twice the minimum at the most. The gain of an eighth is RFC 6298's.
+    /// The smoothed RTT of the connection takes samples by timestamps, and after an outage these have the
+    /// outage in them: of one of 50 s seven seconds would stay, the queue would seem enormous and the pacing
+    /// would crawl. A sample counts here as twice the minimum at the most. The gain of an eighth is RFC
+    /// 6298's.
     pub(super) fn measure(&mut self, min: Duration, sample: Option<Duration>) {
         if !min.is_zero() {
             self.min = min.as_secs_f64();
@@ -47,7 +49,8 @@ impl RoundTrip {
         self.now = if self.now > 0.0 { self.now + (sample - self.now) / 8.0 } else { sample };
     }
 
-    /// The round-trip time now, seconds: `srtt` before the first measurement here, `None` where that is unknown too.
+    /// The round-trip time now, seconds: `srtt` before the first measurement here, `None` where that is
+    /// unknown too.
     pub(super) fn now_or(&self, srtt: Duration) -> Option<f64> {
         let now = if self.now > 0.0 { self.now } else { srtt.as_secs_f64() };
         (now > 0.0).then_some(now)
@@ -68,8 +71,8 @@ impl RoundTrip {
 
 /// The rate at which the path delivers, bytes per second; 0 is unknown.
 ///
-/// A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the capacity itself,
-/// or this connection's share of it.
+/// A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the
+/// capacity itself, or this connection's share of it.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryRate {
     /// The highest so far.
@@ -82,8 +85,8 @@ pub(super) struct DeliveryRate {
     round: Option<Round>,
 }
 
-/// A round lasts until what was in flight at its beginning is delivered, and a minimum round trip at the least: losses
-/// may have left little in flight.
+/// A round lasts until what was in flight at its beginning is delivered, and a minimum round trip at the
+/// least: losses may have left little in flight.
 #[derive(Debug)]
 struct Round {
     began: Time,
@@ -115,7 +118,8 @@ impl DeliveryRate {
         }
     }
 
-    /// Nothing was delivered for a while, for reasons that are not the link's rate: the measurement begins anew.
+    /// Nothing was delivered for a while, for reasons that are not the link's rate: the measurement begins
+    /// anew.
     pub(super) fn interrupt(&mut self) {
         self.round = None;
         self.last_round = 0.0;

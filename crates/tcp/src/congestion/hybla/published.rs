@@ -1,7 +1,7 @@
 //! Hybla as its authors published it: Caini and Firrincieli 2004, with Hoe's estimate (SIGCOMM 1996).
 //!
-//! In bytes and floating point, beside [`Hybla`](super::Hybla) in segments and integers: the closed forms of the paper are
-//! checked on it, and experiments that reproduce publications run it.
+//! In bytes and floating point, beside [`Hybla`](super::Hybla) in segments and integers: the closed forms of
+//! the paper are checked on it, and experiments that reproduce publications run it.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub struct PublishedHybla {
 }
 
 impl PublishedHybla {
-    /// A controller for a new connection, with those of the `components` that are on. Growth in recovery and the bound by
-    /// the queue are bentpipe's additions, and not to be had here.
+    /// A controller for a new connection, with those of the `components` that are on. Growth in recovery and
+    /// the bound by the queue are bentpipe's additions, and not to be had here.
     pub fn new(parameters: Parameters, components: Components) -> Self {
         let initial_window = initial_window(&parameters);
         let mut hybla = Self {
@@ -63,7 +63,8 @@ impl PublishedHybla {
         hybla
     }
 
-    /// The normalised round-trip time ρ = max(RTT / [`RTT0`], 1), from the minimum RTT; 1 where it is switched off.
+    /// The normalised round-trip time ρ = max(RTT / [`RTT0`], 1), from the minimum RTT; 1 where it is
+    /// switched off.
     pub fn rho(&self) -> f64 {
         self.rho
     }
@@ -105,7 +106,8 @@ impl PublishedHybla {
         }
     }
 
-    /// Once, at the start: ssthresh = capacity · RTT, and a window that has already run past it comes back to it.
+    /// Once, at the start: ssthresh = capacity · RTT, and a window that has already run past it comes back to
+    /// it.
     fn apply_estimate(&mut self, rate: f64) {
         self.capacity_known = true;
         if !self.components.hoe || self.ssthresh != NO_SSTHRESH {
@@ -133,8 +135,8 @@ impl PublishedHybla {
         Some(if doubles { 2.0 * rate } else { rate })
     }
 
-    /// The bound of the pacing until Hoe's estimate is known, bytes per second; `None` is any rate. The rate at most doubles
-    /// from one round to the next, as in any slow start.
+    /// The bound of the pacing until Hoe's estimate is known, bytes per second; `None` is any rate. The rate
+    /// at most doubles from one round to the next, as in any slow start.
     fn rate_bound(&self) -> Option<f64> {
         let is_bounded = self.components.hoe && !self.capacity_known && self.round_trip.min > 0.0;
         is_bounded.then(|| (2.0 * self.delivery.highest).max(self.initial_window() / self.round_trip.min))

@@ -1,4 +1,5 @@
-//! Samples of the delivery rate, as Linux takes them (`tcp_rate.c`; Cheng and others, draft-ietf-ccwg-bbr §4.1).
+//! Samples of the delivery rate, as Linux takes them (`tcp_rate.c`; Cheng and others, draft-ietf-ccwg-bbr
+//! §4.1).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,8 +57,8 @@ impl DeliverySamples {
         self.acknowledgements.push_back(Acknowledgement { at: now, sent_at, delivered });
     }
 
-    /// A sample shorter than the shortest round trip is no measurement. One that the application limited counts only if it
-    /// is higher than the last.
+    /// A sample shorter than the shortest round trip is no measurement. One that the application limited
+    /// counts only if it is higher than the last.
     fn take(&mut self, delivered: u32, interval: Duration, ack: &Acked) {
         let interval_us = micros(interval);
         let is_higher = u64::from(delivered) * u64::from(self.interval_us)

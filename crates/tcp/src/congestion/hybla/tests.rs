@@ -55,7 +55,8 @@ fn a_handshake_that_measured_nothing_leaves_the_standard_window() {
     assert_eq!(hybla.pacing_rate(Duration::ZERO), None);
 }
 
-// Hoe's estimate and the pacing on a GEO link that carries one segment in 1.2 ms, a bandwidth-delay product of 500.
+// Hoe's estimate and the pacing on a GEO link that carries one segment in 1.2 ms, a bandwidth-delay product
+// of 500.
 
 const SPACING: Duration = Duration::from_micros(1200);
 const GEO: Duration = Duration::from_millis(600);

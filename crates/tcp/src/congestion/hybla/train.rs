@@ -1,7 +1,7 @@
 //! Hoe's initial estimate of the capacity.
 //!
-//! Segments that leave back to back arrive as the bottleneck spaced them, and so do their acknowledgements (Hoe,
-//! "Improving the start-up behavior of a congestion control scheme for TCP", SIGCOMM 1996).
+//! Segments that leave back to back arrive as the bottleneck spaced them, and so do their acknowledgements
+//! (Hoe, "Improving the start-up behavior of a congestion control scheme for TCP", SIGCOMM 1996).
 
 use bentpipe_units::Time;
 
@@ -56,7 +56,8 @@ impl Train {
         let here = Arrival { at: ack.now, delivered: self.delivered };
         let (first, last, goes_on) = match self.state {
             State::Ended => return None,
-            // A burst that was still growing when its first ACK came tells about the application, not the link.
+            // A burst that was still growing when its first ACK came tells about the application, not the
+            // link.
             State::Waiting => (here, here, ack.in_flight >= self.burst),
             State::Running { first, last } if self.is_outside(first, last, here) => (first, last, false),
             State::Running { first, .. } => (first, here, here.delivered < self.burst),
@@ -69,8 +70,8 @@ impl Train {
         self.rate(first, last)
     }
 
-    /// An ACK that also covers later segments, which were paced, or one that a delayed-ACK timer sent: for less than two
-    /// segments, and twice as late as those before it make expect.
+    /// An ACK that also covers later segments, which were paced, or one that a delayed-ACK timer sent: for
+    /// less than two segments, and twice as late as those before it make expect.
     fn is_outside(&self, first: Arrival, last: Arrival, here: Arrival) -> bool {
         let bytes = here.delivered - last.delivered;
         let before = last.delivered - first.delivered;
@@ -99,7 +100,8 @@ mod tests {
     /// What a segment takes on a link of 8 Mbit/s of payload, 10⁶ bytes per second.
     const SEGMENT_US: u64 = 1000;
 
-    /// The estimate after ACKs of (moment in µs, segments) for a burst of ten segments with `in_flight` outstanding.
+    /// The estimate after ACKs of (moment in µs, segments) for a burst of ten segments with `in_flight`
+    /// outstanding.
     fn estimate(in_flight: u64, acks: &[(u64, u64)]) -> Option<f64> {
         let mut train = Train::new(10 * MSS, MSS);
         acks.iter().find_map(|&(micros, segments)| {

@@ -18,7 +18,8 @@ fn cwnd(timeline: &Timeline) -> u64 {
     timeline.endpoint.variables().cwnd / u64::from(MSS)
 }
 
-/// The third duplicate retransmits; each further one lets a segment go once the window allows it; the window is halved.
+/// The third duplicate retransmits; each further one lets a segment go once the window allows it; the window
+/// is halved.
 #[test]
 fn reno_retransmits_at_the_third_duplicate_and_halves_the_window() {
     let mut timeline = ten_sent(config(Recovery::Reno));
@@ -35,7 +36,8 @@ fn reno_retransmits_at_the_third_duplicate_and_halves_the_window() {
     assert!(!timeline.endpoint.variables().recovering);
 }
 
-/// Reno believes that the first acknowledgement of new data ends it, and has no duplicates left for the second loss.
+/// Reno believes that the first acknowledgement of new data ends it, and has no duplicates left for the
+/// second loss.
 #[test]
 fn reno_leaves_recovery_at_a_partial_acknowledgement_and_times_out() {
     let mut timeline = ten_sent(config(Recovery::Reno));

@@ -10,7 +10,8 @@ fn seconds(time: Time) -> f64 {
     time.as_secs_f64()
 }
 
-/// Runs an endpoint that hears nothing, from `from`; returns when it sent something, and when and how it ended.
+/// Runs an endpoint that hears nothing, from `from`; returns when it sent something, and when and how it
+/// ended.
 fn alone(endpoint: &mut Endpoint, from: Time, most: usize) -> (Vec<Time>, Option<(Time, End)>) {
     let (mut now, mut sent) = (from, Vec::new());
     loop {
@@ -86,8 +87,8 @@ fn the_backoff_ends_at_the_ceiling() {
     assert_eq!(at, [1, 3, 7, 15, 25, 35, 45, 55]);
 }
 
-/// T = (2^(n+1) − 1)·RTO up to the ceiling, and (2^(k+1) − 1)·RTO + (n − k)·ceiling beyond, k = ⌊log2(ceiling/RTO)⌋: with
-/// Linux' floor of 200 ms, ceiling of 120 s and 15 retries, 924.6 s.
+/// T = (2^(n+1) − 1)·RTO up to the ceiling, and (2^(k+1) − 1)·RTO + (n − k)·ceiling beyond, k =
+/// ⌊log2(ceiling/RTO)⌋: with Linux' floor of 200 ms, ceiling of 120 s and 15 retries, 924.6 s.
 #[test]
 fn the_connection_is_given_up_when_the_formula_says() {
     for (ceiling, retries) in [(120, 0), (120, 3), (120, 9), (120, 10), (120, 15), (10, 15), (1, 15), (1, 40)]

@@ -193,7 +193,8 @@ proptest! {
         let at = Time::ZERO + Duration::from_millis(millis);
         plan.applications[side].aborts_at = Some(at);
         let mut pair = plan.pair();
-        // A client of a listener that has gone before the call was answered, or whose reset is lost, waits for ever.
+        // A client of a listener that has gone before the call was answered, or whose reset is lost, waits
+        // for ever.
         prop_assert!(pair.run(Time::ZERO + 100 * HOUR), "{:?}", pair.now);
         let [aborted, other] = [side, 1 - side].map(|side| &pair.sides[side].endpoint);
         prop_assert!(matches!(aborted.end(), Some(End::Aborted | End::Finished | End::Refused | End::Reset)));
@@ -202,7 +203,8 @@ proptest! {
         prop_assert!(pair.sides[1 - side].read <= pair.sides[side].written);
     }
 
-    /// From some moment on nothing arrives: who still has something to send gives up, within what its timers allow.
+    /// From some moment on nothing arrives: who still has something to send gives up, within what its timers
+    /// allow.
     #[test]
     fn a_dead_channel_times_out(
         plan in plan(rough),

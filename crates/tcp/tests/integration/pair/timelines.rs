@@ -72,7 +72,8 @@ fn a_blind_reset_does_not_end_a_handshake() {
     assert_eq!(peer.endpoint.state(), State::Listen, "one that lies within it does");
 }
 
-/// An old duplicate SYN, as RFC 9293 §3.5, figure 9, has it: the caller's reset clears the listener for the true one.
+/// An old duplicate SYN, as RFC 9293 §3.5, figure 9, has it: the caller's reset clears the listener for the
+/// true one.
 #[test]
 fn an_old_syn_is_reset_and_the_new_one_answered() {
     let mut peer = Peer::before(Endpoint::listen(config(), OURS), config());
@@ -153,7 +154,8 @@ fn what_lay_out_of_order_behind_a_fin_is_dropped() {
     assert_eq!(peer.endpoint.receive_buffered(), 0);
 }
 
-/// RFC 9293 §3.10.7.4, first and fifth: outside the window, without an ACK, or with an ACK of what was never sent.
+/// RFC 9293 §3.10.7.4, first and fifth: outside the window, without an ACK, or with an ACK of what was never
+/// sent.
 #[test]
 fn segments_that_are_not_acceptable_change_nothing() {
     let mut peer = Peer::called(config());
@@ -173,8 +175,8 @@ fn segments_that_are_not_acceptable_change_nothing() {
     assert_eq!(peer.endpoint.readable(), 0);
 }
 
-/// The peer probes our window from below its own (RFC 9293 §3.8.6.1): that repeats its acknowledgement, but not because
-/// something has arrived there.
+/// The peer probes our window from below its own (RFC 9293 §3.8.6.1): that repeats its acknowledgement, but
+/// not because something has arrived there.
 #[test]
 fn a_probe_of_the_window_is_no_duplicate_acknowledgement() {
     let mut peer = Peer::called(Config { sack: false, ..config() });
@@ -218,8 +220,8 @@ fn what_has_finished_stays_finished() {
 
 // Loss recovery.
 
-/// On a connection with SACK a sender that recovers by duplicates alone must not count each of them twice: as a
-/// duplicate and as a block.
+/// On a connection with SACK a sender that recovers by duplicates alone must not count each of them twice: as
+/// a duplicate and as a block.
 #[test]
 fn a_recovery_by_duplicates_does_not_count_sack_blocks_too() {
     for recovery in [Recovery::Reno, Recovery::NewRenoSlowButSteady] {
@@ -248,7 +250,8 @@ fn holes_that_are_not_lost_are_not_sent_again_in_one_burst() {
     assert_eq!(numbers(peer.data()), [23, 24, 25]);
 }
 
-/// RFC 6582 §3.2, step 2: what a timeout made go out twice comes back as duplicates of the last acknowledgement.
+/// RFC 6582 §3.2, step 2: what a timeout made go out twice comes back as duplicates of the last
+/// acknowledgement.
 #[test]
 fn duplicates_of_the_end_of_a_timeout_do_not_begin_a_recovery() {
     let recovery = Recovery::NewRenoSlowButSteady;
@@ -269,8 +272,8 @@ fn duplicates_of_the_end_of_a_timeout_do_not_begin_a_recovery() {
     assert_eq!(peer.endpoint.statistics().recoveries, 0);
 }
 
-/// Where no SACK tells what arrived when, what lay behind a hole was received long before it is acknowledged, and says
-/// nothing of the round trip (RFC 6298 §3, RFC 7323 §4.1).
+/// Where no SACK tells what arrived when, what lay behind a hole was received long before it is acknowledged,
+/// and says nothing of the round trip (RFC 6298 §3, RFC 7323 §4.1).
 #[test]
 fn an_acknowledgement_that_a_repair_set_free_does_not_measure_what_it_held_back() {
     let mut peer = Peer::called(Config { sack: false, recovery: Recovery::Reno, ..config() });
@@ -284,8 +287,8 @@ fn an_acknowledgement_that_a_repair_set_free_does_not_measure_what_it_held_back(
     assert_eq!(peer.endpoint.variables().srtt, RTT);
 }
 
-/// RFC 2018 §8: the first segment must be sent again after a timeout, even if it was selectively acknowledged, for the
-/// receiver may have thrown it away.
+/// RFC 2018 §8: the first segment must be sent again after a timeout, even if it was selectively
+/// acknowledged, for the receiver may have thrown it away.
 #[test]
 fn what_was_selectively_acknowledged_and_never_acknowledged_is_sent_again() {
     let mut peer = Peer::called(config());
@@ -300,7 +303,8 @@ fn what_was_selectively_acknowledged_and_never_acknowledged_is_sent_again() {
 
 // The window.
 
-/// The probes of a closed window have a backoff of their own: once it is open, a loss is found as early as ever.
+/// The probes of a closed window have a backoff of their own: once it is open, a loss is found as early as
+/// ever.
 #[test]
 fn probes_do_not_slow_down_the_retransmission_timer() {
     let mut peer = Peer::called(config());
@@ -323,8 +327,8 @@ fn probes_do_not_slow_down_the_retransmission_timer() {
     assert_eq!(peer.expire(), ms(1000));
 }
 
-/// RFC 9293 §3.8.6.1: as long as the probes are answered the connection lives; where they are not it is given up as for
-/// a retransmission.
+/// RFC 9293 §3.8.6.1: as long as the probes are answered the connection lives; where they are not it is given
+/// up as for a retransmission.
 #[test]
 fn a_closed_window_is_borne_for_ever_and_silence_is_not() {
     for (retries, user_timeout) in [(Some(3), None), (None, Some(ms(20_000)))] {
@@ -350,8 +354,8 @@ fn a_closed_window_is_borne_for_ever_and_silence_is_not() {
     }
 }
 
-/// RFC 9293 §3.8.6.2.1 (4): a window that stays too small to be worth a segment is used after all, or a receiver that
-/// waits for the rest of a message would wait for ever.
+/// RFC 9293 §3.8.6.2.1 (4): a window that stays too small to be worth a segment is used after all, or a
+/// receiver that waits for the rest of a message would wait for ever.
 #[test]
 fn a_small_window_is_used_after_a_while() {
     let mut peer = Peer::called(config());
@@ -365,8 +369,8 @@ fn a_small_window_is_used_after_a_while() {
     assert_eq!(peer.data(), []);
 }
 
-/// The header cannot say more than 65,535 without a shift. An acknowledgement that says so again because the application
-/// has read would be a duplicate, and three of them a loss (RFC 5681 §2).
+/// The header cannot say more than 65,535 without a shift. An acknowledgement that says so again because the
+/// application has read would be a duplicate, and three of them a loss (RFC 5681 §2).
 #[test]
 fn a_window_that_has_not_changed_is_not_announced() {
     let without_shift = Some(SynOptions { mss: Some(MSS as u16), ..SynOptions::default() });

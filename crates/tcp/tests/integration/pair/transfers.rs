@@ -11,7 +11,8 @@ use crate::pair::channel::Conditions;
 use crate::pair::pair::{Application, Opening, Pair};
 use crate::pair::plan::{Plan, cases, clean, plan, rough};
 
-/// Nothing may take longer: some 80 losses, each at a backed-off timeout, and a thousand pauses of the applications.
+/// Nothing may take longer: some 80 losses, each at a backed-off timeout, and a thousand pauses of the
+/// applications.
 const LONGEST: Duration = Duration::from_secs(100_000);
 /// Nor more events than this: a few for each byte that goes in the smallest segments.
 const MOST_EVENTS: u64 = 200_000;
@@ -72,8 +73,9 @@ proptest! {
     }
 }
 
-/// A round trip that varies looks to Hybla like a queue that never empties, before which it paces by the rate of the last
-/// round: with losses each round was slower than the one before, down to less than a byte in a second.
+/// A round trip that varies looks to Hybla like a queue that never empties, before which it paces by the rate
+/// of the last round: with losses each round was slower than the one before, down to less than a byte in a
+/// second.
 #[test]
 fn hybla_does_not_slow_down_for_ever_before_a_queue_that_is_none() {
     let components = Components { rho: false, hoe: false, recovery_growth: false, ..Components::ALL };
