@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         Command::Completions(completions) => completions.run(Arguments::command()),
     };
     outcome.unwrap_or_else(|error| {
-        command::tell(format_args!("bentpipe: {}", one_line(&error)));
+        command::print_note(format_args!("bentpipe: {}", one_line(&error)));
         ExitCode::FAILURE
     })
 }

@@ -80,99 +80,42 @@ pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// Two observers; the run continues while both want it to.
-impl<A: Observer, B: Observer> Observer for (A, B) {
+/// Several observers; the run continues while all want it to.
+impl Observer for Vec<&mut dyn Observer> {
     fn progress(&mut self, now: Time) -> bool {
-        let first = self.0.progress(now);
-        self.1.progress(now) && first
+        // Every observer hears of the progress, even if another one wants to stop.
+        self.iter_mut().fold(true, |continues, observer| observer.progress(now) && continues)
     }
 
     fn wants_samples(&self) -> bool {
-        self.0.wants_samples() || self.1.wants_samples()
+        self.iter().any(|observer| observer.wants_samples())
     }
 
     fn watches_packets(&self) -> bool {
-        self.0.watches_packets() || self.1.watches_packets()
+        self.iter().any(|observer| observer.watches_packets())
     }
 
     fn variables(&mut self, now: Time, flow: usize, leg: usize, variables: &Variables, done: &Statistics) {
-        self.0.variables(now, flow, leg, variables, done);
-        self.1.variables(now, flow, leg, variables, done);
+        self.iter_mut().for_each(|observer| observer.variables(now, flow, leg, variables, done));
     }
 
     fn occupancy(&mut self, now: Time, flow: usize, splitter: usize, bytes: u64) {
-        self.0.occupancy(now, flow, splitter, bytes);
-        self.1.occupancy(now, flow, splitter, bytes);
+        self.iter_mut().for_each(|observer| observer.occupancy(now, flow, splitter, bytes));
     }
 
     fn received(&mut self, now: Time, flow: usize, bytes: u64) {
-        self.0.received(now, flow, bytes);
-        self.1.received(now, flow, bytes);
+        self.iter_mut().for_each(|observer| observer.received(now, flow, bytes));
     }
 
     fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
-        self.0.queue(now, link, forward, backlog, counters);
-        self.1.queue(now, link, forward, backlog, counters);
+        self.iter_mut().for_each(|observer| observer.queue(now, link, forward, backlog, counters));
     }
 
     fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        self.0.held(now, link, station, bytes);
-        self.1.held(now, link, station, bytes);
+        self.iter_mut().for_each(|observer| observer.held(now, link, station, bytes));
     }
 
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
-        self.0.packet(offered);
-        self.1.packet(offered);
-    }
-}
-
-/// An optional observer.
-impl<O: Observer> Observer for Option<O> {
-    fn progress(&mut self, now: Time) -> bool {
-        self.as_mut().is_none_or(|observer| observer.progress(now))
-    }
-
-    fn wants_samples(&self) -> bool {
-        self.as_ref().is_some_and(O::wants_samples)
-    }
-
-    fn watches_packets(&self) -> bool {
-        self.as_ref().is_some_and(O::watches_packets)
-    }
-
-    fn variables(&mut self, now: Time, flow: usize, leg: usize, variables: &Variables, done: &Statistics) {
-        if let Some(observer) = self {
-            observer.variables(now, flow, leg, variables, done);
-        }
-    }
-
-    fn occupancy(&mut self, now: Time, flow: usize, splitter: usize, bytes: u64) {
-        if let Some(observer) = self {
-            observer.occupancy(now, flow, splitter, bytes);
-        }
-    }
-
-    fn received(&mut self, now: Time, flow: usize, bytes: u64) {
-        if let Some(observer) = self {
-            observer.received(now, flow, bytes);
-        }
-    }
-
-    fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
-        if let Some(observer) = self {
-            observer.queue(now, link, forward, backlog, counters);
-        }
-    }
-
-    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        if let Some(observer) = self {
-            observer.held(now, link, station, bytes);
-        }
-    }
-
-    fn packet(&mut self, offered: &OfferedPacket<'_>) {
-        if let Some(observer) = self {
-            observer.packet(offered);
-        }
+        self.iter_mut().for_each(|observer| observer.packet(offered));
     }
 }

@@ -69,7 +69,7 @@ impl Demo {
         let on = self.world()?;
         super::prepare_folder(&self.out)?;
         let settings = self.settings();
-        super::tell(format_args!(
+        super::print_note(format_args!(
             "{} over {} at {} round trip, {}% of packets lost",
             self.size,
             self.rate,
@@ -84,7 +84,7 @@ impl Demo {
         let figure = self.out.join("demo.svg");
         comparison.figure().write(&figure)?;
         self.print(&comparison)?;
-        super::tell(format_args!("Bytes over time: {}", figure.display()));
+        super::print_note(format_args!("Bytes over time: {}", figure.display()));
         Ok(if comparison.runs.iter().all(|run| run.identical) {
             ExitCode::SUCCESS
         } else {
@@ -105,13 +105,13 @@ impl Demo {
     }
 
     fn world(&self) -> anyhow::Result<On> {
-        match (self.on, require(super::SCENE_NEEDS)) {
+        match (self.on, require(super::TOPOLOGY_NEEDS)) {
             (Some(On::Sim), _) => Ok(On::Sim),
             (_, Ok(())) => Ok(On::Kernel),
             (Some(On::Kernel), Err(missing)) => Err(missing)
                 .context("the demonstration cannot run on the kernel here; --on sim runs it in virtual time"),
             (None, Err(missing)) => {
-                super::tell(format_args!(
+                super::print_note(format_args!(
                     "{missing}\nTherefore this runs in virtual time, with bentpipe's own TCP instead of the kernel's."
                 ));
                 Ok(On::Sim)
@@ -143,7 +143,7 @@ impl Demo {
 fn in_virtual_time(settings: &Settings) -> Comparison {
     let (comparison, left_out) = virtual_time::compare(settings);
     if !left_out.is_empty() {
-        super::tell(format_args!("Left out, for only the kernel has it: {}", left_out.join(", ")));
+        super::print_note(format_args!("Left out, for only the kernel has it: {}", left_out.join(", ")));
     }
     comparison
 }

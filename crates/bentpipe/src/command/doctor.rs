@@ -1,8 +1,8 @@
 mod bundle;
 mod fix;
-mod lasting;
 mod legs;
 mod limits;
+mod persistent;
 mod service;
 mod snoop;
 
@@ -50,10 +50,10 @@ impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log::to_stderr("error");
         let config = self.config.as_ref().map(Config::load).transpose()?;
-        let mut checks = look(config.as_ref());
-        let outcomes = if self.fix { self.mend(&checks)? } else { Vec::new() };
+        let mut checks = all_checks(config.as_ref());
+        let outcomes = if self.fix { self.apply_fixes(&checks)? } else { Vec::new() };
         if !outcomes.is_empty() {
-            checks = look(config.as_ref());
+            checks = all_checks(config.as_ref());
         }
         super::print(&if self.json { self.as_json(&checks, &outcomes)? } else { as_text(&checks) })?;
         let is_healthy = checks.iter().all(|check| check.ok) && outcomes.iter().all(Outcome::is_done);
@@ -61,19 +61,19 @@ impl Doctor {
     }
 
     /// Shows the plan, asks whether to apply it, and shows the result of each step.
-    fn mend(&self, checks: &[Check]) -> anyhow::Result<Vec<Outcome>> {
+    fn apply_fixes(&self, checks: &[Check]) -> anyhow::Result<Vec<Outcome>> {
         let plan = Plan::of(checks, &self.etc);
-        self.say(&plan.to_string())?;
+        self.print(&plan.to_string())?;
         if plan.is_empty() {
             return Ok(Vec::new());
         }
         ensure!(geteuid().is_root(), "--fix changes this host, which takes root: sudo bentpipe doctor --fix");
         if !self.yes && !self.agreed()? {
-            self.say("Nothing was changed.\n")?;
+            self.print("Nothing was changed.\n")?;
             return Ok(Vec::new());
         }
-        let outcomes = plan.follow();
-        self.say(&outcomes.iter().map(Outcome::to_string).collect::<String>())?;
+        let outcomes = plan.apply();
+        self.print(&outcomes.iter().map(Outcome::to_string).collect::<String>())?;
         Ok(outcomes)
     }
 
@@ -90,11 +90,11 @@ impl Doctor {
     }
 
     /// Next to a JSON document, text goes to standard error.
-    fn say(&self, text: &str) -> anyhow::Result<()> {
+    fn print(&self, text: &str) -> anyhow::Result<()> {
         if !self.json {
             return super::print(text);
         }
-        super::tell(text.trim_end());
+        super::print_note(text.trim_end());
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Doctor {
 }
 
 /// All checks.
-fn look(config: Option<&Config>) -> Vec<Check> {
+fn all_checks(config: Option<&Config>) -> Vec<Check> {
     let mut checks = checks(&config.map_or_else(geostationary, legs_of));
     checks.extend(config.into_iter().flat_map(legs::checks));
     checks.extend(config.into_iter().flat_map(limits::checks));

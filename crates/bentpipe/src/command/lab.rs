@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const BAR: &str = "{prefix:18} {bar:30} {pos:>5} of {len} runs  {elapsed}";
 const TICK: Duration = Duration::from_millis(100);
 /// Shorter experiments need no bar.
-const PATIENCE: Duration = Duration::from_secs(1);
+const BAR_DELAY: Duration = Duration::from_secs(1);
 /// All experiments, where the name of one is expected.
 const ALL: &str = "all";
 
@@ -116,7 +116,7 @@ impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let world = results::World::from(self.on);
         if let World::Kernel = self.on {
-            require(super::SCENE_NEEDS).context(
+            require(super::TOPOLOGY_NEEDS).context(
                 "no experiment can run on the kernel here; --on sim, the default, runs it in virtual time",
             )?;
             super::log::to_stderr("warn");
@@ -127,13 +127,13 @@ impl Run {
         super::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
         for (experiment, seeds) in experiments.into_iter().zip(seeds) {
-            let results = conduct(experiment, world, seeds)?;
+            let results = run_with_progress(experiment, world, seeds)?;
             let written = results.write(&self.out)?;
             if self.json {
                 documents.push(serde_json::to_value(results.document(&written))?);
             } else {
                 super::print(&format!("{}\n", results.to_text()))?;
-                tell_files(&written);
+                print_files(&written);
             }
         }
         if self.json {
@@ -177,7 +177,11 @@ impl Run {
 }
 
 /// Runs an experiment, with a bar that appears when it takes more than a second.
-fn conduct(experiment: &Experiment, world: results::World, seeds: Seeds) -> anyhow::Result<Results> {
+fn run_with_progress(
+    experiment: &Experiment,
+    world: results::World,
+    seeds: Seeds,
+) -> anyhow::Result<Results> {
     let progress = Progress::default();
     let style = ProgressStyle::with_template(BAR).expect("the template is valid");
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
@@ -189,7 +193,7 @@ fn conduct(experiment: &Experiment, world: results::World, seeds: Seeds) -> anyh
             let (done, planned) = progress.get();
             bar.set_length(planned);
             bar.set_position(done);
-            if bar.is_hidden() && started.elapsed() > PATIENCE {
+            if bar.is_hidden() && started.elapsed() > BAR_DELAY {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
             }
             std::thread::sleep(TICK);
@@ -200,8 +204,8 @@ fn conduct(experiment: &Experiment, world: results::World, seeds: Seeds) -> anyh
     results.with_context(|| format!("cannot run {}", experiment.name))
 }
 
-fn tell_files(written: &Written) {
+fn print_files(written: &Written) {
     if let Some(page) = &written.page {
-        super::tell(format_args!("Tables, figures and verdicts: {}", page.display()));
+        super::print_note(format_args!("Tables, figures and verdicts: {}", page.display()));
     }
 }

@@ -76,7 +76,7 @@ impl Link {
         let behind = BehindLink { config, link_ends, impairments, seed, far, command };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
-                super::tell(format_args!("bentpipe: cannot run {program}: {source}"));
+                super::print_note(format_args!("bentpipe: cannot run {program}: {source}"));
                 i32::from(as_a_shell_would(source.kind()))
             }
             outcome => outcome?,

@@ -31,7 +31,7 @@ use serde::Serialize;
 
 /// The privileges and programs that a topology with a proxy needs. The proxy intercepts and loads eBPF, which
 /// a user namespace does not allow.
-const SCENE_NEEDS: &[Need] =
+const TOPOLOGY_NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
 /// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk is.
@@ -58,7 +58,7 @@ fn print_with(
 }
 
 /// Prints a message beside the result, on standard error. A failure to print it is ignored.
-pub(crate) fn tell(text: impl Display) {
+pub(crate) fn print_note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 

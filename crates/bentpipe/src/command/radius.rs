@@ -101,7 +101,7 @@ fn draw(catalogue: &Catalogue, file: &std::path::Path) -> anyhow::Result<()> {
     folder
         .and_then(|()| std::fs::write(file, svg))
         .with_context(|| format!("cannot write {}: choose another file with --figure", file.display()))?;
-    super::tell(format_args!("The radii: {}", file.display()));
+    super::print_note(format_args!("The radii: {}", file.display()));
     Ok(())
 }
 

@@ -25,7 +25,7 @@ impl Reload {
         if self.upgrade {
             let status = client.status(Flows::Most(0))?;
             if status.program != program::identity() {
-                upgrade::refuse_to_leave_the_service(status.pid)?;
+                upgrade::refuse_outside_the_service(status.pid)?;
                 let pid = upgrade::take_over(self.folder.path(), status.config.as_ref())?;
                 super::print(&format!("process {pid} has taken over with the new configuration\n"))?;
                 return Ok(ExitCode::SUCCESS);

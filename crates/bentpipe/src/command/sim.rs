@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use bentpipe_sim::file::{Setting, Source};
 use bentpipe_sim::sweep::{Job, Plan, Run, Sweep};
-use bentpipe_sim::{RunResult, Trace};
+use bentpipe_sim::{Observer, RunResult, Trace};
 use clap::Args;
 use serde::Serialize;
 
@@ -65,7 +65,7 @@ impl Sim {
         refuse_forgotten_pipe(&self.scenario)?;
         let source = Source::load(&self.scenario)?;
         let plan = Plan::new(&source, &settings, &sweeps, &seeds)?;
-        let runs = self.conduct(&plan)?;
+        let runs = self.run_all(&plan)?;
         let title = plan.scenario(&plan.points()[0])?.title;
         if self.json {
             super::print_json(&Document::new(&title, &settings, &runs))?;
@@ -73,15 +73,18 @@ impl Sim {
             super::print(&tables::text(&plan, &title, &runs)?)?;
         }
         if let (Some(directory), false) = (&self.trace, self.json) {
-            super::tell(format_args!("Windows, timers, queues and bytes over time: {}", directory.display()));
+            super::print_note(format_args!(
+                "Windows, timers, queues and bytes over time: {}",
+                directory.display()
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }
 
     /// All runs, in order.
-    fn conduct(&self, plan: &Plan<'_>) -> anyhow::Result<Vec<Run<Outcome>>> {
+    fn run_all(&self, plan: &Plan<'_>) -> anyhow::Result<Vec<Run<Outcome>>> {
         let meter = Meter::new(plan.len() as u64);
-        let runs = plan.run(|job| self.perform(job, plan.len(), &meter), |_| {});
+        let runs = plan.run(|job| self.run_one(job, plan.len(), &meter), |_| {});
         meter.finish();
         let settle = |run: Run<anyhow::Result<Outcome>>| {
             Ok(Run { point: run.point, seed: run.seed, result: run.result? })
@@ -89,18 +92,19 @@ impl Sim {
         runs?.into_iter().map(settle).collect()
     }
 
-    fn perform(&self, job: &Job<'_>, runs: usize, meter: &Meter) -> anyhow::Result<Outcome> {
+    fn run_one(&self, job: &Job<'_>, runs: usize, meter: &Meter) -> anyhow::Result<Outcome> {
         let trace = self.trace.as_ref().map(|directory| match runs {
             1 => directory.clone(),
             _ => directory.join(format!("run-{}", job.number + 1)),
         });
         let begin = |directory: &PathBuf| Trace::create(directory, &job.scenario, self.packets);
-        let writer = trace.as_ref().map(begin).transpose()?;
-        let mut observers = (Watch::new(meter, &job.scenario), writer);
+        let mut writer = trace.as_ref().map(begin).transpose()?;
+        let mut watch = Watch::new(meter, &job.scenario);
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut watch];
+        observers.extend(writer.as_mut().map(|writer| writer as &mut dyn Observer));
         let started = Instant::now();
         let result = bentpipe_sim::run(&job.scenario, job.seed, &mut observers);
         let wall = started.elapsed();
-        let (watch, writer) = observers;
         watch.finish();
         if let Some(writer) = writer {
             let incomplete = || format!("the trace of run {} is not complete", job.number + 1);
@@ -110,8 +114,8 @@ impl Sim {
     }
 }
 
-/// A named pipe is waited for until somebody writes into it, perhaps for ever. What the shell hands over, as in
-/// `bentpipe sim <(sed … FILE)`, has its writer.
+/// Refuses a named pipe without a writer, which would block for ever. A pipe from the shell, as in
+/// `bentpipe sim <(sed … FILE)`, has a writer.
 fn refuse_forgotten_pipe(file: &Path) -> anyhow::Result<()> {
     let from_shell = ["/dev", "/proc"].iter().any(|folder| file.starts_with(folder));
     let pipe = std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_fifo());
@@ -188,7 +192,7 @@ mod tests {
         let seeds: Vec<u64> = (sim.seed..sim.seed + sim.seeds).collect();
         let source = Source::load(&sim.scenario).unwrap();
         let plan = Plan::new(&source, &settings, &sweeps, &seeds).unwrap();
-        let runs = sim.conduct(&plan).unwrap();
+        let runs = sim.run_all(&plan).unwrap();
         serde_json::to_value(Document::new("a title", &settings, &runs)).unwrap()
     }
 

@@ -13,14 +13,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::daemon::Folder;
 use super::run::READY;
 
-/// How long a new process may take until it has taken over: less than the service manager waits for a reload (TimeoutStartSec=).
-const PATIENCE: Duration = Duration::from_secs(45);
-const UNHARMED: &str = "the running daemon goes on as before";
+/// The longest that a successor may take: less than the service manager waits for a reload
+/// (TimeoutStartSec=).
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(45);
+const UNCHANGED: &str = "the running daemon goes on as before";
 
-/// Let this program take the place of the daemon that runs, with its listeners and its connections.
+/// Replace the running daemon by this program, which takes over its listeners and its connections.
 ///
-/// No connection is dropped, and none stands still for more than some milliseconds. If this program cannot start or cannot take over, the daemon goes
-/// on as if nothing had been, and the exit code says so.
+/// No connection is dropped, and none pauses for more than a few milliseconds. If this program cannot start
+/// or cannot take over, the daemon continues unchanged, and the exit code reports the failure.
 #[derive(Debug, Args)]
 pub(crate) struct Upgrade {
     /// The configuration; by default the one that the running daemon reads.
@@ -33,16 +34,19 @@ pub(crate) struct Upgrade {
 impl Upgrade {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.folder.client()?.status(Flows::Most(0))?;
-        refuse_to_leave_the_service(status.pid)?;
+        refuse_outside_the_service(status.pid)?;
         let config = self.config.unwrap_or_else(|| status.config.into());
         let pid = take_over(self.folder.path(), &config)?;
-        super::tell(format_args!("process {pid} has taken over from {} ({})", status.pid, status.version));
+        super::print_note(format_args!(
+            "process {pid} has taken over from {} ({})",
+            status.pid, status.version
+        ));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What is started from here would be no part of the daemon's service, if that is one.
-pub(super) fn refuse_to_leave_the_service(daemon: u32) -> anyhow::Result<()> {
+/// Refuses if the daemon belongs to a service, because a process started from here would not be part of it.
+pub(super) fn refuse_outside_the_service(daemon: u32) -> anyhow::Result<()> {
     match service_of_another(daemon) {
         None => Ok(()),
         Some(unit) => bail!(
@@ -51,19 +55,21 @@ pub(super) fn refuse_to_leave_the_service(daemon: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Starts this program as the daemon's successor and waits until it has taken over; its process.
+/// Starts this program as the daemon's successor and waits until it has taken over. Returns its process
+/// number.
 ///
-/// It is started by a process that ends at once, so that it is the service manager's child when it becomes the service's main
-/// process. One that is not, systemd does not wait for: it would be killed when it has just begun to end.
+/// The process that starts it ends at once, so that the successor is the service manager's child when it
+/// becomes the service's main process. systemd does not wait for a main process that is not its child: it
+/// would kill the successor at the start of an orderly end.
 pub(super) fn take_over(folder: &Path, config: &Path) -> anyhow::Result<u32> {
     let mut starter = successor(folder, config)?
         .arg("--orphan")
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start this program again")?;
-    let lines = listen(starter.stdout.take().context("its output is not there")?);
+    let lines = lines_of(starter.stdout.take().context("its output is not there")?);
     starter.wait().context("cannot wait for the process that starts the new one")?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TAKEOVER_TIMEOUT;
     let (mut pid, mut is_ready) = (None, false);
     loop {
         if let (Some(pid), true) = (pid, is_ready) {
@@ -73,27 +79,27 @@ pub(super) fn take_over(folder: &Path, config: &Path) -> anyhow::Result<u32> {
             Ok(line) if line == READY => is_ready = true,
             Ok(line) => pid = line.parse().ok(),
             Err(RecvTimeoutError::Disconnected) => {
-                bail!("the new process did not take over, its log says why; {UNHARMED}")
+                bail!("the new process did not take over, its log says why; {UNCHANGED}")
             }
             Err(RecvTimeoutError::Timeout) => {
-                pid.into_iter().for_each(end);
-                bail!("the new process was not ready within {PATIENCE:?}; {UNHARMED}")
+                pid.into_iter().for_each(kill);
+                bail!("the new process was not ready within {TAKEOVER_TIMEOUT:?}; {UNCHANGED}")
             }
         }
     }
 }
 
-/// Starts a successor whose parent is not going to be there, and says which process it is; that says [`READY`] later.
+/// Starts a successor without a parent and prints its process number. The successor prints [`READY`] later.
 pub(super) fn start_orphan(folder: &Path, config: &Path) -> anyhow::Result<()> {
     let child = successor(folder, config)?.spawn().context("cannot start this program again")?;
     super::print(&format!("{}\n", child.id()))
 }
 
-/// This program as it is to be started.
+/// The command line of a successor.
 fn successor(folder: &Path, config: &Path) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
-    // It outlives this command and whoever typed it.
+    // It outlives this command and its terminal.
     command
         .arg("run")
         .arg("-c")
@@ -105,28 +111,28 @@ fn successor(folder: &Path, config: &Path) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The lines of processes, until the last of them has ended.
-fn listen(output: ChildStdout) -> Receiver<String> {
+/// The lines that processes print, until the last of them has ended.
+fn lines_of(output: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        // Whoever has lost patience does not listen any more.
+        // The receiver is gone after the timeout.
         lines.all(|line| sender.send(line).is_ok())
     });
     receiver
 }
 
-/// Ends a process that was to take over: what it was about to get goes on where it is.
-fn end(pid: u32) {
+/// Kills a process that was to take over. Nothing has been handed over yet.
+fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
         && let Err(error) = kill_process(pid, Signal::KILL)
     {
-        super::tell(format_args!("cannot end the new process: {error}"));
+        super::print_note(format_args!("cannot end the new process: {error}"));
     }
 }
 
-/// The unit of systemd that a process belongs to and this one does not. What is started from here would be no part of it: without its
-/// restrictions, and ended by nobody when the service is.
+/// The unit of systemd that a process belongs to and this one does not. A process started from here would not
+/// be part of it: it would lack its restrictions and outlive the service.
 fn service_of_another(pid: u32) -> Option<String> {
     let read = |process: &str| std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
     service_of(&read(&pid.to_string())).filter(|unit| service_of(&read("self")).as_ref() != Some(unit))
@@ -136,7 +142,7 @@ fn service_of_another(pid: u32) -> Option<String> {
 fn service_of(groups: &str) -> Option<String> {
     let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let units = paths.filter_map(|path| path.rsplit('/').find(|part| part.ends_with(".service")));
-    // A person's own manager is a service, in which others are.
+    // A user's own service manager is a service that contains others.
     units.map(str::to_owned).find(|unit| !unit.starts_with("user@"))
 }
 

@@ -16,11 +16,11 @@ pub(super) fn node(config: &Config) -> Option<Check> {
     // Unlike /proc/net, this shows the network namespace of this thread.
     let table = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
     let has_ipv6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
-    Some(judge(port, &table("tcp"), has_ipv6.then(|| table("tcp6")).as_deref()))
+    Some(check_listeners(port, &table("tcp"), has_ipv6.then(|| table("tcp6")).as_deref()))
 }
 
 /// By the tables of sockets; that of IPv6 where the host has it.
-fn judge(port: u16, ipv4: &str, ipv6: Option<&str>) -> Check {
+fn check_listeners(port: u16, ipv4: &str, ipv6: Option<&str>) -> Check {
     let name = "bundle node";
     let ipv4 = (format!("127.0.0.1:{port}"), listens(ipv4, &loopback4(), port));
     let ipv6 = ipv6.map(|table| (format!("[::1]:{port}"), listens(table, &loopback6(), port)));
@@ -104,12 +104,17 @@ mod tests {
             format!("  sl  local_address rem_address   st\n   0: {address}:1E0A 00000000:0000 {state} 0:0\n")
         };
         let v4 = line(&loopback4(), LISTEN);
-        let check = judge(7690, &v4, Some(""));
+        let check = check_listeners(7690, &v4, Some(""));
         assert!(!check.ok && check.found.contains("nothing listens on [::1]:7690: matching"), "{check:?}");
-        let check = judge(7690, "", Some(""));
+        let check = check_listeners(7690, "", Some(""));
         assert!(check.found.contains("on 127.0.0.1:7690 and [::1]:7690: matching"), "{check:?}");
-        assert!(judge(7690, &v4, None).ok && judge(7690, &line("00000000", LISTEN), None).ok);
-        assert!(!judge(7690, &line(&loopback4(), "01"), None).ok && !judge(7691, &v4, None).ok);
-        assert!(!judge(7690, &line("0100000A", LISTEN), None).ok);
+        assert!(
+            check_listeners(7690, &v4, None).ok && check_listeners(7690, &line("00000000", LISTEN), None).ok
+        );
+        assert!(
+            !check_listeners(7690, &line(&loopback4(), "01"), None).ok
+                && !check_listeners(7691, &v4, None).ok
+        );
+        assert!(!check_listeners(7690, &line("0100000A", LISTEN), None).ok);
     }
 }

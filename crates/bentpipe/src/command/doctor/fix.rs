@@ -10,12 +10,12 @@ use anyhow::{Context, bail};
 use bentpipe_kernel::host::{Check, Step};
 use serde::Serialize;
 
-use super::lasting::Lasting;
+use super::persistent::PersistentFile;
 
 /// The steps that fix the failed checks.
 pub(super) struct Plan {
     items: Vec<Item>,
-    files: [Lasting; 2],
+    files: [PersistentFile; 2],
 }
 
 /// One step, and the checks that ask for it.
@@ -42,7 +42,7 @@ impl Plan {
                 join(&mut items, step, &check.name);
             }
         }
-        Self { items, files: [Lasting::sysctls(etc), Lasting::modules(etc)] }
+        Self { items, files: [PersistentFile::sysctls(etc), PersistentFile::modules(etc)] }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -50,10 +50,10 @@ impl Plan {
     }
 
     /// Does it all. A step that fails does not keep the next from being tried, and is not made to last.
-    pub(super) fn follow(mut self) -> Vec<Outcome> {
+    pub(super) fn apply(mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for Item { step, .. } in &self.items {
-            let done = follow(step);
+            let done = apply(step);
             if done.is_ok() {
                 self.files.iter_mut().for_each(|file| file.add(step));
             }
@@ -93,7 +93,7 @@ fn largest(one: &str, other: &str) -> String {
     numbers.collect::<Vec<_>>().join(" ")
 }
 
-fn follow(step: &Step) -> anyhow::Result<()> {
+fn apply(step: &Step) -> anyhow::Result<()> {
     match step {
         Step::Sysctl { key, value } => {
             let path = format!("/proc/sys/{}", key.replace('.', "/"));
@@ -198,7 +198,7 @@ mod tests {
         let plan = plan(&[Check::mendable("a", "", steps.into())]);
         let shown = plan.to_string();
         assert!(!proof.exists(), "showing is not doing");
-        let outcomes = plan.follow();
+        let outcomes = plan.apply();
         assert_eq!(outcomes.iter().map(Outcome::is_done).collect::<Vec<_>>(), [false, false, true]);
         assert!(proof.exists());
         assert!(outcomes.iter().all(|outcome| shown.contains(&outcome.step)), "{shown} {outcomes:?}");

@@ -1,4 +1,4 @@
-//! What the daemon's main thread waits for: signals, orders, successors, and the clock.
+//! The events that the daemon's main thread waits for: signals, commands, successors, and ticks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -12,26 +12,27 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
 
-/// How often the clock is looked at.
+/// The interval between ticks.
 const TICK: Duration = Duration::from_millis(250);
-/// After nobody could be let in at the handover socket.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How many may prepare to take over at a time, of root's processes and of others each.
-const MOST_CALLERS: usize = 4;
-/// How often the log is told of those who may not ask.
-const TELL: Duration = Duration::from_secs(60);
+/// The pause after a failure to accept at the handover socket.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many processes may prepare to take over at a time: of root's, and of others.
+const MAX_CALLERS: usize = 4;
+/// The least interval between log lines on callers without permission.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What has come.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
     Signal(i32),
     Command(Command),
-    /// Somebody is ready to take over. Others are received when the sender is told so, and never where it is not.
+    /// A successor is ready to take over. Others are accepted after the sender is told to, and never if it is
+    /// dropped.
     Successor(Successor, SyncSender<()>),
     Tick,
 }
 
-/// Where events come together.
+/// The queue of events.
 pub(super) struct Events {
     sender: Sender<Event>,
     receiver: Receiver<Event>,
@@ -43,7 +44,7 @@ impl Events {
         Self { sender, receiver }
     }
 
-    /// The next one, or a tick of the clock.
+    /// The next event, or a tick.
     pub(super) fn next(&self) -> Event {
         match self.receiver.recv_timeout(TICK) {
             Ok(event) => event,
@@ -51,9 +52,9 @@ impl Events {
         }
     }
 
-    /// Sends the signals that have come and have had no effect here on to the process that goes on: whoever sent them cannot know that it
-    /// is another one.
-    pub(super) fn pass_on(&self, successor: i32) {
+    /// Forwards the signals that were not handled here to the process that took over, because their senders
+    /// do not know it.
+    pub(super) fn forward_signals(&self, successor: i32) {
         for event in self.receiver.try_iter() {
             let Event::Signal(number) = event else { continue };
             let name = signal_name(number).unwrap_or("a signal");
@@ -69,7 +70,7 @@ impl Events {
         }
     }
 
-    /// Where orders go.
+    /// A channel for commands, whose commands become events.
     pub(super) fn commands(&self) -> anyhow::Result<Commands> {
         let (orders, receiver) = mpsc::channel();
         let sender = self.sender.clone();
@@ -83,7 +84,7 @@ impl Events {
         Ok(orders)
     }
 
-    /// Takes signals in. They were asked for before the first thread was started.
+    /// Starts to receive signals. They were registered before the first thread was started.
     pub(super) fn listen_for(&self, mut signals: Signals) -> anyhow::Result<()> {
         let sender = self.sender.clone();
         spawn("bentpipe-signals", move || {
@@ -95,60 +96,61 @@ impl Events {
         })
     }
 
-    /// Waits for successors, and tells them what there is. Each is spoken to by a thread of its own, so that one who is slow, or who
-    /// only pretends, does not keep others waiting.
-    pub(super) fn await_successors(&self, socket: OwnedFd, inventory: Inventory) -> anyhow::Result<()> {
-        let door = Door { sender: self.sender.clone(), inventory, turn: Arc::default() };
-        spawn("bentpipe-successors", move || door.stand_open(&socket))
+    /// Accepts successors and sends them the inventory. Each has a thread of its own, so that a slow or a
+    /// malicious one does not keep others waiting.
+    pub(super) fn accept_successors(&self, socket: OwnedFd, inventory: Inventory) -> anyhow::Result<()> {
+        let listener = SuccessorListener { sender: self.sender.clone(), inventory, takeover: Arc::default() };
+        spawn("bentpipe-successors", move || listener.run(&socket))
     }
 }
 
-/// Where successors come in.
+/// Accepts successors.
 #[derive(Clone)]
-struct Door {
+struct SuccessorListener {
     sender: Sender<Event>,
     inventory: Inventory,
-    /// Held while somebody takes over: whoever comes then is the successor's to receive.
-    turn: Arc<Mutex<()>>,
+    /// Held during a takeover. Then callers are the successor's to accept.
+    takeover: Arc<Mutex<()>>,
 }
 
-/// Those who are being spoken to: root's processes, and those of the daemon's own account, which are not to keep root out.
+/// The callers that are being served: processes of root, and those of the daemon's own account, which must
+/// not keep root out.
 #[derive(Default)]
 struct Callers {
     roots: Arc<()>,
     others: Arc<()>,
 }
 
-impl Door {
-    fn stand_open(&self, socket: &OwnedFd) {
-        let (callers, mut may_tell) = (Callers::default(), Instant::now());
+impl SuccessorListener {
+    fn run(&self, socket: &OwnedFd) {
+        let (callers, mut next_log) = (Callers::default(), Instant::now());
         loop {
             let accepted = wait_for_caller(socket.as_fd()).and_then(|()| {
-                let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                let _takeover = self.takeover.lock().unwrap_or_else(PoisonError::into_inner);
                 accept_caller(socket.as_fd())
             });
             match accepted {
                 Ok(Some(caller)) => self.receive(caller, &callers),
                 Ok(None) => {}
-                Err(error) if Instant::now() >= may_tell => {
+                Err(error) if Instant::now() >= next_log => {
                     tracing::warn!("{error}");
-                    may_tell = Instant::now() + TELL;
+                    next_log = Instant::now() + LOG_INTERVAL;
                 }
-                // They are told no, and that is all.
+                // They have been refused.
                 Err(UpgradeError::PermissionDenied { .. }) => {}
-                Err(_) => std::thread::sleep(PAUSE),
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
             }
         }
     }
 
     fn receive(&self, caller: Caller, callers: &Callers) {
         let of_its_kind = if caller.is_root() { &callers.roots } else { &callers.others };
-        if Arc::strong_count(of_its_kind) > MOST_CALLERS {
+        if Arc::strong_count(of_its_kind) > MAX_CALLERS {
             return caller.turn_away("too many have asked and are still preparing; try again in a minute");
         }
-        let (door, place) = (self.clone(), of_its_kind.clone());
+        let (listener, place) = (self.clone(), of_its_kind.clone());
         let work = move || {
-            door.speak(caller);
+            listener.negotiate(caller);
             drop(place);
         };
         if let Err(error) = spawn("bentpipe-successor", work) {
@@ -156,16 +158,16 @@ impl Door {
         }
     }
 
-    fn speak(&self, caller: Caller) {
+    fn negotiate(&self, caller: Caller) {
         let successor = match caller.converse(&self.inventory) {
             Ok(successor) => successor,
             Err(error) => return tracing::info!("no process took over: {error}"),
         };
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let (go_on, wait) = mpsc::sync_channel(1);
-        if self.sender.send(Event::Successor(successor, go_on)).is_err() || wait.recv().is_err() {
-            // This process ends. Whoever comes is not let in any more.
-            std::mem::forget(turn);
+        let takeover = self.takeover.lock().unwrap_or_else(PoisonError::into_inner);
+        let (resume, wait) = mpsc::sync_channel(1);
+        if self.sender.send(Event::Successor(successor, resume)).is_err() || wait.recv().is_err() {
+            // This process ends and accepts no more callers.
+            std::mem::forget(takeover);
         }
     }
 }
@@ -192,7 +194,7 @@ mod tests {
         for event in [Event::Tick, Event::Signal(SIGTERM), Event::Tick] {
             events.sender.send(event).unwrap();
         }
-        events.pass_on(i32::try_from(successor.id()).unwrap());
+        events.forward_signals(i32::try_from(successor.id()).unwrap());
         assert_eq!(successor.wait().unwrap().signal(), Some(SIGTERM));
     }
 }

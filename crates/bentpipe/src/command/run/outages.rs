@@ -1,5 +1,5 @@
-//! What the log says of outages of the satellite legs: when one has begun and when it is over, for a leg that comes and goes once a
-//! minute at the most.
+//! Log messages on outages of the satellite legs: one at the start and one at the end, for a flapping leg at
+//! most once a minute.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use bentpipe_proxy::telemetry::LegReport;
 
-/// After an outage was told of, others of the same leg are only counted for so long.
-const REST: Duration = Duration::from_secs(60);
+/// The least interval between messages on outages of one leg. Outages in between are only counted.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The outages of the legs as far as they are known.
+/// The known outages of the legs.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     legs: BTreeMap<String, Leg>,
@@ -19,77 +19,79 @@ pub(super) struct Outages {
 #[derive(Debug, Default)]
 struct Leg {
     silence: Option<Silence>,
-    /// When an outage was last told of.
-    told: Option<Instant>,
-    /// Outages since then.
-    untold: u32,
+    /// When an outage was last logged.
+    logged: Option<Instant>,
+    /// Unlogged outages since then.
+    unlogged: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Silence {
     since: Instant,
-    /// What the leg had carried when it began: it grows when something is heard.
+    /// The bytes that the leg had carried at its start. They grow when the leg is back.
     carried: u64,
-    is_told: bool,
+    is_logged: bool,
 }
 
-/// What is to be told.
+/// A change to log.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum News {
-    /// Nothing is heard of a leg.
-    Silent { leg: String, length: Duration, untold: u32 },
-    /// It is heard again.
+pub(super) enum OutageChange {
+    /// Nothing arrives over a leg.
+    Silent { leg: String, length: Duration, unlogged: u32 },
+    /// The leg is back.
     Back { leg: String, length: Duration },
-    /// It was not heard again, but nobody waits for it any more.
+    /// The leg is not back, but no flow waits for it any more.
     Abandoned { leg: String, length: Duration },
 }
 
 impl Outages {
-    /// Looks at the legs and says what is new.
-    pub(super) fn look(&mut self, now: Instant, reports: &[LegReport]) -> Vec<News> {
+    /// Updates the legs and returns the changes.
+    pub(super) fn update(&mut self, now: Instant, reports: &[LegReport]) -> Vec<OutageChange> {
         let satellites: Vec<_> = reports.iter().filter(|report| report.interface.is_some()).collect();
-        // A leg that has gone from the configuration is nobody's any more.
+        // A leg that is no longer configured is forgotten.
         self.legs.retain(|name, _| satellites.iter().any(|report| report.name == *name));
-        let news = |report: &&LegReport| self.legs.entry(report.name.clone()).or_default().look(now, report);
-        satellites.iter().filter_map(news).collect()
+        let changes =
+            |report: &&LegReport| self.legs.entry(report.name.clone()).or_default().update(now, report);
+        satellites.iter().filter_map(changes).collect()
     }
 }
 
 impl Leg {
-    fn look(&mut self, now: Instant, report: &LegReport) -> Option<News> {
+    fn update(&mut self, now: Instant, report: &LegReport) -> Option<OutageChange> {
         let carried = report.sent_bytes.saturating_add(report.received_bytes);
         let length = report.outage_s.and_then(|length| Duration::try_from_secs_f64(length).ok());
         match (self.silence, length) {
             (None, Some(length)) => {
-                let is_told = self.told.is_none_or(|told| now.saturating_duration_since(told) >= REST);
+                let is_logged =
+                    self.logged.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);
                 let since = now.checked_sub(length).unwrap_or(now);
-                self.silence = Some(Silence { since, carried, is_told });
-                if !is_told {
-                    self.untold = self.untold.saturating_add(1);
+                self.silence = Some(Silence { since, carried, is_logged });
+                if !is_logged {
+                    self.unlogged = self.unlogged.saturating_add(1);
                     return None;
                 }
-                self.told = Some(now);
-                let untold = std::mem::take(&mut self.untold);
-                Some(News::Silent { leg: report.name.clone(), length, untold })
+                self.logged = Some(now);
+                let unlogged = std::mem::take(&mut self.unlogged);
+                Some(OutageChange::Silent { leg: report.name.clone(), length, unlogged })
             }
             (Some(silence), None) => {
                 self.silence = None;
                 let (leg, length) = (report.name.clone(), now.saturating_duration_since(silence.since));
-                let news = if carried > silence.carried {
-                    News::Back { leg, length }
+                let changes = if carried > silence.carried {
+                    OutageChange::Back { leg, length }
                 } else {
-                    News::Abandoned { leg, length }
+                    OutageChange::Abandoned { leg, length }
                 };
-                silence.is_told.then_some(news)
+                silence.is_logged.then_some(changes)
             }
             _ => None,
         }
     }
 }
 
-impl News {
-    /// Writes it into the log.
-    pub(super) fn tell(&self) {
+impl OutageChange {
+    /// Writes it to the log.
+    pub(super) fn log(&self) {
         match self {
             Self::Silent { .. } => tracing::warn!("{self}"),
             Self::Back { .. } | Self::Abandoned { .. } => tracing::info!("{self}"),
@@ -97,13 +99,13 @@ impl News {
     }
 }
 
-impl fmt::Display for News {
+impl fmt::Display for OutageChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |length: &Duration| length.as_secs_f64().round();
         match self {
-            Self::Silent { leg, length, untold } => {
+            Self::Silent { leg, length, unlogged } => {
                 write!(f, "the leg {leg} has been silent for {} s", seconds(length))?;
-                match untold {
+                match unlogged {
                     0 => Ok(()),
                     1 => write!(f, ", after one more outage since the last message"),
                     more => write!(f, ", after {more} more outages since the last message"),
@@ -135,7 +137,7 @@ mod tests {
             Self { start: Instant::now(), outages: Outages::default() }
         }
 
-        /// What is told at a second, of a leg that has carried so many bytes.
+        /// What is logged at a second, of a leg that has carried so many bytes.
         fn at(&mut self, second: u64, outage_s: Option<f64>, carried: u64) -> Vec<String> {
             let satellite = LegReport {
                 name: "satellite".into(),
@@ -147,8 +149,8 @@ mod tests {
             let terrestrial =
                 LegReport { name: "terrestrial".into(), outage_s: Some(9.0), ..LegReport::default() };
             let now = self.start + Duration::from_secs(second);
-            let news = self.outages.look(now, &[satellite, terrestrial]);
-            news.iter().map(News::to_string).collect()
+            let changes = self.outages.update(now, &[satellite, terrestrial]);
+            changes.iter().map(OutageChange::to_string).collect()
         }
     }
 
@@ -168,20 +170,20 @@ mod tests {
     fn a_leg_that_nobody_waits_for_any_more_is_not_said_to_be_back() {
         let mut watched = Watched::new();
         watched.at(10, Some(3.0), 5);
-        let told = watched.at(20, None, 5);
-        assert_eq!(told, ["the leg satellite is idle after 13 s of silence: no flow waits for it"]);
+        let logged = watched.at(20, None, 5);
+        assert_eq!(logged, ["the leg satellite is idle after 13 s of silence: no flow waits for it"]);
     }
 
     #[test]
     fn of_a_leg_that_comes_and_goes_little_is_told_and_all_is_counted() {
         let mut watched = Watched::new();
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         for round in 0..8 {
-            told.extend(watched.at(round * 10, Some(3.0), round));
-            told.extend(watched.at(round * 10 + 5, None, round + 1));
+            logged.extend(watched.at(round * 10, Some(3.0), round));
+            logged.extend(watched.at(round * 10 + 5, None, round + 1));
         }
         let again = "the leg satellite has been silent for 3 s, after 5 more outages since the last message";
         let back = "the leg satellite is back after 8 s";
-        assert_eq!(told, ["the leg satellite has been silent for 3 s", back, again, back]);
+        assert_eq!(logged, ["the leg satellite has been silent for 3 s", back, again, back]);
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon with everything around it: those who look, those who order, the service manager, and the next process.
+//! The daemon with its surroundings: status, commands, the service manager, and its successor.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -14,46 +14,46 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::signal_name;
 
 use super::events::{Event, Events};
-use super::outages::{News, Outages};
+use super::outages::{OutageChange, Outages};
 use crate::command::log;
 
-/// The name under which standard error, where the log goes, is handed on.
+/// The name under which standard error, the log's target, is handed over.
 const LOG: &str = "log";
-/// How often the service manager is told what there is.
-const TELL: Duration = Duration::from_secs(10);
-/// How often the legs are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval between status messages to the service manager.
+const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// The interval between checks of the legs for outages.
+const LEGS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What goes with the daemon from process to process, beside what is the daemon's own.
+/// The state that is handed over next to the daemon's own.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Memory {
+struct SavedState {
     history: Option<SavedHistory>,
     manager: Option<Inheritance>,
-    /// The journal's stream, where the log is one.
+    /// The journal's stream, if the log is one.
     journal: Option<String>,
 }
 
-/// A daemon in operation.
+/// A running daemon.
 pub(super) struct Service {
     config: PathBuf,
     program: String,
-    /// `None` when another process goes on with it.
+    /// `None` after a successor took over.
     daemon: Option<Daemon>,
     sockets: Sockets,
     notifier: Notifier,
     recorder: Recorder,
     admin: Option<Admin>,
     outages: Outages,
-    next_sign: Instant,
+    next_watchdog: Instant,
     next_status: Instant,
-    next_look: Instant,
+    next_legs: Instant,
 }
 
 /// Whether to wait for the next event.
-enum Next {
-    GoOn,
-    End,
+enum Continue {
+    Yes,
+    No,
 }
 
 impl Service {
@@ -65,22 +65,22 @@ impl Service {
         notifier: Notifier,
         extra_fds: ExtraFds,
     ) -> Self {
-        // What an older program has left in another form is left out.
-        let memory: Memory = serde_json::from_value(extra_fds.memory).unwrap_or_default();
+        // State in the form of an older program is ignored.
+        let state: SavedState = serde_json::from_value(extra_fds.memory).unwrap_or_default();
         for (name, descriptor) in extra_fds.descriptors {
             if name != LOG {
                 sockets.add(&name, descriptor);
                 continue;
             }
             match rustix::stdio::dup2_stderr(&descriptor) {
-                Ok(()) => log::follow(memory.journal.as_deref()),
+                Ok(()) => log::follow(state.journal.as_deref()),
                 Err(error) => {
                     tracing::warn!("the log does not go where the last process's went: {error}");
                 }
             }
         }
-        let notifier = memory.manager.as_ref().map_or(notifier, Notifier::of);
-        let recorder = memory.history.as_ref().map_or_else(Recorder::default, Recorder::restore);
+        let notifier = state.manager.as_ref().map_or(notifier, Notifier::of);
+        let recorder = state.history.as_ref().map_or_else(Recorder::default, Recorder::restore);
         let now = Instant::now();
         Self {
             config,
@@ -91,28 +91,28 @@ impl Service {
             recorder,
             admin: None,
             outages: Outages::default(),
-            next_sign: now,
+            next_watchdog: now,
             next_status: now,
-            next_look: now,
+            next_legs: now,
         }
     }
 
-    /// Lets others in: who looks, who orders, who takes over.
+    /// Opens the sockets for status, commands and successors.
     pub(super) fn open(&mut self, events: &Events) {
-        self.answer(events);
+        self.serve_admin(events);
         if let (Some(daemon), Some(socket)) = (&self.daemon, self.sockets.take_handover()) {
             let names = self.sockets.named().into_iter().map(|(name, _)| name);
             let extra_fds = names.chain([LOG.to_owned()]).collect();
-            if let Err(error) = events.await_successors(socket, daemon.inventory(extra_fds)) {
+            if let Err(error) = events.accept_successors(socket, daemon.inventory(extra_fds)) {
                 tracing::error!("this daemon cannot be upgraded: {error:#}");
             }
         }
         self.notifier.ready();
     }
 
-    /// Does what it is told, until the end.
+    /// Handles events until the end.
     pub(super) fn serve(mut self, events: &Events) {
-        while let Next::GoOn = self.handle(events) {}
+        while let Continue::Yes = self.handle(events) {}
         drop(self.admin.take());
         if let Some(daemon) = self.daemon.take() {
             self.notifier.stopping();
@@ -121,10 +121,10 @@ impl Service {
         }
     }
 
-    fn handle(&mut self, events: &Events) -> Next {
-        let Some(daemon) = &mut self.daemon else { return Next::End };
+    fn handle(&mut self, events: &Events) -> Continue {
+        let Some(daemon) = &mut self.daemon else { return Continue::No };
         match events.next() {
-            Event::Tick => return self.look_at_the_clock(),
+            Event::Tick => return self.on_tick(),
             Event::Signal(SIGHUP) => {
                 if let Err(error) = self.reload() {
                     tracing::error!("the configuration stays as it was: {error}");
@@ -132,9 +132,9 @@ impl Service {
             }
             Event::Signal(signal) => {
                 tracing::info!("ending at {}", signal_name(signal).unwrap_or("a signal"));
-                return Next::End;
+                return Continue::No;
             }
-            // Whoever ordered it may have gone.
+            // The client that sent the command may have gone.
             Event::Command(Command::Reload(answer)) => {
                 let _ = answer.send(self.reload());
             }
@@ -146,17 +146,17 @@ impl Service {
                 daemon.stop_draining();
                 let _ = answer.send(Ok(()));
             }
-            Event::Successor(successor, go_on) => {
-                if let Next::End = self.hand_over(&successor, events) {
-                    return Next::End;
+            Event::Successor(successor, resume) => {
+                if let Continue::No = self.hand_over(&successor, events) {
+                    return Continue::No;
                 }
-                let _ = go_on.send(());
+                let _ = resume.send(());
             }
         }
-        Next::GoOn
+        Continue::Yes
     }
 
-    /// Reads the configuration again, or says what is wrong with it.
+    /// Reads the configuration again; the error says what is wrong with it.
     fn reload(&mut self) -> Result<(), String> {
         let Some(daemon) = &mut self.daemon else { return Ok(()) };
         self.notifier.reloading();
@@ -167,27 +167,27 @@ impl Service {
         outcome
     }
 
-    fn look_at_the_clock(&mut self) -> Next {
-        let Some(daemon) = &self.daemon else { return Next::End };
+    fn on_tick(&mut self) -> Continue {
+        let Some(daemon) = &self.daemon else { return Continue::No };
         if daemon.has_drained() {
             let left = daemon.stats().flows_open;
             tracing::info!(left, "drained: ending; connections that are left are reset");
-            return Next::End;
+            return Continue::No;
         }
         let (sight, now) = (daemon.stats_handle(), Instant::now());
         if let Some(interval) = self.notifier.watchdog_interval()
-            && now >= self.next_sign
+            && now >= self.next_watchdog
             && sight.is_alive()
         {
-            self.next_sign = now + interval / 3;
+            self.next_watchdog = now + interval / 3;
             self.notifier.watchdog();
         }
-        if now >= self.next_look {
-            self.next_look = now + LOOK;
-            self.outages.look(now, &sight.legs()).iter().for_each(News::tell);
+        if now >= self.next_legs {
+            self.next_legs = now + LEGS_INTERVAL;
+            self.outages.update(now, &sight.legs()).iter().for_each(OutageChange::log);
         }
         if now >= self.next_status {
-            self.next_status = now + TELL;
+            self.next_status = now + STATUS_INTERVAL;
             let open = daemon.stats().flows_open;
             let what = match (sight.draining().is_some(), sight.is_ready()) {
                 (true, _) => "draining: new connections pass unsplit",
@@ -196,11 +196,11 @@ impl Service {
             };
             self.notifier.status(&format!("{open} connections, {what}"));
         }
-        Next::GoOn
+        Continue::Yes
     }
 
-    /// Answers those who look and order.
-    fn answer(&mut self, events: &Events) {
+    /// Serves status and commands.
+    fn serve_admin(&mut self, events: &Events) {
         let Some(daemon) = &self.daemon else { return };
         let identity = Identity { config: self.config.clone(), program: self.program.clone() };
         let admin = events.commands().and_then(|orders| {
@@ -208,36 +208,36 @@ impl Service {
         });
         match admin {
             Ok(admin) => self.admin = Some(admin),
-            // Who cannot be looked at still carries traffic.
+            // A daemon without status still carries traffic.
             Err(error) => tracing::error!("status, metrics and commands are unavailable: {error:#}"),
         }
     }
 
-    fn hand_over(&mut self, successor: &Successor, events: &Events) -> Next {
-        let Some(daemon) = self.daemon.take() else { return Next::End };
-        // Who asks meanwhile waits to be accepted by whichever process goes on.
+    fn hand_over(&mut self, successor: &Successor, events: &Events) -> Continue {
+        let Some(daemon) = self.daemon.take() else { return Continue::No };
+        // Clients that connect meanwhile wait for the process that continues.
         drop(self.admin.take());
-        let memory = Memory {
+        let state = SavedState {
             history: Some(self.recorder.save()),
             manager: self.notifier.inheritance(),
             journal: log::stream(),
         };
-        let memory = serde_json::to_value(memory).unwrap_or_default();
+        let state = serde_json::to_value(state).unwrap_or_default();
         let log = std::io::stderr();
         let mut extra_fds: Vec<(String, BorrowedFd<'_>)> = self.sockets.named();
         extra_fds.push((LOG.to_owned(), log.as_fd()));
         let last = |pid: i32| self.notifier.main_pid(pid.unsigned_abs());
-        match daemon.hand_over(successor, &extra_fds, memory, last) {
+        match daemon.hand_over(successor, &extra_fds, state, last) {
             Ok(()) => {
-                events.pass_on(successor.pid());
-                Next::End
+                events.forward_signals(successor.pid());
+                Continue::No
             }
             Err((daemon, error)) => {
-                tracing::error!("goes on, because no process took over: {error}");
+                tracing::error!("continuing, because no process took over: {error}");
                 self.daemon = Some(*daemon);
                 self.notifier.main_pid(std::process::id());
-                self.answer(events);
-                Next::GoOn
+                self.serve_admin(events);
+                Continue::Yes
             }
         }
     }

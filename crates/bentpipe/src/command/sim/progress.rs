@@ -8,7 +8,7 @@ use bentpipe_units::Time;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const BAR: &str = "{bar:40} {percent:>3}%  {elapsed} of {duration}";
-const PATIENCE: Duration = Duration::from_secs(1);
+const BAR_DELAY: Duration = Duration::from_secs(1);
 /// A run counts as this many steps, by its virtual time.
 const STEPS: u64 = 1000;
 
@@ -33,7 +33,7 @@ impl Meter {
 
     fn advance(&self, steps: u64) {
         self.bar.inc(steps);
-        if self.started.elapsed() > PATIENCE {
+        if self.started.elapsed() > BAR_DELAY {
             // Where standard error is no terminal, nothing is drawn there either.
             self.shown.get_or_init(|| self.bar.set_draw_target(ProgressDrawTarget::stderr()));
         }

@@ -11,7 +11,7 @@ use bentpipe_kernel::host::Step;
 const HEAD: &str = "# Written by bentpipe doctor --fix: settings that bentpipe needs.\n";
 
 /// One of the two files, with the entries to add. Its other entries stay.
-pub(super) struct Lasting {
+pub(super) struct PersistentFile {
     path: PathBuf,
     kind: Kind,
     /// Key and value, or a module's name.
@@ -24,7 +24,7 @@ enum Kind {
     Modules,
 }
 
-impl Lasting {
+impl PersistentFile {
     pub(super) fn sysctls(etc: &Path) -> Self {
         Self { path: etc.join("sysctl.d/60-bentpipe.conf"), kind: Kind::Sysctls, entries: Vec::new() }
     }
@@ -112,7 +112,7 @@ mod tests {
     fn a_file_gets_what_is_new_and_keeps_what_it_has() {
         let etc = tempfile::tempdir().unwrap();
         let write = |steps: &[Step]| {
-            let mut file = Lasting::sysctls(etc.path());
+            let mut file = PersistentFile::sysctls(etc.path());
             steps.iter().for_each(|step| file.add(step));
             file.write().unwrap();
             fs::read_to_string(file.path()).unwrap()
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn modules_are_named_once() {
-        let mut file = Lasting::modules(Path::new("/nonexistent"));
+        let mut file = PersistentFile::modules(Path::new("/nonexistent"));
         file.add(&Step::Module("tcp_bbr".into()));
         file.add(&Step::sysctl("a.b", 1));
         assert_eq!(file.merged("# mine\ntcp_bbr\nother\n"), "# mine\nother\ntcp_bbr\n");
