@@ -19,23 +19,27 @@ use crate::admission::AdmissionControl;
 use crate::budget;
 use crate::config::{Config, Interface};
 use crate::connect::listener;
-use crate::deferred_accept::{DeferredAccept, Devices, PendingTable, Settings};
+use crate::deferred_accept::{DeferredAccept, Devices, Entry, PendingTable, RecentSyns, Settings};
 use crate::error::Error;
 use crate::host;
 use crate::intercept::{Family, Interception, Liveness, Names, Plan, TunDivert};
 use crate::services::snoop::{self, Snoop};
 use crate::services::watchdog::{Supervised, Watchdog};
 use crate::services::xcp_router::{Attached, XcpRouters};
+use crate::snapshot::Fd;
 use crate::stats::{Counters, Stats};
 use crate::telemetry::{LegFacts, LegStatsTable, Sources, StatsHandle, WorkerSource};
 use crate::types::leg_pair::{self, LegPair};
 use crate::types::mailbox::{Heartbeat, Mailbox};
-use crate::upgrade::{Inventory, SynOutcomeSnapshot};
+use crate::upgrade::Predecessor;
 use crate::worker::{Command, Listener, Shared, Worker};
 
-mod inherit;
+mod drain;
+mod hand_over;
 mod ports;
+mod take_over;
 
+use self::hand_over::section;
 use self::ports::PortRanges;
 
 /// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
@@ -71,7 +75,7 @@ pub struct Daemon {
     _xcp: Vec<Xcp>,
     explicit: Option<Explicit>,
     /// What keeps a second daemon out; the kernel frees it with the process.
-    only_one: OwnedFd,
+    only_one: Fd,
 }
 
 /// A daemon that has everything for which it needs special rights, and takes no connection yet. It has no thread, so
@@ -88,7 +92,7 @@ pub struct Prepared {
     hybla: Option<Hybla>,
     explicit: Option<Explicit>,
     /// `None` if it comes from the daemon that is taken over.
-    only_one: Option<OwnedFd>,
+    only_one: Option<Fd>,
 }
 
 /// Legs, the paths between them, and for each worker the listeners of these.
@@ -124,20 +128,21 @@ impl Daemon {
     fn prepare_beside(
         config: &Config,
         names: Names,
-        predecessor: Option<&Inventory>,
+        predecessor: Option<&Predecessor>,
     ) -> Result<Prepared, Error> {
         host::check(config)?;
         listener::check_privileges()?;
-        let only_one = if predecessor.is_none() { Some(claim(&names)?.into()) } else { None };
-        let (greeter_comes, snooper_comes) =
-            predecessor.map_or((false, false), |had| (had.deferred_accept, had.snoop));
+        let only_one = if predecessor.is_none() { Some(OwnedFd::from(claim(&names)?).into()) } else { None };
+        let comes = |service| predecessor.is_some_and(|predecessor| predecessor.has_service(service));
         for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
-        let devices =
-            (config.wants_faithful() && !greeter_comes).then(|| Devices::open(&names)).transpose()?;
-        let snoop_devices =
-            (config.wants_snoop() && !snooper_comes).then(|| snoop::Devices::open(&names)).transpose()?;
+        let devices = (config.wants_faithful() && !comes(section::DEFERRED_ACCEPT))
+            .then(|| Devices::open(&names))
+            .transpose()?;
+        let snoop_devices = (config.wants_snoop() && !comes(section::SNOOP))
+            .then(|| snoop::Devices::open(&names))
+            .transpose()?;
         let routers = Attached::attach(config);
         let config = routers.adapt(config);
         let legs = Arc::new(config.prepare_legs());
@@ -370,7 +375,7 @@ impl Prepared {
         Ok((
             Helpers {
                 deferred_accept: devices,
-                syn_outcomes: Vec::new(),
+                recent_syns: RecentSyns::default(),
                 held: 0,
                 snoop: snoop_devices,
                 routers,
@@ -383,8 +388,8 @@ impl Prepared {
 /// What threads beside the workers are to work with.
 struct Helpers {
     deferred_accept: Option<Devices>,
-    /// What became of SYNs that the deferred_accept of the process before has had.
-    syn_outcomes: Vec<SynOutcomeSnapshot>,
+    /// The SYNs that the old process has settled.
+    recent_syns: RecentSyns,
     /// How many handshakes the pending has of it.
     held: usize,
     snoop: Option<snoop::Devices>,
@@ -394,7 +399,7 @@ struct Helpers {
 impl Daemon {
     /// Starts the threads beside the workers, but for the watch.
     fn start_helpers(&mut self, helpers: Helpers) -> Result<(), Error> {
-        let Helpers { deferred_accept, syn_outcomes, held, snoop, routers } = helpers;
+        let Helpers { deferred_accept, recent_syns, held, snoop, routers } = helpers;
         if self.explicit.is_some() && self.rate_controller.is_none() {
             self.rate_controller = Some(RateController::start(&self.legs)?);
         }
@@ -404,7 +409,7 @@ impl Daemon {
             self.greeter_devices = Arc::downgrade(&devices);
             let settings = settings(&self.config, &self.legs);
             self.deferred_accept =
-                Some(DeferredAccept::spawn(devices, settings, admission, pending, syn_outcomes, held)?);
+                Some(DeferredAccept::spawn(devices, settings, admission, pending, recent_syns, held)?);
         }
         if let (Some(devices), Some(wanted)) = (snoop, self.config.snoop_config()) {
             let devices = Arc::new(devices);
@@ -519,6 +524,13 @@ fn fnv16(text: &str) -> u16 {
     let hash =
         text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     (hash >> 16) as u16 ^ hash as u16
+}
+
+/// Logs a failure after which the daemon works on.
+fn warn_of(outcome: Result<(), Error>) {
+    if let Err(error) = outcome {
+        tracing::error!("{error}: disabled until restart");
+    }
 }
 
 fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair]) -> Plan<'a> {

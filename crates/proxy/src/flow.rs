@@ -13,7 +13,6 @@ mod telemetry;
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,22 +21,36 @@ use bentpipe_kernel::sockopt::{buffered, take_error, unacknowledged};
 use bentpipe_kernel::tcp_info::{State, tcp_info};
 use bentpipe_legs::{LegId, Legs};
 use rustix::event::epoll::EventFlags;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::admission::{AdmissionControl, Permit};
 use crate::connect::upstream::Endpoints;
 use crate::relay::pool::BufferPool;
 use crate::relay::{Channel, Failure, Progress, RelaySocket};
+use crate::snapshot;
 use crate::telemetry::{FlowPhase, FlowStats};
 pub(crate) use crate::types::Side;
 use crate::types::leg_pair::LegPair;
-use crate::upgrade::{FlowSnapshot, IdleSnapshot, SnapshotReader, SnapshotWriter};
 
 /// An intercepted connection and its other half.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    ends: Endpoints,
+    state: FlowState,
     route: Route,
-    /// On the worker's clock.
+    permit: Permit,
+    /// Its part in the statistics of its legs.
+    account: Option<FlowStats>,
+    /// On the worker's list of flows that have more to do.
+    pub(crate) queued: bool,
+    /// On the worker's list of draining flows.
+    pub(crate) watched: bool,
+}
+
+/// What of a flow goes from process to process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FlowState {
+    ends: Endpoints,
+    #[serde(with = "snapshot::instant")]
     since: Instant,
     client: RelaySocket,
     server: RelaySocket,
@@ -45,15 +58,9 @@ pub(crate) struct Flow {
     up: Channel,
     /// From the server to the client.
     down: Channel,
-    phase: Phase,
-    permit: Permit,
-    watched_over: Inspected,
-    /// Its part in what is known of the legs.
-    account: Option<FlowStats>,
-    /// On the worker's list of flows that have more to do.
-    pub(crate) queued: bool,
-    /// On the worker's list of draining flows.
-    pub(crate) watched: bool,
+    phase: FlowPhase,
+    #[serde(default)]
+    inspected: Inspected,
 }
 
 /// From which leg to which it goes.
@@ -63,12 +70,14 @@ pub(crate) struct Route {
     pub(crate) legs: Arc<Legs>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// The server has not answered yet; what the client sends waits in the kernel.
-    Connecting,
-    Relaying,
-    Draining,
+/// A route by the names of its legs, which another process knows too.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RouteNames {
+    /// The satellite legs of the client and of the server; `None` is the terrestrial leg.
+    client: Option<String>,
+    server: Option<String>,
+    weight: u16,
+    port: u16,
 }
 
 /// Whole seconds on the worker's clock, from far above 0, so that what began before it has its place there, too.
@@ -91,29 +100,20 @@ pub(crate) struct Inspection {
 }
 
 /// What the last inspection saw.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Inspected {
     bytes: u64,
     /// Written and not acknowledged when the flow's time was last up.
     unacknowledged: usize,
     /// Segments that both sockets had received once the flow had become idle.
     segments: Option<u32>,
+    #[serde(skip)]
     memory: usize,
+    /// On the clock of the worker that has it.
+    #[serde(skip)]
     idle_since: Seconds,
-    /// Seconds without movement while no worker has it; nothing where it has not been inspected yet.
+    /// Seconds without movement while no worker has it; `None` where it has not been inspected yet.
     idle_for: Option<u32>,
-}
-
-impl Inspected {
-    fn snapshot(&self) -> IdleSnapshot {
-        let Self { bytes, unacknowledged, segments, idle_for, .. } = *self;
-        IdleSnapshot { seconds: idle_for, bytes, unacknowledged, segments }
-    }
-
-    fn inherited(snapshot: IdleSnapshot) -> Self {
-        let IdleSnapshot { seconds, bytes, unacknowledged, segments } = snapshot;
-        Self { bytes, unacknowledged, segments, idle_for: seconds, ..Self::default() }
-    }
 }
 
 /// What the worker has to do with a flow after its turn.
@@ -147,75 +147,38 @@ impl Flow {
         sent: u64,
         permit: Permit,
     ) -> Self {
-        Self {
+        let state = FlowState {
             ends,
-            route,
             since: Instant::now(),
             client,
             server,
             up: Channel::after(sent),
             down: Channel::default(),
-            phase: Phase::Connecting,
-            permit,
-            watched_over: Inspected::default(),
-            account: None,
-            queued: false,
-            watched: false,
-        }
+            phase: FlowPhase::Connecting,
+            inspected: Inspected::default(),
+        };
+        Self { state, route, permit, account: None, queued: false, watched: false }
     }
 
-    /// What of it goes to the next process.
-    pub(crate) fn snapshot<'a>(&'a self, writer: &mut SnapshotWriter<'a>) -> FlowSnapshot {
-        let Self { ends, route, since, client, server, up, down, .. } = self;
-        FlowSnapshot {
-            client: ends.client,
-            server: ends.server,
-            dscp: ends.dscp,
-            legs: route.names(),
-            weight: route.pair.weight.get(),
-            phase: self.phase.into(),
-            sockets: [client, server].map(|end| writer.descriptor(end.socket.as_fd())),
-            urgent: [client, server].map(RelaySocket::has_urgent_data),
-            up: up.snapshot(writer),
-            down: down.snapshot(writer),
-            age_ms: since.elapsed().as_millis() as u64,
-            idle: self.watched_over.snapshot(),
-        }
+    /// What goes to another process, which reads it as names and state.
+    pub(crate) fn snapshot(&self) -> (&Route, &FlowState) {
+        (&self.route, &self.state)
     }
 
-    /// The flow of a snapshot. It has nothing to do with its sockets yet.
-    pub(crate) fn inherited(
-        snapshot: FlowSnapshot,
+    /// A flow of another process. It does nothing with its sockets yet.
+    pub(crate) fn resume(
+        route: &RouteNames,
+        state: FlowState,
         legs: &Arc<Legs>,
         admission: &Arc<AdmissionControl>,
-        reader: &mut SnapshotReader,
-    ) -> Result<Self, String> {
-        let FlowSnapshot { client, server, dscp, sockets, urgent, up, down, age_ms, idle, .. } = snapshot;
-        let phase = snapshot.phase.into();
-        let route = Route::named(&snapshot.legs, snapshot.weight, legs);
-        let permit = admission.readmit(client.ip(), phase == Phase::Connecting);
-        let [client_socket, server_socket] = [reader.descriptor(sockets[0])?, reader.descriptor(sockets[1])?];
-        let since = Instant::now().checked_sub(Duration::from_millis(age_ms)).unwrap_or_else(Instant::now);
-        Ok(Self {
-            up: Channel::inherited(up, reader)?,
-            down: Channel::inherited(down, reader)?,
-            since,
-            phase,
-            watched_over: Inspected::inherited(idle),
-            ..Self::new(
-                Endpoints { client, server, dscp },
-                route,
-                RelaySocket::inherited(client_socket, urgent[0]),
-                RelaySocket::inherited(server_socket, urgent[1]),
-                0,
-                permit,
-            )
-        })
+    ) -> Self {
+        let permit = admission.readmit(state.ends.client.ip(), state.phase == FlowPhase::Connecting);
+        Self { state, route: route.resolve(legs), permit, account: None, queued: false, watched: false }
     }
 
     /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle is how long that is.
     pub(crate) fn stop_clock(&mut self, now: Seconds) {
-        let seen = &mut self.watched_over;
+        let seen = &mut self.state.inspected;
         (seen.idle_since, seen.idle_for) = match seen.idle_since {
             Seconds(0) => (Seconds::default(), None),
             since => (Seconds::default(), Some(now.0.saturating_sub(since.0))),
@@ -224,14 +187,14 @@ impl Flow {
 
     /// The other end of [`Flow::stop_clock`].
     pub(crate) fn resume_clock(&mut self, now: Seconds) {
-        if let Some(length) = self.watched_over.idle_for.take() {
-            self.watched_over.idle_since = Seconds(now.0.saturating_sub(length).max(1));
+        if let Some(length) = self.state.inspected.idle_for.take() {
+            self.state.inspected.idle_since = Seconds(now.0.saturating_sub(length).max(1));
         }
     }
 
     /// Buffers of the pool's that it holds.
     pub(crate) fn buffers(&self) -> usize {
-        self.up.buffers() + self.down.buffers()
+        self.state.up.buffers() + self.state.down.buffers()
     }
 
     /// From which leg to which it goes.
@@ -246,23 +209,23 @@ impl Flow {
 
     /// A flow whose server answered before its client was.
     pub(crate) fn connected(mut self) -> Self {
-        self.phase = Phase::Relaying;
+        self.state.phase = FlowPhase::Relaying;
         self.permit.connected();
         self
     }
 
     pub(crate) fn endpoint(&self, side: Side) -> &RelaySocket {
         match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
+            Side::Client => &self.state.client,
+            Side::Server => &self.state.server,
         }
     }
 
     /// Takes note of an event. An error breaks the flow at once: what waits to be read behind a reset is not relayed.
     pub(crate) fn note(&mut self, side: Side, flags: EventFlags) -> Result<(), FlowError> {
         let endpoint = match side {
-            Side::Client => &mut self.client,
-            Side::Server => &mut self.server,
+            Side::Client => &mut self.state.client,
+            Side::Server => &mut self.state.server,
         };
         endpoint.note(flags);
         if flags.contains(EventFlags::ERR) { self.check_error(side) } else { Ok(()) }
@@ -271,14 +234,14 @@ impl Flow {
     /// Does what can be done now, within bounds.
     pub(crate) fn turn(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
         // A connect that has failed is an error that `note` has found.
-        if self.phase == Phase::Connecting && self.server.writable {
-            self.phase = Phase::Relaying;
+        if self.state.phase == FlowPhase::Connecting && self.state.server.writable {
+            self.state.phase = FlowPhase::Relaying;
             self.permit.connected();
         }
-        match self.phase {
-            Phase::Connecting => Ok(Verdict::Waiting),
-            Phase::Relaying => self.relay(pool),
-            Phase::Draining => self.drain(),
+        match self.state.phase {
+            FlowPhase::Connecting => Ok(Verdict::Waiting),
+            FlowPhase::Relaying => self.relay(pool),
+            FlowPhase::Draining => self.drain(),
         }
     }
 
@@ -286,40 +249,41 @@ impl Flow {
     /// is "refused" (connect(2)); one that is "reset" ended a connection that had been there, if only for a moment.
     pub(crate) fn failed_to_connect(&self, broken: &FlowError) -> bool {
         let had_connected = broken.error.kind() == io::ErrorKind::ConnectionReset;
-        self.phase == Phase::Connecting && broken.side == Side::Server && !had_connected
+        self.state.phase == FlowPhase::Connecting && broken.side == Side::Server && !had_connected
     }
 
     /// Bytes written so far: to the server, to the client.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.up.bytes(), self.down.bytes())
+        (self.state.up.bytes(), self.state.down.bytes())
     }
 
     /// Looks after the flow from time to time: how much memory it takes, and whether it has been idle for too long.
     pub(crate) fn inspect(&mut self, now: Seconds, patience: Patience) -> Inspection {
-        let seen = &mut self.watched_over;
-        let bytes = self.up.bytes() + self.down.bytes();
+        let seen = &mut self.state.inspected;
+        let bytes = self.state.up.bytes() + self.state.down.bytes();
         let has_moved = bytes != seen.bytes || seen.idle_since == Seconds::default();
         if has_moved {
             *seen = Inspected { bytes, idle_since: now, memory: seen.memory, ..Inspected::default() };
         } else if seen.segments.is_none() {
-            seen.segments = Some(segments_received(&self.client, &self.server));
+            seen.segments = Some(segments_received(&self.state.client, &self.state.server));
         }
         let before = seen.memory;
         if has_moved || before > 0 {
-            let held = self.up.held() + self.down.held();
-            let sockets = [&self.client, &self.server].map(|end| buffered(&end.socket).unwrap_or(0));
-            self.watched_over.memory = held + sockets.into_iter().sum::<usize>();
+            let held = self.state.up.held() + self.state.down.held();
+            let sockets =
+                [&self.state.client, &self.state.server].map(|end| buffered(&end.socket).unwrap_or(0));
+            self.state.inspected.memory = held + sockets.into_iter().sum::<usize>();
         }
         Inspection {
             memory_before: before,
-            memory: self.watched_over.memory,
+            memory: self.state.inspected.memory,
             expired: self.has_expired(now, patience),
         }
     }
 
     /// What the last inspection found the flow's buffers to take.
     pub(crate) fn memory(&self) -> usize {
-        self.watched_over.memory
+        self.state.inspected.memory
     }
 
     /// Idle for too long: nothing has passed through us, nothing that we had written has been acknowledged, and neither end
@@ -327,19 +291,21 @@ impl Flow {
     /// (RFC 9293 §3.8.4), which the kernel answers without telling us. Not so where something is: an end that will not
     /// read answers probes for ever.
     fn has_expired(&mut self, now: Seconds, patience: Patience) -> bool {
-        let limit = match self.phase {
+        let limit = match self.state.phase {
             // The kernel's own patience ends it.
-            Phase::Connecting => return false,
-            Phase::Relaying if self.up.is_shut() == self.down.is_shut() => patience.idle,
-            Phase::Relaying | Phase::Draining => patience.half_closed,
+            FlowPhase::Connecting => return false,
+            FlowPhase::Relaying if self.state.up.is_shut() == self.state.down.is_shut() => patience.idle,
+            FlowPhase::Relaying | FlowPhase::Draining => patience.half_closed,
         };
-        if now.since(self.watched_over.idle_since) < limit {
+        if now.since(self.state.inspected.idle_since) < limit {
             return false;
         }
-        let unacknowledged: usize =
-            [&self.client, &self.server].iter().map(|end| unacknowledged(&end.socket).unwrap_or(0)).sum();
-        let segments = segments_received(&self.client, &self.server);
-        let seen = &mut self.watched_over;
+        let unacknowledged: usize = [&self.state.client, &self.state.server]
+            .iter()
+            .map(|end| unacknowledged(&end.socket).unwrap_or(0))
+            .sum();
+        let segments = segments_received(&self.state.client, &self.state.server);
+        let seen = &mut self.state.inspected;
         let is_alive = if unacknowledged > 0 {
             seen.unacknowledged == 0 || unacknowledged < seen.unacknowledged
         } else {
@@ -353,18 +319,18 @@ impl Flow {
 
     /// Returns what the flow still holds of the pool's.
     pub(crate) fn release(&mut self, pool: &mut BufferPool) {
-        self.up.release(pool);
-        self.down.release(pool);
+        self.state.up.release(pool);
+        self.state.down.release(pool);
     }
 
     fn relay(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
         let broken = |from, to| move |failure| FlowError::relaying(from, to, failure);
-        let up = self.up.pump(&mut self.client, &mut self.server, pool);
+        let up = self.state.up.pump(&mut self.state.client, &mut self.state.server, pool);
         let up = up.map_err(broken(Side::Client, Side::Server))?;
-        let down = self.down.pump(&mut self.server, &mut self.client, pool);
+        let down = self.state.down.pump(&mut self.state.server, &mut self.state.client, pool);
         let down = down.map_err(broken(Side::Server, Side::Client))?;
-        if self.up.is_shut() && self.down.is_shut() {
-            self.phase = Phase::Draining;
+        if self.state.up.is_shut() && self.state.down.is_shut() {
+            self.state.phase = FlowPhase::Draining;
             return self.drain();
         }
         Ok(if up == Progress::More || down == Progress::More { Verdict::More } else { Verdict::Waiting })
@@ -382,7 +348,7 @@ impl Flow {
     }
 
     fn check_error(&self, side: Side) -> Result<(), FlowError> {
-        let doing = if self.phase == Phase::Connecting { "connecting" } else { "relaying" };
+        let doing = if self.state.phase == FlowPhase::Connecting { "connecting" } else { "relaying" };
         match take_error(&self.endpoint(side).socket) {
             Ok(None) => Ok(()),
             Ok(Some(error)) | Err(error) => Err(FlowError { side, doing, error }),
@@ -397,35 +363,35 @@ fn segments_received(client: &RelaySocket, server: &RelaySocket) -> u32 {
 }
 
 impl Route {
-    /// The names of the satellite legs that the client and the server are on.
-    pub(crate) fn names(&self) -> [Option<String>; 2] {
-        let LegPair { client, server, .. } = self.pair;
-        [client, server].map(|leg| match leg {
+    fn names(&self) -> RouteNames {
+        let LegPair { client, server, weight, port } = self.pair;
+        let name = |leg| match leg {
             LegId::Satellite(_) => Some(self.legs.get(leg).name().to_owned()),
             LegId::Terrestrial => None,
-        })
+        };
+        RouteNames { client: name(client), server: name(server), weight: weight.get(), port }
     }
+}
 
-    /// The route between legs of these names. One that is not there any more is the terrestrial one: its sockets have what they
-    /// need, and nobody shares it out.
-    pub(crate) fn named(names: &[Option<String>; 2], weight: u16, legs: &Arc<Legs>) -> Self {
+/// By the names of its legs.
+impl Serialize for Route {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.names().serialize(serializer)
+    }
+}
+
+impl RouteNames {
+    /// The route between the legs of these names. A leg that does not exist any more becomes the terrestrial one: its
+    /// sockets have their settings, and no rates are allocated to them.
+    pub(crate) fn resolve(&self, legs: &Arc<Legs>) -> Route {
         let find = |name: &Option<String>| {
             let place = name.as_ref().and_then(|name| legs.satellites().position(|leg| leg.name() == name));
             place.map_or(LegId::Terrestrial, LegId::Satellite)
         };
-        let weight = Weight::try_from(i64::from(weight)).unwrap_or_default();
-        let [client, server] = [find(&names[0]), find(&names[1])];
-        Self { pair: LegPair { client, server, weight, port: 0 }, legs: legs.clone() }
-    }
-}
-
-impl From<FlowPhase> for Phase {
-    fn from(phase: FlowPhase) -> Self {
-        match phase {
-            FlowPhase::Connecting => Self::Connecting,
-            FlowPhase::Relaying => Self::Relaying,
-            FlowPhase::Draining => Self::Draining,
-        }
+        let weight = Weight::try_from(i64::from(self.weight)).unwrap_or_default();
+        let pair =
+            LegPair { client: find(&self.client), server: find(&self.server), weight, port: self.port };
+        Route { pair, legs: legs.clone() }
     }
 }
 
@@ -471,7 +437,7 @@ impl fmt::Display for FlowError {
 
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} → {}", self.ends.client, self.ends.server)
+        write!(f, "{} → {}", self.state.ends.client, self.state.ends.server)
     }
 }
 

@@ -25,7 +25,6 @@ mod host;
 pub mod intercept;
 mod relay;
 mod services;
-#[allow(dead_code, reason = "the upgrade uses it from the next commits on")]
 mod snapshot;
 mod stats;
 pub mod telemetry;

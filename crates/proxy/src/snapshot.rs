@@ -1,7 +1,7 @@
 //! State that goes from process to process: any value that serde serialises, with file descriptors beside it.
 //!
 //! ```text
-//! value ──► Section { bytes: MessagePack, descriptors } ──► socket ──► Section ──► the same value, files
+//! value ──► Section: MessagePack, and descriptors beside it ──► Snapshot: sections by their names ══► socket
 //! ```
 //!
 //! Live objects keep what an upgrade hands over in types that derive `Serialize` and `Deserialize`, and their
@@ -13,6 +13,7 @@
 //! section. It is taken out of that table once. Descriptors that nothing has taken are closed.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -28,13 +29,19 @@ thread_local! {
 /// Descriptors by their places; `None` for one that has been taken.
 type Table = Vec<Option<Fd>>;
 
-/// One value in the form in which another process reads it. A section may be part of the value of another
-/// one.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// One value in the form in which another process reads it. A section may be part of another section's value.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Section {
     #[serde(with = "serde_bytes")]
     bytes: Vec<u8>,
     descriptors: Vec<Fd>,
+}
+
+/// All that one process leaves to the next one: sections by their names. A reader ignores sections that it does not
+/// know.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    sections: BTreeMap<String, Section>,
 }
 
 /// A file descriptor that goes from process to process as part of a value. Clones share the descriptor; the
@@ -45,10 +52,16 @@ pub(crate) struct Fd(Arc<OwnedFd>);
 /// Why a value cannot be written to a section or read from it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SnapshotError {
-    #[error("cannot write the snapshot: {0}")]
+    #[error("{0}")]
     Write(#[from] rmp_serde::encode::Error),
-    #[error("cannot read the snapshot: {0}")]
+    #[error("{0}")]
     Read(#[from] rmp_serde::decode::Error),
+    #[error("cannot duplicate a descriptor: {0}")]
+    Duplicate(#[from] std::io::Error),
+    #[error("the snapshot has no section {0}")]
+    Missing(String),
+    #[error("section {name} of the snapshot: {reason}")]
+    In { name: String, reason: String },
 }
 
 impl Section {
@@ -61,23 +74,54 @@ impl Section {
     /// Reads the value. Descriptors that it does not take are closed.
     pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, SnapshotError> {
         let Self { bytes, descriptors } = self;
-        Self::read_parts(&bytes, descriptors)
-    }
-
-    /// The same for a section that has arrived as bytes and descriptors.
-    pub(crate) fn read_parts<T: DeserializeOwned>(
-        bytes: &[u8],
-        descriptors: impl IntoIterator<Item = impl Into<Fd>>,
-    ) -> Result<T, SnapshotError> {
-        let table = descriptors.into_iter().map(|descriptor| Some(descriptor.into())).collect();
-        let (value, _not_taken) = with_table(table, || rmp_serde::from_slice(bytes));
+        let table = descriptors.into_iter().map(Some).collect();
+        let (value, _not_taken) = with_table(table, || rmp_serde::from_slice(&bytes));
         Ok(value?)
     }
 
-    /// What is to be sent.
-    pub(crate) fn parts(&self) -> (&[u8], &[Fd]) {
-        (&self.bytes, &self.descriptors)
+    /// A section that another process has sent.
+    pub(crate) fn received(bytes: Vec<u8>, descriptors: Vec<Fd>) -> Self {
+        Self { bytes, descriptors }
     }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn descriptors(&self) -> &[Fd] {
+        &self.descriptors
+    }
+}
+
+impl Snapshot {
+    /// Writes a value to a section of this name.
+    pub(crate) fn write(&mut self, name: &str, value: &impl Serialize) -> Result<(), SnapshotError> {
+        let section = Section::of(value).map_err(|error| in_section(name, error))?;
+        self.insert(name, section);
+        Ok(())
+    }
+
+    /// Reads the section of this name.
+    pub(crate) fn read<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, SnapshotError> {
+        let section = self.remove(name).ok_or_else(|| SnapshotError::Missing(name.to_owned()))?;
+        section.read().map_err(|error| in_section(name, error))
+    }
+
+    pub(crate) fn insert(&mut self, name: &str, section: Section) {
+        self.sections.insert(name.to_owned(), section);
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<Section> {
+        self.sections.remove(name)
+    }
+
+    pub(crate) fn sections(&self) -> impl Iterator<Item = (&str, &Section)> {
+        self.sections.iter().map(|(name, section)| (name.as_str(), section))
+    }
+}
+
+fn in_section(name: &str, error: SnapshotError) -> SnapshotError {
+    SnapshotError::In { name: name.to_owned(), reason: error.to_string() }
 }
 
 impl Fd {

@@ -17,7 +17,12 @@ fn admission_limits() -> AdmissionLimits {
 
 /// A permit of a admission of its own.
 pub(crate) fn permit() -> Permit {
-    admission(AdmissionLimits { per_client: None, ..admission_limits() }).admit(ALICE).unwrap()
+    unlimited().admit(ALICE).unwrap()
+}
+
+/// One that has no limit for a client.
+pub(crate) fn unlimited() -> Arc<AdmissionControl> {
+    admission(AdmissionLimits { per_client: None, ..admission_limits() })
 }
 
 fn admission(admission_limits: AdmissionLimits) -> Arc<AdmissionControl> {

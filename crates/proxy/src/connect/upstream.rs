@@ -8,13 +8,14 @@ use bentpipe_kernel::Weight;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use crate::connect::early_data::EarlyData;
 use crate::connect::listener::set_relay_options;
 
 /// Who speaks to whom, as both ends see it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Endpoints {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,

@@ -4,27 +4,30 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Port;
 use crate::error::Error;
+use crate::snapshot;
 use crate::types::leg_pair::{LegPair, PORT_RANGES};
-use crate::upgrade::PortsSnapshot;
 use crate::worker::RETIREMENT;
 
 /// When a range's listeners are gone after others have taken their place; with time to spare for a worker that is late.
 const AFTER_REPLACEMENT: Duration = Duration::from_secs(RETIREMENT.as_secs() + 8);
 
 /// Which ports are in use.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PortRanges {
     /// The ranges that have been taken and may still have listeners, the newest last.
     taken: Vec<Taken>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Taken {
     /// Its ports; as numbers that can lie behind the last port of all.
     ports: Range<u32>,
     /// When others have taken its place.
+    #[serde(with = "snapshot::optional_instant")]
     replaced: Option<Instant>,
 }
 
@@ -69,26 +72,6 @@ impl PortRanges {
             self.taken.push(Taken { ports: range(first.port, pairs.len()), replaced: None });
         }
     }
-}
-
-/// To the next process and from the last one.
-impl PortRanges {
-    pub(crate) fn snapshots(&self) -> Vec<PortsSnapshot> {
-        let ago = |at: Instant| at.elapsed().as_millis() as u64;
-        let snapshot = |taken: &Taken| PortsSnapshot {
-            ports: taken.ports.clone(),
-            replaced_ms: taken.replaced.map(ago),
-        };
-        self.taken.iter().map(snapshot).collect()
-    }
-
-    pub(crate) fn inherited(snapshots: Vec<PortsSnapshot>) -> Self {
-        let now = Instant::now();
-        let at = |ms| now.checked_sub(Duration::from_millis(ms)).unwrap_or(now);
-        let taken =
-            |snapshot: PortsSnapshot| Taken { ports: snapshot.ports, replaced: snapshot.replaced_ms.map(at) };
-        Self { taken: snapshots.into_iter().map(taken).collect() }
-    }
 
     /// The first port of the listeners that serve now.
     pub(crate) fn serving(&self) -> Option<u16> {
@@ -119,6 +102,7 @@ fn overlap(one: &Range<u32>, other: &Range<u32>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Section;
     use crate::types::leg_pair::{leg_pair_count, leg_pairs};
     use proptest::prelude::*;
 
@@ -182,6 +166,18 @@ mod tests {
         ranges.take(&leg_pairs(1, &[], 7600));
         assert_eq!(ranges.free(Port::default(), 3, Some(7603)).unwrap(), 7604);
         assert!(ranges.free(port(u16::MAX - 2), 3, Some(u16::MAX)).is_err());
+    }
+
+    #[test]
+    fn another_process_knows_which_ports_are_in_use_and_for_how_long() {
+        let mut ranges = PortRanges::default();
+        ranges.take(&leg_pairs(1, &[], 7600));
+        ranges.take(&leg_pairs(1, &[], 7603));
+        ranges.wait(AFTER_REPLACEMENT - Duration::from_secs(5));
+        let mut over: PortRanges = Section::of(&ranges).unwrap().read().unwrap();
+        assert!(over.has(7602) && over.has(7603) && over.serving() == Some(7603));
+        over.wait(Duration::from_secs(5));
+        assert!(!over.has(7602) && over.has(7603));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! The two devices through which SYNs are taken and given back.
 
-use std::os::fd::OwnedFd;
-
 use bentpipe_kernel::tun::Tun;
 
 use crate::error::Error;
 use crate::intercept::Names;
 use crate::intercept::tun;
+use crate::snapshot::Fd;
 
 /// SYNs that wait in a device to be read: as many as may wait for their servers. What comes beyond is dropped, and
 /// repeated by its client.
@@ -23,13 +22,14 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Other descriptors of the same devices, to hand them on.
-    pub(crate) fn descriptors(&self) -> std::io::Result<[OwnedFd; 2]> {
-        Ok([self.held.descriptor()?, self.passed.descriptor()?])
+    pub(crate) fn descriptors(&self) -> std::io::Result<[Fd; 2]> {
+        Ok([self.held.descriptor()?.into(), self.passed.descriptor()?.into()])
     }
 
     /// The devices that another process has made and handed over.
-    pub(crate) fn inherited([held, passed]: [OwnedFd; 2], names: &Names) -> Self {
-        Self { held: Tun::inherited(held, &names.held.device), passed: Tun::inherited(passed, &names.passed) }
+    pub(crate) fn resume([held, passed]: [Fd; 2], names: &Names) -> std::io::Result<Self> {
+        let held = Tun::inherited(held.into_owned()?, &names.held.device);
+        Ok(Self { held, passed: Tun::inherited(passed.into_owned()?, &names.passed) })
     }
 
     /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.

@@ -28,7 +28,6 @@ use crate::config::{AtLimit, Interface};
 use crate::error::Error;
 use crate::stats::Counters;
 use crate::types::mailbox::{Heartbeat, Mailbox};
-use crate::upgrade::SynOutcomeSnapshot;
 
 mod devices;
 mod pending_table;
@@ -37,7 +36,8 @@ mod syn;
 mod syn_handler;
 
 pub(crate) use devices::Devices;
-pub(crate) use pending_table::{Claim, Connected, Entries, PendingTable};
+pub(crate) use pending_table::{Claim, Connected, Entry, PendingTable};
+pub(crate) use recent_syns::RecentSyns;
 pub(crate) use syn::is_between_hosts;
 use syn_handler::SynHandler;
 
@@ -67,14 +67,14 @@ pub(crate) struct DeferredAccept {
 }
 
 impl DeferredAccept {
-    /// Starts to serve `devices`. What the admission admits is entered in `pending`, where the workers find it. `syn_outcomes` is what another process
+    /// Starts to serve `devices`. What the admission admits is entered in `pending`, where the workers find it. `recent_syns` is what another process
     /// remembers that had the devices before, and so many handshakes of its are `held` in the pending.
     pub(crate) fn spawn(
         devices: Arc<Devices>,
         settings: Settings,
         admission: Arc<AdmissionControl>,
         pending: Arc<PendingTable>,
-        syn_outcomes: Vec<SynOutcomeSnapshot>,
+        recent_syns: RecentSyns,
         held: usize,
     ) -> Result<Self, Error> {
         let action = "start the deferred_accept";
@@ -87,7 +87,7 @@ impl DeferredAccept {
             admission,
             pending,
             counters.clone(),
-            syn_outcomes,
+            recent_syns,
         );
         let handler = handler.map_err(Error::system(action))?;
         counters.held_total.add(held as u64);
@@ -139,9 +139,8 @@ impl DeferredAccept {
 }
 
 impl Paused {
-    /// What became of SYNs that are settled, the oldest first.
-    pub(crate) fn syn_outcomes(&self) -> Vec<SynOutcomeSnapshot> {
-        self.handler.syn_outcomes()
+    pub(crate) fn recent_syns(&self) -> &RecentSyns {
+        self.handler.recent_syns()
     }
 }
 

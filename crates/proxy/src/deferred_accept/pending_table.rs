@@ -12,15 +12,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::sockopt::take_error;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::admission::Permit;
+use crate::admission::{AdmissionControl, Permit};
 use crate::connect::upstream::Upstream;
+use crate::snapshot::{self, Fd};
 use crate::types::slab::{Key, Slab, Token};
 
 use super::syn::Syn;
@@ -35,7 +37,7 @@ const PATIENCE_IN_GAPS: u32 = 3;
 const UNCLAIMED: Duration = Duration::from_secs(64);
 
 /// Who wants to speak to whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct FourTuple {
     client: (IpAddr, u16),
     server: (IpAddr, u16),
@@ -51,13 +53,15 @@ pub(crate) struct PendingTable {
     entries: Mutex<Entries>,
 }
 
-/// A connection to a server that a worker has claimed.
-#[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) socket: OwnedFd,
+/// A connection to a server. One that comes from another process has no permit until it is admitted here.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "", deserialize = "P: Default"))]
+pub(crate) struct Connected<P = Permit> {
+    pub(crate) socket: Fd,
     /// The client's port was taken on this host: the server sees the client's address with another one.
     pub(crate) other_port: bool,
-    pub(crate) permit: Permit,
+    #[serde(skip)]
+    pub(crate) permit: P,
 }
 
 /// What there is for a client that has been accepted.
@@ -105,27 +109,32 @@ pub(crate) struct Swept {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Entries {
+struct Entries {
     places: Slab<Entry>,
     by_pair: HashMap<FourTuple, Key>,
 }
 
-#[derive(Debug)]
-struct Entry {
+/// A handshake that is not complete.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "", deserialize = "P: Default"))]
+pub(crate) struct Entry<P = Permit> {
     /// Nothing where the server has reset it.
-    upstream: Option<Connected>,
+    upstream: Option<Connected<P>>,
     /// What waits for the server; nothing once it has answered.
     held: Option<Held>,
     /// When the entry was made or, later, when the server answered.
+    #[serde(with = "snapshot::instant")]
     since: Instant,
     pair: FourTuple,
 }
 
 /// The latest SYN of a client, and its rhythm.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Held {
     isn: u32,
+    #[serde(with = "serde_bytes")]
     packet: Box<[u8]>,
+    #[serde(with = "snapshot::instant")]
     last: Instant,
     gap: Duration,
 }
@@ -171,17 +180,34 @@ impl PendingTable {
         let pair = FourTuple::of(syn);
         let Upstream { socket, other_port, .. } = upstream;
         let held = Held { isn: syn.isn, packet: packet.into(), last: now, gap: Duration::ZERO };
-        let upstream = Some(Connected { socket, other_port, permit });
+        let upstream = Some(Connected { socket: socket.into(), other_port, permit });
+        self.insert(Entry { upstream, held: Some(held), since: now, pair })
+    }
+
+    /// Continues the handshakes that another process has begun. The servers' answers are reported when somebody waits
+    /// for them.
+    pub(crate) fn resume(
+        &self,
+        entries: Vec<Entry<()>>,
+        admission: &Arc<AdmissionControl>,
+    ) -> io::Result<()> {
+        entries.into_iter().try_for_each(|entry| self.insert(entry.admit(admission)))
+    }
+
+    /// Whether no handshake is pending.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries().by_pair.is_empty()
+    }
+
+    fn insert(&self, entry: Entry) -> io::Result<()> {
+        let (pair, socket) = (entry.pair, entry.upstream.as_ref().map(|upstream| upstream.socket.clone()));
         let mut entries = self.entries();
-        let key = entries.places.insert(Entry { upstream, held: Some(held), since: now, pair });
+        let key = entries.places.insert(entry);
         entries.by_pair.insert(pair, key);
         self.claimable.fetch_add(1, Ordering::Release);
+        let Some(socket) = socket else { return Ok(()) };
         let data = EventData::new_u64(Token::Pending(key).encode());
-        let Some(Connected { socket, .. }) = entries.get_mut(&pair).and_then(|entry| entry.upstream.as_ref())
-        else {
-            return Ok(());
-        };
-        let registered = epoll::add(&self.epoll, socket, data, EventFlags::OUT | EventFlags::ET);
+        let registered = epoll::add(&self.epoll, &socket, data, EventFlags::OUT | EventFlags::ET);
         if registered.is_err() {
             self.remove(&mut entries, &pair);
         }
@@ -283,6 +309,26 @@ impl Entries {
     }
 }
 
+/// The pending handshakes, in a form that reads as `Vec<Entry<()>>`.
+impl Serialize for PendingTable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.entries().places.values())
+    }
+}
+
+impl Entry<()> {
+    /// An entry that another process has admitted.
+    fn admit(self, admission: &Arc<AdmissionControl>) -> Entry {
+        let Self { upstream, held, since, pair } = self;
+        let admit = |Connected { socket, other_port, .. }| Connected {
+            socket,
+            other_port,
+            permit: admission.readmit(pair.client.0, held.is_some()),
+        };
+        Entry { upstream: upstream.map(admit), held, since, pair }
+    }
+}
+
 impl Held {
     fn note(&mut self, syn: &Syn, packet: &[u8], now: Instant) {
         self.gap = now.saturating_duration_since(self.last);
@@ -305,11 +351,6 @@ impl FourTuple {
         Self { client: (client.ip(), client.port()), server: (server.ip(), server.port()) }
     }
 
-    /// The client and the server.
-    pub(crate) fn ends(&self) -> [SocketAddr; 2] {
-        [self.client.into(), self.server.into()]
-    }
-
     pub(crate) fn of(syn: &Syn) -> Self {
         Self::new(syn.client, syn.server)
     }
@@ -322,6 +363,5 @@ impl fmt::Display for FourTuple {
     }
 }
 
-mod inherited;
 #[cfg(test)]
 mod tests;

@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use serde::{Deserialize, Serialize, Serializer};
+
 use super::pending_table::FourTuple;
 use super::syn::Syn;
-use crate::upgrade::SynOutcomeSnapshot;
 
 /// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that is not
 /// remembered any more begins anew.
 const CAPACITY: usize = 4096;
 
 /// What became of a SYN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SynOutcome {
     /// It went on to the server. Split now, the client's connection would meet its own double there.
     Passed,
@@ -20,7 +21,8 @@ pub(crate) enum SynOutcome {
 }
 
 /// The latest syn_outcomes, of one SYN for each pair of ends.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "Vec<(FourTuple, u32, SynOutcome)>")]
 pub(crate) struct RecentSyns {
     syn_outcomes: HashMap<FourTuple, Settled>,
     order: VecDeque<(FourTuple, u64)>,
@@ -54,31 +56,6 @@ impl RecentSyns {
             .map(|settled| settled.outcome_of)
     }
 
-    /// What goes to the next process, the oldest first.
-    pub(crate) fn snapshots(&self) -> Vec<SynOutcomeSnapshot> {
-        let newest = |(pair, number): &(FourTuple, u64)| {
-            let settled = self.syn_outcomes.get(pair).filter(|settled| settled.number == *number)?;
-            let [client, server] = pair.ends();
-            Some(SynOutcomeSnapshot {
-                client,
-                server,
-                isn: settled.isn,
-                is_answered: settled.outcome_of == SynOutcome::Answered,
-            })
-        };
-        self.order.iter().filter_map(newest).collect()
-    }
-
-    /// The memory of another process.
-    pub(crate) fn inherited(snapshots: Vec<SynOutcomeSnapshot>) -> Self {
-        let mut memory = Self::default();
-        for SynOutcomeSnapshot { client, server, isn, is_answered } in snapshots {
-            let outcome_of = if is_answered { SynOutcome::Answered } else { SynOutcome::Passed };
-            memory.note(FourTuple::new(client, server), isn, outcome_of);
-        }
-        memory
-    }
-
     fn forget_oldest(&mut self) {
         if let Some((pair, number)) = self.order.pop_front()
             && self.syn_outcomes.get(&pair).is_some_and(|settled| settled.number == number)
@@ -88,9 +65,29 @@ impl RecentSyns {
     }
 }
 
+/// The SYNs from the oldest to the newest, each with its outcome.
+impl Serialize for RecentSyns {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let newest = |(pair, number): &(FourTuple, u64)| {
+            let settled = self.syn_outcomes.get(pair).filter(|settled| settled.number == *number)?;
+            Some((*pair, settled.isn, settled.outcome_of))
+        };
+        serializer.collect_seq(self.order.iter().filter_map(newest))
+    }
+}
+
+impl From<Vec<(FourTuple, u32, SynOutcome)>> for RecentSyns {
+    fn from(syns: Vec<(FourTuple, u32, SynOutcome)>) -> Self {
+        let mut recent = Self::default();
+        syns.into_iter().for_each(|(pair, isn, outcome)| recent.note(pair, isn, outcome));
+        recent
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Section;
 
     fn syn(port: u16, isn: u32) -> Syn {
         let (client, server) = (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
@@ -116,7 +113,7 @@ mod tests {
         memory.note(FourTuple::of(&syn(1, 7)), 7, SynOutcome::Passed);
         memory.note(FourTuple::of(&syn(2, 7)), 7, SynOutcome::Answered);
         memory.note(FourTuple::of(&syn(1, 8)), 8, SynOutcome::Answered);
-        let over = RecentSyns::inherited(memory.snapshots());
+        let over = Section::of(&memory).unwrap().read::<RecentSyns>().unwrap();
         assert_eq!(
             [syn(1, 7), syn(1, 8)].map(|syn| over.outcome_of(&syn)),
             [None, Some(SynOutcome::Answered)]

@@ -23,7 +23,6 @@ use crate::stats::Counters;
 use crate::types::leg_pair::LegId;
 use crate::types::mailbox::Mailbox;
 use crate::types::slab::Token;
-use crate::upgrade::SynOutcomeSnapshot;
 
 use super::Settings;
 use super::devices::Devices;
@@ -67,7 +66,7 @@ impl SynHandler {
         admission: Arc<AdmissionControl>,
         pending: Arc<PendingTable>,
         counters: Arc<Counters>,
-        syn_outcomes: Vec<SynOutcomeSnapshot>,
+        recent_syns: RecentSyns,
     ) -> io::Result<Self> {
         epoll::add(
             pending.epoll(),
@@ -83,7 +82,7 @@ impl SynHandler {
             admission,
             pending,
             counters,
-            memory: RecentSyns::inherited(syn_outcomes),
+            memory: recent_syns,
             routes: RouteSocket::open()?,
             probe: socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?,
             buffer: vec![0; MTU].into(),
@@ -91,9 +90,8 @@ impl SynHandler {
         })
     }
 
-    /// What became of SYNs that are settled, the oldest first.
-    pub(super) fn syn_outcomes(&self) -> Vec<SynOutcomeSnapshot> {
-        self.memory.snapshots()
+    pub(super) fn recent_syns(&self) -> &RecentSyns {
+        &self.memory
     }
 
     /// Serves until it is told to stop, and can go on later. If it fails, the devices are gone when it returns.

@@ -4,27 +4,27 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::tcp_info::{TcpInfo, tcp_info};
 
-use super::{Flow, Phase, Side};
+use super::{Flow, Side};
 use crate::telemetry::{EndReport, FlowPhase, FlowReport, LegStatsTable};
 
 impl Flow {
     /// From now on the flow's legs know of it.
     pub(crate) fn join(&mut self, leg_stats: &LegStatsTable) {
-        self.account = Some(leg_stats.open(self.route.pair, &self.route.legs, self.since));
+        self.account = Some(leg_stats.open(self.route.pair, &self.route.legs, self.state.since));
     }
 
     /// The same where the flow comes from another process, which has accounted for what it has done there.
     pub(crate) fn rejoin(&mut self, leg_stats: &LegStatsTable) {
         let (infos, bytes) = (self.infos(), self.bytes());
         self.account =
-            Some(leg_stats.open(self.route.pair, &self.route.legs, self.since).go_on(infos, bytes));
+            Some(leg_stats.open(self.route.pair, &self.route.legs, self.state.since).go_on(infos, bytes));
     }
 
     /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not looked at.
     pub(crate) fn look(&mut self, now: Instant) {
         let bytes = self.bytes();
         // What waits in the kernel to be acknowledged takes memory there.
-        let is_busy = self.watched_over.memory > 0 || self.phase != Phase::Relaying;
+        let is_busy = self.state.inspected.memory > 0 || self.state.phase != FlowPhase::Relaying;
         let Some(account) = self.account.as_mut().filter(|account| account.is_due(now)) else { return };
         let is_worth_it = account.note_bytes(now, bytes) || is_busy;
         let infos = if is_worth_it { self.infos() } else { [None; 2] };
@@ -45,7 +45,7 @@ impl Flow {
     /// By which flows are told in order: the rate, bit/s, and bytes. Nothing of a flow that is known to no leg.
     pub(crate) fn rank(&self) -> Option<(f64, u64)> {
         let (up, down) = self.account.as_ref()?.rates();
-        Some((up + down, self.up.bytes() + self.down.bytes()))
+        Some((up + down, self.state.up.bytes() + self.state.down.bytes()))
     }
 
     /// Everything that is known of it; nothing if its sockets cannot be read.
@@ -56,17 +56,17 @@ impl Flow {
         let (up_bytes, down_bytes) = self.bytes();
         Some(FlowReport {
             id: account.number(),
-            client: self.ends.client.to_string(),
-            server: self.ends.server.to_string(),
+            client: self.state.ends.client.to_string(),
+            server: self.state.ends.server.to_string(),
             weight: u8::try_from(self.route.pair.weight.get()).unwrap_or(u8::MAX),
-            phase: self.phase.into(),
-            age_s: now.saturating_duration_since(self.since).as_secs_f64(),
+            phase: self.state.phase,
+            age_s: now.saturating_duration_since(self.state.since).as_secs_f64(),
             idle_s: now.saturating_duration_since(account.moved()).as_secs_f64(),
             up_bytes,
             down_bytes,
             up_bps,
             down_bps,
-            buffered_bytes: self.watched_over.memory as u64,
+            buffered_bytes: self.state.inspected.memory as u64,
             client_end: end(account.leg(Side::Client), &client?),
             server_end: end(account.leg(Side::Server), &server?),
         })
@@ -74,7 +74,7 @@ impl Flow {
 
     /// Of the client's socket and of the server's.
     fn infos(&self) -> [Option<TcpInfo>; 2] {
-        [&self.client, &self.server].map(|end| tcp_info(&end.socket).ok())
+        [&self.state.client, &self.state.server].map(|end| tcp_info(&end.socket).ok())
     }
 }
 
@@ -97,15 +97,5 @@ fn end(leg: &str, info: &TcpInfo) -> EndReport {
         timeouts: info.timeouts,
         pacing_bps: (info.pacing_rate < u64::MAX).then(|| bits(info.pacing_rate)),
         delivery_bps: bits(info.delivery_rate),
-    }
-}
-
-impl From<Phase> for FlowPhase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::Connecting => FlowPhase::Connecting,
-            Phase::Relaying => FlowPhase::Relaying,
-            Phase::Draining => FlowPhase::Draining,
-        }
     }
 }

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 
 use super::*;
 use crate::admission::tests::permit;
@@ -20,7 +21,7 @@ impl Rig {
         let (server, upstream) = connection();
         let address = client.local_addr().unwrap();
         let ends = Endpoints { client: address, server: address, dscp: 0 };
-        let (ours, upstream) = (RelaySocket::new(ours.into()), RelaySocket::new(upstream.into()));
+        let [ours, upstream] = [ours, upstream].map(|end| RelaySocket::new(OwnedFd::from(end)));
         let flow = Flow::new(ends, route(), ours, upstream, 0, permit());
         Self { client, server, flow, pool: BufferPool::new(RelayKind::Copy) }
     }
@@ -69,7 +70,7 @@ fn connection() -> (TcpStream, TcpStream) {
     (peer, ours)
 }
 
-fn poll(socket: &std::os::fd::OwnedFd) -> EventFlags {
+fn poll(socket: &crate::snapshot::Fd) -> EventFlags {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let interest = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
     let mut fds = [PollFd::new(socket, interest)];
@@ -88,7 +89,7 @@ fn a_reply_after_a_half_close_arrives_whole_and_then_the_flow_finishes() {
     let mut rig = Rig::new();
     rig.client.write_all(b"request").unwrap();
     rig.client.shutdown(Shutdown::Write).unwrap();
-    rig.turn_until(|_, flow| flow.up.is_shut()).unwrap();
+    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
     let mut request = String::new();
     rig.server.read_to_string(&mut request).unwrap();
     assert_eq!(request, "request");
@@ -120,7 +121,7 @@ fn a_flow_drains_until_the_peer_has_acknowledged_the_end() {
     let mut rig = Rig::new();
     rig.turn().unwrap();
     rig.client.shutdown(Shutdown::Write).unwrap();
-    rig.turn_until(|_, flow| flow.up.is_shut()).unwrap();
+    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
     assert_eq!(rig.turn().unwrap(), Verdict::Waiting, "a half-closed flow lives on");
     rig.server.shutdown(Shutdown::Write).unwrap();
     let verdict = rig.turn_until(|result, _| matches!(result, Ok(Verdict::Finished)));
@@ -138,13 +139,13 @@ fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_fr
     rig.client.write_all(b"before").unwrap();
     rig.turn_until(|_, flow| flow.bytes() == (6, 0)).unwrap();
     rig.server.read_exact(&mut [0; 6]).unwrap();
-    while unacknowledged(&rig.flow.server.socket).unwrap() > 0 {
+    while unacknowledged(&rig.flow.state.server.socket).unwrap() > 0 {
         std::thread::yield_now();
     }
     assert!(rig.flow.report(Instant::now()).is_none(), "no leg knows it yet");
     let leg_stats = LegStatsTable::default();
     rig.flow.rejoin(&leg_stats);
-    rig.flow.look(rig.flow.since + Duration::from_secs(1));
+    rig.flow.look(rig.flow.state.since + Duration::from_secs(1));
     let leg = || leg_stats.leg(false, "terrestrial").figures(Instant::now());
     assert_eq!((leg().flows, leg().totals.moved), (2, Default::default()), "it has two ends on this leg");
 
@@ -157,10 +158,46 @@ fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_fr
     rig.client.write_all(b"after").unwrap();
     rig.turn_until(|_, flow| flow.bytes() == (11, 0)).unwrap();
     rig.server.read_exact(&mut [0; 5]).unwrap();
-    while unacknowledged(&rig.flow.server.socket).unwrap() > 0 {
+    while unacknowledged(&rig.flow.state.server.socket).unwrap() > 0 {
         std::thread::yield_now();
     }
     rig.flow.leave(Instant::now());
     let moved = leg().totals.moved;
     assert_eq!((leg().flows, moved.sent, moved.received), (0, 5, 5));
+}
+
+#[test]
+fn a_flow_goes_on_in_another_process_where_it_was() {
+    use crate::admission::tests::unlimited;
+    use crate::snapshot::Section;
+    let mut rig = Rig::new();
+    rig.client.write_all(b"half of ").unwrap();
+    rig.client.shutdown(Shutdown::Write).unwrap();
+    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
+    rig.flow.inspect(Seconds(100), Patience::default());
+    rig.flow.stop_clock(Seconds(130));
+    let admission = unlimited();
+    let section = Section::of(&rig.flow.snapshot()).unwrap();
+    let (names, state): (RouteNames, FlowState) = section.read().unwrap();
+    rig.flow = Flow::resume(&names, state, &rig.flow.route.legs, &admission);
+    rig.flow.resume_clock(Seconds(1000));
+    assert_eq!((rig.flow.bytes(), rig.flow.state.phase, admission.open()), ((8, 0), FlowPhase::Relaying, 1));
+    assert_eq!(rig.flow.state.inspected.idle_since, Seconds(970));
+    rig.server.write_all(b"an exchange").unwrap();
+    rig.server.shutdown(Shutdown::Write).unwrap();
+    let verdict = rig.turn_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
+    assert_eq!(verdict.unwrap(), Verdict::Finished);
+    let mut reply = String::new();
+    rig.client.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "an exchange");
+    drop(rig);
+    assert_eq!(admission.open(), 0);
+}
+
+#[test]
+fn a_route_between_legs_that_are_gone_is_terrestrial() {
+    let names = RouteNames { client: Some("gone".into()), server: None, weight: 4, port: 7600 };
+    let route = names.resolve(&route().legs);
+    assert_eq!((route.pair.client, route.pair.server), (LegId::Terrestrial, LegId::Terrestrial));
+    assert_eq!((route.pair.weight.get(), route.pair.port), (4, 7600));
 }

@@ -1,6 +1,8 @@
 //! Relay by copy: `recv(2)` into a buffer, `send(2)` from it.
 
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_bytes::ByteBuf;
 
 use super::RelaySocket;
 
@@ -8,7 +10,8 @@ use super::RelaySocket;
 const SIZE: usize = super::BULK;
 
 /// RecentSyns for one read, written from `start` as the destination accepts it.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(from = "ByteBuf")]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
@@ -18,19 +21,6 @@ pub(crate) struct Buffer {
 impl Buffer {
     pub(crate) fn new() -> Self {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
-    }
-
-    /// One that holds these bytes.
-    pub(super) fn holding(bytes: &[u8]) -> Self {
-        let mut buffer =
-            Self { bytes: vec![0; SIZE.max(bytes.len())].into_boxed_slice(), start: 0, end: bytes.len() };
-        buffer.bytes[..bytes.len()].copy_from_slice(bytes);
-        buffer
-    }
-
-    /// What is held.
-    pub(super) fn content(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
     }
 
     /// Reads behind what the buffer already holds, which nothing was written of, until it holds `most`.
@@ -67,5 +57,28 @@ impl Buffer {
 
     pub(super) fn held(&self) -> usize {
         self.end - self.start
+    }
+}
+
+/// Only the bytes that it holds go to another process.
+impl Serialize for Buffer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.bytes[self.start..self.end])
+    }
+}
+
+impl From<ByteBuf> for Buffer {
+    fn from(held: ByteBuf) -> Self {
+        let (end, mut bytes) = (held.len(), held.into_vec());
+        bytes.resize(SIZE.max(end), 0);
+        Self { bytes: bytes.into(), start: 0, end }
+    }
+}
+
+#[cfg(test)]
+impl Buffer {
+    /// One that held these bytes, the first so many of which have been written.
+    pub(super) fn holding(bytes: &[u8], written: usize) -> Self {
+        Self { start: written, ..Self::from(ByteBuf::from(bytes)) }
     }
 }

@@ -1,17 +1,17 @@
 //! Moving bytes from one socket to the other, in order, with nothing but what is in flight in our hands.
 
 mod copy;
-mod inherited;
 pub(crate) mod pool;
 mod splice;
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
+use serde::{Deserialize, Serialize};
 
 use crate::relay::pool::BufferPool;
+use crate::snapshot::Fd;
 
 pub(crate) use copy::Buffer;
 pub(crate) use splice::Pipe;
@@ -24,20 +24,24 @@ const NOT_BULK: usize = 16 * 1024;
 /// Bytes that one direction of a flow may move before the worker's other flows have their turn.
 pub(crate) const TURN: u64 = 1 << 20;
 
-/// A socket of a flow and what edge-triggered epoll has said of it since we last came up against its limits.
-#[derive(Debug)]
+/// A socket of a flow, and what edge-triggered epoll has reported of it since it last would have blocked. Another
+/// process registers the socket again, and epoll reports the same again.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RelaySocket {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Fd,
+    #[serde(skip)]
     readable: bool,
+    #[serde(skip)]
     pub(crate) writable: bool,
     /// The peer has ended, an error waits, or urgent data did: a short read does not mean that nothing is left.
+    #[serde(skip)]
     read_to_the_end: bool,
     /// Urgent data stands in the stream, where `splice(2)` stops as if the stream were empty or had ended.
     has_urgent_data: bool,
 }
 
 /// One direction of a flow.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Channel {
     held: Option<RelayBuffer>,
     ended: bool,
@@ -66,15 +70,21 @@ pub(crate) enum Failure {
 }
 
 /// What carries bytes between two sockets: memory or a pipe. A buffer is filled only when it is empty.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum RelayBuffer {
     Buffer(Buffer),
     Pipe(Pipe),
 }
 
 impl RelaySocket {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, readable: false, writable: false, read_to_the_end: false, has_urgent_data: false }
+    pub(crate) fn new(socket: impl Into<Fd>) -> Self {
+        Self {
+            socket: socket.into(),
+            readable: false,
+            writable: false,
+            read_to_the_end: false,
+            has_urgent_data: false,
+        }
     }
 
     /// Takes note of what epoll reported. End of file and errors are met by reading and writing.
@@ -245,8 +255,7 @@ fn unless_it_would_block(result: rustix::io::Result<usize>) -> io::Result<Option
 
 /// Sends end of file behind everything that was written.
 fn shut_down_writing(to: &RelaySocket) -> io::Result<()> {
-    let socket: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(&to.socket);
-    Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+    Ok(rustix::net::shutdown(&to.socket, Shutdown::Write)?)
 }
 
 #[cfg(test)]

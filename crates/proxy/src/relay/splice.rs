@@ -1,11 +1,12 @@
 //! Relay by `splice(2)`: pages move from one socket to the other through a pipe, and are never copied to us.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
+use serde::{Deserialize, Serialize};
 
 use super::RelaySocket;
+use crate::snapshot::Fd;
 
 /// The pipe's capacity that is asked for; 256 KiB and 1 MiB measured slower. The kernel may grant less (pipe(7),
 /// `/proc/sys/fs/pipe-max-size`).
@@ -16,10 +17,10 @@ const SIZE: usize = 512 * 1024;
 const LEAST: usize = 64 * 1024;
 
 /// A pipe and the number of bytes in it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Pipe {
-    read: OwnedFd,
-    write: OwnedFd,
+    read: Fd,
+    write: Fd,
     capacity: usize,
     held: usize,
 }
@@ -31,18 +32,7 @@ impl Pipe {
         if capacity < LEAST {
             return Err(rustix::io::Errno::NOBUFS.into());
         }
-        Ok(Self { read, write, capacity, held: 0 })
-    }
-
-    /// The one with these ends, which has so many bytes in it.
-    pub(super) fn holding(read: OwnedFd, write: OwnedFd, held: usize) -> io::Result<Self> {
-        let capacity = fcntl_getpipe_size(&write)?;
-        Ok(Self { read, write, capacity, held })
-    }
-
-    /// Its ends: the one to read from, the one to write to.
-    pub(super) fn ends(&self) -> [&OwnedFd; 2] {
-        [&self.read, &self.write]
+        Ok(Self { read: read.into(), write: write.into(), capacity, held: 0 })
     }
 
     /// The pipe is empty, so that only the socket can be what would block.

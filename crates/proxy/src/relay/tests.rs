@@ -1,9 +1,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::RelayKind;
+use crate::snapshot::Section;
 
 const KINDS: [RelayKind; 2] = [RelayKind::Copy, RelayKind::Splice];
 
@@ -13,7 +15,7 @@ fn connection() -> (TcpStream, RelaySocket) {
     let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (peer, RelaySocket::new(ours.into()))
+    (peer, RelaySocket::new(OwnedFd::from(ours)))
 }
 
 /// Pumps as a worker would, with epoll reporting everything each time, until `done` or the direction has ended.
@@ -192,4 +194,49 @@ fn small_messages_are_copied_and_bulk_is_spliced() {
         }
         sink.shutdown(std::net::Shutdown::Both).unwrap();
     });
+}
+
+/// Hands a channel over as a process would to itself.
+fn hand_over(channel: &Channel) -> Channel {
+    Section::of(channel).unwrap().read().unwrap()
+}
+
+/// What a channel still has to write.
+fn rest(channel: &mut Channel) -> Vec<u8> {
+    let ((mut peer, mut to), (_source, mut from)) = (connection(), connection());
+    let (bytes, mut pool) = (channel.bytes() + channel.held() as u64, BufferPool::new(RelayKind::Splice));
+    pool.count_as_acquired(channel.buffers());
+    pump_until(channel, &mut from, &mut to, &mut pool, bytes);
+    drop(to);
+    let mut content = Vec::new();
+    // What is relayed is reset when it is closed.
+    let _ = peer.read_to_end(&mut content);
+    content
+}
+
+#[test]
+fn what_a_buffer_holds_comes_over_and_what_has_left_it_does_not() {
+    let buffer = Buffer::holding(b"gone and in flight", 9);
+    let held = Some(RelayBuffer::Buffer(buffer));
+    let mut over = hand_over(&Channel { held, ended: true, shut: false, is_bulk: true, bytes: 7 });
+    assert_eq!((over.ended, over.shut, over.is_bulk, over.bytes), (true, false, true, 7));
+    assert_eq!((over.held(), rest(&mut over)), (9, b"in flight".to_vec()));
+}
+
+#[test]
+fn what_a_pipe_holds_comes_over() {
+    let ((mut source, mut from), mut pipe) = (connection(), Pipe::new().unwrap());
+    source.write_all(b"in flight").unwrap();
+    assert_eq!(pipe.fill(&mut from, usize::MAX).unwrap(), 9);
+    let channel = Channel { held: Some(RelayBuffer::Pipe(pipe)), ..Channel::default() };
+    let mut over = hand_over(&channel);
+    drop(channel);
+    assert_eq!(over.held(), 9);
+    assert_eq!(rest(&mut over), b"in flight");
+}
+
+#[test]
+fn an_idle_channel_has_nothing_that_could_come_over() {
+    let over = hand_over(&Channel::after(3));
+    assert_eq!((over.buffers(), over.bytes()), (0, 3));
 }

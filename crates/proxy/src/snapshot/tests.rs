@@ -1,10 +1,9 @@
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A value with everything that values of the proxy have.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Sample {
     name: String,
     number: i64,
@@ -24,6 +23,10 @@ fn fd() -> Fd {
 /// How many clones of each descriptor there are.
 fn clones(descriptors: &[Fd]) -> Vec<usize> {
     descriptors.iter().map(|fd| Arc::strong_count(&fd.0)).collect()
+}
+
+fn received(bytes: &[u8], descriptors: &[Fd]) -> Section {
+    Section::received(bytes.to_vec(), descriptors.to_vec())
 }
 
 fn are_same(one: &[Fd], other: &[Fd]) -> bool {
@@ -65,11 +68,11 @@ proptest! {
         let section = Section::of(&value).unwrap();
         drop(value);
         let before = clones(&sockets);
-        let (bytes, descriptors) = section.parts();
+        let (bytes, descriptors) = (section.bytes(), section.descriptors());
         let end = (bytes.len() as f64 * cut) as usize;
         let (fewer_bytes, fewer) = (&bytes[..end], &descriptors[..descriptors.len() - lost]);
-        prop_assert!(Section::read_parts::<Sample>(fewer_bytes, descriptors.to_vec()).is_err());
-        let error = Section::read_parts::<Sample>(bytes, fewer.to_vec()).unwrap_err().to_string();
+        prop_assert!(received(fewer_bytes, descriptors).read::<Sample>().is_err());
+        let error = received(bytes, fewer).read::<Sample>().unwrap_err().to_string();
         prop_assert!(error.contains("is not there, or is used twice"), "{}", error);
         prop_assert_eq!(clones(&sockets), before);
     }
@@ -83,14 +86,13 @@ proptest! {
         let sockets: Vec<Fd> = (0..3).map(|_| fd()).collect();
         let section = Section::of(&sample(1, content, sockets.clone(), Some(fd()))).unwrap();
         let before = clones(&sockets);
-        let (bytes, descriptors) = section.parts();
-        let mut spoilt = bytes.to_vec();
+        let mut spoilt = section.bytes().to_vec();
         for (place, byte) in changes {
             *place.get_mut(&mut spoilt) = byte;
         }
         for bytes in [&spoilt, &garbage] {
-            drop(Section::read_parts::<Sample>(bytes, descriptors.to_vec()));
-            drop(Section::read_parts::<serde_json::Value>(bytes, descriptors.to_vec()));
+            drop(received(bytes, section.descriptors()).read::<Sample>());
+            drop(received(bytes, section.descriptors()).read::<serde_json::Value>());
         }
         prop_assert_eq!(clones(&sockets), before);
         prop_assert!(TABLE.take().is_none());
@@ -100,7 +102,7 @@ proptest! {
 #[test]
 fn a_descriptor_is_taken_once() {
     let section = Section::of(&[0u32, 0]).unwrap();
-    let error = Section::read_parts::<Vec<Fd>>(section.parts().0, [fd()]).unwrap_err().to_string();
+    let error = received(section.bytes(), &[fd()]).read::<Vec<Fd>>().unwrap_err().to_string();
     assert!(error.contains("descriptor 0 is not there, or is used twice"), "{error}");
 }
 
@@ -108,7 +110,8 @@ fn a_descriptor_is_taken_once() {
 fn descriptors_that_nothing_takes_are_closed() {
     let (read, write) = std::io::pipe().unwrap();
     let section = Section::of(&"no descriptor").unwrap();
-    Section::read_parts::<String>(section.parts().0, [OwnedFd::from(write)]).unwrap();
+    let descriptors = vec![OwnedFd::from(write).into()];
+    Section::received(section.bytes().to_vec(), descriptors).read::<String>().unwrap();
     assert_eq!(std::io::read_to_string(read).unwrap(), "", "the pipe has no writer any more");
 }
 
@@ -184,4 +187,14 @@ fn instants_keep_their_distance_from_now() {
     assert!(back.past >= past && back.past - past < tolerance);
     let future = back.future.unwrap();
     assert!(future >= now + hour && future - (now + hour) < tolerance && back.never.is_none());
+}
+
+#[test]
+fn a_section_that_is_missing_or_cannot_be_read_is_called_by_its_name() {
+    let mut snapshot = Snapshot::default();
+    snapshot.write("ports", &"no numbers").unwrap();
+    let error = snapshot.read::<Vec<u16>>("ports").unwrap_err().to_string();
+    assert!(error.contains("section ports"), "{error}");
+    let error = snapshot.read::<Vec<u16>>("ports").unwrap_err().to_string();
+    assert!(error.contains("no section ports"), "{error}");
 }

@@ -1,54 +1,57 @@
-//! Handing over: a new process takes the place of this one, with its listeners and its connections, and no connection notices.
+//! An upgrade: a new process takes over the listeners and connections of the running one, and no connection breaks.
 //!
 //! ```text
 //! successor                                  predecessor
-//!    Hello ─────────────────────────────────────►
-//!    ◄───────────────────────────────── Inventory    what there is, so that the successor does not open it itself
-//!    reads its configuration, loads eBPF, gives up its rights; all of this may take its time and may fail
-//!    Take ──────────────────────────────────────►    stops its workers: nothing is read or written from now on
-//!    ◄──────────────────────────────────── Snapshot    descriptors, what was in buffers, what was counted
-//!    builds flows and listeners, touches none
+//!    Hello ─────────────────────────────────────►    refuses another protocol version
+//!    ◄───────────────────────────────── Inventory    what the successor need not open itself
+//!    reads its configuration, loads eBPF, drops its privileges; all of this may take time and may fail
+//!    Freeze ────────────────────────────────────►    stops its workers: nothing is read or written from now on
+//!    ◄────────────────────────────────── Snapshot    descriptors, buffered bytes, counters
+//!    builds flows and listeners, uses none of them
 //!    Ready ─────────────────────────────────────►
-//!    ◄──────────────────────────────────── Commit    touches nothing any more
-//!    Mine ──────────────────────────────────────►    ends, without undoing anything
-//!    begins
+//!    ◄──────────────────────────────────── Commit    never touches the connections again
+//!    Acknowledge ───────────────────────────────►    ends, without undoing anything
+//!    starts to serve
 //! ```
 //!
-//! Until it has heard `Mine` the predecessor holds everything that it hands over, and goes on with it if the successor ends, says that
-//! it cannot, or is silent for [`PATIENCE`] where it should say `Ready`. What the successor holds then are copies of descriptors, and it has
-//! done nothing with them. So a program that cannot start, or dies on its route, costs a pause at worst. And if it is the predecessor
-//! that dies when its successor is ready, the successor hears that the line has ended without a word, and goes on.
+//! Until the predecessor receives `Acknowledge` it holds everything that it hands over. It resumes if the successor
+//! ends, reports a failure, or sends nothing for [`PATIENCE`] where `Ready` is due. At that point the successor holds
+//! copies of descriptors and has used none of them, so a program that cannot start, or dies on its way, costs at most
+//! a pause. If the predecessor dies while its successor is ready, the successor sees the socket close without a
+//! message, and serves.
 //!
-//! What bytes were in flight stays where it is: in the kernel's socket buffers, which belong to the sockets; in pipes, which
-//! are handed over as descriptors; and what was in buffers of the relay goes into a file in memory, which is one more.
+//! Bytes in flight stay where they are: in the kernel's socket buffers, which belong to the sockets, and in pipes,
+//! which are handed over as descriptors. Only the relay's own buffers are copied, into a memfd, which is one more
+//! descriptor.
 
 use std::time::Duration;
 
-mod protocol;
-mod records;
-mod snapshot;
+mod error;
+mod memfd;
+mod message;
+mod predecessor;
+mod successor;
 
-pub use protocol::{
-    Caller, Predecessor, Successor, UpgradeError, accept_caller, wait_for_caller, wait_for_successor,
-};
-pub(crate) use records::{
-    ChannelSnapshot, EntrySnapshot, FlowSnapshot, HeldSynSnapshot, IdleSnapshot, PendingSnapshot,
-    RelayBufferSnapshot, SynOutcomeSnapshot,
-};
-pub use snapshot::Inventory;
-pub(crate) use snapshot::{
-    DrainSnapshot, ListenerSnapshot, Manifest, PortsSnapshot, Snapshot, SnapshotReader, SnapshotWriter,
-};
+pub use error::UpgradeError;
+pub use message::Inventory;
+pub use predecessor::Predecessor;
+pub use successor::{Caller, Successor, accept_caller, wait_for_caller, wait_for_successor};
 
-/// How long either side waits for the other's next word once flows stand still.
+/// The version of the messages and of the snapshot. A field with a default may be added within a version; anything else
+/// needs a new one, between which an upgrade is refused and a restart is the way.
+pub(crate) const PROTOCOL_VERSION: u32 = 2;
+
+/// How long either side waits for the other's next message while the flows stand still.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What goes with the daemon from process to process that it knows nothing of: the sockets of those who show it, and what they
-/// remember.
+/// What the program around the daemon hands over with it: its own sockets and state.
 #[derive(Debug, Default)]
 pub struct ExtraFds {
     /// Descriptors by name.
     pub descriptors: Vec<(String, std::os::fd::OwnedFd)>,
-    /// Whatever else is to be known, as JSON.
+    /// The program's state, as JSON.
     pub memory: serde_json::Value,
 }
+
+#[cfg(test)]
+mod tests;

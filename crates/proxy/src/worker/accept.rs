@@ -1,6 +1,5 @@
 //! Listeners: accepting from them, pausing while descriptors are short, and retiring those that a reload has replaced.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +7,11 @@ use bentpipe_legs::Legs;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
+use serde::{Deserialize, Serialize};
 
 use super::Worker;
+use crate::flow::Route;
+use crate::snapshot::{self, Fd};
 use crate::types::leg_pair::LegPair;
 use crate::types::slab::Token;
 
@@ -23,19 +25,20 @@ const TELL: Duration = Duration::from_secs(60);
 /// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to this listener.
 pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
 
-/// A path's listener, and what its connections are to be given.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) socket: OwnedFd,
-    pub(crate) pair: LegPair,
-    pub(crate) legs: Arc<Legs>,
+/// A listener and the route of its connections. It serialises with the names of the legs, which are resolved to a
+/// route in the next process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Listener<R = Route> {
+    pub(crate) socket: Fd,
+    pub(crate) route: R,
     /// When it is closed, if it gets no more connections.
+    #[serde(with = "snapshot::optional_instant")]
     pub(crate) retires: Option<Instant>,
 }
 
 impl Listener {
-    pub(crate) fn new(socket: OwnedFd, pair: LegPair, legs: Arc<Legs>) -> Self {
-        Self { socket, pair, legs, retires: None }
+    pub(crate) fn new(socket: impl Into<Fd>, pair: LegPair, legs: Arc<Legs>) -> Self {
+        Self { socket: socket.into(), route: Route { pair, legs }, retires: None }
     }
 }
 
@@ -45,7 +48,7 @@ impl Worker {
         self.next_listener += 1;
         let flags = if self.resume_accepting.is_some() { EventFlags::empty() } else { EventFlags::IN };
         if let Err(error) = epoll::add(&self.epoll, &listener.socket, listener_data(number), flags) {
-            tracing::error!(%error, port = listener.pair.port, "cannot serve a listener: its connections are reset");
+            tracing::error!(%error, port = listener.route.pair.port, "cannot serve a listener: its connections are reset");
             return;
         }
         self.listeners.insert(number, listener);
@@ -59,7 +62,7 @@ impl Worker {
             let Some(listener) = self.listeners.get(&number) else { return };
             match acceptfrom_with(&listener.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((socket, client)) => {
-                    let (pair, legs) = (listener.pair, listener.legs.clone());
+                    let Route { pair, legs } = listener.route.clone();
                     self.begin(socket, client, pair, &legs);
                 }
                 Err(Errno::AGAIN) => return,
@@ -70,7 +73,7 @@ impl Worker {
                 // the rules let connections pass.
                 Err(Errno::INVAL) => {
                     tracing::error!(
-                        port = listener.pair.port,
+                        port = listener.route.pair.port,
                         "a listener was destroyed: reload or restart the daemon"
                     );
                     self.listeners.remove(&number);

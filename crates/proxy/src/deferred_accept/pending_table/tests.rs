@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::admission::{AdmissionControl, AdmissionLimits};
 use crate::config::AtLimit;
+use crate::snapshot::Section;
 
 /// A pending, a admission, and a server on loopback that answers at once.
 struct Scene {
@@ -183,4 +184,28 @@ fn a_refusal_is_told_with_the_syn_that_was_held() {
     let [Outcome { packet, result: Err(error), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert_eq!((error.kind(), &**packet), (io::ErrorKind::ConnectionRefused, &b"syn"[..]));
     assert_eq!((scene.entered(), scene.admission.connecting()), (0, 0));
+}
+
+#[test]
+fn another_process_goes_on_with_handshakes_whether_their_servers_have_answered_or_not() {
+    for has_answered in [false, true] {
+        let (scene, next) = (Scene::new(), Scene::new());
+        scene.enter(&syn(7));
+        if has_answered {
+            scene.note_events(scene.start);
+        }
+        let entries: Vec<Entry<()>> = Section::of(&scene.pending).unwrap().read().unwrap();
+        next.pending.resume(entries, &next.admission).unwrap();
+        assert_eq!((next.entered(), next.admission.open()), (1, 1));
+        assert_eq!(next.admission.connecting(), usize::from(!has_answered));
+        if !has_answered {
+            let outcomes = next.note_events(next.start);
+            let [Outcome { isn: 7, packet, result: Ok(()), .. }] = &outcomes[..] else {
+                panic!("{outcomes:?}")
+            };
+            assert_eq!(&**packet, b"syn");
+        }
+        assert!(matches!(next.pending.claim(syn(7).client, syn(7).server), Claim::Connected(_)));
+        assert_eq!((next.admission.open(), next.admission.connecting()), (0, 0));
+    }
 }

@@ -14,7 +14,6 @@
 //! pace some packets wait in the agent for their turn; where it is given up in order, they go on at once. Where it is not,
 //! they are lost, as those in a full queue.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -25,6 +24,7 @@ use bentpipe_link::agent::snoop::SnoopConfig;
 use crate::error::Error;
 use crate::intercept::Names;
 use crate::intercept::tun;
+use crate::snapshot::Fd;
 use crate::stats::SnoopStats;
 use crate::types::mailbox::{Heartbeat, Mailbox};
 
@@ -59,16 +59,14 @@ pub(crate) struct Snoop {
 
 impl Devices {
     /// Other descriptors of the same devices, to hand them on.
-    pub(crate) fn descriptors(&self) -> std::io::Result<[OwnedFd; 2]> {
-        Ok([self.to_link.descriptor()?, self.from_link.descriptor()?])
+    pub(crate) fn descriptors(&self) -> std::io::Result<[Fd; 2]> {
+        Ok([self.to_link.descriptor()?.into(), self.from_link.descriptor()?.into()])
     }
 
     /// The devices that another process has made and handed over.
-    pub(crate) fn inherited([to_link, from_link]: [OwnedFd; 2], names: &Names) -> Self {
-        Self {
-            to_link: Tun::inherited(to_link, &names.to_link.device),
-            from_link: Tun::inherited(from_link, &names.from_link.device),
-        }
+    pub(crate) fn resume([to_link, from_link]: [Fd; 2], names: &Names) -> std::io::Result<Self> {
+        let to_link = Tun::inherited(to_link.into_owned()?, &names.to_link.device);
+        Ok(Self { to_link, from_link: Tun::inherited(from_link.into_owned()?, &names.from_link.device) })
     }
 
     /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
