@@ -21,22 +21,22 @@ pub const KILLING: &str = "killing";
 pub const DYING: &str = "dying";
 
 /// Not for programs that other tests start meanwhile.
-fn socket_of_words() -> OwnedFd {
+fn seqpacket_socket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
 }
 
 /// In the daemon's process: waits for somebody at this socket and hands over.
 pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String)> {
-    let door = socket_of_words();
-    bind(&door, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    listen(&door, 4).unwrap();
+    let listener = seqpacket_socket();
+    bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    listen(&listener, 4).unwrap();
     println!("waiting");
     let inventory = daemon.inventory(vec!["log".into()]);
-    let successor = match wait_for_successor(door.as_fd(), &inventory) {
+    let successor = match wait_for_successor(listener.as_fd(), &inventory) {
         Ok(successor) => successor,
         Err(error) => return Err((Box::new(daemon), error.to_string())),
     };
-    let extra_fds = [("log".to_owned(), door.as_fd())];
+    let extra_fds = [("log".to_owned(), listener.as_fd())];
     let last = |successor| {
         let victim = match path.file_stem().and_then(|name| name.to_str()) {
             Some(KILLING) => Pid::from_raw(successor),
@@ -71,12 +71,12 @@ impl Net {
 
 impl Running {
     /// Lets it wait for somebody who takes over; the socket, in a folder that must be kept for so long.
-    pub fn await_heir(&mut self) -> (tempfile::TempDir, std::path::PathBuf) {
-        self.await_heir_at("handover")
+    pub fn await_successor(&mut self) -> (tempfile::TempDir, std::path::PathBuf) {
+        self.await_successor_at("handover")
     }
 
     /// The same at a socket of this name.
-    pub fn await_heir_at(&mut self, name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    pub fn await_successor_at(&mut self, name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name).with_extension("sock");
         writeln!(self.stdin.as_mut().unwrap(), "hand over {}", path.display()).unwrap();
@@ -94,7 +94,7 @@ impl Running {
 
     /// It dies while another process with this configuration takes its place, when that is ready.
     pub fn succeed_while_dying(&mut self, net: &Net, text: &str) {
-        let (_folder, path) = self.await_heir_at(DYING);
+        let (_folder, path) = self.await_successor_at(DYING);
         let mut next = net.take_over(text, &path).unwrap();
         assert_eq!(self.child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
         std::mem::swap(self, &mut next);
@@ -103,7 +103,7 @@ impl Running {
 
     /// Another process with this configuration is about to take its place, and is killed when it is ready; what is said against it here.
     pub fn outlive(&mut self, net: &Net, text: &str) -> String {
-        let (_folder, path) = self.await_heir_at(KILLING);
+        let (_folder, path) = self.await_successor_at(KILLING);
         assert!(net.take_over(text, &path).is_err());
         self.outcome_of_handover().expect("nobody has taken over")
     }
@@ -120,7 +120,7 @@ impl Running {
         text: &str,
         change: impl FnOnce(&mut Command),
     ) -> Result<(), String> {
-        let (_folder, path) = self.await_heir();
+        let (_folder, path) = self.await_successor();
         let outcome = net.try_daemon_changed(text, |command| {
             command.env(super::TAKE_OVER_VARIABLE, &path);
             change(command);
@@ -144,24 +144,32 @@ impl Running {
 
     /// Another process with this configuration tries to take its place while one of them may die; the other one, if it could.
     pub fn attempt(&mut self, net: &Net, text: &str) -> Option<Running> {
-        let (_folder, path) = self.await_heir();
+        let (_folder, path) = self.await_successor();
         let next = net.take_over(text, &path).ok();
         // In case that nobody has come there.
-        let line = socket_of_words();
+        let line = seqpacket_socket();
         let _ = connect(&line, &SocketAddrUnix::new(&path).unwrap());
         drop(line);
         let _ = self.line();
         next
     }
 
-    /// Somebody comes to take over, asks for everything, and then does as `behave` says with the line; what the daemon says then.
+    /// A program that connects to take over, asks for the snapshot, and then does as `behave` says with the socket;
+    /// and the daemon's error.
     pub fn disappoint(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
-        let (_folder, path) = self.await_heir();
-        let line = socket_of_words();
+        self.call(|line| {
+            send_message(line, r#"{"Hello":{"form":2,"version":"0"}}"#);
+            assert!(recv_message(line).contains("Inventory"));
+            send_message(line, r#""Freeze""#);
+            behave(line);
+        })
+    }
+
+    /// A program that connects and does as `behave` says with the socket; and the daemon's error.
+    pub fn call(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
+        let (_folder, path) = self.await_successor();
+        let line = seqpacket_socket();
         connect(&line, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        say(&line, r#"{"Hello":{"form":2,"version":"0"}}"#);
-        assert!(hear(&line).contains("Inventory"));
-        say(&line, r#""Take""#);
         behave(&line);
         let outcome = self.outcome_of_handover().expect("nobody has taken over");
         drop(line);
@@ -169,12 +177,12 @@ impl Running {
     }
 }
 
-pub fn say(line: &OwnedFd, word: &str) {
-    send(line, word.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+pub fn send_message(line: &OwnedFd, message: &str) {
+    send(line, message.as_bytes(), SendFlags::NOSIGNAL).unwrap();
 }
 
-pub fn hear(line: &OwnedFd) -> String {
-    let mut word = vec![0; 100_000];
-    let (_, length) = recv(line, &mut word, RecvFlags::empty()).unwrap();
-    String::from_utf8_lossy(&word[..length]).into_owned()
+pub fn recv_message(line: &OwnedFd) -> String {
+    let mut message = vec![0; 100_000];
+    let (_, length) = recv(line, &mut message, RecvFlags::empty()).unwrap();
+    String::from_utf8_lossy(&message[..length]).into_owned()
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::common::exchange::Exchange;
-use crate::common::handover::{hear, say};
+use crate::common::handover::{recv_message, send_message};
 use crate::common::{Net, PATIENCE, RELAYS, Running, SERVER, configuration, network, pattern, read_all};
 
 /// Bytes that do not fit into any socket buffers here, so that they are in flight when it matters.
@@ -135,11 +135,30 @@ fn where_the_next_process_cannot_start_everything_goes_on() {
         // It dies in the middle; it speaks of other things; it says that it cannot.
         for behaviour in [
             |_: &_| {},
-            |line: &_| say(line, "what?"),
-            |line: &_| say(line, r#"{"Failed":{"reason":"no memory"}}"#),
+            |line: &_| send_message(line, "what?"),
+            |line: &_| send_message(line, r#"{"Failed":{"reason":"no memory"}}"#),
         ] {
             let error = daemon.disappoint(behaviour);
             assert!(error.starts_with("error: "), "{error}");
+        }
+        assert_eq!(net.traces(), before);
+    });
+    daemon.settle();
+}
+
+#[test]
+fn a_program_of_another_version_is_refused_and_everything_goes_on() {
+    let Some(net) = network() else { return };
+    let mut daemon = net.daemon("workers = 2");
+    let before = net.traces();
+    survive(&net, &mut daemon, |daemon| {
+        for version in [1, 3] {
+            let error = daemon.call(|line| {
+                send_message(line, &format!(r#"{{"Hello":{{"form":{version},"version":"0"}}}}"#));
+                let answer = recv_message(line);
+                assert!(answer.contains("Refusal") && answer.contains("restart the daemon"), "{answer}");
+            });
+            assert!(error.contains(&format!("version {version}")), "{error}");
         }
         assert_eq!(net.traces(), before);
     });
@@ -153,8 +172,8 @@ fn a_successor_that_falls_silent_costs_a_pause_and_is_told_that_it_is_too_late()
     survive(&net, &mut daemon, |daemon| {
         let error = daemon.disappoint(|line| {
             let start = Instant::now();
-            assert!(hear(line).contains("Estate"));
-            let word = hear(line);
+            assert!(recv_message(line).contains("Snapshot"));
+            let word = recv_message(line);
             assert!(word.contains("Refusal"), "{word}");
             assert!(start.elapsed() < PATIENCE);
         });
@@ -172,7 +191,7 @@ fn a_successor_that_is_killed_when_it_is_ready_changes_nothing() {
         survive(&net, &mut daemon, |daemon| {
             for _ in 0..10 {
                 let error = daemon.outlive(&net, &config);
-                assert!(error.contains("giving the last word"), "{error}");
+                assert!(error.contains("committing"), "{error}");
             }
         });
         daemon.settle();
@@ -235,7 +254,7 @@ fn a_worker_that_is_late_keeps_its_connections_and_so_do_the_others() {
     survive(&net, &mut daemon, |daemon| {
         for name in ["bentpipe-0", "bentpipe-1", "bentpipe-2"] {
             let held = Held::thread(daemon.pid(), name);
-            let error = daemon.disappoint(|line| assert!(hear(line).contains("Refusal")));
+            let error = daemon.disappoint(|line| assert!(recv_message(line).contains("Refusal")));
             assert!(error.contains("does not answer"), "{error}");
             drop(held);
         }
