@@ -468,7 +468,7 @@ impl Running {
     /// the gateway is as it was before.
     pub fn settle(mut self) {
         self.wait_for("flows_open", 0);
-        self.wait_for("vessels_lent", 0);
+        self.wait_for("relay_buffers_in_use", 0);
         self.accounts.settle(self.pid());
         drop(self.stdin.take());
         assert!(self.child.wait().unwrap().success());

@@ -145,7 +145,7 @@ fn a_reload_to_hybla_and_back_harms_no_transfer() {
     drop(downloads);
     for mut daemon in [near, far] {
         daemon.wait_for("flows_open", 0);
-        daemon.wait_for("vessels_lent", 0);
+        daemon.wait_for("relay_buffers_in_use", 0);
         daemon.stop();
     }
     scene.near.expect_untouched();

@@ -170,7 +170,7 @@ fn a_client_that_is_gone_before_its_first_word_leaves_nothing() {
     near.wait_for("flows_reset", 20);
     for daemon in [&mut near, &mut far] {
         daemon.wait_for("flows_open", 0);
-        daemon.wait_for("vessels_lent", 0);
+        daemon.wait_for("relay_buffers_in_use", 0);
         assert_eq!(daemon.counter("flows_finished"), 0, "a reset is not an end in order");
     }
 }
@@ -257,7 +257,7 @@ fn two_hundred_connections_at_once_keep_their_bytes_apart() {
         for daemon in [&mut near, &mut far] {
             daemon.wait_for("flows_finished", before + 200);
             assert_eq!(daemon.counter("flows_reset"), 0);
-            daemon.wait_for("vessels_lent", 0);
+            daemon.wait_for("relay_buffers_in_use", 0);
         }
     }
 }

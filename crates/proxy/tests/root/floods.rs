@@ -165,7 +165,7 @@ fn cost_of_slow_readers(net: &Net, mut daemon: Running, readers: usize, bytes: u
             });
         }
         wait_until_nothing_moves(&mut daemon);
-        assert!(daemon.counter("vessels_lent") <= readers as u64);
+        assert!(daemon.counter("relay_buffers_in_use") <= readers as u64);
         let resident = daemon.resident().saturating_sub(before);
         let cost = Cost { resident, pipes: bytes_in_pipes(daemon.pid()), sockets: memory_of_sockets(net) };
         for mut server in servers {

@@ -54,7 +54,7 @@ fn come_and_go(net: &Net) {
 fn settle(daemon: &mut Running, flows: u64) {
     daemon.wait_for("flows_open", flows);
     let start = Instant::now();
-    while ["connecting", "vessels_lent", "buffered"].iter().any(|name| daemon.counter(name) > 0) {
+    while ["connecting", "relay_buffers_in_use", "buffered"].iter().any(|name| daemon.counter(name) > 0) {
         assert!(start.elapsed() < PATIENCE, "something is still on its way");
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -137,7 +137,7 @@ fn a_slow_reader_loses_nothing_and_costs_the_daemon_little() {
                 thread::sleep(std::time::Duration::from_millis(200));
                 moved = (moved.1, daemon.counter("bytes_up"));
             }
-            assert!(daemon.counter("vessels_lent") <= 1);
+            assert!(daemon.counter("relay_buffers_in_use") <= 1);
             assert!(daemon.resident() < before + (4 << 20), "{relay}: {} → {}", before, daemon.resident());
             assert!(read_all(&mut server).unwrap() == sent, "{relay}");
         });
@@ -195,7 +195,7 @@ fn an_idle_flow_holds_two_descriptors_and_no_buffer() {
         let flows: Vec<_> = (0..50).map(|_| net.connection(&listener)).collect();
         daemon.wait_for("flows_open", 51);
         assert_eq!(daemon.descriptors(), kept + 100, "{relay}");
-        daemon.wait_for("vessels_lent", 0);
+        daemon.wait_for("relay_buffers_in_use", 0);
         drop((flows, client, server));
         daemon.settle();
     }

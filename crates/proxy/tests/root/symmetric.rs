@@ -99,7 +99,7 @@ fn a_reset_in_the_middle_crosses_both_boxes_each_way() {
     for daemon in [&mut near, &mut far] {
         daemon.wait_for("flows_reset", 2);
         daemon.wait_for("flows_open", 0);
-        daemon.wait_for("vessels_lent", 0);
+        daemon.wait_for("relay_buffers_in_use", 0);
     }
 }
 
