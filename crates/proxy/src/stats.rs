@@ -39,8 +39,8 @@ metrics! {
             "Times that a worker stopped accepting because descriptors had run out."),
         bytes_up: Counter("up_bytes_total", "bytes", "Payload sent to servers."),
         bytes_down: Counter("down_bytes_total", "bytes", "Payload sent to clients."),
-        #[serde(rename = "vessels_lent")]
-        relay_buffers_in_use: Gauge("relay_buffers_in_use", "buffers and pipes", "Buffers and pipes that hold data in flight."),
+        relay_buffers_in_use: Gauge("relay_buffers_in_use", "buffers and pipes",
+            "Buffers and pipes that hold data in flight."),
         buffered: Gauge("buffered_bytes", "bytes",
             "Memory of all flows in the daemon's and the kernel's buffers, up to a second old."),
         ../// Flows that are snooped instead of split.

@@ -83,8 +83,8 @@ impl Observer for Unobserved {}
 /// Several observers; the run continues while all want it to.
 impl Observer for Vec<&mut dyn Observer> {
     fn progress(&mut self, now: Time) -> bool {
-        // Every observer hears of the progress, even if another one wants to stop.
-        self.iter_mut().fold(true, |continues, observer| observer.progress(now) && continues)
+        // Every observer is told, even if another one wants to stop: no short circuit.
+        self.iter_mut().map(|observer| observer.progress(now)).fold(true, |all, continues| all & continues)
     }
 
     fn wants_samples(&self) -> bool {
