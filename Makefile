@@ -23,8 +23,9 @@ test-root: setup ## only the tests that need root: namespaces, eBPF, interceptio
 	$(CARGO) test --workspace --locked --no-run --test 'root*'
 	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --workspace --locked --test 'root*'
 
-lint: setup ## formatting and clippy, warnings are errors
+lint: setup ## formatting, import cycles and clippy; warnings are errors
 	$(CARGO) fmt --all --check
+	scripts/check-layers
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 fmt: ## format the code
