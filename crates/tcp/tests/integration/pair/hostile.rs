@@ -9,7 +9,7 @@ use bentpipe_units::Time;
 use proptest::prelude::*;
 
 use crate::pair::channel::Conditions;
-use crate::pair::pair::{Application, Opening, Pair};
+use crate::pair::connection::{Application, Opening, Pair};
 use crate::pair::peer::Peer;
 use crate::pair::plan::{Plan, cases, clean, config, plan, rough};
 

@@ -4,8 +4,8 @@
 //! proptest writes the plan of a failing run, seeds and all; a plan replays to the nanosecond.
 
 mod channel;
+mod connection;
 mod hostile;
-mod pair;
 mod peer;
 mod plan;
 mod timelines;

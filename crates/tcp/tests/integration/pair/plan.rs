@@ -8,7 +8,7 @@ use bentpipe_tcp::{Config, Recovery, RtoLimits, SynSchedule};
 use proptest::prelude::*;
 
 use crate::pair::channel::Conditions;
-use crate::pair::pair::{Application, Opening, Pair};
+use crate::pair::connection::{Application, Opening, Pair};
 
 /// Everything that a run is made of.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use bentpipe_units::Time;
 use proptest::prelude::*;
 
 use crate::pair::channel::Conditions;
-use crate::pair::pair::{Application, Opening, Pair};
+use crate::pair::connection::{Application, Opening, Pair};
 use crate::pair::plan::{Plan, cases, clean, plan, rough};
 
 /// Nothing may take longer: some 80 losses, each at a backed-off timeout, and a thousand pauses of the
