@@ -116,7 +116,7 @@ fn who_may_not_speak_with_it_is_told_how_to() {
     let mut stranger = Command::new(program);
     stranger.args(["status", "--folder", daemon.folder()]).uid(5000).gid(6000).current_dir("/");
     let output = stranger.output().unwrap();
-    refusal(&output, &["no right", "run this as root", "usermod -aG"]);
+    refusal(&output, &["no permission", "run this as root", "usermod -aG"]);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn the_journal_gets_priorities_and_no_times_from_process_to_process() {
         assert!(["<3>", "<4>", "<6>"].iter().any(|priority| line.starts_with(priority)), "{line}");
     }
     assert_eq!(text.matches("<6>ready\n").count(), 3, "{text}");
-    assert_eq!(text.matches("\n<6>another process goes on with everything flows=0 ").count(), 2, "{text}");
+    assert_eq!(text.matches("\n<6>another process has taken over everything flows=0 ").count(), 2, "{text}");
     assert!(text.ends_with("<6>ending at SIGTERM\n"), "{text}");
 }
 
