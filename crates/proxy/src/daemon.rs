@@ -63,7 +63,7 @@ pub struct Daemon {
     workers: Vec<Handle>,
     config: Config,
     names: Names,
-    /// What the deferred_accept and the snoop read, to hand it on while it is there: where they fail, the devices vanish with them.
+    /// The devices of deferred accept and of Snoop, to hand them on. If the service fails, its devices are gone.
     greeter_devices: Weak<Devices>,
     snooper_devices: Weak<snoop::Devices>,
     ports: PortRanges,
@@ -338,8 +338,9 @@ impl Prepared {
             only_one,
         } = self;
         let admission = AdmissionControl::new(budget::admission_limits(&config))
-            .map_err(Error::system("make a admission"))?;
-        let pending = PendingTable::new().map_err(Error::system("make the pending of held connections"))?;
+            .map_err(Error::system("set up admission control"))?;
+        let pending =
+            PendingTable::new().map_err(Error::system("set up the table of pending connections"))?;
         let only_one = only_one.ok_or(Error::Restart { what: "what was prepared to take over" })?;
         let shared = Arc::new(Shared {
             admission: Arc::new(admission),
@@ -390,7 +391,7 @@ struct Helpers {
     deferred_accept: Option<Devices>,
     /// The SYNs that the old process has settled.
     recent_syns: RecentSyns,
-    /// How many handshakes the pending has of it.
+    /// How many of its handshakes are pending.
     held: usize,
     snoop: Option<snoop::Devices>,
     routers: Attached,

@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::connect::early_data::EarlyData;
 use crate::connect::listener::set_relay_options;
 
-/// Who speaks to whom, as both ends see it.
+/// The client and the server of a connection, as both see it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Endpoints {
     pub(crate) client: SocketAddr,
@@ -23,17 +23,17 @@ pub(crate) struct Endpoints {
     pub(crate) dscp: u8,
 }
 
-/// An upstream connection on its route.
+/// An upstream connection that is being established.
 pub(crate) struct Upstream {
     pub(crate) socket: OwnedFd,
     /// The client's port was taken on this host: the server sees the client's address with another one.
     pub(crate) other_port: bool,
-    /// Bytes of the client's first word that the SYN has taken.
+    /// Bytes of the client's early data that the SYN carries.
     pub(crate) sent: usize,
 }
 
 /// Begins to connect to the server from the client's own address and port. Where the port is taken, any port of the
-/// client's address is used instead. With a `early_data` the connection is opened fast.
+/// client's address is used instead. With `early_data` the connection uses TCP Fast Open.
 pub(crate) fn start(
     ends: &Endpoints,
     leg: &Leg,

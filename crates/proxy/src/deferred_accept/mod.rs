@@ -1,6 +1,6 @@
-//! The deferred_accept: it completes a client's handshake when the server's is complete, and not before.
+//! Deferred accept: completes a client's handshake only once the server's is complete.
 //!
-//! Linux answers a SYN as soon as it reaches a listener, so the rules route it into a TUN device instead. The deferred_accept reads
+//! Linux answers a SYN as soon as it reaches a listener, so the rules route it into a TUN device instead. A thread reads
 //! it there, keeps it, and connects to the server in the client's name. Once the server has answered, the SYN is given back
 //! through the same device: the rules hand it to its path's listener, the kernel answers, and the worker that accepts the
 //! connection claims the server's side from the [`PendingTable`]. If the server refuses, or somebody says in its place that it
@@ -9,7 +9,7 @@
 //! client hears nothing.
 //!
 //! ```text
-//! SYN ══► rules ══► held device ──► deferred_accept ──► connect ══► server
+//! SYN ══► rules ══► held device ──► thread ──► connect ══► server
 //!                       ▲  answered    │  failed
 //!  listener ◄══ rules ══╧◄─────────────┴────► passed device ══► server
 //! ```
@@ -41,23 +41,23 @@ pub(crate) use recent_syns::RecentSyns;
 pub(crate) use syn::is_between_hosts;
 use syn_handler::SynHandler;
 
-/// What a deferred_accept goes by; it changes when the configuration is read again.
+/// The settings of deferred accept; a reload changes them.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) legs: Arc<Legs>,
     /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`](crate::types::leg_pair::LegId::Satellite).
     pub(crate) interfaces: Vec<Interface>,
-    /// What becomes of a SYN that the admission does not let in.
+    /// What happens to a SYN that is not admitted.
     pub(crate) at_limit: AtLimit,
 }
 
-/// A deferred_accept that pauses. What comes meanwhile waits in the devices.
+/// Deferred accept while it is paused. SYNs wait in the devices.
 #[derive(Debug)]
 pub(crate) struct Paused {
     handler: SynHandler,
 }
 
-/// A running deferred_accept; it ends when it is dropped, and the connections that wait are forgotten.
+/// The running service; it stops when it is dropped, and forgets pending connections.
 #[derive(Debug)]
 pub(crate) struct DeferredAccept {
     thread: Option<JoinHandle<Option<SynHandler>>>,
@@ -67,7 +67,7 @@ pub(crate) struct DeferredAccept {
 }
 
 impl DeferredAccept {
-    /// Starts to serve `devices`. What the admission admits is entered in `pending`, where the workers find it. `recent_syns` is what another process
+    /// Starts to serve `devices`. Admitted connections are entered in `pending`, where the workers find them. `recent_syns` is what another process
     /// remembers that had the devices before, and so many handshakes of its are `held` in the pending.
     pub(crate) fn spawn(
         devices: Arc<Devices>,
@@ -77,8 +77,8 @@ impl DeferredAccept {
         recent_syns: RecentSyns,
         held: usize,
     ) -> Result<Self, Error> {
-        let action = "start the deferred_accept";
-        let mailbox = Arc::new(Mailbox::new("the deferred_accept".into()).map_err(Error::system(action))?);
+        let action = "start deferred accept";
+        let mailbox = Arc::new(Mailbox::new("deferred accept".into()).map_err(Error::system(action))?);
         let (stop, counters) = (Arc::<AtomicBool>::default(), Arc::<Counters>::default());
         let handler = SynHandler::new(
             devices,
@@ -96,17 +96,17 @@ impl DeferredAccept {
         Ok(deferred_accept)
     }
 
-    /// Stops to serve, for as long as another process may take its place. Nothing where it has failed.
+    /// Pauses, so that another process may take over; `None` if the thread has failed.
     pub(crate) fn pause(&mut self) -> Option<Paused> {
         self.stop.store(true, Ordering::Release);
         self.mailbox.wake();
         let outcome = self.thread.take()?.join();
         let handler =
-            outcome.inspect_err(|_| tracing::error!("the deferred_accept had panicked")).ok().flatten();
+            outcome.inspect_err(|_| tracing::error!("the thread of deferred accept panicked")).ok().flatten();
         handler.map(|handler| Paused { handler })
     }
 
-    /// Goes on after a pause.
+    /// Resumes after a pause.
     pub(crate) fn resume(&mut self, paused: Paused) -> Result<(), Error> {
         self.stop.store(false, Ordering::Release);
         let until = self.stop.clone();
@@ -114,21 +114,21 @@ impl DeferredAccept {
             let outcome = paused.handler.run(&until);
             outcome
                 .inspect_err(
-                    |error| tracing::error!(%error, "the deferred_accept failed: new connections pass unsplit"),
+                    |error| tracing::error!(%error, "deferred accept failed: new connections pass unsplit"),
                 )
                 .ok()
         };
-        let thread = std::thread::Builder::new().name("bentpipe-deferred_accept".into()).spawn(work);
-        self.thread = Some(thread.map_err(Error::system("start the deferred_accept"))?);
+        let thread = std::thread::Builder::new().name("bentpipe-defer".into()).spawn(work);
+        self.thread = Some(thread.map_err(Error::system("start deferred accept"))?);
         Ok(())
     }
 
-    /// Goes by other settings from the next SYN on.
+    /// Applies other settings from the next SYN on.
     pub(crate) fn replace_settings(&self, settings: Settings) {
         self.mailbox.send(settings);
     }
 
-    /// By which it shows that it lives.
+    /// Its heartbeat.
     pub(crate) fn heartbeat(&self) -> Box<dyn Heartbeat> {
         Box::new(self.mailbox.clone())
     }

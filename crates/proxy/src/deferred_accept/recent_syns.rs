@@ -1,4 +1,4 @@
-//! The memory of SYNs that are settled, so that their copies meet the same outcome_of.
+//! The outcomes of recent SYNs, so that retransmissions get the same one.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +20,7 @@ pub(crate) enum SynOutcome {
     Answered,
 }
 
-/// The latest syn_outcomes, of one SYN for each pair of ends.
+/// The outcomes of recent SYNs, one per four-tuple.
 #[derive(Debug, Default, Deserialize)]
 #[serde(from = "Vec<(FourTuple, u32, SynOutcome)>")]
 pub(crate) struct RecentSyns {
