@@ -102,6 +102,10 @@ mod tests {
     fn explicit_rates_fill_the_link_between_the_tunnels() {
         let seeds = Seeds { first: 1, count: 1 };
         let results = RAILWAY.run(World::Sim, seeds, &Progress::default()).unwrap();
-        assert!(results.verdicts.iter().all(|verdict| verdict.agrees), "{:?}", results.verdicts);
+        let [near_the_limit, ahead] = &results.verdicts[..] else { panic!("{:?}", results.verdicts) };
+        assert!(near_the_limit.agrees, "{near_the_limit:?}");
+        // By how much is for the verdict to judge: docs/experiments.md says why a tenth is too much to claim.
+        let ratios = ahead.observed.trim_end_matches(" times at 60/120/180 km/h").split(" / ");
+        assert!(ratios.map(|ratio| ratio.parse::<f64>().unwrap()).all(|ratio| ratio > 1.0), "{ahead:?}");
     }
 }
