@@ -389,7 +389,8 @@ fn kill_one(net: &Net, first: u32, is_first: bool, delay: Duration) {
     while next.is_none() && start.elapsed() < PATIENCE {
         let processes = crate::common::accounts::processes_in(&net.gateway);
         let pids = processes.iter().filter_map(|process| process.file_name()?.to_str()?.parse::<u32>().ok());
-        next = pids.filter(|pid| *pid > first).max();
+        // Numbers of processes begin again at the smallest: the next one's may be the lower.
+        next = pids.filter(|pid| *pid != first).max();
     }
     std::thread::sleep(delay);
     let victim = if is_first { Some(first) } else { next };
