@@ -37,8 +37,8 @@ pub(crate) struct Section {
     descriptors: Vec<Fd>,
 }
 
-/// All that one process leaves to the next one: sections by their names. A reader ignores sections that it does not
-/// know.
+/// All that one process leaves to the next one: sections by their names. A reader ignores sections that it
+/// does not know.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     sections: BTreeMap<String, Section>,

@@ -7,8 +7,8 @@ use super::Daemon;
 use crate::types::Draining;
 
 impl Daemon {
-    /// Lets new connections pass unsplit. Those that are split go on; `time` is how long, if they are to be reset
-    /// then, which the caller does by ending the daemon.
+    /// Lets new connections pass unsplit. Those that are split go on; `time` is how long, if they are to be
+    /// reset then, which the caller does by ending the daemon.
     pub fn drain(&self, time: Option<Duration>) {
         let until = time.and_then(|time| Instant::now().checked_add(time));
         *self.draining() = Some(Draining { until });

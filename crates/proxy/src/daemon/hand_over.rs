@@ -45,7 +45,8 @@ struct Frozen {
 }
 
 impl Daemon {
-    /// What a successor learns before it prepares itself. `extra_fds` are the names of the program's own descriptors.
+    /// What a successor learns before it prepares itself. `extra_fds` are the names of the program's own
+    /// descriptors.
     pub fn inventory(&self, extra_fds: Vec<String>) -> Inventory {
         let devices = [
             (section::DEFERRED_ACCEPT, self.greeter_devices.strong_count()),
@@ -55,9 +56,9 @@ impl Daemon {
         Inventory::new(services.map(|(name, _)| name.to_owned()).collect(), extra_fds)
     }
 
-    /// Hands listeners and connections over to `successor`. They stand still for a few milliseconds. `before_commit` is
-    /// called with the successor's process before this one commits. Afterwards this process has nothing left to do,
-    /// and undoes nothing.
+    /// Hands listeners and connections over to `successor`. They stand still for a few milliseconds.
+    /// `before_commit` is called with the successor's process before this one commits. Afterwards this
+    /// process has nothing left to do, and undoes nothing.
     ///
     /// # Errors
     /// The successor fails, ends, or sends nothing for too long. This daemon has resumed everything by then.
@@ -72,7 +73,8 @@ impl Daemon {
             let reason = "it disconnected before its turn".to_owned();
             return Err((Box::new(self), UpgradeError::Refused { reason }));
         }
-        // It would repair what the successor replaces. The rules stay in force without it for longer than this takes.
+        // It would repair what the successor replaces. The rules stay in force without it for longer than
+        // this takes.
         drop(self.watch.take());
         let start = Instant::now();
         let (frozen, outcome) = self.freeze();
@@ -100,12 +102,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Stops the threads that touch connections, and returns what they had. Where a worker does not answer in time,
-    /// that and the ones behind it keep their flows and go on, and it is an error.
+    /// Stops the threads that touch connections, and returns what they had. Where a worker does not answer in
+    /// time, that and the ones behind it keep their flows and go on, and it is an error.
     fn freeze(&mut self) -> (Frozen, Result<(), UpgradeError>) {
         let deferred_accept = self.deferred_accept.as_mut().and_then(DeferredAccept::pause);
         let mut frozen = Frozen { deferred_accept, ..Frozen::default() };
-        // Without a buffer: what is given away arrives, or stays with the worker if nobody waits for it any more.
+        // Without a buffer: what is given away arrives, or stays with the worker if nobody waits for it any
+        // more.
         let ask = |worker: &Handle| {
             let (sender, receiver) = mpsc::sync_channel(0);
             worker.mailbox.send(Command::Export(sender));
@@ -183,8 +186,8 @@ impl Daemon {
     }
 }
 
-/// The configuration that the listeners depend on. A program that writes it otherwise opens other listeners, which does
-/// no harm.
+/// The configuration that the listeners depend on. A program that writes it otherwise opens other listeners,
+/// which does no harm.
 pub(super) fn listener_settings(config: &Config) -> String {
     let Config { legs, terrestrial, proxy, limits, .. } = config;
     let parts = (legs, terrestrial, proxy.port, proxy.workers, limits.share(), config.weights());

@@ -1,5 +1,5 @@
-//! The new process of an upgrade: it builds everything from the snapshot, and serves once the old process commits. The
-//! conversation is in [`upgrade`](crate::upgrade).
+//! The new process of an upgrade: it builds everything from the snapshot, and serves once the old process
+//! commits. The conversation is in [`upgrade`](crate::upgrade).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -11,7 +11,8 @@ use crate::snapshot::{Fd, Snapshot, SnapshotError};
 use crate::upgrade::{ExtraFds, Predecessor, UpgradeError};
 use crate::worker::{RETIREMENT, WorkerState};
 
-/// Descriptors that are kept back for what is opened when there is no way back: by the services, and for programs.
+/// Descriptors that are kept back for what is opened when there is no way back: by the services, and for
+/// programs.
 const SPARE: usize = 24;
 
 /// A daemon that could serve at once.
@@ -39,7 +40,8 @@ impl Prepared {
     /// Takes over listeners and connections, and serves them.
     ///
     /// # Errors
-    /// Something that is needed cannot be had. The predecessor resumes then, unless the error says that it has ended.
+    /// Something that is needed cannot be had. The predecessor resumes then, unless the error says that it
+    /// has ended.
     pub fn take_over(self, predecessor: &Predecessor) -> Result<(Daemon, ExtraFds), Error> {
         let start = Instant::now();
         let built = predecessor.take().map_err(Error::from).and_then(|snapshot| self.build(snapshot));

@@ -91,7 +91,8 @@ impl ControlSocket {
         Self { socket, step: Cell::new("connecting") }
     }
 
-    /// Begins a step of the upgrade, in which one message from the other process may take this long, or for ever.
+    /// Begins a step of the upgrade, in which one message from the other process may take this long, or for
+    /// ever.
     pub(super) fn begin(&self, step: &'static str, timeout: Option<Duration>) -> Result<(), UpgradeError> {
         self.step.set(step);
         for which in [Timeout::Recv, Timeout::Send] {
@@ -129,7 +130,8 @@ impl ControlSocket {
         loop {
             match sendmsg(&self.socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
-                // As many descriptors are in flight as a user may have (unix(7)), until the receiver takes some.
+                // As many descriptors are in flight as a user may have (unix(7)), until the receiver takes
+                // some.
                 Err(Errno::TOOMANYREFS) if Instant::now() < until => std::thread::sleep(RETRY),
                 // Stopped and continued, or a signal (signal(7)).
                 Err(Errno::INTR) => {}

@@ -1,4 +1,5 @@
-//! An upgrade: a new process takes over the listeners and connections of the running one, and no connection breaks.
+//! An upgrade: a new process takes over the listeners and connections of the running one, and no connection
+//! breaks.
 //!
 //! ```text
 //! successor                                  predecessor
@@ -14,15 +15,15 @@
 //!    starts to serve
 //! ```
 //!
-//! Until the predecessor receives `Acknowledge` it holds everything that it hands over. It resumes if the successor
-//! ends, reports a failure, or sends nothing for [`PATIENCE`] where `Ready` is due. At that point the successor holds
-//! copies of descriptors and has used none of them, so a program that cannot start, or dies on its way, costs at most
-//! a pause. If the predecessor dies while its successor is ready, the successor sees the socket close without a
-//! message, and serves.
+//! Until the predecessor receives `Acknowledge` it holds everything that it hands over. It resumes if the
+//! successor ends, reports a failure, or sends nothing for [`PATIENCE`] where `Ready` is due. At that point
+//! the successor holds copies of descriptors and has used none of them, so a program that cannot start, or
+//! dies on its way, costs at most a pause. If the predecessor dies while its successor is ready, the
+//! successor sees the socket close without a message, and serves.
 //!
-//! Bytes in flight stay where they are: in the kernel's socket buffers, which belong to the sockets, and in pipes,
-//! which are handed over as descriptors. Only the relay's own buffers are copied, into a memfd, which is one more
-//! descriptor.
+//! Bytes in flight stay where they are: in the kernel's socket buffers, which belong to the sockets, and in
+//! pipes, which are handed over as descriptors. Only the relay's own buffers are copied, into a memfd, which
+//! is one more descriptor.
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ pub use message::Inventory;
 pub use predecessor::Predecessor;
 pub use successor::{Caller, Successor, accept_caller, wait_for_caller, wait_for_successor};
 
-/// The version of the messages and of the snapshot. A field with a default may be added within a version; anything else
-/// needs a new one, between which an upgrade is refused and a restart is the way.
+/// The version of the messages and of the snapshot. A field with a default may be added within a version;
+/// anything else needs a new one, between which an upgrade is refused and a restart is the way.
 pub(crate) const PROTOCOL_VERSION: u32 = 2;
 
 /// How long either side waits for the other's next message while the flows stand still.

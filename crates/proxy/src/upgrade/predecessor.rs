@@ -14,8 +14,8 @@ use super::message::{ControlSocket, Inventory, Message};
 use super::{PATIENCE, PROTOCOL_VERSION, UpgradeError};
 use crate::snapshot::Snapshot;
 
-/// How long a successor waits for the snapshot: longer than the predecessor waits for its workers, so that the
-/// predecessor decides.
+/// How long a successor waits for the snapshot: longer than the predecessor waits for its workers, so that
+/// the predecessor decides.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// More descriptors than any daemon has, so that a broken one cannot fill our memory.
 const MAX_DESCRIPTORS: usize = 1 << 21;
@@ -95,16 +95,17 @@ impl Predecessor {
         Ok((file, descriptors))
     }
 
-    /// Reports that everything is ready, and waits until the connections are this process's alone: because the
-    /// predecessor commits, or because it has died. If it had resumed, it would have said so, or would not have let
-    /// this process report that it is ready ([`Successor::refuse`](super::Successor::refuse)).
+    /// Reports that everything is ready, and waits until the connections are this process's alone: because
+    /// the predecessor commits, or because it has died. If it had resumed, it would have said so, or would
+    /// not have let this process report that it is ready ([`Successor::refuse`](super::Successor::refuse)).
     pub(crate) fn commit(&self) -> Result<(), UpgradeError> {
         let socket = &self.socket;
         // Without a timeout: a process that serves must know that the other one does not.
         socket.begin("waiting for the commit", None)?;
         socket.send(&Message::Ready)?;
         let answer = match socket.recv() {
-            // It has not read our message; what it sent before comes next (unix(7), sock_error in the kernel).
+            // It has not read our message; what it sent before comes next (unix(7), sock_error in the
+            // kernel).
             Err(UpgradeError::Disconnected { source, .. })
                 if source.kind() == io::ErrorKind::ConnectionReset =>
             {
@@ -139,8 +140,8 @@ impl Predecessor {
 fn dial(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
-    // This process will serve the connections that the listener gives it (unix(7): the credentials are those of
-    // listen(2)).
+    // This process will serve the connections that the listener gives it (unix(7): the credentials are those
+    // of listen(2)).
     let user = socket_peercred(&socket)?.uid;
     if !user.is_root() && user != rustix::process::geteuid() {
         let reason = format!("user {} listens there, not root and not this user", user.as_raw());

@@ -30,7 +30,8 @@ pub struct Caller {
     pub(super) is_root: bool,
 }
 
-/// Waits for a process that asks to take over, sends it the inventory, and returns when it asks for the snapshot.
+/// Waits for a process that asks to take over, sends it the inventory, and returns when it asks for the
+/// snapshot.
 ///
 /// # Errors
 /// The process has no right to ask, or disconnects. The next one may succeed.
@@ -137,9 +138,9 @@ impl Successor {
         }
     }
 
-    /// Tells the successor that this process resumes. From then on it cannot report that it is ready. If it has, it
-    /// receives this refusal, for which there is room in the socket; so a successor that is ready and receives
-    /// nothing knows that this process has died.
+    /// Tells the successor that this process resumes. From then on it cannot report that it is ready. If it
+    /// has, it receives this refusal, for which there is room in the socket; so a successor that is ready and
+    /// receives nothing knows that this process has died.
     pub(crate) fn refuse(&self, reason: &str) {
         let _ = rustix::net::shutdown(&self.socket.socket, Shutdown::Read);
         let _ = self.socket.send(&Message::Refusal { reason: reason.to_owned() });
@@ -165,8 +166,8 @@ impl Successor {
         }
     }
 
-    /// Commits: from now on the connections are the successor's, once it acknowledges. If it dies before, it has
-    /// touched nothing.
+    /// Commits: from now on the connections are the successor's, once it acknowledges. If it dies before, it
+    /// has touched nothing.
     pub(crate) fn commit(&self) -> Result<(), UpgradeError> {
         // Without a timeout: a process that serves must know that the other one does not.
         self.socket.begin("committing", None)?;

@@ -14,7 +14,8 @@ use crate::flow::Side;
 /// Flows whose sockets are given another congestion control before the other flows have their turn.
 const REJOIN_BATCH: usize = 128;
 
-/// How long connections may wait to be accepted whose handshakes were complete before their listener had other settings.
+/// How long connections may wait to be accepted whose handshakes were complete before their listener had
+/// other settings.
 const ACCEPT_QUEUE_SLACK: Duration = Duration::from_secs(2);
 
 /// Everything that a worker serves. Nobody reads or writes the sockets.
@@ -27,8 +28,8 @@ pub(crate) struct WorkerState {
 }
 
 impl Worker {
-    /// Gives everything away, and says whether it was taken. Where it was not, because who asked for it has stopped waiting, the
-    /// worker goes on with it.
+    /// Gives everything away, and says whether it was taken. Where it was not, because who asked for it has
+    /// stopped waiting, the worker goes on with it.
     pub(super) fn export(&mut self, successor: &SyncSender<WorkerState>) -> bool {
         // Those that wait for their clients' first words ask their servers without.
         while let Some(accepted) =
