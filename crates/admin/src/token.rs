@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_guessed_or_not_be_carried_is_refused() {
+    fn guessable_or_unencodable_tokens_are_refused() {
         for text in [
             "",
             "\n0123456789abcdef",

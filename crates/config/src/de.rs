@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_has_file_line_and_key_and_says_what_is_accepted() {
+    fn every_error_has_file_line_key_and_accepted_values() {
         for (rest, expected) in [
             (
                 "naem = 1",
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_setting_is_what_is_wanted() {
+    fn a_setting_is_one_of_its_keywords() {
         let mut document = Document::parse("f", "[[link]]\nname = 'sat'\nper = 1\n").unwrap();
         for setting in ["link.sat.per=0.5", "link.sat.on=true", "link.sat.queue=fifo"] {
             document.set(&setting.parse::<Setting>().unwrap(), &[]).unwrap();

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_leads_nowhere_says_what_there_is() {
+    fn an_unknown_setting_path_lists_the_known_ones() {
         assert_eq!(
             set("link.moon.per=1").unwrap_err(),
             "f with link.moon.per=1: link.moon: there is no moon; there is sat"

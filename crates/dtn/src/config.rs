@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_says_what_to_do() {
+    fn contradictory_settings_are_refused_with_a_remedy() {
         let peer = |rest: &str| format!("{LEAST}[[peers]]\nid = \"dtn://gs2/\"\n{rest}");
         for (text, says) in [
             (

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_was_read() {
+    fn writing_restores_the_read_text() {
         for text in ["dtn:none", "dtn://gs1/", "dtn://gs1/files/in", "dtn://gs1/~group", "ipn:5.0", "ipn:5.7"]
         {
             assert_eq!(eid(text).to_string(), text);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_says_why() {
+    fn an_invalid_endpoint_id_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "scheme"),
             ("gs1", "scheme"),

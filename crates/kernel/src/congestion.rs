@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_is_provided_under_its_own_name() {
+    fn the_kernels_congestion_controls_keep_their_names() {
         assert_eq!(provide("reno", "geo", None).name(), "reno");
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_named_with_its_kernel_and_the_rights() {
+    fn missing_features_are_named_with_kernel_version_and_capabilities() {
         let needs = Feature::XcpRouter.needs();
         assert!(
             needs.contains("tcx") && needs.contains("Linux 6.6 with BTF") && needs.contains("CAP_PERFMON")

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failed_check_says_what_to_do() {
+    fn every_failed_check_suggests_a_remedy() {
         for check in checks(&[link("10M")]) {
             assert_eq!(check.ok, check.fix.is_none(), "{check:?}");
             assert!(!check.found.is_empty(), "{check:?}");

@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn written_values_read_back(
             nodes in proptest::collection::vec(any_node(), 0..8), kind: u16, sequence: u32
         ) {
             let mut writer = Writer::default();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_an_earlier_request_is_gone_before_the_next() {
+    fn remains_of_an_earlier_request_are_gone_before_the_next() {
         let mut socket = Socket::open(None).unwrap();
         let mut noop = Writer::default();
         noop.message(libc::NLMSG_NOOP as u16, libc::NLM_F_REQUEST | libc::NLM_F_ACK, 1, &[], |_| {});

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_does_not_read_stops_nobody() {
+    fn a_service_manager_that_does_not_read_blocks_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (manager, notifier) = pair(&folder);
         // More than any queue of datagrams takes.

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_lacks_is_not_kept() {
+    fn capabilities_that_the_process_lacks_are_not_kept() {
         let permitted = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
         assert_eq!(available(&DAEMON, permitted), CapabilitySet::NET_ADMIN);
     }

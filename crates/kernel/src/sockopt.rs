@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_read_is_counted_at_the_reader_and_what_nobody_has_acknowledged_at_the_writer() {
+    fn unread_bytes_count_at_the_reader_and_unacknowledged_ones_at_the_writer() {
         use std::io::{Read, Write};
         let (mut client, mut server) = pair();
         let empty = buffered(&server).unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_buffer_is_what_was_asked_for() {
+    fn a_send_buffer_has_the_requested_size() {
         let (client, _server) = pair();
         set_send_buffer(&client, ByteCount::new(256 * 1024)).unwrap();
         let mut size: libc::c_int = 0;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_stays_within_what_the_kernel_takes() {
+    fn the_ceiling_stays_within_the_kernels_range() {
         assert_eq!(derive(Some(0), None, 25).rto_max, Some(SECOND));
         assert_eq!(derive(Some(600), None, 25).rto_max, Some(120 * SECOND));
     }

@@ -40,8 +40,8 @@ const TESTS: [Test; 11] = [
     ("root_becomes_the_account_with_two_capabilities_and_no_more", becomes_the_account),
     ("threads_started_later_and_programs_have_the_same", threads_and_programs_have_the_same),
     ("there_is_no_way_back_to_root", no_way_back),
-    ("files_raw_sockets_and_ebpf_are_out_of_reach", what_is_given_up_is_gone),
-    ("all_that_the_daemon_does_still_works", what_is_kept_works),
+    ("files_raw_sockets_and_ebpf_are_out_of_reach", abandoned_transfers_are_gone),
+    ("all_that_the_daemon_does_still_works", kept_values_work),
     ("without_cap_net_admin_it_would_not", net_admin_is_needed),
     ("without_cap_net_bind_service_a_low_port_would_not", net_bind_service_is_needed),
     ("root_without_an_account_stays_user_0_and_loses_its_powers", root_without_an_account),
@@ -142,7 +142,7 @@ fn no_way_back() -> Outcome {
     Ok(())
 }
 
-fn what_is_given_up_is_gone() -> Outcome {
+fn abandoned_transfers_are_gone() -> Outcome {
     drop_like_the_daemon()?;
     assert_eq!(fs::File::open("/etc/shadow").unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert!(fs::write("/proc/sys/kernel/core_pattern", "core").is_err());
@@ -158,7 +158,7 @@ fn what_is_given_up_is_gone() -> Outcome {
     Ok(())
 }
 
-fn what_is_kept_works() -> Outcome {
+fn kept_values_work() -> Outcome {
     new_network()?;
     let hybla = hybla();
     drop_like_the_daemon()?;

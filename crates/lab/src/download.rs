@@ -272,7 +272,7 @@ mod tests {
     const LOOPBACK: &str = "127.0.0.1:0";
 
     #[test]
-    fn what_is_downloaded_is_what_was_sent() {
+    fn the_download_equals_the_sent_bytes() {
         let mut server = Server::start(LOOPBACK.parse().unwrap(), Some("reno")).unwrap();
         let request = Request { seed: 7, bytes: 1_000_001 };
         let got = download(server.address(), request, &Progress::default()).unwrap();

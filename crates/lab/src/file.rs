@@ -105,7 +105,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_failed_write_says_what_to_do_and_leaves_what_was_there() {
+    fn a_failed_write_suggests_a_remedy_and_keeps_the_old_file() {
         let folder = Folder::new("failed");
         let taken = folder.0.join("a.csv");
         fs::create_dir_all(taken.join("inside")).unwrap();

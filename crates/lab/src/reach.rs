@@ -180,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_of_what_worked_are_found_also_where_they_overlap() {
+    fn the_bounds_of_success_are_found_even_if_they_overlap() {
         let found = measurement(&[(1.0, true), (40.0, false), (45.0, true), (60.0, false)]);
         assert_eq!((found.largest_working_s(), found.smallest_failing_s()), (Some(45.0), Some(40.0)));
         assert_eq!(measurement(&[]).largest_working_s(), None);
     }
 
     #[test]
-    fn only_what_a_prediction_excludes_contradicts_it() {
+    fn only_a_value_outside_the_prediction_contradicts_it() {
         let found = measurement(&[(33.0, false), (40.0, false), (45.0, true), (51.0, true), (60.0, true)]);
         assert_eq!(found.contradictions(33.5, 49.5, 0.125), [33.0, 60.0]);
     }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_takes_no_files_is_named_with_what_to_do() {
+    fn an_unwritable_folder_is_named_with_a_remedy() {
         let folder = Folder::new("unwritable");
         fs::write(folder.0.join("out"), "a file").unwrap();
         let message = results().write(&folder.0.join("out")).unwrap_err().to_string();

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_summary_is_none() {
+    fn results_without_a_summary_are_none() {
         for values in [&[][..], &[1.0, f64::NAN], &[f64::INFINITY], &[f64::MAX, -f64::MAX]] {
             assert_eq!(Summary::of(values), None, "{values:?}");
         }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_among_nobody_or_of_nothing_is_none() {
+    fn fairness_without_flows_or_goodput_is_none() {
         for shares in [&[][..], &[0.0, 0.0], &[1.0, -1.0], &[1.0, f64::NAN], &[f64::INFINITY, 1.0]] {
             assert_eq!(jain_index(shares), None, "{shares:?}");
         }

@@ -254,7 +254,7 @@ a|b,,,
     }
 
     #[test]
-    fn what_is_no_ordinary_number_is_shown_without_nonsense() {
+    fn special_values_are_shown_sensibly() {
         assert_eq!(rounded(f64::NAN, 2), "–");
         assert_eq!(rounded(f64::INFINITY, 2), "∞");
         assert_eq!(rounded(-0.001, 2), "0.00");

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_network_is_refused() {
+    fn an_invalid_network_is_refused() {
         for text in
             ["", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/+8", "10/8", "fe80::1%eth0", "example.org"]
         {

@@ -111,7 +111,7 @@ mod tests {
     const VALUE: &[Metric<f64>] = &[Metric::gauge("value", "things", "A value.", |value| Some(*value))];
 
     #[test]
-    fn what_is_no_number_is_said_in_the_words_of_the_format() {
+    fn special_values_are_written_in_the_words_of_the_format() {
         let sample = |value: f64| {
             let mut exposition = Exposition::default();
             exposition.add(VALUE, &value);

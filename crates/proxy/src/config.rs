@@ -335,7 +335,7 @@ hide_sack = false
     }
 
     #[test]
-    fn an_error_names_file_line_key_and_what_is_accepted() {
+    fn an_error_names_file_line_key_and_accepted_values() {
         let error = message("[legs.a]\ninterface = \"sat0\"\nrate = \"10X\"\n");
         assert!(error.starts_with("bentpipe.toml:3: legs.a.rate: \"10X\" is not a bit rate"), "{error}");
         assert!(error.contains("10Mbit/s"), "{error}");

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_of_hours_whose_every_syn_meets_an_expiry_is_answered_at_once() {
+    fn hours_of_syns_that_each_meet_an_expiry_are_computed_at_once() {
         let hours = vec![Duration::from_secs(120); 127];
         let found = reach(&hours, &hours);
         assert!(found.sure <= found.perhaps && found.perhaps >= Duration::from_secs(127 * 60), "{found:?}");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_sees_in_a_packet_what_the_segment_says_and_its_two_ends() {
+    fn an_agent_reads_segment_and_endpoints_from_a_packet() {
         let packet = packet();
         let header = packet.tcp().unwrap();
         assert_eq!((header.source, header.destination), (6, 7));

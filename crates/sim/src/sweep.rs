@@ -233,7 +233,7 @@ link.sat.per = ["0", 0.01]
     }
 
     #[test]
-    fn what_is_said_outside_replaces_the_sweep_of_the_file() {
+    fn command_line_values_replace_the_files_sweep() {
         let source = source();
         let fixed = ["link.sat.per=5%".parse().unwrap()];
         let sweeps = ["flow.f.bytes=7MB,8MB".parse().unwrap()];

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_with_what_could() {
+    fn impossible_values_are_named_with_the_accepted_ones() {
         let config = Config { receive_buffer: 1 << 31, ..Config::default() };
         let text = config.check().unwrap_err().to_string();
         assert!(text.contains("receive_buffer is 2147483648") && text.contains("2^30"), "{text}");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_called_fresh() {
+    fn only_new_segments_are_called_fresh() {
         let mut ranges = Ranges::default();
         assert_eq!(insert(&mut ranges, 10, 20), [(10, 20)]);
         assert_eq!(insert(&mut ranges, 30, 40), [(30, 40)]);

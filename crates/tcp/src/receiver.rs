@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_opens_a_hole_or_fills_it_or_repeats_is_acknowledged_at_once() {
+    fn segments_that_open_fill_or_repeat_are_acknowledged_at_once() {
         let mut receiver = receiver(10_000);
         segment(&mut receiver, 1);
         assert!(due(&mut receiver), "it opens a hole");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_window_is_not_taken() {
+    fn data_beyond_the_window_are_not_accepted() {
         let mut receiver = receiver(250);
         (0..3).for_each(|n| segment(&mut receiver, n));
         assert_eq!(receiver.readable(), 250);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fin_out_of_order_waits_for_what_is_missing() {
+    fn a_fin_out_of_order_waits_for_the_missing_data() {
         let mut receiver = receiver(10_000);
         receiver.take(Time::ZERO, 101, MSS, true);
         assert!(!receiver.is_finished());

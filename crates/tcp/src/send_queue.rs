@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_beyond_what_was_sent_or_below_what_was_acknowledged_says_nothing() {
+    fn a_sack_block_outside_the_data_in_flight_is_ignored() {
         let mut queue = queue(3);
         queue.acknowledge(MSS, &mut Progress::default());
         assert!(!sack(&mut queue, 2, 9).sacked);

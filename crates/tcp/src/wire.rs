@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(segment in segments()) {
+        fn written_values_are_read_back(segment in segments()) {
             let wire = encode(&segment);
             prop_assert_eq!(wire.len(), segment.header_length() + segment.len as usize);
             prop_assert_eq!(Segment::decode(&wire), Ok(segment));

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_covers_what_left_from_its_start_to_just_before_its_end() {
+    fn an_outage_includes_its_start_and_excludes_its_end() {
         let outages = CommandedOutages::default();
         outages.set(true, at(10));
         assert!(!outages.cover(at(9)) && outages.cover(at(10)) && outages.cover(at(1000)));

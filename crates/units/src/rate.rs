@@ -90,14 +90,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn common_spellings_are_read() {
         for text in ["10M", "10Mbit/s", "10 Mbps", "10000k", "1e7", "0.01G", "10Mbit"] {
             assert_eq!(text.parse::<Rate>().unwrap(), Rate::mbps(10), "{text}");
         }
     }
 
     #[test]
-    fn refuses_what_is_not_a_rate_and_names_the_accepted_form() {
+    fn an_invalid_rate_is_refused_with_the_accepted_form() {
         for text in ["", "fast", "10MB/s", "10m", "-1M", "0", "NaN", "1e99G"] {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             assert!(error.contains("is not a bit rate"), "{error}");

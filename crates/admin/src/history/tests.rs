@@ -31,7 +31,7 @@ fn outages(history: &History) -> Vec<(f64, Option<f64>)> {
 }
 
 #[test]
-fn who_has_seen_some_samples_gets_the_later_ones() {
+fn a_client_with_some_samples_gets_the_later_ones() {
     let history = counting(10);
     let answer = history.since(START + 9, START + 6, Step::Second);
     assert_eq!((answer.now, answer.step), (START + 9, 1));
@@ -63,7 +63,7 @@ fn a_quarter_of_an_hour_and_a_day_are_kept() {
 }
 
 #[test]
-fn after_a_pause_what_is_older_is_gone() {
+fn after_a_pause_older_samples_are_gone() {
     let mut history = counting(10);
     record(&mut history, START + 5000, &[leg("geo", 1.0, None)]);
     assert_eq!(history.since(0, 0, Step::Second).samples.at, [START + 5000]);
@@ -130,7 +130,7 @@ fn an_outage_begins_when_something_was_last_heard() {
 }
 
 #[test]
-fn what_was_heard_between_two_looks_makes_two_outages() {
+fn arrivals_between_two_samples_make_two_outages() {
     let mut history = History::default();
     record(&mut history, START + 10, &[leg("geo", 0.0, Some(10.0))]);
     record(&mut history, START + 11, &[leg("geo", 0.0, Some(3.0))]);
@@ -191,7 +191,7 @@ fn the_next_process_goes_on_where_this_one_ended() {
 }
 
 #[test]
-fn what_is_not_whole_is_restored_as_far_as_it_goes() {
+fn a_truncated_snapshot_is_restored_as_far_as_possible() {
     let mut saved = counting(100).save();
     saved.seconds.gain.truncate(3);
     saved.seconds.legs[0].sent.truncate(50);

@@ -111,7 +111,7 @@ fn every_family_has_a_help_a_type_and_a_unit_that_its_name_says() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_not_zero() {
+fn unknown_values_are_left_out_and_not_zero() {
     let mut status = numbered();
     status.legs = vec![LegReport { name: "a".into(), ..LegReport::default() }];
     (status.gain.ratio, status.draining) = (None, None);
@@ -253,7 +253,7 @@ fn each<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_is_written() {
+fn the_dashboard_uses_exported_metrics() {
     let (families, dashboard) = (written(), serde_json::from_str::<Value>(DASHBOARD).unwrap());
     assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 39);
     assert_eq!(dashboard["id"], Value::Null, "Grafana gives it one");
@@ -301,7 +301,7 @@ fn the_dashboards_panels_fit_together() {
 }
 
 #[test]
-fn the_alerts_ask_for_what_is_written() {
+fn the_alerts_use_exported_metrics() {
     let families = written();
     let expressions: Vec<&str> =
         RULES.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();

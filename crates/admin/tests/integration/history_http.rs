@@ -36,7 +36,7 @@ fn it_goes_on_from_where_another_process_ended() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_refused_with_the_reason() {
+fn unanswerable_requests_are_refused_with_the_reason() {
     let outside = Outside::start(working(3), &past(10));
     for (query, reason) in [("step=5", "of 1 and of 60"), ("since=yesterday", "since"), ("until=3", "until")]
     {

@@ -12,7 +12,7 @@ use bentpipe_proxy::telemetry::Drain;
 const TOKEN: &str = "dG9rZW4+dG9rZW4/dG9rZW4=";
 
 #[test]
-fn what_can_be_seen_is_seen_by_both_ways() {
+fn both_ways_report_the_same() {
     let served = Served::start();
     served.figures.0.flows.store(3, Ordering::SeqCst);
     for path in ["/status", "/metrics", "/health/live", "/health/ready"] {
@@ -115,7 +115,7 @@ fn every_answer_keeps_browsers_from_doing_more_with_it() {
 }
 
 #[test]
-fn by_tcp_nobody_gives_orders() {
+fn orders_over_tcp_are_refused() {
     let served = Served::start();
     for request in ["POST /reload", "POST /drain", "DELETE /drain", "PUT /status", "OPTIONS /status"] {
         let answer = served.over_tcp(request, &["Host: localhost"]);
@@ -127,7 +127,7 @@ fn by_tcp_nobody_gives_orders() {
 }
 
 #[test]
-fn what_is_not_there_and_what_is_not_done_so_say_it_in_json() {
+fn missing_and_unfinished_steps_are_reported_in_json() {
     let served = Served::start();
     for (request, status) in
         [("GET /nothing", 404), ("GET /reload", 405), ("POST /status", 405), ("PUT /drain", 405)]
@@ -158,7 +158,7 @@ fn a_foreign_host_is_not_answered_on_loopback() {
 }
 
 #[test]
-fn who_does_not_know_the_token_sees_nothing() {
+fn without_the_token_nothing_is_shown() {
     let served = Served::start_with(Some(TOKEN));
     for path in ["/status", "/metrics", "/health/live", "/nothing", "/?token=wrong", "/status?token="] {
         let answer = served.get(path);
@@ -286,7 +286,7 @@ fn a_head_that_is_too_long_is_not_kept() {
 }
 
 #[test]
-fn who_is_slow_is_not_waited_for() {
+fn slow_clients_delay_no_others() {
     let served = Served::start();
     // A head that never ends, and a body that never comes.
     let mut head = served.tcp();
@@ -300,7 +300,7 @@ fn who_is_slow_is_not_waited_for() {
 }
 
 #[test]
-fn who_takes_nothing_of_the_answer_loses_his_place() {
+fn a_client_that_reads_nothing_of_the_answer_is_dropped() {
     let served = Served::start();
     served.figures.0.flows.store(20_000, Ordering::SeqCst);
     let mut lazy = served.tcp();

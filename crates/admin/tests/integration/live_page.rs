@@ -135,7 +135,7 @@ const LONGEST_TASK: &str = "window.longest = 0; new PerformanceObserver((list) =
      }).observe({ type: 'longtask' })";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_answer_is_said_to_be_gone() {
+async fn a_silent_peer_is_reported_as_gone() {
     let Some(browser) = Browser::start().await else { return };
     let mut outside = Outside::start(working(20), &past(60));
     browser.go(&outside.url()).await;

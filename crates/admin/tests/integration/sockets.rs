@@ -72,7 +72,7 @@ fn the_dead_make_room_and_the_living_do_not() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_removed() {
+fn a_file_that_is_no_socket_is_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(&folder);
     fs::create_dir(&settings.folder).unwrap();
@@ -121,7 +121,7 @@ fn a_successor_takes_them_over_while_callers_wait() {
 }
 
 #[test]
-fn what_is_not_wanted_any_more_is_closed_and_removed() {
+fn unneeded_listeners_are_closed_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let before = settings(&folder);
     let after =

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_that_nobody_would_wait_for_is_refused() {
+    fn an_absurdly_long_delay_is_refused() {
         let text = checked(&spans(&["1s", "4h"])).unwrap_err().to_string();
         assert!(text.contains("14400s") && text.contains("10800s"), "{text}");
         assert!(checked(&vec![Span::default(); 200]).is_ok(), "they are all the same");

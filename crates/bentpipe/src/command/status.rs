@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_screen_says_what_matters() {
+    fn one_screen_shows_the_essentials() {
         let text = text(&sample());
         for part in [
             "bentpipe 0.1.0  ready  up 2 h 14 min  process 4711\n",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_connections_from_being_split_is_in_the_first_line() {
+    fn obstacles_to_splitting_are_in_the_first_line() {
         let mut status = sample();
         status.ready = false;
         assert!(summary(&status)[0].contains("NOT READY"));

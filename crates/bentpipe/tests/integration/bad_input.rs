@@ -60,7 +60,7 @@ fn an_unusable_outage_trace_names_file_and_line() {
 }
 
 #[test]
-fn what_an_agent_of_the_link_cannot_use_is_named_with_what_it_can() {
+fn keys_that_an_agent_does_not_have_are_named_with_those_it_has() {
     for (argument, parts) in [
         ("--snoop=fast", ["\"fast\"", "3BDP"]),
         ("--snoop=0", ["one segment", "1.5kB"]),

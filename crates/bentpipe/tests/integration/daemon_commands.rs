@@ -102,7 +102,7 @@ fn where_no_daemon_is_all_of_them_say_so() {
 }
 
 #[test]
-fn who_may_not_speak_with_it_is_told_how_to() {
+fn a_user_without_permission_is_told_how_to_get_it() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root: another user must be made");
         return;
@@ -120,7 +120,7 @@ fn who_may_not_speak_with_it_is_told_how_to() {
 }
 
 #[test]
-fn reload_says_what_the_daemon_says() {
+fn reload_prints_the_daemons_answer() {
     let daemon = Daemon::start();
     let folder = daemon.folder();
     thread::scope(|scope| {
@@ -181,7 +181,7 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
 }
 
 #[test]
-fn top_prints_once_where_nobody_watches() {
+fn top_prints_once_without_a_terminal() {
     let daemon = Daemon::start();
     let text = success(&bentpipe(&["top", "--sort", "buffered", "--folder", daemon.folder()]));
     let first = text.lines().find(|line| line.starts_with("10.")).unwrap();

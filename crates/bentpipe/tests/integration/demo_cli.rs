@@ -29,7 +29,7 @@ fn the_comparison_is_the_promised_document_and_the_same_each_time() {
 }
 
 #[test]
-fn what_is_left_out_is_said() {
+fn omissions_are_reported() {
     let out = tempfile::tempdir().unwrap();
     let output = bentpipe(&["demo", "--on", "sim", "--per", "7%", "--out", out.path().to_str().unwrap()]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -37,7 +37,7 @@ fn what_is_left_out_is_said() {
 }
 
 #[test]
-fn values_that_show_nothing_are_refused_with_what_would() {
+fn inconclusive_values_are_refused_with_conclusive_ones() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     for (option, value, parts) in [

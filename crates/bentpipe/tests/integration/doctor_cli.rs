@@ -75,7 +75,7 @@ fn a_leg_beyond_the_reach_of_tcps_handshake_is_lacking() {
 }
 
 #[test]
-fn timers_that_cannot_do_what_the_leg_says_are_lacking() {
+fn timers_that_cannot_meet_the_legs_settings_are_reported() {
     let lacking = |lines: &str, advice: &str| {
         let (ok, found, fix) = check(&checks(lines), "outages, leg sat");
         assert!(!ok && fix.contains(advice), "{lines}: {found} {fix}");
@@ -100,7 +100,7 @@ fn a_cap_above_the_rate_is_lacking_and_one_below_is_not() {
 }
 
 #[test]
-fn a_fixed_buffer_below_what_the_link_takes_is_lacking() {
+fn a_fixed_buffer_smaller_than_the_link_needs_is_reported() {
     let checks = checks("rate = \"10Mbit/s\"\nsend_buffer = \"1MB\"\nreceive_buffer = \"4MB\"");
     let (ok, found, fix) = check(&checks, "send buffer, leg sat");
     assert!(!ok && fix.contains("send_buffer = \"3MB\""), "{found} {fix}");
@@ -134,7 +134,7 @@ fn limits_that_this_host_cannot_keep_are_lacking() {
 }
 
 #[test]
-fn without_limits_doctor_says_what_the_defaults_come_to() {
+fn without_limits_doctor_prints_the_effect_of_the_defaults() {
     let checks = checks("");
     for name in ["connections at a time", "memory for buffers"] {
         let (ok, found, _) = check(&checks, name);

@@ -153,7 +153,7 @@ fn sending_can_wait_for_the_application_and_is_encrypted_between_certificates() 
 }
 
 #[test]
-fn what_cannot_be_says_why() {
+fn impossible_values_are_refused_with_the_reason() {
     let folder = folder();
     let path = folder.path().display().to_string();
     let nowhere = folder.path().join("nobody.sock").display().to_string();

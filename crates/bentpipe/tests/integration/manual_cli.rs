@@ -112,7 +112,7 @@ const OTHERS: f64 = 0.5;
 
 /// docs/security.md says how exposed each unit is; this is what systemd says of it.
 #[test]
-fn the_exposure_of_the_units_is_what_the_documentation_says() {
+fn the_exposure_of_the_units_matches_the_documentation() {
     let Some((_, version)) = judged_by("systemd-analyze", &["--version"], "") else { return };
     let documentation = fs::read_to_string(repository().join("docs/security.md")).unwrap();
     for unit in UNITS {

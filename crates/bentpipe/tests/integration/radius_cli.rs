@@ -62,7 +62,7 @@ fn the_nearest_and_the_farthest_path_have_answers() {
 }
 
 #[test]
-fn what_is_no_time_is_misuse_with_an_example() {
+fn an_invalid_time_is_a_usage_error_with_an_example() {
     for delay in ["-1s", "nan", "infs", "1e999s", "5", "8 parsecs", "", "31000000h"] {
         assert_misuse(&["radius", "--delay", delay], &["--delay", delay]);
         assert_misuse(&["radius", "--on", "kernel", "--delays", &format!("1s,{delay}")], &["--delays"]);

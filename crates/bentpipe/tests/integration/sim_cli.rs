@@ -99,7 +99,7 @@ fn the_same_command_gives_the_same_bytes_on_any_number_of_threads() {
 }
 
 #[test]
-fn what_is_no_scenario_is_one_line_about_the_file() {
+fn an_invalid_scenario_is_one_line_about_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     fs::write(at("empty"), "").unwrap();
@@ -127,7 +127,7 @@ fn what_is_no_scenario_is_one_line_about_the_file() {
 }
 
 #[test]
-fn a_fault_is_named_with_file_line_key_and_what_is_accepted() {
+fn an_error_names_file_line_key_and_accepted_values() {
     for (line, fault, parts) in [
         (
             "rate = \"10Mbit/s\"",

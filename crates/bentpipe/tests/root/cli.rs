@@ -108,7 +108,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn without_privileges_the_daemon_says_what_it_needs() {
+fn without_privileges_the_daemon_names_the_missing_ones() {
     if missing() {
         return;
     }
@@ -284,7 +284,7 @@ fn without_privileges_the_demonstration_runs_in_virtual_time_and_says_so() {
 }
 
 #[test]
-fn without_privileges_what_must_run_on_the_kernel_says_what_it_needs() {
+fn without_privileges_kernel_experiments_name_the_missing_ones() {
     if missing() {
         return;
     }
@@ -299,7 +299,7 @@ fn without_privileges_what_must_run_on_the_kernel_says_what_it_needs() {
 }
 
 #[test]
-fn an_experiment_whose_disk_is_full_names_the_file_and_what_to_do() {
+fn an_experiment_on_a_full_disk_names_the_file_and_a_remedy() {
     if missing() {
         return;
     }
@@ -352,7 +352,7 @@ fn a_link_that_mangles_says_how_much_it_did() {
 }
 
 #[test]
-fn a_link_with_agents_says_what_each_did() {
+fn a_link_reports_each_agents_counters() {
     if missing() {
         return;
     }

@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_lacking_is_shown_done_and_made_to_last() {
+fn missing_settings_are_shown_applied_and_made_permanent() {
     if missing() {
         return;
     }
@@ -83,7 +83,7 @@ fn what_is_lacking_is_shown_done_and_made_to_last() {
 }
 
 #[test]
-fn nobody_who_can_answer_means_no() {
+fn an_unanswerable_question_means_no() {
     if missing() {
         return;
     }
@@ -100,7 +100,7 @@ fn nobody_who_can_answer_means_no() {
 }
 
 #[test]
-fn json_has_what_came_of_each_step_and_a_failure_is_one_of_them() {
+fn json_has_the_result_of_each_step_including_failures() {
     if missing() {
         return;
     }

@@ -179,7 +179,7 @@ fn five_thousand_connections_are_one_page_of_rows() {
 }
 
 #[test]
-fn metrics_status_and_top_say_what_is_documented() {
+fn metrics_status_and_top_agree_with_the_documentation() {
     let Some(mut topology) = Topology::new(program(), Some(&Profile::Geo.config())) else { return };
     topology.configure(LEG, "");
     topology.start();

@@ -90,7 +90,7 @@ fn the_journal_gets_priorities_and_no_times_from_process_to_process() {
 }
 
 #[test]
-fn connections_whose_rates_are_explicit_keep_their_rates_from_process_to_process() {
+fn explicit_rates_survive_an_upgrade() {
     let Some(mut topology) = Topology::new(program(), Some(&Profile::Geo.config())) else { return };
     topology.configure("rate = \"10Mbit/s\"\nrtt = \"600ms\"\n", "listen = \"off\"");
     topology.start();
@@ -153,7 +153,7 @@ fn a_reload_good_or_bad_and_draining_harm_no_download() {
 }
 
 #[test]
-fn at_the_deadline_what_is_left_is_reset() {
+fn at_the_deadline_remaining_connections_are_reset() {
     let Some(mut topology) = Topology::new(program(), None) else { return };
     topology.configure(LEG, "listen = \"off\"");
     topology.start();
@@ -180,7 +180,7 @@ fn caller(topology: &Topology, words: &[&str]) -> OwnedFd {
 }
 
 #[test]
-fn who_is_slow_or_talks_nonsense_at_the_handover_socket_keeps_nobody_from_an_upgrade() {
+fn slow_or_invalid_clients_of_the_upgrade_socket_do_not_block_an_upgrade() {
     let Some(mut topology) = Topology::new(program(), None) else { return };
     topology.configure(LEG, "listen = \"off\"");
     topology.start();
@@ -205,7 +205,7 @@ fn who_is_slow_or_talks_nonsense_at_the_handover_socket_keeps_nobody_from_an_upg
 }
 
 #[test]
-fn a_process_that_has_taken_over_goes_on_when_nobody_hears_it_say_so() {
+fn a_successor_continues_even_if_its_acknowledgement_is_lost() {
     let Some(mut topology) = Topology::new(program(), None) else { return };
     topology.configure(LEG, "listen = \"off\"");
     topology.start();

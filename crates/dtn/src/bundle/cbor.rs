@@ -284,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_what_is_read(len: u64, shift in 0..64_u32) {
+        fn written_and_read_values_agree(len: u64, shift in 0..64_u32) {
             let len = len >> shift;
             let mut out = Vec::new();
             put_bytes_head(&mut out, len);

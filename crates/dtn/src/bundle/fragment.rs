@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_cut_comes_together_again(
+        fn every_fragmentation_reassembles(
             payload in prop::collection::vec(any::<u8>(), 2..300),
             choices in prop::collection::vec(any::<(u8, u8)>(), 1..40),
             shuffle: u64,

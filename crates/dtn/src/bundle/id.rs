@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_bundle() {
+    fn names_without_a_bundle() {
         for text in [
             "",
             "dtn://n/",

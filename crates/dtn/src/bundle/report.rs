@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_what_the_standard_draws() {
+    fn a_report_has_the_layout_of_the_standard() {
         let now = DtnTime::from_millis(9);
         let report = Report::of(&bundle(), Status::Deleted, ReasonCode::LifetimeExpired, now).unwrap();
         let expected = [
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_reports_or_to_nobody() {
+    fn reports_and_anonymous_bundles_cause_no_reports() {
         let now = DtnTime::from_millis(9);
         let of = |bundle: &Bundle| Report::of(bundle, Status::Deleted, ReasonCode::NoRoute, now);
         let (asked, mut admin, mut silent) = (bundle(), bundle(), bundle());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_read() {
+    fn overlong_input_is_not_read() {
         assert!(Report::parse(&[0; RECORD_LIMIT + 1]).is_err());
         // A status list that says it is endless stops where the bytes do.
         let endless = [&[0x82, 1, 0x84, 0x9b, 0xff][..], &[0xff; 7], &[0x81, 0xf4]].concat();

@@ -92,7 +92,7 @@ fn problem(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn another_implementation_reads_what_we_write() {
+fn another_implementation_reads_our_bundles() {
     let mut bundle = bundle(b"hello");
     bundle.report_to = eid("dtn://a/r");
     bundle.reports.delivery = true;
@@ -116,7 +116,7 @@ fn another_implementation_reads_what_we_write() {
 }
 
 #[test]
-fn what_others_made_is_passed_on_as_it_came() {
+fn foreign_blocks_are_forwarded_unchanged() {
     let blocks = [unknown_block(200, 9, 0), unknown_block(99, 2, 1)];
     let blocks = [&blocks[0][..], &blocks[1]];
     for crc in [CrcType::None, CrcType::Crc16, CrcType::Crc32] {
@@ -155,7 +155,7 @@ fn known_blocks_keep_number_flags_and_crc() {
 }
 
 #[test]
-fn unknown_blocks_get_what_their_flags_ask_for() {
+fn unknown_blocks_are_treated_by_their_flags() {
     let received = |flags| {
         let (mut bundle, _) = decode(&foreign(CrcType::None, &[&unknown_block(200, 2, flags)]), 64).unwrap();
         let asked = bundle.process_unknown_blocks();
@@ -319,7 +319,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(bundle in any_bundle(), chunk in 1..600_usize, seed: u8) {
+    fn written_values_are_read_back(bundle in any_bundle(), chunk in 1..600_usize, seed: u8) {
         let len = u8::try_from(bundle.payload_len % 251).unwrap();
         let payload: Vec<u8> =
             (0..bundle.payload_len).map(|at| (at as u8).wrapping_mul(seed) ^ len).collect();

@@ -35,7 +35,7 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
 }
 
 #[test]
-fn what_is_commented_out_is_the_default() {
+fn commented_out_values_are_the_defaults() {
     let (plain, full) = (parse(TEXT), parse(&with_every_key(TEXT)));
     assert_eq!((plain.node.store, plain.node.socket), (full.node.store, full.node.socket));
     assert_eq!((plain.node.quota, plain.node.max_bundles), (full.node.quota, full.node.max_bundles));

@@ -66,7 +66,7 @@ fn of_equal_routes_the_first() {
 }
 
 #[test]
-fn nobody_is_reached_outside_of_contacts() {
+fn no_peer_is_reached_outside_its_contacts() {
     let mut routes = routes(
         &["dtn://a/"],
         &[("dtn://far/*", "dtn://a/")],
@@ -84,7 +84,7 @@ fn nobody_is_reached_outside_of_contacts() {
 }
 
 #[test]
-fn what_fits_nowhere_goes_in_parts() {
+fn an_oversized_bundle_is_fragmented() {
     // 100 bytes each millisecond.
     let fast = |from, to, start, end| Contact {
         rate: Rate::from_bps(800_000).unwrap(),

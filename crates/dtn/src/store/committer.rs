@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_together_shares_a_transaction_and_fails_alone() {
+    fn waiting_commits_share_a_transaction_and_fail_alone() {
         let folder = tempfile::tempdir().unwrap();
         let config = StoreConfig {
             folder: folder.path().join("store"),

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn reading_returns_the_written_bytes() {
         for from in [record().from, None] {
             let written = Record { from, ..record() };
             let read = decode(Key(3), &encode(&written)).unwrap();

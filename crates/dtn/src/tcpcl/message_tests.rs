@@ -33,7 +33,7 @@ fn any_message() -> impl Strategy<Value = Message> {
 
 proptest! {
     #[test]
-    fn what_is_read_is_what_was_written(message in any_message(), rest in prop::collection::vec(any::<u8>(), 0..32)) {
+    fn reading_returns_the_written_bytes(message in any_message(), rest in prop::collection::vec(any::<u8>(), 0..32)) {
         let mut bytes = encoded(&message);
         let len = bytes.len();
         bytes.extend(rest);
@@ -130,7 +130,7 @@ fn extension_items_that_do_not_add_up_are_seen() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_before_it_is_there() {
+fn overlong_data_are_refused_before_they_arrive() {
     let mut init = vec![7; 19];
     init.extend([0x04, 0x01]);
     assert_eq!(Message::decode(&init), Err(MessageError::NodeIdTooLong(1025)));

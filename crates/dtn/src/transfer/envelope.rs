@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_sent_is_what_comes_out_without_what_belongs_to_the_connection() {
+    fn a_message_arrives_whole_without_connection_headers() {
         let field = |name: &str, value: &str| (name.to_owned(), value.as_bytes().to_vec());
         let sent = Envelope {
             target: "/a/b?c".into(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn other_payloads_say_what_they_lack() {
+    fn unsuitable_payloads_name_the_missing_part() {
         for (payload, says) in [
             ("", "does not end"),
             ("GET / HTTP/1.1\r\n\r\n", "method is GET"),

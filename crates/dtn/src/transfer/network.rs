@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_this_hosts_or_the_wires_own_has_to_be_said() {
+    fn host_and_link_local_headers_are_set_explicitly() {
         for address in
             ["127.0.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "ff02::1"]
         {

@@ -8,7 +8,7 @@ use bentpipe_dtn::app::ClientError;
 use tokio::io::AsyncWriteExt;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_goes_away_in_the_middle_gets_it_again_at_once() {
+async fn a_receiver_lost_within_a_transfer_gets_it_again_at_once() {
     let a = TestNode::start("dtn://a/", "").await;
     a.send("dtn://a/in", bytes(1, 5_000_000), &[]).await;
     for _ in 0..3 {
@@ -25,7 +25,7 @@ async fn who_goes_away_in_the_middle_gets_it_again_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_goes_away_in_the_middle_of_sending_has_sent_nothing() {
+async fn a_sender_lost_within_a_transfer_has_sent_nothing() {
     let a = TestNode::start_with("dtn://a/", "quota = \"1MB\"", "").await;
     let mut stream = tokio::net::UnixStream::connect(a.client().socket()).await.unwrap();
     let head = "POST /bundles?destination=dtn://a/in HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n";

@@ -22,7 +22,7 @@ async fn three_nodes_in_a_row_by_a_static_route() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_urgent_overtakes_what_waits() {
+async fn urgent_bundles_overtake_waiting_ones() {
     let address = free_address();
     let a = TestNode::start("dtn://a/", &peer("dtn://b/", Some(address), "")).await;
     let all = [("bulk", 1), ("normal", 2), ("bulk", 3), ("expedited", 4), ("normal", 5), ("expedited", 6)];
@@ -42,7 +42,7 @@ async fn what_is_urgent_overtakes_what_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_over_is_given_up_and_reported() {
+async fn expired_bundles_are_deleted_and_reported() {
     let a = TestNode::start("dtn://a/", &peer("dtn://b/", None, "")).await;
     let sent = a.send("dtn://b/in", bytes(1, 9000), &[("lifetime", "50ms"), ("report", "deletion")]).await;
     let events = a.until_reported(&sent.id, |events| !events.is_empty()).await;
@@ -171,7 +171,7 @@ async fn two_default_routes_at_each_other_are_no_pendulum() {
 
 /// The sender tries again after ten seconds: the longest test here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_full_node_refuses_stays_with_the_sender_until_there_is_room() {
+async fn bundles_refused_by_a_full_node_stay_with_the_sender_until_there_is_room() {
     let b = TestNode::start_with("dtn://b/", "quota = \"1MB\"", &peer("dtn://a/", None, "")).await;
     let a = TestNode::start("dtn://a/", &peer("dtn://b/", Some(b.address()), "")).await;
     a.send("dtn://b/in", bytes(1, 700_000), &[]).await;

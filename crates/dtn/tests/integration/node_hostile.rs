@@ -10,7 +10,7 @@ async fn node() -> TestNode {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_accepted_is_refused_and_the_session_goes_on() {
+async fn unacceptable_transfers_are_refused_and_the_session_continues() {
     let a = node().await;
     let mut b = Fake::connect(a.address(), "dtn://b/").await;
     let payload = bytes(1, 3000);
@@ -44,7 +44,7 @@ async fn what_cannot_be_accepted_is_refused_and_the_session_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_closes_in_the_middle_leaves_nothing() {
+async fn a_close_within_a_transfer_leaves_nothing() {
     let a = node().await;
     let wire = encoded(&bundle("dtn://b/x", 1, "dtn://a/in", 500_000), &bytes(1, 500_000));
     for _ in 0..3 {

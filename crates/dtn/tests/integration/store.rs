@@ -12,7 +12,7 @@ use bentpipe_units::ByteCount;
 use crate::store_common::{bundle, bytes, config, files, keep, open, payload, read, record, wait_for_files};
 
 #[test]
-fn what_was_committed_is_there_after_a_restart() {
+fn committed_bundles_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (store, none) = open(folder.path());
     assert!(none.is_empty());
@@ -97,7 +97,7 @@ fn fragments_are_joined_without_a_copy() {
 }
 
 #[test]
-fn who_reads_a_payload_reads_it_to_the_end() {
+fn a_payload_being_read_stays_readable_to_its_end() {
     for len in [1000, 200_000] {
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = open(folder.path());

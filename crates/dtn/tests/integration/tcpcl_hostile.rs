@@ -100,14 +100,14 @@ fn gave_back((_, seen): &(SessionEnd, Seen), handles: &[u64]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_has_thirty_seconds() {
+async fn a_silent_connection_has_thirty_seconds() {
     let attack = Attack::new().await;
     let outcome = attack.waits().await;
     blames(&outcome, "gave no contact header within 30 s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_half_of_its_name_has_thirty_seconds() {
+async fn a_partial_contact_header_has_thirty_seconds() {
     let mut attack = Attack::new().await;
     attack.writes(CONTACT).await;
     attack.writes(b"\x07\x00\x1e").await;
@@ -117,7 +117,7 @@ async fn who_says_half_of_its_name_has_thirty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stalls_in_the_tls_handshake_has_thirty_seconds() {
+async fn a_stalled_tls_handshake_has_thirty_seconds() {
     let ids = Ids::new(&["dtn://us/"]);
     let (mut peer, stream) = connection().await;
     let settings = with_tls("dtn://us/", Tls::Require(ids.tls("dtn://us/", &[])));
@@ -129,7 +129,7 @@ async fn who_stalls_in_the_tls_handshake_has_thirty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stalls_in_the_middle_of_a_segment_is_given_up_after_two_intervals() {
+async fn a_peer_stalled_within_a_segment_is_dropped_after_two_intervals() {
     let mut attack = Attack::established().await;
     attack.says(&segment(true, true, 1000)).await;
     attack.writes(&[7; 500]).await;
@@ -142,7 +142,7 @@ async fn who_stalls_in_the_middle_of_a_segment_is_given_up_after_two_intervals()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_closes_in_the_middle_of_anything_is_seen_to() {
+async fn a_close_at_any_point_is_handled() {
     let outcome = Attack::new().await.closes().await;
     blames(&outcome, "closed the connection without a word");
 
@@ -163,7 +163,7 @@ async fn who_closes_in_the_middle_of_anything_is_seen_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_reset_gives_back_what_was_under_way() {
+async fn a_reset_connection_returns_unfinished_transfers() {
     let mut attack = Attack::established().await;
     // The first transfer, and the beginning of the second.
     attack.peer.read_exact(&mut [0; 300_000]).await.unwrap();
@@ -225,7 +225,7 @@ async fn floods_end_the_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_sends_and_does_not_read_loses_the_session() {
+async fn a_peer_that_sends_without_reading_loses_the_session() {
     let attack = Attack::established().await;
     let mut out = Vec::new();
     for id in 0..10_000 {

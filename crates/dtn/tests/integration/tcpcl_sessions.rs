@@ -54,7 +54,7 @@ async fn a_runtime_of_one_thread_does_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_the_peer_is_is_said_and_with_tls_proven() {
+async fn the_peers_identity_is_claimed_and_with_tls_proven() {
     for (nodes, proven) in plain_and_tls().await.into_iter().zip([false, true]) {
         let (one, two) = nodes;
         for (node, peer) in [(&one, BOTH[1]), (&two, BOTH[0])] {
@@ -65,7 +65,7 @@ async fn who_the_peer_is_is_said_and_with_tls_proven() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_host_refuses_is_skipped_and_the_session_goes_on() {
+async fn bundles_refused_by_the_host_are_skipped_and_the_session_continues() {
     let (active, passive) = connection().await;
     let one = Node::start(active, Role::Active, settings(BOTH[0]), TestHost::default());
     let picky = TestHost { refuse_after: Some(1 << 20), ..TestHost::default() };
@@ -92,7 +92,7 @@ async fn a_transfer_in_progress_is_finished_before_the_session_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_breaks_the_session_and_is_given_back() {
+async fn an_unreadable_bundle_breaks_the_session_and_is_returned() {
     let (active, passive) = connection().await;
     let broken = TestHost { unreadable_after: Some(3 << 20), ..TestHost::default() };
     let one = Node::start(active, Role::Active, settings(BOTH[0]), broken);
@@ -104,7 +104,7 @@ async fn what_cannot_be_read_breaks_the_session_and_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_dropped_gives_back_what_it_had() {
+async fn a_dropped_session_returns_its_bundles() {
     let (active, mut peer) = connection().await;
     let one = Node::start(active, Role::Active, settings(BOTH[0]), TestHost::default());
     one.host.queue([(1, 1), (2, 100 << 20)]);

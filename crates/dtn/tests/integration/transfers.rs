@@ -53,7 +53,7 @@ async fn bodies_of_any_form_come_out_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_first_whether_to_send_the_body_is_told_so() {
+async fn expect_100_continue_is_answered() {
     let server = Server::start(&[]).await;
     let pair = Pair::start(HTTP_INLET, &server.outlet()).await;
     let head =
@@ -75,7 +75,7 @@ async fn who_asks_first_whether_to_send_the_body_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_put_is_answered_and_goes_nowhere() {
+async fn requests_other_than_put_are_answered_and_not_forwarded() {
     let server = Server::start(&[]).await;
     let pair = Pair::start(HTTP_INLET, &server.outlet()).await;
     for (request, status, says) in [
@@ -127,7 +127,7 @@ async fn a_server_that_is_down_gets_it_when_it_is_there_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_refuses_for_good_is_kept_and_holds_up_nothing() {
+async fn permanently_refused_transfers_are_kept_and_delay_nothing() {
     let server = Server::start(&[404]).await;
     let pair = Pair::start(HTTP_INLET, &server.outlet()).await;
     put(pair.inlet(), "/nowhere", "", b"kept").await;
@@ -155,7 +155,7 @@ async fn where_no_more_can_be_kept_it_stays_in_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_from_others_does_not_come_out() {
+async fn foreign_bundles_are_not_delivered() {
     let server = Server::start(&[]).await;
     let text = server.outlet().replace("dtn://a/*", "dtn://c/*");
     let pair = Pair::start(HTTP_INLET, &text).await;
@@ -242,7 +242,7 @@ async fn files_come_out_under_their_names() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_put_becomes_a_file_and_what_is_no_name_is_kept() {
+async fn a_put_becomes_a_file_and_an_unusable_name_is_kept() {
     let pair = Pair::start(HTTP_INLET, FOLDER_OUTLET).await;
     put(pair.inlet(), "/reports/today%201.txt?version=2", "", b"body").await;
     until("it is there", || pair.path("out/reports/today 1.txt").exists()).await;

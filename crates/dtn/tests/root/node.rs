@@ -14,7 +14,7 @@ fn in_namespace<T: Send>(host: &Namespace, test: impl Future<Output = T> + Send)
 }
 
 #[test]
-fn a_peer_that_vanishes_and_comes_back_gets_what_its_old_session_held() {
+fn a_returning_peer_gets_the_bundles_of_its_old_session() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: needs root: makes network namespaces");
         return;

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_mends_a_finding_is_said_as_it_would_be_typed() {
+    fn a_remedy_is_printed_as_typed_commands() {
         let steps =
             vec![Step::sysctl("a.b", "1 2 3"), Step::Module("tcp_bbr".into()), Step::run("mkdir -p /x")];
         let check = Check::mendable("name", "found", steps);

@@ -292,7 +292,7 @@ mod tests {
         /// The kernel's own view: run the commands on a model of the set, and compare with the changes one by
         /// one.
         #[test]
-        fn the_batch_does_to_a_set_what_the_changes_say(
+        fn a_batch_applies_its_changes_to_the_set(
             keys in proptest::collection::vec((any_key(), proptest::option::of(1u64..9)), 1..2500), first: u32
         ) {
             let changes: Vec<Change<'_>> = keys

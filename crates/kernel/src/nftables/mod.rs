@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_to_do() {
+    fn an_error_suggests_a_remedy() {
         let missing = explain(1, libc::ENOENT);
         assert!(
             matches!(&missing, NfTablesError::Missing { table, set } if table == "pep" && set == "alive")
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_tried_again_and_what_stays_is_not() {
+    fn temporary_failures_are_retried_and_permanent_ones_are_not() {
         let passes = |code| Failure { place: 0, source: io::Error::from_raw_os_error(code) }.passes();
         assert!([libc::EINTR, libc::EAGAIN, libc::ENOBUFS, ERESTART].into_iter().all(passes));
         assert!(![libc::ENOENT, libc::EPERM, libc::EINVAL, libc::ENFILE].into_iter().any(passes));

@@ -68,7 +68,7 @@ fn it_is_registered_while_it_is_held() {
 }
 
 #[test]
-fn what_a_listener_accepts_has_its_leg_and_its_weight_and_a_slot_until_it_ends() {
+fn an_accepted_connection_has_leg_weight_and_slot_until_it_ends() {
     let Some((explicit, _turn)) = explicit() else { return };
     let leg = explicit.leg("with a weight").unwrap();
     let (client, server) = connection(&leg, 7);

@@ -101,7 +101,7 @@ fn elements_are_put_and_removed() {
 }
 
 #[test]
-fn removing_what_is_not_there_is_no_error() {
+fn removing_a_missing_entry_is_no_error() {
     with_table(|nftables| {
         nftables.apply("pep", &[Change::Remove { set: "alive", key: TCP }, put("alive", UDP, HOUR)]).unwrap();
         assert_eq!(names("alive"), ["udp"]);
@@ -213,7 +213,7 @@ fn more_than_a_message_can_hold_is_an_error_of_its_own() {
 
 /// Each missing set is an error message, and all of them are more than a socket's receive buffer holds.
 #[test]
-fn more_errors_than_can_be_received_still_say_what_is_wrong() {
+fn more_errors_than_fit_are_still_reported() {
     with_table(|nftables| {
         let sets: Vec<String> = (0..5000).map(|n| format!("lost{n:04}")).collect();
         let changes: Vec<_> = sets.iter().map(|set| put(set, TCP, HOUR)).collect();

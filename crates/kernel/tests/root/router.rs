@@ -145,7 +145,7 @@ fn the_queue_drains_at_the_capacity() {
 }
 
 #[test]
-fn what_cannot_be_read_passes_as_it_is() {
+fn unreadable_packets_pass_unchanged() {
     let Some(router) = detached(Variant::Xcp) else { return };
     router.set_shares(&RouterShares { negative: 1e9, per_byte: 1e6, ..RouterShares::default() });
     let fields = HeaderFields { rtt: 600_000, spacing: 1_000_000, feedback: 1000 };

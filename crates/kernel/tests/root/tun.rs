@@ -9,7 +9,7 @@ use crate::common::{in_namespace, run};
 use bentpipe_kernel::tun::Tun;
 
 #[test]
-fn what_the_kernel_sends_is_read_and_what_is_written_arrives() {
+fn packets_cross_the_device_both_ways() {
     in_namespace(&["ip"], || {
         let tun = Tun::create("tun-here").unwrap();
         run("ip", "addr add 10.9.0.1/24 dev tun-here", "");

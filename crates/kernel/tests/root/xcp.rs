@@ -122,7 +122,7 @@ fn both_ends_take_xcp_and_tell_each_other_while_data_go_both_ways() {
 }
 
 #[test]
-fn an_end_whose_peer_does_not_take_xcp_falls_back() {
+fn an_end_falls_back_if_its_peer_does_not_support_xcp() {
     on_this_kernel(&[], || {
         let xcp = xcp(Rate::mbps(1000));
         for ends in [[xcp.name(), "cubic"], ["cubic", xcp.name()]] {
@@ -210,7 +210,7 @@ fn sockets_with_another_congestion_control_are_left_alone() {
 }
 
 #[test]
-fn connections_outlive_what_they_have_been_made_with() {
+fn connections_outlive_the_ebpf_objects_they_were_made_with() {
     on_this_kernel(&[], || {
         // The other tests have P-XCP, and would take the name when it is free.
         let parameters = XcpParameters { p_xcp: false, capacity: None, fallback: FALLBACK };
@@ -240,7 +240,7 @@ fn one_process_has_one_copy_for_each_set_of_parameters() {
 }
 
 #[test]
-fn room_in_acks_lasts_as_long_as_the_last_who_asked_for_it() {
+fn header_room_in_acks_lasts_as_long_as_its_last_user() {
     on_this_kernel(&[], || {
         // A capacity of its own, so that no other test has this copy.
         let xcp = xcp(Rate::mbps(1234));
@@ -257,7 +257,7 @@ fn room_in_acks_lasts_as_long_as_the_last_who_asked_for_it() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_parts_are_reported() {
     on_this_kernel(&[], || {
         let parameters = XcpParameters { p_xcp: true, capacity: None, fallback: "no_such_thing" };
         let error = Xcp::acquire(parameters).unwrap_err();
@@ -278,7 +278,7 @@ fn a_leg_is_provided_with_p_xcp() {
 }
 
 #[test]
-fn room_at_an_interface_is_shared_and_goes_with_the_last_who_asked() {
+fn header_room_at_an_interface_is_shared_and_removed_with_its_last_user() {
     on_this_kernel(&[], || {
         let xcp = xcp(Rate::mbps(1000));
         let [first, second] = [(); 2].map(|()| xcp.make_room_on("lo").unwrap());

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bentpipe_is_ahead_by_as_much_as_on_the_kernel_and_what_has_no_model_is_left_out() {
+    fn bentpipe_leads_as_on_the_kernel_and_ways_without_a_model_are_left_out() {
         let (comparison, left_out) = compare(&Settings::default());
         assert_eq!(left_out, ["bbr"]);
         let goodput = |name: &str| comparison.runs.iter().find(|run| run.name == name).unwrap().goodput_bps;

@@ -227,7 +227,7 @@ mod tests {
     use crate::results::{Seeds, World};
 
     #[test]
-    fn what_is_claimed_of_interruptions_comes_out() {
+    fn the_claims_about_interruptions_hold() {
         let seeds = Seeds { first: 1, count: 2 };
         let results = DISRUPTIVE.run(World::Sim, seeds, &Progress::default()).unwrap();
         for verdict in results.verdicts {

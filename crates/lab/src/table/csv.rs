@@ -56,7 +56,7 @@ mod tests {
     use crate::table::Column;
 
     #[test]
-    fn what_is_no_ordinary_number_is_empty_or_a_word() {
+    fn special_values_are_empty_or_a_word() {
         assert_eq!([f64::NAN, f64::INFINITY, -0.0].map(number), ["", "inf", "0"]);
     }
 

@@ -54,7 +54,7 @@ fn a_router_that_is_further_on_is_obeyed_as_well() {
 }
 
 #[test]
-fn a_box_whose_other_side_is_silent_has_what_hybla_has() {
+fn a_box_with_a_silent_peer_performs_like_hybla() {
     if missing() {
         return;
     }

@@ -48,7 +48,7 @@ fn wait_for(progress: &Progress, bytes: u64) {
 }
 
 #[test]
-fn after_fifty_seconds_of_outage_data_flows_again_within_what_was_asked() {
+fn after_fifty_seconds_of_outage_data_flows_again_in_time() {
     if missing() {
         return;
     }

@@ -10,7 +10,7 @@ use bentpipe_testbed::{Need, require};
 const FULL_DISK: &str = "BENTPIPE_TEST_FULL_DISK";
 
 #[test]
-fn a_full_disk_is_named_with_what_to_do_and_keeps_what_was_there() {
+fn a_full_disk_is_named_with_a_remedy_and_keeps_the_old_file() {
     if let Some(folder) = std::env::var_os(FULL_DISK) {
         return write_twice(&PathBuf::from(folder));
     }
@@ -30,7 +30,7 @@ fn a_full_disk_is_named_with_what_to_do_and_keeps_what_was_there() {
         ])
         .env("FOLDER", &folder)
         .env("TEST", std::env::current_exe().unwrap())
-        .env("NAME", "results::a_full_disk_is_named_with_what_to_do_and_keeps_what_was_there")
+        .env("NAME", "results::a_full_disk_is_named_with_a_remedy_and_keeps_the_old_file")
         .env(FULL_DISK, &folder)
         .output();
     std::fs::remove_dir(&folder).unwrap();

@@ -32,7 +32,7 @@ fn losses_do_not_keep_a_download_from_the_link_nor_does_a_queue_stand() {
 }
 
 #[test]
-fn who_comes_later_has_an_equal_share() {
+fn later_flows_get_an_equal_share() {
     if missing() {
         return;
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_takes_what_fits_to_the_byte() {
+    fn the_queue_is_filled_to_the_byte() {
         let mut transmitter = Transmitter::new(Rate::mbps(8), Some(ByteCount::new(3000)));
         assert!(transmitter.send(Time::ZERO, 1000).is_some());
         assert!(transmitter.send(Time::ZERO, 1500).is_some());

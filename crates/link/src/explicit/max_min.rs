@@ -54,7 +54,7 @@ mod tests {
     const ALL: f64 = f64::INFINITY;
 
     #[test]
-    fn the_others_share_what_one_does_not_use() {
+    fn the_others_share_the_rate_that_one_does_not_use() {
         assert_eq!(shares(12.0, &[(1, ALL), (1, ALL), (1, 2.0)]), [5.0, 5.0, 2.0]);
         assert_eq!(shares(12.0, &[(1, 1.0), (2, ALL), (1, 3.0)]), [1.0, 8.0, 3.0]);
     }

@@ -193,7 +193,7 @@ fn shares_follow_weights_and_later_connections_get_theirs() {
 }
 
 #[test]
-fn the_others_get_what_one_does_not_use() {
+fn the_others_get_the_share_that_one_does_not_use() {
     let mut bed = Testbed::new(Some(10), 10, 600);
     let (free, limited) = (bed.join(1, ALL), bed.join(1, 0.5));
     bed.run(10.0);
@@ -248,7 +248,7 @@ fn an_unknown_capacity_is_found() {
 }
 
 #[test]
-fn after_an_outage_the_rates_are_what_they_were() {
+fn after_an_outage_the_former_rates_apply() {
     let mut bed = Testbed::new(Some(10), 10, 600);
     bed.per = 0.01;
     bed.join(1, ALL);

@@ -99,7 +99,7 @@ fn encapsulation_takes_its_share_of_the_rate() {
 }
 
 #[test]
-fn an_outage_loses_what_leaves_while_it_lasts() {
+fn an_outage_loses_packets_that_leave_during_it() {
     // Packet i leaves at 2000·i + 1200 µs. The outage begins as the third leaves and ends as the fifth does.
     let config = DirectionConfig { outages: outage(5200, 4000), ..geo() };
     let delivered: Vec<_> = fates(&config, 0, 6).iter().map(is_delivered).collect();
@@ -168,7 +168,7 @@ fn an_effect_does_not_change_which_packets_another_one_hits() {
 }
 
 #[test]
-fn what_one_direction_carries_does_not_touch_the_other() {
+fn the_directions_do_not_disturb_each_other() {
     let config = DirectionConfig { per: probability(0.2), ..geo() };
     let config = LinkConfig { forward: config.clone(), reverse: config };
     let (mut busy, mut quiet) = (Link::new(&config, 5), Link::new(&config, 5));

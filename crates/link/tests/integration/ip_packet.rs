@@ -116,7 +116,7 @@ fn is_right(recipe: &Recipe, bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn the_header_says_what_was_put_in() {
+fn the_header_has_the_given_values() {
     for recipe in both() {
         let recipe = recipe.options(&TIMESTAMPS).payload(b"hello");
         let packet = recipe.packet();
@@ -255,7 +255,7 @@ fn the_congestion_header_is_read_wherever_it_stands_and_its_feedback_is_rewritte
 }
 
 #[test]
-fn what_only_resembles_a_congestion_header_is_none() {
+fn a_lookalike_of_a_congestion_header_is_none() {
     // Other lengths of the same experiment, another experiment, another kind, beyond the header.
     let others: [&[u8]; 6] = [
         &[254, 4, 0x42, 0x50],

@@ -101,7 +101,7 @@ fn full_buffers_and_missing_descriptors_divert_everybody_until_they_are_over() {
 }
 
 #[test]
-fn while_one_of_two_workers_has_no_descriptor_nobody_is_let_in() {
+fn while_one_of_two_workers_has_no_descriptors_no_connection_is_admitted() {
     let admission = admission(admission_limits());
     let full = |short| {
         admission.set_short_of_descriptors(short);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_reached_from_outside_must_ask_for_a_token() {
+    fn a_public_address_requires_a_token() {
         let error = parse("listen = \"0.0.0.0:7500\"").unwrap_err();
         assert!(
             error.contains("can be reached from outside") && error.contains("admin.token_file"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_its_key() {
+    fn an_invalid_address_is_refused_with_its_key() {
         let error = parse("listen = \"7500\"").unwrap_err();
         assert!(error.contains("x:2: admin.listen: ") && error.contains("127.0.0.1:7500"), "{error}");
     }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_mean_what_their_rfcs_say() {
+    fn names_have_the_meaning_of_their_rfcs() {
         for (name, number) in [
             ("df", 0),
             ("be", 0),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_code_point_is_refused_with_those_that_are() {
+    fn an_unknown_code_point_is_refused_with_the_known_ones() {
         for value in [
             Scalar::Number(64),
             Scalar::Number(-1),

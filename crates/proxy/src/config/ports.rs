@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_port_is_refused() {
+    fn an_invalid_port_is_refused() {
         for text in ["", "-", "0", "65536", "ssh", "1-", "-5", "1-2-3", "+5", "22, 23"] {
             assert!(read(text).unwrap_err().contains("is not a port nor a range"), "{text}");
         }

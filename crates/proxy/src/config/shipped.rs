@@ -41,7 +41,7 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
 
 /// Keys whose default depends on the machine, or that are off by default, say so in words.
 #[test]
-fn what_is_commented_out_is_the_default() {
+fn commented_out_values_are_the_defaults() {
     let (plain, full) = (parse(TEXT), parse(&with_every_key(TEXT)));
     assert_eq!(full.proxy.port, plain.proxy.port);
     assert_eq!(full.proxy.relay, plain.proxy.relay);

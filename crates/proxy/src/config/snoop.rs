@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_work_is_refused_with_what_could() {
+    fn unworkable_settings_are_refused_with_workable_ones() {
         for (line, says) in [
             ("cache = \"10kB\"", "write at least \"65.536kB\""),
             ("flows = 2000000", "between 1 and 1000000"),

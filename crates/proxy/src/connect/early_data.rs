@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_syn_does_not_take_stays_where_it_was() {
+    fn data_that_the_syn_does_not_carry_stay_queued() {
         let (mut client, mut ours) = connection();
         client.write_all(b"first and second").unwrap();
         drop(client);

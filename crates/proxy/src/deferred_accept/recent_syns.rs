@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_and_what_was_noted_again_stays() {
+    fn the_oldest_entries_make_room_and_refreshed_ones_stay() {
         let mut memory = RecentSyns::default();
         for port in [1, 2, 1] {
             memory.note(FourTuple::of(&syn(port, 0)), 0, SynOutcome::Passed);

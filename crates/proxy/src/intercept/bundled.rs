@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guards_of_what_is_split_come_behind_those_of_the_nodes_connections() {
+    fn the_guards_of_split_connections_follow_those_of_the_nodes() {
         let rules = text("[[rules]]\naction = \"bundle\"\nport = 80\n");
         let (_, decide) = rules.split_once("chain decide {\n").unwrap();
         let (decide, _) = decide.split_once("\t}\n").unwrap();

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_written_once() {
+    fn overlapping_data_are_written_once() {
         assert_eq!(
             one("client = [\"10.1.0.0/16\", \"10.0.0.0/8\", \"10.0.0.0/8\", \"10.0.0.0/16\", \"192.0.2.1\"]"),
             "\t\tmeta nfproto ipv4 ip saddr { 10.0.0.0/8, 192.0.2.1 } return\n"

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_gives_back_is_not_taken_again() {
+    fn packets_returned_by_the_daemon_are_not_diverted_again() {
         let rules = text(&["sat0"], Some(9));
         let taken = rules.find("@snooped4 goto").unwrap();
         for device in ["bentpipe2", "bentpipe3"] {

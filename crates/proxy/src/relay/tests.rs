@@ -215,7 +215,7 @@ fn rest(channel: &mut Channel) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_buffer_holds_comes_over_and_what_has_left_it_does_not() {
+fn buffered_bytes_are_handed_over_and_written_ones_are_not() {
     let buffer = Buffer::holding(b"gone and in flight", 9);
     let held = Some(RelayBuffer::Buffer(buffer));
     let mut over = hand_over(&Channel { held, ended: true, shut: false, is_bulk: true, bytes: 7 });
@@ -224,7 +224,7 @@ fn what_a_buffer_holds_comes_over_and_what_has_left_it_does_not() {
 }
 
 #[test]
-fn what_a_pipe_holds_comes_over() {
+fn bytes_in_a_pipe_are_handed_over() {
     let ((mut source, mut from), mut pipe) = (connection(), Pipe::new().unwrap());
     source.write_all(b"in flight").unwrap();
     assert_eq!(pipe.fill(&mut from, usize::MAX).unwrap(), 9);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_in_time_is_left_out() {
+    fn peers_that_answer_late_are_left_out() {
         let (sender, answers) = mpsc::channel();
         sender.send(vec![report(1, 1.0, 0)]).unwrap();
         let reports = put_together(&answers, 9, Instant::now());

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_never_more_than_what_is_carried() {
+    fn the_estimate_never_exceeds_the_carried_rate() {
         for loss in [None, Some(0.0), Some(1e-12), Some(1e-300)] {
             let sender = Sender { rate: 1e6, rtt: GEO, loss, mss: 1448 };
             assert_eq!(sender.end_to_end(), 1e6, "{loss:?}");

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_probes_is_heard_although_nothing_gets_through() {
+    fn answers_to_probes_count_as_arrivals() {
         let mut line = ControlSocket::new();
         for second in 1..600 {
             // A closed window: each probe is answered.

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_knows_what_has_been_added_within_its_length_and_forgets_the_rest() {
+    fn it_remembers_recent_entries_and_forgets_older_ones() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut window = Window::new(10 * second, second);
         assert_eq!(window.at_start(start), None);

@@ -574,7 +574,7 @@ fn daemon_process() {
 }
 
 /// Everything that can be seen of a daemon, in one line.
-fn what_is_seen(sight: &bentpipe_proxy::telemetry::StatsHandle) -> String {
+fn the_observed_values(sight: &bentpipe_proxy::telemetry::StatsHandle) -> String {
     let flows = sight.flows(usize::MAX);
     serde_json::json!({
         "legs": sight.legs(),
@@ -624,7 +624,7 @@ pub fn be_daemon_if_asked() -> bool {
             let found = daemon.stats_handle().flows(most.parse().unwrap()).len();
             println!("{} {found}", start.elapsed().as_micros());
         } else if request == "sight" {
-            println!("{}", what_is_seen(&daemon.stats_handle()));
+            println!("{}", the_observed_values(&daemon.stats_handle()));
         } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
                 Ok(()) => println!("ready"),

@@ -98,7 +98,7 @@ fn wait_until_forgotten(net: &Net) {
 }
 
 #[test]
-fn the_node_gets_what_the_rule_names_in_both_directions_and_the_rest_is_split() {
+fn the_node_gets_the_rules_connections_in_both_directions_and_the_rest_is_split() {
     let Some(net) = network() else { return };
     let node = Node::open(&net, PORT);
     let mut daemon = with_rules(&net, RULE);
@@ -142,7 +142,7 @@ fn without_a_listener_that_may_have_it_the_connection_passes_and_is_not_split() 
 }
 
 #[test]
-fn what_is_from_ground_to_ground_passes() {
+fn connections_from_ground_to_ground_pass() {
     let Some(net) = network() else { return };
     let lan = Host::new("lan");
     net.wire(&lan, "up0", "lan0", 3);
@@ -155,7 +155,7 @@ fn what_is_from_ground_to_ground_passes() {
 }
 
 #[test]
-fn a_reload_begins_to_hand_over_and_ends_it_and_what_the_node_has_goes_on() {
+fn a_reload_starts_and_stops_handing_over_and_the_node_keeps_its_bundles() {
     let Some(net) = network() else { return };
     let (node, server) = (Node::open(&net, PORT), Server::open(&net.server, 80));
     let mut daemon = with_rules(&net, "");
@@ -202,7 +202,7 @@ fn a_limit_neither_counts_the_nodes_connections_nor_stops_them() {
 }
 
 #[test]
-fn without_a_route_to_the_server_the_node_takes_it_and_nobody_else_does() {
+fn without_a_route_to_the_server_only_the_nodes_connections_are_taken() {
     let Some(net) = network() else { return };
     let node = Node::open(&net, PORT);
     let before_80 = "[[rules]]\naction = \"pass\"\nport = 79\n";
@@ -242,7 +242,7 @@ fn the_node_takes_connections_when_the_daemon_is_dead_and_while_they_would_come_
 }
 
 #[test]
-fn what_the_node_has_survives_the_daemons_end_and_goes_on_at_its_next_start() {
+fn bundles_survive_a_restart_of_the_daemon_and_continue() {
     let Some(net) = network() else { return };
     let (node, server) = (Node::open(&net, PORT), Server::open(&net.server, 80));
     let daemon = with_rules(&net, RULE);

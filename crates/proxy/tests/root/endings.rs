@@ -150,7 +150,7 @@ fn a_server_that_a_router_beyond_finds_unreachable_is_a_reset() {
 }
 
 #[test]
-fn what_the_gateway_has_no_route_to_is_told_to_a_client_next_door() {
+fn a_neighbouring_client_is_told_of_a_missing_route() {
     let Some(net) = network() else { return };
     let daemon = net.daemon("");
     for address in ["203.0.113.9", "2001:db8::9"] {
@@ -257,7 +257,7 @@ fn a_killed_daemon_resets_both_ends_and_new_connections_pass_unsplit() {
 }
 
 #[test]
-fn a_stopped_daemon_resets_what_is_open() {
+fn a_stopped_daemon_resets_open_connections() {
     let Some(net) = network() else { return };
     let daemon = net.daemon("");
     let listener = net.listen(SERVER[0]);

@@ -246,7 +246,7 @@ fn a_thousand_clients_at_once_are_connected() {
 }
 
 #[test]
-fn what_is_lost_of_either_handshake_is_sent_again() {
+fn losses_in_either_handshake_are_retransmitted() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon(FAITHFUL);
     // At each of the four crossings of the link the first packet of a handshake is lost, and then every other.
@@ -299,7 +299,7 @@ fn libc_msg_fastopen() -> i32 {
 }
 
 #[test]
-fn what_the_client_offers_in_its_syn_is_agreed_on() {
+fn the_clients_syn_options_are_agreed() {
     let Some(net) = network() else { return };
     let _daemon = net.daemon(FAITHFUL);
     net.client.run("ip link set up0 mtu 1400");
@@ -434,7 +434,7 @@ fn beyond_the_limit_of_waiting_connections_new_ones_pass_unsplit() {
 }
 
 #[test]
-fn syns_that_waited_while_the_daemon_was_stopped_disturb_nobody() {
+fn syns_that_waited_for_a_stopped_daemon_disturb_no_connection() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon(FAITHFUL);
     let listeners = SERVER.map(|address| net.listen(address));

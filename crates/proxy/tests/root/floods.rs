@@ -115,7 +115,7 @@ fn bounded(relay: &str) -> String {
 }
 
 #[test]
-fn slow_readers_cost_what_the_legs_buffers_say_and_no_more() {
+fn slow_readers_hold_no_more_than_the_legs_buffers() {
     for relay in RELAYS {
         let Some(net) = network() else { return };
         for readers in [1, 100] {

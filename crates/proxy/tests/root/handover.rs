@@ -288,7 +288,7 @@ fn patience_with_idle_connections_does_not_begin_anew() {
 }
 
 #[test]
-fn connections_go_on_whose_legs_the_next_process_calls_otherwise_or_does_not_know() {
+fn connections_continue_if_their_legs_are_renamed_or_removed() {
     let Some(net) = network() else { return };
     let config = configuration("");
     let mut daemon = net.try_daemon(&config).unwrap();
@@ -400,7 +400,7 @@ fn kill_one(net: &Net, first: u32, is_first: bool, delay: Duration) {
 }
 
 #[test]
-fn whoever_is_killed_at_whatever_moment_no_transfer_is_cut_short_in_silence() {
+fn whichever_process_is_killed_no_transfer_is_silently_truncated() {
     let Some(net) = network() else { return };
     let mut outcomes = std::collections::BTreeMap::<_, usize>::new();
     for seed in 0..20u64 {

@@ -21,7 +21,7 @@ fn rules_and_routes_are_gone_after_the_end() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_replaced_by_the_next_and_removed_with_it() {
+fn remains_of_a_killed_run_are_replaced_by_the_next_and_removed_with_it() {
     let Some(net) = network() else { return };
     let before = net.traces();
     net.daemon("").kill();
@@ -50,7 +50,7 @@ fn a_second_daemon_is_refused_and_the_first_unharmed() {
 }
 
 #[test]
-fn a_port_in_use_is_named_with_what_to_do_and_nothing_is_left() {
+fn a_port_in_use_is_named_with_a_remedy_and_nothing_is_left() {
     let Some(net) = network() else { return };
     let before = net.traces();
     let _taken = net.gateway.enter(|| TcpListener::bind("127.0.0.1:7602").unwrap());

@@ -118,7 +118,7 @@ fn one_client_at_its_limit_does_not_keep_others_out() {
 }
 
 #[test]
-fn who_is_at_a_limit_is_at_it_in_the_next_process_unless_that_has_another() {
+fn a_limit_in_effect_stays_in_effect_in_the_next_process_unless_it_changed() {
     let Some(net) = network() else { return };
     let listener = net.listen(SERVER[0]);
     for limit in ["connections_per_client", "connections"] {
@@ -211,7 +211,7 @@ fn buffers_beyond_their_limit_divert_new_connections_until_they_are_read() {
 }
 
 #[test]
-fn a_connections_buffers_stay_within_what_it_may_take() {
+fn a_connections_buffers_stay_within_their_limit() {
     let Some(net) = network() else { return };
     for relay in crate::common::RELAYS {
         let text = configuration(&format!("workers = 1\nrelay = \"{relay}\""));
@@ -239,7 +239,7 @@ fn a_connections_buffers_stay_within_what_it_may_take() {
 }
 
 #[test]
-fn what_is_idle_for_too_long_is_reset_and_what_is_busy_is_not() {
+fn idle_connections_are_reset_and_busy_ones_are_not() {
     let Some(net) = network() else { return };
     let mut daemon = net.try_daemon(&with_limits("idle = \"3s\"\nhalf_closed = \"3s\"")).unwrap();
     let listener = net.listen(SERVER[0]);

@@ -112,7 +112,7 @@ fn a_listener_that_somebody_destroys_costs_no_processor_time_and_no_connection()
 }
 
 #[test]
-fn what_nft_says_against_long_rules_is_told() {
+fn nft_errors_about_long_rules_are_reported() {
     let Some(net) = network() else { return };
     let folder = tempfile::tempdir().unwrap();
     for program in ["nft", "ip"] {

@@ -36,7 +36,7 @@ fn probes() -> [Probe; 2] {
 }
 
 #[test]
-fn each_condition_passes_what_it_names_and_nothing_else() {
+fn each_condition_matches_only_its_own_connections() {
     let Some(net) = network_with_more_addresses() else { return };
     let [ssh, web] = [22, 80].map(|port| Server::open(&net.server, port));
     // What the rule says; a connection that it passes; one that it does not.

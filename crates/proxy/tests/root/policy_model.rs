@@ -314,7 +314,7 @@ impl World {
 }
 
 #[test]
-fn the_kernel_does_what_the_rules_say() {
+fn the_kernel_enforces_the_rules() {
     let Some(world) = World::new() else { return };
     let rules = prop::collection::vec(likely_rule(), 0..8);
     let packets = prop::collection::vec(packet(), 30);

@@ -180,7 +180,7 @@ fn after_many_reloads_of_the_legs_the_daemon_asks_for_patience_and_goes_on() {
 }
 
 #[test]
-fn who_is_kept_out_by_a_limit_is_kept_out_after_a_reload() {
+fn a_limit_in_effect_stays_in_effect_after_a_reload() {
     let Some(net) = network() else { return };
     let text = format!("{}[limits]\nconnections = 1\n", configuration(""));
     let mut daemon = net.try_daemon(&text).unwrap();

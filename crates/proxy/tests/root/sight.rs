@@ -44,7 +44,7 @@ fn end((client, server): (TcpStream, TcpStream)) {
 }
 
 #[test]
-fn totals_agree_with_what_was_carried_however_short_the_connections() {
+fn totals_match_the_carried_bytes_even_of_short_connections() {
     let Some(net) = network_over(&link(40, 0.0)) else { return };
     let mut daemon = net.try_daemon(&config("sky", 40)).unwrap();
     let listener = net.listen(SERVER[0]);
@@ -113,7 +113,7 @@ fn the_rates_and_both_ends_of_an_upload_are_those_of_their_legs() {
 }
 
 #[test]
-fn a_lossy_link_shows_its_loss_and_what_splitting_gains() {
+fn a_lossy_link_shows_its_losses_and_the_gain_of_splitting() {
     let Some(net) = network_over(&link(200, 0.02)) else { return };
     let mut daemon = net.try_daemon(&config("sky", 200)).unwrap();
     let streams = endless_upload(&net);

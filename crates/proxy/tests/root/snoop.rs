@@ -100,7 +100,7 @@ fn a_connection_from_the_satellite_is_looked_after_as_well() {
 }
 
 #[test]
-fn what_the_satellite_loses_is_sent_again_from_the_gateway() {
+fn satellite_losses_are_retransmitted_by_the_gateway() {
     let Some(net) = network_over(&lossy()) else { return };
     for address in SERVER {
         let mut daemon = repairing(&net);
@@ -360,7 +360,7 @@ fn where_the_set_is_full_further_flows_pass() {
 }
 
 #[test]
-fn what_the_gateway_translates_is_left_alone() {
+fn translated_connections_are_left_alone() {
     let Some(net) = network() else { return };
     let mut daemon = snooping(&net);
     net.gateway.rules(

@@ -74,7 +74,7 @@ fn with_a_pace_the_daemon_has_the_queue_and_the_links_does_not_overflow() {
 }
 
 #[test]
-fn what_waits_for_its_turn_outlives_a_reload_a_pause_and_an_upgrade() {
+fn waiting_transfers_survive_reload_pause_and_upgrade() {
     let Some(net) = short_queue() else { return };
     let reload = |daemon: &mut Running| daemon.reload(&format!("{SNOOPED}{OFF}")).unwrap();
     let pause = |daemon: &mut Running| {

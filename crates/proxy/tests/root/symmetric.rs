@@ -30,7 +30,7 @@ fn carry(mut from: TcpStream, to: &mut TcpStream, sent: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn addresses_and_ports_are_the_ends_own_whoever_opens() {
+fn both_ends_see_each_others_real_addresses_and_ports() {
     let Some(scene) = symmetric() else { return };
     let (mut near, mut far) = (scene.near.daemon(""), scene.far.daemon(""));
     for (opener, listener_host, from, to) in both_ways(&scene) {

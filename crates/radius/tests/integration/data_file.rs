@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_accepted_has_ordered_radii(first in 0.001f64..1e6, total in 0.001f64..1e6, round_trips in 0.5f64..20.0) {
+    fn every_accepted_protocol_has_ordered_radii(first in 0.001f64..1e6, total in 0.001f64..1e6, round_trips in 0.5f64..20.0) {
         let keys = format!("round_trips = {round_trips}\nfirst_s = {first}\ntotal_s = {total}");
         if let Ok(catalogue) = parse(&with_timer(&keys)) {
             let reach = catalogue.reach(&catalogue.protocols()[0]);

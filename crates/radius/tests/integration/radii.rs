@@ -120,7 +120,7 @@ fn sip_says_everything_twice_over_a_geostationary_satellite() {
 }
 
 #[test]
-fn on_mars_only_what_never_gives_up_still_works() {
+fn on_mars_only_protocols_that_never_time_out_work() {
     let catalogue = Catalogue::embedded();
     let mars = catalogue.places().iter().find(|place| place.name == "Mars, nearest").unwrap().delay;
     let path = Path { delay: mars, outage: Duration::ZERO };
@@ -154,7 +154,7 @@ fn an_outage_adds_to_the_wait_of_a_connection_and_not_to_that_of_a_handshake() {
 }
 
 #[test]
-fn an_outage_ends_a_session_whose_peer_falls_silent() {
+fn an_outage_ends_the_session_with_a_silent_peer() {
     let answer = over("OSPFv2, RFC 2328", Duration::from_millis(300), Duration::from_secs(31));
     assert_eq!(answer.verdict, Verdict::Fails);
     assert_eq!(answer.needs[0].setting, "RouterDeadInterval of both routers: at least 41 s");

@@ -133,7 +133,7 @@ fn every_key_of_a_link_is_read_and_its_reverse_differs_where_it_says_so() {
 }
 
 #[test]
-fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
+fn every_key_of_a_links_ends_is_read_for_its_own_node() {
     let links = read(FULL).unwrap().links;
     let arq = ArqConfig {
         retransmissions: 2,
@@ -162,7 +162,7 @@ fn every_key_of_what_sits_at_a_links_ends_is_read_and_each_is_at_its_node() {
 }
 
 #[test]
-fn what_sits_at_a_links_ends_is_set_moved_and_taken_away_from_outside() {
+fn agents_at_a_links_ends_are_set_moved_and_removed_from_the_command_line() {
     let stations = |settings: &[&str]| with(settings).unwrap().links[0].stations.clone();
     let agents = |settings: &[&str]| stations(settings).map(|station| station.agents);
     let [gateway, client] = agents(&["link.sat.snoop=off", "link.sat.delayed_dup_acks.delay=300ms"]);
@@ -217,8 +217,7 @@ fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that
 }
 
 #[test]
-fn a_link_that_is_shared_out_takes_the_rate_of_its_direction_unless_it_is_told_another_or_that_nobody_knows()
-{
+fn rate_control_uses_the_links_rate_unless_another_or_none_is_configured() {
     let plain = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
     let shared = |explicit: &str| {
         let scenario = with(&[plain[0], plain[1], &format!("link.sat.explicit={explicit}")]).unwrap();
@@ -244,7 +243,7 @@ fn a_link_that_is_shared_out_takes_the_rate_of_its_direction_unless_it_is_told_a
 }
 
 #[test]
-fn who_takes_a_rate_must_be_in_front_of_a_link_that_is_shared_out() {
+fn a_sender_with_explicit_rates_must_precede_a_rate_controlled_link() {
     let read = |at: &str, tcp: &str| {
         let text = format!(
             "duration = '1s'\n[[link]]\nname = 'sat'\nbetween = ['gw', 'ut']\nrate = '1M'\n{at}\n\
@@ -705,7 +704,7 @@ fn flows_may_be_none_of_a_kind_but_not_none_at_all() {
 }
 
 #[test]
-fn what_no_run_can_have_is_named_with_file_line_key_and_what_would_do() {
+fn impossible_runs_are_refused_with_file_line_key_and_accepted_values() {
     for &(line, replacement, expected) in REFUSED {
         let number = line_of(line);
         let lines = FULL.lines().enumerate();
@@ -720,7 +719,7 @@ fn what_no_run_can_have_is_named_with_file_line_key_and_what_would_do() {
 }
 
 #[test]
-fn what_is_wrong_with_a_section_is_named_in_its_first_line() {
+fn errors_of_a_whole_section_name_its_first_line() {
     let refused = |more: &str, expected: &str| {
         let error = read(&FULL.replace("[sweep]", &format!("{more}\n[sweep]"))).expect_err(more);
         let number = line_of("[sweep]");
@@ -763,7 +762,7 @@ fn what_is_wrong_with_a_section_is_named_in_its_first_line() {
 }
 
 #[test]
-fn what_a_link_cannot_have_at_its_ends_is_refused() {
+fn an_unsuitable_agent_at_a_links_end_is_refused() {
     let error = with(&["link.net.snoop={ at = 'gw' }"]).unwrap_err();
     let expected =
         "link.net.snoop: cache is missing, and without a rate the link has no bandwidth-delay product";

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn k_is_the_cube_root_of_what_is_missing() {
+    fn k_is_the_cube_root_of_the_missing_window() {
         let mut cubic = after_loss_at(100);
         cubic.on_ack(&acked(0, MSS));
         // K = ∛(30 / 0.4)

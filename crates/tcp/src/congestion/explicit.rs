@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_has_room_for_what_waits_on_its_way_back() {
+    fn the_window_covers_acknowledgements_queued_on_the_way_back() {
         let mut explicit = explicit();
         explicit.set_rate(Some(Rate::mbps(8)), 0);
         acks(&mut explicit, 1.0, std::iter::repeat_n([0, 0], 10).chain([[0, 900]]));

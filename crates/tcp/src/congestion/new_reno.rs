@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_halves_what_is_in_flight_and_not_below_two_segments() {
+    fn a_loss_halves_the_data_in_flight_but_not_below_two_segments() {
         for (in_flight, threshold) in [(8 * MSS, 4 * MSS), (3 * MSS, 2 * MSS), (0, 2 * MSS)] {
             let mut new_reno = new_reno();
             new_reno.on_loss(Time::ZERO, in_flight);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_stays_during_recovery_and_while_it_is_not_what_limits() {
+    fn the_window_stays_during_recovery_and_while_application_limited() {
         let mut new_reno = new_reno();
         new_reno.on_ack(&Acked { in_recovery: true, ..acked(MSS) });
         new_reno.on_ack(&Acked { cwnd_limited: false, ..acked(MSS) });

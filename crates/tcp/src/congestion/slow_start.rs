@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_by_what_is_acknowledged() {
+    fn the_window_grows_by_the_acknowledged_bytes() {
         let grown = slow_start(None).grow(10_000.0, NO_SSTHRESH, 7_000);
         assert_eq!(grown, Growth { cwnd: 17_000.0, left_over: 0 });
     }

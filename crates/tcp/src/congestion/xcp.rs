@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_is_given_back_by_halves_and_not_fed() {
+    fn unused_share_is_returned_by_halves_and_not_refilled() {
         let mut xcp = sender(XcpSender::Xcp);
         feed(&mut xcp, 0, 20_000, u64::MAX);
         feed(&mut xcp, 500, 0, 4 * MSS);

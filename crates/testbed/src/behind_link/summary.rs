@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_says_only_what_it_did() {
+    fn an_agent_reports_only_its_nonzero_counters() {
         let counters = SnoopCounters { cached: 40, retransmitted: 2, suppressed: 5, ..Default::default() };
         let far = LinkEndReport { agents: vec![AgentReport::Snoop(counters)], arq: None };
         let idle = AgentReport::DelayedDupAck(DelayedDupAckCounters::default());

@@ -131,7 +131,7 @@ fn a_tcp_transfer_over_a_lossy_link_is_identical() {
 }
 
 #[test]
-fn a_commanded_outage_loses_what_is_sent_and_its_end_restores_the_link() {
+fn a_commanded_outage_loses_packets_and_its_end_restores_the_link() {
     if !can_run() {
         return;
     }

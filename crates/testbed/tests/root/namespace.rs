@@ -151,7 +151,7 @@ fn a_dropped_child_leaves_the_namespace_empty() {
     wait_until("nobody is left", || inhabitants(inode(&namespace)).is_empty());
 }
 
-/// Not a test of its own: what `a_killed_process_leaves_nobody_behind` runs and kills.
+/// Not a test of its own: what `a_killed_process_leaves_no_child_behind` runs and kills.
 #[test]
 #[ignore = "a process for another test to start and kill"]
 fn victim() {
@@ -169,7 +169,7 @@ fn victim() {
 }
 
 #[test]
-fn a_killed_process_leaves_nobody_behind() {
+fn a_killed_process_leaves_no_child_behind() {
     if !can_run() {
         return;
     }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_tables_tell_who_listens() {
+    fn listeners_are_found_in_the_kernels_tables() {
         let [v4, other] = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
         let port = v4.local_addr().unwrap().port();
         // One that is connected is no listener.

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_legs_ask_for_is_done_once_and_for_the_larger() {
+    fn requests_of_two_legs_are_served_once_for_the_larger() {
         let buffer = |leg: &str, most: u32| {
             let step = Step::sysctl("net.ipv4.tcp_wmem", format!("4096 16384 {most}"));
             Check::mendable(format!("send buffer, leg {leg}"), "", vec![step])
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_or_only_the_operator_can_do_is_not_done() {
+    fn passed_checks_and_manual_steps_are_not_applied() {
         let advice = Check { ok: true, ..Check::mendable("a", "", vec![Step::sysctl("x.y", 1)]) };
         let plan = plan(&[Check::pass("b", ""), Check::fail("c", "", "use Linux 7"), advice]);
         assert!(plan.is_empty() && plan.to_string().contains("nothing for --fix to do"));
     }
 
     #[test]
-    fn what_is_shown_is_what_is_done_and_one_failure_stops_nothing() {
+    fn shown_steps_are_applied_and_one_failure_stops_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let proof = folder.path().join("proof");
         let touch = format!("touch {}", proof.display());

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_gets_what_is_new_and_keeps_what_it_has() {
+    fn a_file_gains_new_rows_and_keeps_the_old_ones() {
         let etc = tempfile::tempdir().unwrap();
         let write = |steps: &[Step]| {
             let mut file = PersistentFile::sysctls(etc.path());

@@ -94,7 +94,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn an_account_that_there_is_not_is_told_with_what_makes_it() {
+    fn a_missing_account_is_named_with_the_command_that_creates_it() {
         assert!(account(Some("nobody")).ok);
         let check = account(Some("no-such-account"));
         assert!(!check.ok && check.found.contains("no-such-account") && check.steps.is_empty(), "{check:?}");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_nobody_runs() {
+    fn without_an_answer_no_daemon_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let settings = AdminSettings { folder: folder.path().to_owned(), ..AdminSettings::default() };
         assert!(!is_running(&settings));

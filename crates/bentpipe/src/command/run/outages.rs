@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leg_that_nobody_waits_for_any_more_is_not_said_to_be_back() {
+    fn a_leg_without_waiting_connections_is_not_reported_as_recovered() {
         let mut watched = Watched::new();
         watched.at(10, Some(3.0), 5);
         let logged = watched.at(20, None, 5);

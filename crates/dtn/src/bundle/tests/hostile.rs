@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_refused_and_why() {
+fn refusals_give_their_reason() {
     let good = foreign(CrcType::None, &[]);
     let payload_at = good.len() - 12;
     let changed = |at: usize, byte: u8| {

@@ -47,7 +47,7 @@ fn keys(queue: &mut ForwardingQueue, peer: &str) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_urgent_goes_first_then_what_came_first() {
+fn urgent_bundles_go_first_then_the_oldest() {
     let mut queue = ForwardingQueue::new(routes());
     for key in [1, 2] {
         let peer = queue.insert(record(key, "dtn://east/x", Purpose::Forward), at(0));
@@ -61,7 +61,7 @@ fn what_is_urgent_goes_first_then_what_came_first() {
 }
 
 #[test]
-fn what_comes_back_goes_again_and_what_is_done_does_not() {
+fn returned_transfers_are_repeated_and_finished_ones_are_not() {
     let mut queue = ForwardingQueue::new(routes());
     queue.insert(record(1, "dtn://east/x", Purpose::Forward), at(0));
     queue.insert(record(2, "dtn://east/x", Purpose::Forward), at(0));
@@ -75,7 +75,7 @@ fn what_comes_back_goes_again_and_what_is_done_does_not() {
 }
 
 #[test]
-fn who_refuses_is_avoided_and_who_sent_it_does_not_get_it_back() {
+fn bundles_avoid_refusing_peers_and_do_not_return_to_their_sender() {
     let mut queue = ForwardingQueue::new(routes());
     queue.insert(record(1, "dtn://east/x", Purpose::Forward), at(0));
     assert_eq!(keys(&mut queue, "dtn://east/"), [1]);
@@ -87,7 +87,7 @@ fn who_refuses_is_avoided_and_who_sent_it_does_not_get_it_back() {
 }
 
 #[test]
-fn what_waits_for_a_contact_goes_when_it_opens() {
+fn bundles_waiting_for_a_contact_leave_when_it_opens() {
     let mut routes = routes();
     let contact = Contact {
         from: eid("dtn://here/"),
@@ -112,7 +112,7 @@ fn what_waits_for_a_contact_goes_when_it_opens() {
 }
 
 #[test]
-fn only_what_is_in_nobodys_hand_expires() {
+fn only_unclaimed_bundles_expire() {
     let mut queue = ForwardingQueue::new(routes());
     for key in 1..=3 {
         queue.insert(record(key, "dtn://here/x", Purpose::Deliver), at(0));

@@ -140,7 +140,7 @@ fn term(reply: bool, reason: TermReason) -> Message {
 }
 
 #[test]
-fn who_connected_speaks_first_and_the_smaller_proposals_count() {
+fn the_active_peer_sends_first_and_the_smaller_proposals_apply() {
     let mut active = Session::new(Role::Active, settings(), "peer:4556".into(), at(0));
     let mut out = Vec::new();
     active.take_control(&mut out, at(0));
@@ -165,7 +165,7 @@ fn who_connected_speaks_first_and_the_smaller_proposals_count() {
 }
 
 #[test]
-fn what_is_known_of_a_peer_overrides_what_it_says() {
+fn configured_knowledge_of_a_peer_overrides_its_own_claims() {
     let mut settings = settings();
     let known = PeerOverride { segment_mru: Some(350), transfer_mru: Some(9000), lenient: false };
     settings.peers.insert(eid("dtn://them/"), known);
@@ -420,7 +420,7 @@ fn completion_is_judged_by_the_acknowledged_length_whatever_the_flags_and_the_or
 }
 
 #[test]
-fn acknowledgements_of_what_was_not_sent_end_the_session() {
+fn acknowledgements_of_unsent_data_end_the_session() {
     for (acks, why) in [
         (vec![ack(5, 0)], "acknowledged transfer 5, which was not sent"),
         (vec![ack(0, 301)], "acknowledged 301 bytes of transfer 0, of which 300 were sent"),
@@ -455,7 +455,7 @@ fn a_refused_transfer_is_not_continued() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_bounded() {
+fn unacknowledged_data_are_bounded() {
     let mut line = Timeline::established(settings());
     send(&mut line, &vec![1; MAX_UNACKNOWLEDGED]);
     assert_eq!(line.session.may_begin(), None);
@@ -486,7 +486,7 @@ fn floods_end_the_session() {
 }
 
 #[test]
-fn answers_that_nobody_reads_are_bounded() {
+fn unread_answers_are_bounded() {
     let mut line = Timeline::established(settings());
     for id in 0.. {
         line.gets(&[segment(id, true, true, 0)]);
@@ -499,7 +499,7 @@ fn answers_that_nobody_reads_are_bounded() {
 }
 
 #[test]
-fn an_ending_session_finishes_what_has_begun_and_nothing_else() {
+fn an_ending_session_finishes_started_transfers_only() {
     let mut line = Timeline::established(settings());
     line.session.begin(4, 600);
     line.session.segment(&mut Vec::new(), at(0)).unwrap();
@@ -549,7 +549,7 @@ fn an_ending_without_progress_is_cut_short_whatever_else_is_said() {
 }
 
 #[test]
-fn a_connection_that_closes_says_what_was_lost() {
+fn a_closed_connection_reports_its_losses() {
     let mut line = Timeline::established(settings());
     line.data(segment(1, true, true, 9), 3);
     line.session.receive_eof();
@@ -561,7 +561,7 @@ fn a_connection_that_closes_says_what_was_lost() {
 }
 
 #[test]
-fn what_comes_too_early_or_twice_ends_the_session() {
+fn early_or_repeated_messages_end_the_session() {
     for (message, why) in [
         (segment(0, true, true, 0), "data before SESS_INIT"),
         (ack(0, 0), "XFER_ACK before"),

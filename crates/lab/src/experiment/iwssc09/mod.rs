@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_do_what_is_published_but_for_slow_but_steady_at_500_ms() {
+    fn losses_act_as_published_except_slow_but_steady_at_500_ms() {
         let disagreeing = disagreeing(LOSS, 3);
         assert!(disagreeing.len() <= 1, "{disagreeing:?}");
         assert!(disagreeing.iter().all(|verdict| verdict.claim.ends_with("less than once in three minutes")));

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_paper_says_of_its_figures_comes_out() {
+    fn the_papers_claims_about_its_figures_hold() {
         for experiment in [FIG2, FIG3, FIG4] {
             assert_eq!(disagreements(&experiment, 4), [""; 0], "{}", experiment.name);
         }

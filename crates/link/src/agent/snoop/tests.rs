@@ -227,7 +227,7 @@ fn across_the_wrap_of_sequence_numbers_it_is_the_same() {
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_known_by_the_duplicates_of_what_followed_it() {
+fn a_lost_retransmission_is_detected_by_duplicates_of_later_segments() {
     let mut line = Timeline::new();
     line.send(0..6).wait(RTT);
     line.passes(1);
@@ -305,7 +305,7 @@ fn a_block_below_the_acknowledgement_says_nothing_of_holes() {
 }
 
 #[test]
-fn acknowledgements_of_what_came_twice_tell_of_no_loss_and_are_not_kept_from_the_sender() {
+fn acknowledgements_of_duplicates_are_no_sign_of_loss_and_reach_the_sender() {
     let mut line = Timeline::new();
     line.send(0..10).wait(RTT);
     line.passes(4);
@@ -318,7 +318,7 @@ fn acknowledgements_of_what_came_twice_tell_of_no_loss_and_are_not_kept_from_the
 }
 
 #[test]
-fn what_is_remembered_of_blocks_is_no_more_than_what_is_kept() {
+fn memory_of_blocks_is_bounded_by_the_cache() {
     let mut line = Timeline::new();
     line.send(0..100).wait(RTT);
     line.passes(1);
@@ -377,7 +377,7 @@ fn without_hiding_blocks_pass() {
 }
 
 #[test]
-fn a_senders_own_retransmission_passes_and_so_does_what_is_said_of_it() {
+fn a_senders_own_retransmission_and_its_acknowledgements_pass() {
     let mut line = Timeline::new();
     line.send(0..10).wait(RTT);
     line.passes(3);
@@ -631,7 +631,7 @@ fn a_second_copy_goes_with_a_retransmission_and_the_duplicate_that_it_causes_is_
 }
 
 #[test]
-fn what_is_selectively_acknowledged_is_held_no_more_and_is_the_senders_care_if_it_is_taken_back() {
+fn sacked_segments_are_released_and_reneging_is_left_to_the_sender() {
     let mut line = Timeline::new();
     line.send(0..10).wait(RTT);
     line.inbound(line.ack(0, &[(1, 5)]));
@@ -672,7 +672,7 @@ fn another_connection_of_the_same_ends_is_known_by_its_numbers() {
 }
 
 #[test]
-fn what_finds_no_room_is_the_senders_care() {
+fn packets_beyond_the_queue_are_left_to_the_sender() {
     let mut line = Timeline::with(SnoopConfig::with_cache(ByteCount::new(3 * LENGTH)));
     line.send(0..6).wait(RTT);
     assert_eq!(line.counters().held_bytes, 3 * LENGTH);
@@ -689,7 +689,7 @@ fn what_finds_no_room_is_the_senders_care() {
 }
 
 #[test]
-fn nobody_takes_more_than_a_share_once_half_of_the_cache_is_taken() {
+fn no_flow_exceeds_its_share_once_half_of_the_cache_is_taken() {
     let mut line = Timeline::with(SnoopConfig::with_cache(ByteCount::new(10 * LENGTH)));
     line.send(0..4);
     let other = |number| Segment { source: 81, ..line.data(number) };

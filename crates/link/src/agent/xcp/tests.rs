@@ -108,7 +108,7 @@ fn an_overload_is_taken_back_in_proportion_to_bytes() {
 
 /// Two senders with the same rate, of which one asks for nothing.
 #[test]
-fn only_p_xcp_leaves_out_who_does_not_ask() {
+fn only_p_xcp_excludes_flows_without_demand() {
     let fed = |variant| {
         let mut xcp = router(variant);
         let (asks, limited) = (header(100 * MS, 4 * MS, i32::MAX), header(100 * MS, 4 * MS, 0));

@@ -247,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(rows in prop::collection::vec((0u32..1_000_000, 1u32..1_000_000), 0..50)) {
+        fn written_values_are_read_back(rows in prop::collection::vec((0u32..1_000_000, 1u32..1_000_000), 0..50)) {
             let seconds = |ms: u32| f64::from(ms) / 1e3;
             let span = |ms: u32| Duration::from_millis(ms.into());
             let text: String = rows.iter().map(|&(s, d)| format!("{},{}\n", seconds(s), seconds(d))).collect();

@@ -127,7 +127,7 @@ fn run(
 }
 
 #[test]
-fn steady_traffic_costs_what_is_lost_and_hardly_more() {
+fn steady_traffic_costs_little_more_than_the_losses() {
     for (per, delay) in [(0.001, 300), (0.01, 300), (0.1, 50), (0.3, 300)] {
         let direction = link(per, delay, Some(10));
         let links = LinkConfig { forward: direction.clone(), reverse: direction.clone() };

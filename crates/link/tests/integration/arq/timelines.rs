@@ -32,7 +32,7 @@ fn a_clean_link_is_left_alone() {
 }
 
 #[test]
-fn what_is_said_on_the_link_has_its_weight() {
+fn reports_on_the_link_carry_their_weight() {
     let mut world = World::new(&in_order()).losing(|index, _| index == 1);
     world.send_each_ms(3);
     world.settle();
@@ -279,7 +279,7 @@ fn in_an_endless_outage_all_is_given_up_and_nothing_is_sent_any_more() {
 }
 
 #[test]
-fn without_reports_the_memory_of_what_was_sent_is_bounded_and_packets_arrive_all_the_same() {
+fn without_reports_memory_is_bounded_and_packets_still_arrive() {
     let small = ArqConfig { buffer: ByteCount::new(20_000), retransmissions: u32::MAX, ..in_order() };
     let mut world = World::new(&small).losing_reports(|_, now| now < at_ms(3000));
     world.send_each_ms(2000);
@@ -314,7 +314,7 @@ fn more_gaps_than_a_report_has_room_for_are_told_by_several() {
 }
 
 #[test]
-fn what_is_only_late_is_sent_again_for_nothing_and_dropped() {
+fn a_late_segment_is_retransmitted_in_vain_and_dropped() {
     let mut world = World::new(&in_order());
     world.send_each_ms(3);
     // The link has held packet 0 back: it comes after 1 and 2.
@@ -353,7 +353,7 @@ fn a_sender_that_begins_anew_is_a_new_one() {
 }
 
 #[test]
-fn what_the_former_sender_left_behind_is_dropped_when_the_new_one_is_heard() {
+fn the_former_senders_remains_are_dropped_when_the_new_one_appears() {
     let mut receiver = Arq::new(&in_order());
     let mut former = Arq::new(&in_order());
     let mut later = Arq::new(&in_order());

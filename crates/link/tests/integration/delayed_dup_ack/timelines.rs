@@ -42,7 +42,7 @@ fn duplicates_with_something_else_to_say_are_not_held() {
 }
 
 #[test]
-fn if_the_hole_fills_before_what_is_held_is_dropped() {
+fn if_the_hole_fills_before_the_timer_held_acknowledgements_are_dropped() {
     let mut terminal = with_duplicates(5);
     terminal.sends(102, ack(9000));
     assert_eq!(terminal.left_until(1000), bare(&[(0, 0), (1, 1), (2, 2), (102, 6)]));
@@ -51,7 +51,7 @@ fn if_the_hole_fills_before_what_is_held_is_dropped() {
 }
 
 #[test]
-fn if_the_hole_fills_in_between_what_is_still_held_is_dropped() {
+fn if_the_hole_fills_in_between_held_acknowledgements_are_dropped() {
     let mut terminal = with_duplicates(5);
     terminal.sends(104, ack(2000));
     assert_eq!(terminal.left_until(1000)[3..], bare(&[(103, 3), (104, 4), (104, 6)]));
@@ -276,7 +276,7 @@ fn a_syn_begins_another_connection() {
 }
 
 #[test]
-fn a_connection_whose_data_have_ended_and_are_acknowledged_is_forgotten() {
+fn a_finished_and_acknowledged_connection_is_forgotten() {
     let mut terminal = with_duplicates(4);
     // The server's last segment, out of order: 1000 to 2999 are missing. The FIN takes one number.
     terminal.receives(5, ack(500).of_server(3000).payload(100).flags(ACK | FIN));

@@ -117,7 +117,7 @@ fn a_connection_that_its_server_has_reset_is_a_reset_to_its_client() {
 }
 
 #[test]
-fn one_that_was_reset_before_anybody_looked_had_been_answered() {
+fn a_connection_reset_before_it_was_accepted_had_been_answered() {
     let scene = Scene::new();
     scene.enter(&syn(7));
     let (server, _) = scene.server.accept().unwrap();

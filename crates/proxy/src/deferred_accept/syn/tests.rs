@@ -88,7 +88,7 @@ fn the_urgent_pointer_is_the_weight_where_it_can_be_one() {
 }
 
 #[test]
-fn what_is_no_syn_is_told_from_one() {
+fn other_packets_are_told_from_a_syn() {
     let good = ipv4_syn();
     for (place, value, what) in [
         (0, 0x26, "version 2"),
@@ -113,7 +113,7 @@ fn what_is_no_syn_is_told_from_one() {
 }
 
 #[test]
-fn what_a_link_has_corrupted_is_no_syn() {
+fn a_corrupted_packet_is_no_syn() {
     let good = ipv4_syn();
     for place in 24..good.len() {
         let mut bad = good.clone();
@@ -131,7 +131,7 @@ fn padding_behind_the_packet_is_not_read() {
 }
 
 #[test]
-fn what_the_kernel_says_on_its_own_is_told_from_what_passes_through() {
+fn the_kernels_own_packets_are_told_from_forwarded_ones() {
     // A report of the listeners on the link, from nobody to ff02::16.
     let mut report = vec![0x60, 0, 0, 0, 0, 0, 0, 1];
     report.extend([0; 16]);

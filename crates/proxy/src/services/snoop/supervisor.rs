@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_an_agent_that_is_given_up_goes_on_in_order() {
+    fn packets_queued_in_a_removed_agent_leave_in_order() {
         let waiting = [(Direction::ToLink, 2), (Direction::FromLink, 3), (Direction::ToLink, 4)];
         let in_order = [(Direction::ToLink, 2), (Direction::ToLink, 4), (Direction::FromLink, 3)];
         for end in [

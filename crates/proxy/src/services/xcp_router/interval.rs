@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nobody_has_a_header_what_is_spare_is_offered_to_one_window() {
+    fn without_congestion_headers_spare_capacity_is_offered_to_one_window() {
         let offer = interval().decide(SECOND, &Sums::default());
         assert_eq!((offer.positive, offer.negative), (OFFERED * CAPACITY, 0.0));
         assert_eq!(offer.per_second * RTT.as_secs_f64(), offer.positive);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_of_an_offer_is_not_spare_until_it_is_seen() {
+    fn an_accepted_offer_is_not_spare_until_it_is_observed() {
         // A tenth of the capacity is seen.
         let thin = Sums { bytes: 1e5, ..full() };
         let given = |left: f64| {

@@ -34,7 +34,7 @@ fn account(leg_stats: &LegStatsTable, now: Instant) -> FlowStats {
 }
 
 #[test]
-fn what_arrives_behind_a_hole_is_counted_when_it_arrives_and_once() {
+fn data_behind_a_hole_are_counted_once_on_arrival() {
     let (leg_stats, start) = (LegStatsTable::default(), Instant::now());
     let mut account = account(&leg_stats, start);
     let sky = |leg_stats: &LegStatsTable, now| leg_stats.leg(true, "sky").figures(now).totals.moved.sent;
@@ -119,7 +119,7 @@ fn a_flow_that_rests_is_looked_at_once_more_and_then_not() {
 }
 
 #[test]
-fn losses_on_the_satellite_leg_are_what_splitting_gains() {
+fn splitting_gains_by_losses_on_the_satellite_leg() {
     let (leg_stats, start) = (LegStatsTable::default(), Instant::now());
     let mut account = account(&leg_stats, start);
     let info = TcpInfo { bytes_acked: 1_250_001, data_segments_out: 1000, retransmissions: 10, ..blank() };
@@ -136,7 +136,7 @@ fn losses_on_the_satellite_leg_are_what_splitting_gains() {
 }
 
 #[test]
-fn what_is_waited_for_and_what_was_heard_is_told_by_the_socket() {
+fn the_socket_tells_unacknowledged_data_and_the_last_arrival() {
     let now = Instant::now();
     let ago = |seconds: u64| now - Duration::from_secs(seconds);
     let see = |info: TcpInfo| look(&info, now, ago(1), false);

@@ -47,7 +47,7 @@ fn shares_are_replaced_and_go_with_their_connection() {
 }
 
 #[test]
-fn what_a_short_connection_has_carried_counts_for_a_second() {
+fn a_short_connections_bytes_count_for_a_second() {
     let leg = LegStats::new(true, "sky");
     let now = Instant::now();
     leg.join();
@@ -83,7 +83,7 @@ fn loss_is_that_of_the_last_ten_seconds() {
 }
 
 #[test]
-fn what_a_predecessor_has_done_is_no_loss_of_now() {
+fn a_predecessors_retransmissions_are_no_new_losses() {
     let leg = LegStats::new(true, "sky");
     let now = Instant::now();
     leg.note(now, &finding(sent(1_000_000), Share::default(), Share::default()));

@@ -198,7 +198,7 @@ fn every_congestion_control_has_a_table() {
 }
 
 #[test]
-fn a_splitter_holds_what_the_known_table_says() {
+fn a_splitter_holds_as_much_as_the_known_table() {
     let most: Column = ("most held, kB", |flow| kilobytes(flow.splitters[0].most_bytes as f64));
     let mean: Column = ("mean, kB", |flow| kilobytes(flow.splitters[0].mean_bytes));
     check("split", &table(SPLIT, &[], &[GOODPUT, most, mean, RETRANSMISSIONS, TIMEOUTS, END]));

@@ -79,7 +79,7 @@ fn the_first_bundle_comes_after_the_round_trips_of_the_session() {
 }
 
 #[test]
-fn what_a_dead_connection_had_on_its_way_is_sent_again_and_delivered_once() {
+fn transfers_of_a_dead_connection_are_repeated_and_delivered_once() {
     let scenario = in_bundles(gateway(0.01), Some(20 * MB + 1), impatient(), SPEC);
     let flow = go(&dark(scenario, &[(5, 20), (40, 20), (80, 20)]), 1).flows.remove(0);
     assert_eq!((flow.bytes, flow.complete, flow.end), (20 * MB + 1, true, Some("finished")));
@@ -105,7 +105,7 @@ fn a_bundle_that_a_node_has_had_is_taken_once() {
 /// The far end gives up while it waits to be acknowledged, with an answer yet to be sent (that is Nagle's doing here). The near end has
 /// nothing on its way, so that TCP would never tell it.
 #[test]
-fn a_connection_whose_other_end_is_gone_is_found_out() {
+fn a_connection_with_a_vanished_peer_is_detected() {
     let mut link = symmetric(direction(10, ms(300), 0.0));
     // From when the second bundle has left.
     let dark = [(Time::from_nanos(2_000_000_000), Duration::from_secs(20))];

@@ -49,7 +49,7 @@ fn a_link_is_filled_whatever_it_loses_and_without_a_drop() {
 }
 
 #[test]
-fn the_capacity_is_what_is_shared_out_by_weight_and_not_the_link() {
+fn the_capacity_and_not_the_link_rate_is_shared_by_weight() {
     let mut scenario = scene(0.0, Some(Rate::mbps(4)));
     for weight in [1, 3] {
         scenario.flows.push(flow(&scenario, None, config(weight)));
@@ -61,7 +61,7 @@ fn the_capacity_is_what_is_shared_out_by_weight_and_not_the_link() {
 }
 
 #[test]
-fn where_nobody_shares_out_a_link_it_is_ten_segments_in_a_round_trip() {
+fn without_a_rate_controller_it_is_ten_segments_in_a_round_trip() {
     let mut scenario = scene(0.0, None);
     scenario.flows.push(flow(&scenario, None, config(1)));
     let goodput = go(&scenario, 1).flows[0].goodput_bps;

@@ -46,7 +46,7 @@ fn a_run_is_the_same_to_the_byte_for_the_same_seed_and_another_for_another() {
 }
 
 #[test]
-fn what_a_splitter_takes_in_comes_out_and_it_holds_no_more_than_its_buffers() {
+fn a_splitter_forwards_everything_and_holds_no_more_than_its_buffers() {
     let mut scenario = gateway(0.01);
     let config = Config { receive_buffer: 500_000, ..Config::default() };
     let whole = flow(&scenario, Some(4 * MB), config);

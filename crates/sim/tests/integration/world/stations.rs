@@ -120,7 +120,7 @@ fn stations_that_let_everything_pass_change_nothing_to_the_last_event_and_packet
 }
 
 #[test]
-fn what_a_gateway_sends_again_crosses_its_link_and_takes_the_way_of_the_original() {
+fn a_gateways_retransmission_takes_the_route_of_the_original() {
     let mut scenario = snooped(0.01, snoop());
     outlast(&mut scenario);
     let result = go(&scenario, 1);
@@ -139,7 +139,7 @@ fn what_a_gateway_sends_again_crosses_its_link_and_takes_the_way_of_the_original
 }
 
 #[test]
-fn a_station_wakes_for_what_no_packet_tells_of() {
+fn a_host_wakes_for_events_without_a_packet() {
     // The last packets are on the link, and nothing comes behind them of which a duplicate ACK could speak.
     let mut scenario = snooped(0.0, snoop());
     let result = go(&scenario, 1);
@@ -192,7 +192,7 @@ impl Observer for Held {
 }
 
 #[test]
-fn what_a_station_holds_is_measured_at_all_times_and_sampled() {
+fn a_hosts_occupancy_is_measured_continuously_and_sampled() {
     let mut held = Held::default();
     let result = run(&snooped(0.01, snoop()), 1, &mut held);
     let [station] = &result.links[SATELLITE].stations[..] else { panic!("{result:?}") };

@@ -69,7 +69,7 @@ fn a_link_is_filled_without_a_drop_at_round_trips_to_three_seconds() {
 }
 
 #[test]
-fn the_capacity_is_what_is_filled_and_not_the_link() {
+fn the_capacity_and_not_the_link_rate_is_filled() {
     let scenario = scene(ms(30), 0.0, Some(Rate::mbps(4)), config(XcpSender::PXcp));
     let filled = share(&go(&scenario, 1).flows[0]);
     assert!((0.37..0.405).contains(&filled), "{filled}");
@@ -112,7 +112,7 @@ fn without_the_other_side_or_a_router_it_is_newreno() {
 }
 
 #[test]
-fn who_comes_later_gets_as_much() {
+fn later_flows_get_as_much() {
     let mut scenario = scene(ms(100), 0.0, Some(Rate::mbps(10)), config(XcpSender::PXcp));
     let mut late = scenario.flows[0].clone();
     late.name = "late".into();

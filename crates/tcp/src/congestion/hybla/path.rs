@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delivery_rate_is_never_above_what_the_link_carries_and_reaches_it_in_a_round_trip() {
+    fn the_delivery_rate_reaches_the_links_rate_in_a_round_trip_and_never_exceeds_it() {
         let mut rate = DeliveryRate::default();
         steady(&mut rate, 0..50);
         assert!(rate.highest < 0.5e6, "{}", rate.highest);

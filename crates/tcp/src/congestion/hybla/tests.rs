@@ -127,7 +127,7 @@ fn the_pacing_stays_at_the_initial_window_until_the_estimate_and_then_at_w_over_
 }
 
 #[test]
-fn with_the_queue_component_the_pacing_is_never_an_eighth_above_what_the_link_carries() {
+fn with_the_queue_component_pacing_stays_within_an_eighth_of_the_links_rate() {
     let mut hybla = after_first_burst(Components::ALL, 1);
     let mut now = Time::ZERO + GEO + SPACING * 10;
     for _ in 0..5000 {
@@ -144,7 +144,7 @@ fn with_the_queue_component_the_pacing_is_never_an_eighth_above_what_the_link_ca
 }
 
 #[test]
-fn a_standing_queue_takes_the_window_back_to_what_the_path_carries_once() {
+fn a_standing_queue_reduces_the_window_to_the_paths_capacity_once() {
     let mut hybla = after_first_burst(Components::ALL, 1);
     let mut now = Time::ZERO + GEO + SPACING * 10;
     let mut acks = |hybla: &mut dyn CongestionControl, n: u32, rtt: Duration| {

@@ -128,7 +128,7 @@ fn duplicates_after_a_timeout_do_not_begin_a_recovery() {
 
 /// After a timeout everything is sent again in slow start, but for what turns out to have arrived.
 #[test]
-fn after_a_timeout_slow_start_sends_again_what_is_not_acknowledged() {
+fn after_a_timeout_slow_start_retransmits_unacknowledged_data() {
     let mut timeline = ten_sent(config(Recovery::NewRenoSlowButSteady));
     timeline.timer_after(1000).sends([1]);
     assert_eq!(cwnd(&timeline), 1);
@@ -180,7 +180,7 @@ fn the_scoreboard_survives_a_timeout() {
 
 /// The tail of a transfer is rescued once when nothing else can be sent (RFC 6675 §4, rules 3 and 4).
 #[test]
-fn at_the_end_of_the_data_recovery_sends_what_may_be_lost() {
+fn at_the_end_of_the_data_recovery_retransmits_possibly_lost_segments() {
     let mut timeline = Timeline::established(config(Recovery::Sack), Duration::from_millis(RTT));
     timeline.write(10).sends(1..=10);
     timeline.after(RTT).sack(0, &[(2, 4)]).sends([1]);

@@ -166,7 +166,7 @@ proptest! {
 
     /// A listener takes neither data nor resets of an earlier connection, and the next caller reaches it.
     #[test]
-    fn a_listener_survives_what_is_left_of_earlier_connections(
+    fn a_listener_survives_remains_of_earlier_connections(
         plan in plan(clean),
         old in prop::collection::vec(garbage(77, 88), 0..10),
     ) {
@@ -184,7 +184,7 @@ proptest! {
 
     /// Whenever one side aborts: it ends so at once, and the other side learns it or has nothing to say.
     #[test]
-    fn an_abort_is_learnt_by_whoever_still_speaks(
+    fn an_abort_reaches_a_peer_that_still_sends(
         plan in plan(rough),
         side in 0usize..2,
         millis in 0u64..10_000,

@@ -145,7 +145,7 @@ fn nothing_is_taken_behind_a_fin() {
 }
 
 #[test]
-fn what_lay_out_of_order_behind_a_fin_is_dropped() {
+fn data_out_of_order_behind_a_fin_are_dropped() {
     let mut peer = Peer::called(config());
     let beyond = peer.segment(50, 1, 500);
     let fin = Segment { flags: Flags::ACK | Flags::FIN, ..peer.segment(1, 1, 100) };
@@ -201,7 +201,7 @@ fn an_overtaken_segment_does_not_take_the_window_back() {
 
 /// After everything has ended in order neither a reset nor the application can make it otherwise.
 #[test]
-fn what_has_finished_stays_finished() {
+fn finished_results_stay_finished() {
     let mut peer = Peer::called(config());
     peer.endpoint.finish();
     peer.sent();
@@ -275,7 +275,7 @@ fn duplicates_of_the_end_of_a_timeout_do_not_begin_a_recovery() {
 /// Where no SACK tells what arrived when, what lay behind a hole was received long before it is acknowledged,
 /// and says nothing of the round trip (RFC 6298 §3, RFC 7323 §4.1).
 #[test]
-fn an_acknowledgement_that_a_repair_set_free_does_not_measure_what_it_held_back() {
+fn an_acknowledgement_released_by_a_repair_is_no_rtt_sample() {
     let mut peer = Peer::called(Config { sack: false, recovery: Recovery::Reno, ..config() });
     peer.endpoint.write(4 * MSS);
     peer.sent();
@@ -290,7 +290,7 @@ fn an_acknowledgement_that_a_repair_set_free_does_not_measure_what_it_held_back(
 /// RFC 2018 §8: the first segment must be sent again after a timeout, even if it was selectively
 /// acknowledged, for the receiver may have thrown it away.
 #[test]
-fn what_was_selectively_acknowledged_and_never_acknowledged_is_sent_again() {
+fn sacked_but_never_acknowledged_data_are_retransmitted() {
     let mut peer = Peer::called(config());
     peer.endpoint.write(3 * MSS);
     peer.sent();

@@ -72,7 +72,7 @@ fn a_segment_is_kept_from_when_it_leaves_and_its_wait_is_no_round_trip() {
 }
 
 #[test]
-fn what_is_sent_again_goes_before_what_waits() {
+fn retransmissions_precede_waiting_packets() {
     let mut line = paced(100);
     line.offer(0..30);
     line.leaves_within(ROUND_TRIP);
@@ -85,7 +85,7 @@ fn what_is_sent_again_goes_before_what_waits() {
 }
 
 #[test]
-fn what_comes_before_a_late_timer_waits_behind_what_came_earlier() {
+fn events_before_a_late_timer_keep_their_order() {
     let mut line = paced(100);
     line.offer(0..3);
     line.wait(SLOT * 5);
@@ -94,7 +94,7 @@ fn what_comes_before_a_late_timer_waits_behind_what_came_earlier() {
 }
 
 #[test]
-fn each_copy_of_what_is_sent_again_takes_its_time_on_the_link() {
+fn each_copy_of_a_retransmission_takes_its_time_on_the_link() {
     let pace = Some(Pace { rate: "832kbit/s".parse().unwrap(), queue: ByteCount::new(100 * LENGTH) });
     let mut line =
         Timeline::with_copies(3, SnoopConfig { pace, ..SnoopConfig::with_cache(ByteCount::new(1_000_000)) });
@@ -144,7 +144,7 @@ fn flows_take_turns_however_much_one_has_waiting() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_queue_is_dropped_and_the_senders_care() {
+fn packets_beyond_the_queue_are_dropped_and_left_to_the_sender() {
     let mut line = paced(6);
     assert_eq!(line.offer(0..10), [0]);
     assert_eq!((line.counters().queue_dropped, line.counters().queued_bytes), (3, 6 * LENGTH));
@@ -159,7 +159,7 @@ fn what_finds_no_room_in_the_queue_is_dropped_and_the_senders_care() {
 }
 
 #[test]
-fn nobody_has_more_than_a_share_once_half_of_the_queue_is_taken() {
+fn no_flow_exceeds_its_share_once_half_of_the_queue_is_taken() {
     let mut line = paced(8);
     line.offer(0..7);
     let mut out = Outbox::default();
@@ -198,7 +198,7 @@ fn given_up_it_lets_go_of_all_that_waits() {
 proptest! {
     /// Segments of up to three flows come at any times.
     #[test]
-    fn nothing_is_lost_but_what_is_counted_and_none_overtakes_its_like_or_the_pace(
+    fn every_loss_is_counted_and_order_and_pace_are_kept(
         arrivals in prop::collection::vec((0u64..30, 0u16..3, 1u32..1460), 1..200),
         queue in 1u64..20,
     ) {
@@ -303,7 +303,7 @@ impl Timeline {
 }
 
 #[test]
-fn no_timer_runs_for_what_waits_to_be_sent_again() {
+fn no_timer_runs_for_a_segment_that_waits_for_retransmission() {
     let mut line = paced(1000);
     line.behind_repairs();
     let timed_out = line.counters().timed_out;
@@ -327,7 +327,7 @@ fn no_timer_runs_for_what_waits_to_be_sent_again() {
 }
 
 #[test]
-fn what_has_arrived_while_it_waited_is_not_sent_again() {
+fn data_that_arrived_while_waiting_are_not_sent_again() {
     let mut line = paced(1000);
     line.behind_repairs();
     line.passes(6);
@@ -341,7 +341,7 @@ fn what_has_arrived_while_it_waited_is_not_sent_again() {
 }
 
 #[test]
-fn what_waits_to_be_sent_again_goes_with_its_flow() {
+fn queued_repairs_are_removed_with_their_flow() {
     let mut line = paced(1000);
     line.behind_repairs();
     line.inbound(of_other(Segment { flags: RST, ..line.ack(1, &[]) }));
@@ -373,7 +373,7 @@ fn an_arrival_says_nothing_of_a_copy_that_waits() {
 }
 
 #[test]
-fn what_waits_of_a_connection_that_has_ended_passes_and_is_not_kept() {
+fn queued_packets_of_an_ended_connection_pass_and_are_not_cached() {
     let fin = |line: &Timeline| Segment { payload: 0, flags: ACK | FIN, ..line.data(1) };
     let reset = |line: &mut Timeline| drop(line.inbound(Segment { flags: RST, ..line.ack(1, &[]) }));
     let syn = |line: &mut Timeline| drop(line.inbound(Segment { flags: SYN, ..line.ack(1, &[]) }));
@@ -452,7 +452,7 @@ fn many_that_wait_with_little_leave_room_for_a_packet_of_another() {
 }
 
 #[test]
-fn what_waits_nowhere_leaves_by_itself_however_short_the_queue() {
+fn packets_that_need_not_wait_leave_at_once_whatever_the_queue() {
     for queue in [0, 1] {
         let mut line = Timeline::with(SnoopConfig {
             pace: Some(Pace { rate: Rate::from_bps(1).unwrap(), queue: ByteCount::new(queue) }),
