@@ -13,9 +13,9 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 	$(CARGO) build --release --locked -p bentpipe
 	$(AS_ROOT) target/release/bentpipe demo
 
-test: setup lint ## everything that CI runs
+test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
-	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh and fish what they read is not tested."
+	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh and fish, the tests of units, manual pages and completions are skipped."
 	$(CARGO) test --workspace --locked
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
 
@@ -99,8 +99,9 @@ package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 try-package: package ## the package in a clean Debian, and as a service under systemd: minutes (needs debootstrap)
 	$(AS_ROOT) scripts/try-package target/package/bentpipe_*.deb
 
-deny: ## licences, bans and sources of the dependencies (needs cargo-deny)
-	$(CARGO) deny check licenses bans sources
+deny: ## licences, sources and known vulnerabilities of the dependencies
+	@scripts/setup-peers deny
+	@scripts/deny
 
 setup: ## install what building needs, if it is missing
 	@scripts/setup
