@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use bentpipe_config::{DateTime, Document, InTable, Problem};
+use bentpipe_config::{Document, InTable, Problem};
 use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
-use bentpipe_units::{ByteCount, Rate, Span};
+use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
-use crate::{DtnTime, Eid, EidPattern};
+use crate::route::Contact;
+use crate::{Eid, EidPattern};
 
-mod date;
 #[cfg(test)]
-mod shipped;
+mod shipped_tests;
 mod transfer;
 
 pub use bentpipe_config::Error as ConfigError;
@@ -55,7 +55,7 @@ pub struct NodeConfig {
     pub routes: Vec<RouteSettings>,
     /// When nodes can speak with each other.
     #[serde(default)]
-    pub contacts: Vec<ContactSettings>,
+    pub contacts: Vec<Contact>,
     /// Where HTTP PUTs and files come in that travel as bundles.
     #[serde(default)]
     pub inlets: Vec<IngressSettings>,
@@ -160,30 +160,6 @@ pub struct RouteSettings {
     pub via: Eid,
 }
 
-/// `[[contacts]]`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ContactSettings {
-    /// Who sends.
-    pub from: Eid,
-    /// Who receives.
-    pub to: Eid,
-    /// When it begins: a date and time with an offset, `2027-01-31T06:00:00Z`.
-    pub start: Date,
-    /// When it ends.
-    pub end: Date,
-    /// How fast it is.
-    pub rate: Rate,
-    /// How long a bit travels.
-    #[serde(default)]
-    pub delay: Span,
-}
-
-/// A date and time of a configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "DateTime")]
-pub struct Date(pub DtnTime);
-
 impl NodeConfig {
     /// Reads and checks a configuration file. Paths in it that are not absolute are relative to its folder.
     ///
@@ -240,7 +216,7 @@ impl NodeConfig {
             self.check_route(route).inside(index).inside("routes")?;
         }
         for (index, contact) in self.contacts.iter().enumerate() {
-            contact.check().inside(index).inside("contacts")?;
+            check_contact(contact).inside(index).inside("contacts")?;
         }
         for (index, outlet) in self.outlets.iter().enumerate() {
             outlet.check().inside(index).inside("outlets")?;
@@ -302,15 +278,13 @@ impl NodeSettings {
     }
 }
 
-impl ContactSettings {
-    fn check(&self) -> Result<(), Problem> {
-        check_node("from", &self.from)?;
-        check_node("to", &self.to)?;
-        if self.start.0 >= self.end.0 {
-            return Err(Problem::of("end", "the contact ends before it starts"));
-        }
-        Ok(())
+fn check_contact(contact: &Contact) -> Result<(), Problem> {
+    check_node("from", &contact.from)?;
+    check_node("to", &contact.to)?;
+    if contact.start >= contact.end {
+        return Err(Problem::of("end", "the contact ends before it starts"));
     }
+    Ok(())
 }
 
 /// A node's endpoint, not that of one of its services.

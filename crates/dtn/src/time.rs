@@ -1,5 +1,7 @@
 //! Time as bundles carry it.
 
+mod date;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -124,7 +124,7 @@ fn left(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::status::sample;
+    use crate::command::status::tests::sample;
 
     #[test]
     fn the_end_is_told_from_all_that_is_not_the_end() {

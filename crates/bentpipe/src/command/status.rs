@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use bentpipe_admin::{Flows, Status as Document};
 use bentpipe_proxy::telemetry::{EndReport, FlowPhase, FlowReport, LegReport};
-use bentpipe_table::Align::{Left, Right};
+use bentpipe_table::Align::{self, Left, Right};
 use bentpipe_table::aligned;
 use clap::Args;
 
@@ -124,86 +124,72 @@ fn gain(status: &Document) -> String {
             rate(gain.actual_bps),
             rate(gain.end_to_end_bps)
         ),
-        None => "gain    nothing to tell it by now".to_owned(),
+        None => "gain    not known: no connection is active".to_owned(),
     }
 }
 
+/// A column of a table: its head, its alignment, and what it shows of a row's item.
+type Column<T> = (&'static str, Align, fn(&T) -> String);
+
+const LEG_COLUMNS: &[Column<LegReport>] = &[
+    ("leg", Left, |leg| plain(&leg.name)),
+    ("flows", Right, |leg| leg.flows.to_string()),
+    ("active", Right, |leg| leg.active.to_string()),
+    ("sent", Right, |leg| rate(leg.sent_bps)),
+    ("received", Right, |leg| rate(leg.received_bps)),
+    ("capacity", Right, |leg| known(capacity(leg), rate)),
+    ("RTT", Right, |leg| known(leg.srtt_s, seconds)),
+    ("queue", Right, |leg| known(leg.explicit.map(|explicit| explicit.queue_s), seconds)),
+    ("loss", Right, |leg| known(leg.loss, share)),
+    ("retrans", Right, |leg| leg.retransmissions.to_string()),
+    ("timeouts", Right, |leg| leg.timeouts.to_string()),
+    ("control", Left, |leg| known(leg.congestion.as_deref(), plain)),
+];
+
+/// TCP's state is that of the end that faces the satellite.
+const FLOW_COLUMNS: &[Column<FlowReport>] = &[
+    ("client", Left, |flow| plain(&flow.client)),
+    ("server", Left, |flow| plain(&flow.server)),
+    ("leg", Left, |flow| plain(&satellite_end(flow).leg)),
+    ("up", Right, |flow| rate(flow.up_bps)),
+    ("down", Right, |flow| rate(flow.down_bps)),
+    ("RTT", Right, |flow| match flow.phase {
+        FlowPhase::Connecting => "connecting".to_owned(),
+        _ => seconds(satellite_end(flow).srtt_s),
+    }),
+    ("cwnd", Right, |flow| satellite_end(flow).cwnd.to_string()),
+    ("RTO/backoff", Right, timeout),
+    ("retrans", Right, |flow| satellite_end(flow).retransmissions.to_string()),
+    ("buffered", Right, |flow| bytes(flow.buffered_bytes)),
+];
+
 /// The legs, a line for each.
 pub(super) fn legs(legs: &[LegReport]) -> Vec<String> {
-    let rows: Vec<[String; 12]> = legs
-        .iter()
-        .map(|leg| {
-            [
-                plain(&leg.name),
-                leg.flows.to_string(),
-                leg.active.to_string(),
-                rate(leg.sent_bps),
-                rate(leg.received_bps),
-                known(leg.explicit.map(|e| e.capacity_bps).or(leg.rate_bps.map(|rate| rate as f64)), rate),
-                known(leg.srtt_s, seconds),
-                known(leg.explicit.map(|e| e.queue_s), seconds),
-                known(leg.loss, share),
-                leg.retransmissions.to_string(),
-                leg.timeouts.to_string(),
-                known(leg.congestion.as_deref(), plain),
-            ]
-        })
-        .collect();
-    let heads = [
-        ("leg", Left),
-        ("flows", Right),
-        ("active", Right),
-        ("sent", Right),
-        ("received", Right),
-        ("capacity", Right),
-        ("RTT", Right),
-        ("queue", Right),
-        ("loss", Right),
-        ("retrans", Right),
-        ("timeouts", Right),
-        ("control", Left),
-    ];
-    aligned(&heads, &rows)
+    table(LEG_COLUMNS, legs)
 }
 
-/// The flows, a line for each; the TCP is that of the end which faces the satellite.
+/// The flows, a line for each.
 pub(super) fn flow_table(flows: &[FlowReport]) -> Vec<String> {
-    let rows: Vec<[String; 10]> = flows
-        .iter()
-        .map(|flow| {
-            let end = satellite_end(flow);
-            let backoff = if end.backoff > 0 { format!("/{}", end.backoff) } else { String::new() };
-            let (rtt, rto) = match flow.phase {
-                FlowPhase::Connecting => ("connecting".to_owned(), "-".to_owned()),
-                _ => (seconds(end.srtt_s), format!("{}{backoff}", seconds(end.rto_s))),
-            };
-            [
-                plain(&flow.client),
-                plain(&flow.server),
-                plain(&end.leg),
-                rate(flow.up_bps),
-                rate(flow.down_bps),
-                rtt,
-                end.cwnd.to_string(),
-                rto,
-                end.retransmissions.to_string(),
-                bytes(flow.buffered_bytes),
-            ]
-        })
-        .collect();
-    let heads = [
-        ("client", Left),
-        ("server", Left),
-        ("leg", Left),
-        ("up", Right),
-        ("down", Right),
-        ("RTT", Right),
-        ("cwnd", Right),
-        ("RTO/backoff", Right),
-        ("retrans", Right),
-        ("buffered", Right),
-    ];
-    aligned(&heads, &rows)
+    table(FLOW_COLUMNS, flows)
+}
+
+fn table<T>(columns: &[Column<T>], items: &[T]) -> Vec<String> {
+    let heads: Vec<(&str, Align)> = columns.iter().map(|(head, align, _)| (*head, *align)).collect();
+    let row = |item: &T| columns.iter().map(|(_, _, show)| show(item)).collect::<Vec<_>>();
+    aligned(&heads, &items.iter().map(row).collect::<Vec<_>>())
+}
+
+fn capacity(leg: &LegReport) -> Option<f64> {
+    leg.explicit.map(|explicit| explicit.capacity_bps).or(leg.rate_bps.map(|rate| rate as f64))
+}
+
+fn timeout(flow: &FlowReport) -> String {
+    let end = satellite_end(flow);
+    match (flow.phase, end.backoff) {
+        (FlowPhase::Connecting, _) => "-".to_owned(),
+        (_, 0) => seconds(end.rto_s),
+        (_, backoff) => format!("{}/{backoff}", seconds(end.rto_s)),
+    }
 }
 
 /// The half that faces a satellite; of two such, the client's.
@@ -211,56 +197,5 @@ pub(super) fn satellite_end(flow: &FlowReport) -> &EndReport {
     if flow.client_end.leg == TERRESTRIAL { &flow.server_end } else { &flow.client_end }
 }
 
-/// A document for tests: one leg in an outage, two flows.
 #[cfg(test)]
-pub(super) fn sample() -> Document {
-    let end = |leg: &str| {
-        serde_json::json!({"leg": leg, "srtt_s": 0.61, "min_rtt_s": 0.6, "rto_s": 1.0, "backoff": 3, "cwnd": 512,
-            "ssthresh": null, "mss": 1448, "unacked": 1, "unsent_bytes": 0, "retransmissions": 17, "segments": 900,
-            "timeouts": 2, "pacing_bps": null, "delivery_bps": 9_000_000})
-    };
-    let flow = |id: u64, down: f64| {
-        serde_json::json!({"id": id, "client": format!("10.0.0.{id}:4000{id}"), "server": "192.0.2.1:443", "weight": 1,
-            "phase": "relaying", "age_s": 5.0, "idle_s": 0.0, "up_bytes": 1, "down_bytes": 2, "up_bps": 1e3,
-            "down_bps": down, "buffered_bytes": 65536 / id, "client_end": end("satellite"), "server_end": end(TERRESTRIAL)})
-    };
-    let document = serde_json::json!({
-        "version": "0.1.0", "pid": 4711, "config": "/etc/bentpipe/bentpipe.toml", "program": "x", "uptime_s": 8040.0,
-        "upgrades": 0, "ready": true, "draining": null, "totals": bentpipe_proxy::Stats { flows_open: 12, ..Default::default() },
-        "gain": {"ratio": 12.54, "actual_bps": 9e6, "end_to_end_bps": 7.2e5},
-        "legs": [LegReport { name: "satellite".into(), outage_s: Some(65.0), sent_bps: 4.67e6, ..LegReport::default() },
-            LegReport { name: TERRESTRIAL.into(), ..LegReport::default() }],
-        "flows": [flow(1, 5e6), flow(2, 4e6)],
-    });
-    serde_json::from_value(document).expect("a document of this version")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_screen_shows_the_essentials() {
-        let text = text(&sample());
-        for part in [
-            "bentpipe 0.1.0  ready  up 2 h 14 min  process 4711\n",
-            "gain    x12.5: 9.00 Mbit/s instead of 720 kbit/s end to end",
-            "outage  satellite: nothing heard for 1 min 5 s",
-            "4.67 Mbit/s",
-            "10.0.0.1:40001  192.0.2.1:443  satellite  1.00 kbit/s  5.00 Mbit/s  610 ms   512     1.00 s/3       17",
-            "and 10 more",
-        ] {
-            assert!(text.contains(part), "\"{part}\" is not in:\n{text}");
-        }
-        assert!(text.lines().count() < 24 && text.lines().all(|line| line.chars().count() <= 120), "{text}");
-    }
-
-    #[test]
-    fn obstacles_to_splitting_are_in_the_first_line() {
-        let mut status = sample();
-        status.ready = false;
-        assert!(summary(&status)[0].contains("NOT READY"));
-        status.draining = Some(bentpipe_proxy::telemetry::Drain { left_s: Some(90.0) });
-        assert!(summary(&status)[0].contains("draining, 1 min 30 s left"));
-    }
-}
+pub(super) mod tests;

@@ -166,7 +166,7 @@ fn write_all(text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::status::sample;
+    use crate::command::status::tests::sample;
 
     #[test]
     fn the_largest_comes_first_by_whatever_is_asked_for() {

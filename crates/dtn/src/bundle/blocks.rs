@@ -51,7 +51,7 @@ pub(super) struct Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unprocessable {
     /// Report the bundle's reception, with the reason
-    /// [`BlockUnsupported`](super::report::ReasonCode::BlockUnsupported).
+    /// [`BLOCK_UNSUPPORTED`](super::report::ReasonCode::BLOCK_UNSUPPORTED).
     pub report: bool,
     /// Delete the bundle, for the same reason.
     pub delete: bool,

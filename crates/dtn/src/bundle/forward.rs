@@ -6,7 +6,7 @@ use super::{Bundle, HopCount};
 use crate::{DtnTime, Eid};
 
 /// The bundle has been passed on as often as it may be; it is to be deleted, with the reason
-/// [`HopLimitExceeded`](super::report::ReasonCode::HopLimitExceeded).
+/// [`HOP_LIMIT_EXCEEDED`](super::report::ReasonCode::HOP_LIMIT_EXCEEDED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bundle may pass {limit} nodes and has passed them; its source has to allow more")]
 pub struct HopLimitExceeded {

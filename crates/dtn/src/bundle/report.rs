@@ -30,45 +30,40 @@ pub enum Status {
     Deleted,
 }
 
-/// Why (RFC 9171 §9.5; the last five RFC 9172).
+/// Why, by its code (RFC 9171 §9.5; the last five of [`REASONS`] are of RFC 9172).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ReasonCode {
-    /// No additional information (0).
-    NoInformation,
-    /// Lifetime expired (1).
-    LifetimeExpired,
-    /// Forwarded over a unidirectional link (2).
-    UnidirectionalLink,
-    /// Transmission cancelled (3).
-    TransmissionCancelled,
-    /// Depleted storage (4).
-    DepletedStorage,
-    /// Destination endpoint unavailable (5).
-    DestinationUnavailable,
-    /// No known route to the destination from here (6).
-    NoRoute,
-    /// No timely contact with the next node on the route (7).
-    NoTimelyContact,
-    /// Block unintelligible (8).
-    BlockUnintelligible,
-    /// Hop limit exceeded (9).
-    HopLimitExceeded,
-    /// Traffic pared (10).
-    TrafficPared,
-    /// Block unsupported (11).
-    BlockUnsupported,
-    /// Missing security operation (12).
-    MissingSecurityOperation,
-    /// Unknown security operation (13).
-    UnknownSecurityOperation,
-    /// Unexpected security operation (14).
-    UnexpectedSecurityOperation,
-    /// Failed security operation (15).
-    FailedSecurityOperation,
-    /// Conflicting security operation (16).
-    ConflictingSecurityOperation,
-    /// Another one, by its number.
-    Other(u32),
+pub struct ReasonCode(pub u32);
+
+/// The reasons that have a name, by their codes.
+const REASONS: [&str; 17] = [
+    "no additional information",
+    "lifetime expired",
+    "forwarded over a unidirectional link",
+    "transmission cancelled",
+    "depleted storage",
+    "destination endpoint unavailable",
+    "no known route to the destination from here",
+    "no timely contact with the next node on the route",
+    "block unintelligible",
+    "hop limit exceeded",
+    "traffic pared",
+    "block unsupported",
+    "missing security operation",
+    "unknown security operation",
+    "unexpected security operation",
+    "failed security operation",
+    "conflicting security operation",
+];
+
+/// The reasons that this node gives.
+#[expect(missing_docs, reason = "REASONS says what each is")]
+impl ReasonCode {
+    pub const NO_INFORMATION: Self = Self(0);
+    pub const LIFETIME_EXPIRED: Self = Self(1);
+    pub const TRANSMISSION_CANCELLED: Self = Self(3);
+    pub const DESTINATION_UNAVAILABLE: Self = Self(5);
+    pub const HOP_LIMIT_EXCEEDED: Self = Self(9);
+    pub const BLOCK_UNSUPPORTED: Self = Self(11);
 }
 
 /// One statement about one bundle.
@@ -78,8 +73,7 @@ pub struct Report {
     pub status: Status,
     /// Why.
     pub reason: ReasonCode,
-    /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it: see
-    /// [`concerns`](Self::concerns).
+    /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it.
     pub subject: BundleId,
     /// When, if the bundle asked for that.
     pub time: Option<DtnTime>,
@@ -114,12 +108,6 @@ impl Report {
         })
     }
 
-    /// Whether it speaks of this bundle or fragment.
-    pub fn concerns(&self, id: &BundleId) -> bool {
-        let place = |id: &BundleId| id.fragment.map(|part| (part.offset, part.len));
-        self.subject.whole() == id.whole() && place(&self.subject) == place(id)
-    }
-
     /// The payload of a bundle that carries it, which has to be marked [`is_admin`](Bundle::is_admin).
     pub fn payload(&self) -> Vec<u8> {
         let item = |status| BundleStatusItem {
@@ -130,7 +118,7 @@ impl Report {
         let part = self.subject.fragment.unwrap_or(Fragment { offset: 0, len: 0, total: 0 });
         let report = StatusReport {
             status_information: Status::ALL.map(item).to_vec(),
-            report_reason: self.reason.code(),
+            report_reason: self.reason.0,
             source_node: endpoint(&self.subject.source),
             timestamp: CreationTimestamp::with_time_and_seq(
                 self.subject.created.millis(),
@@ -146,7 +134,8 @@ impl Report {
     /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so
     /// four at the most. Other kinds of administrative records are `Ok(vec![])`.
     ///
-    /// # Errors It is no administrative record, or longer than [`RECORD_LIMIT`].
+    /// # Errors
+    /// It is no administrative record, or longer than [`RECORD_LIMIT`].
     pub fn parse(payload: &[u8]) -> Result<Vec<Self>, Malformed> {
         if payload.len() > RECORD_LIMIT {
             return Err(Malformed { at: RECORD_LIMIT as u64, problem: Problem::HeadTooLong(RECORD_LIMIT) });
@@ -168,8 +157,7 @@ fn record(reader: &mut Reader<'_>) -> Result<Vec<Report>, &'static str> {
         return Err("a status report has four elements, or of a fragment six");
     }
     let asserted = statuses(reader)?;
-    let reason = reader.uint()?;
-    let reason = ReasonCode::from_code(u32::try_from(reason).map_err(|_| "there is no such reason")?);
+    let reason = ReasonCode(u32::try_from(reader.uint()?).map_err(|_| "there is no such reason")?);
     let source = source(reader)?;
     if reader.array()? != 2 {
         return Err("a creation time has two numbers");
@@ -232,48 +220,11 @@ impl Status {
     const ALL: [Self; 4] = [Self::Received, Self::Forwarded, Self::Delivered, Self::Deleted];
 }
 
-impl ReasonCode {
-    const NAMED: [(Self, &'static str); 17] = [
-        (Self::NoInformation, "no additional information"),
-        (Self::LifetimeExpired, "lifetime expired"),
-        (Self::UnidirectionalLink, "forwarded over a unidirectional link"),
-        (Self::TransmissionCancelled, "transmission cancelled"),
-        (Self::DepletedStorage, "depleted storage"),
-        (Self::DestinationUnavailable, "destination endpoint unavailable"),
-        (Self::NoRoute, "no known route to the destination from here"),
-        (Self::NoTimelyContact, "no timely contact with the next node on the route"),
-        (Self::BlockUnintelligible, "block unintelligible"),
-        (Self::HopLimitExceeded, "hop limit exceeded"),
-        (Self::TrafficPared, "traffic pared"),
-        (Self::BlockUnsupported, "block unsupported"),
-        (Self::MissingSecurityOperation, "missing security operation"),
-        (Self::UnknownSecurityOperation, "unknown security operation"),
-        (Self::UnexpectedSecurityOperation, "unexpected security operation"),
-        (Self::FailedSecurityOperation, "failed security operation"),
-        (Self::ConflictingSecurityOperation, "conflicting security operation"),
-    ];
-
-    /// Its number on the wire.
-    pub fn code(self) -> u32 {
-        let place = || (0..).zip(Self::NAMED).find(|(_, (reason, _))| *reason == self);
-        match self {
-            Self::Other(code) => code,
-            _ => place().map_or(0, |(code, _)| code),
-        }
-    }
-
-    /// The reason with this number.
-    pub fn from_code(code: u32) -> Self {
-        let named = usize::try_from(code).ok().and_then(|index| Self::NAMED.get(index));
-        named.map_or(Self::Other(code), |(reason, _)| *reason)
-    }
-}
-
 impl fmt::Display for ReasonCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Self::NAMED.iter().find(|(reason, _)| reason == self) {
-            Some((_, name)) => f.write_str(name),
-            None => write!(f, "reason {}", self.code()),
+        match usize::try_from(self.0).ok().and_then(|code| REASONS.get(code)) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "reason {}", self.0),
         }
     }
 }
@@ -311,7 +262,7 @@ mod tests {
     #[test]
     fn a_report_has_the_layout_of_the_standard() {
         let now = DtnTime::from_millis(9);
-        let report = Report::of(&bundle(), Status::Deleted, ReasonCode::LifetimeExpired, now).unwrap();
+        let report = Report::of(&bundle(), Status::Deleted, ReasonCode::LIFETIME_EXPIRED, now).unwrap();
         let expected = [
             &[0x82, 1, 0x84][..],                                       // a status report
             &[0x84, 0x81, 0xf4, 0x81, 0xf4, 0x81, 0xf4, 0x82, 0xf5, 9], // deleted, at 9
@@ -326,7 +277,7 @@ mod tests {
     #[test]
     fn reports_and_anonymous_bundles_cause_no_reports() {
         let now = DtnTime::from_millis(9);
-        let of = |bundle: &Bundle| Report::of(bundle, Status::Deleted, ReasonCode::NoRoute, now);
+        let of = |bundle: &Bundle| Report::of(bundle, Status::Deleted, ReasonCode(6), now);
         let (asked, mut admin, mut silent) = (bundle(), bundle(), bundle());
         admin.is_admin = true;
         silent.report_to = Eid::None;
@@ -347,7 +298,7 @@ mod tests {
         let reports = Report::parse(&record).unwrap();
         let said: Vec<_> = reports.iter().map(|report| (report.status, report.time)).collect();
         assert_eq!(said, [(Status::Received, None), (Status::Forwarded, Some(DtnTime::from_millis(9)))]);
-        assert_eq!(reports[0].reason, ReasonCode::Other(99));
+        assert_eq!(reports[0].reason, ReasonCode(99));
         assert_eq!(reports[0].subject.to_string(), "ipn:5.6-7-8");
         assert_eq!(Report::parse(&[0x82, 7, 0x40]), Ok(vec![]));
     }
@@ -375,11 +326,11 @@ mod tests {
             let created = DtnTime::from_millis(created);
             let subject = BundleId { source: source.parse().unwrap(), created, sequence, fragment };
             let time = time.map(DtnTime::from_millis);
-            let report = Report { status, reason: ReasonCode::from_code(code), subject, time };
+            let report = Report { status, reason: ReasonCode(code), subject, time };
             let read = Report::parse(&report.payload()).unwrap();
-            prop_assert!(read.len() == 1 && read[0].concerns(&report.subject));
+            prop_assert_eq!(read.len(), 1);
             prop_assert_eq!(&read[0], &report);
-            prop_assert_eq!(report.reason.code(), code);
+            prop_assert_eq!(report.reason.0, code);
         }
 
         #[test]
@@ -388,7 +339,7 @@ mod tests {
         ) {
             let _ = Report::parse(&garbage);
             let now = DtnTime::from_millis(9);
-            let report = Report::of(&bundle(), Status::Deleted, ReasonCode::NoRoute, now).unwrap();
+            let report = Report::of(&bundle(), Status::Deleted, ReasonCode(6), now).unwrap();
             let mut bytes = report.payload();
             let at = at % bytes.len();
             bytes[at] = byte;

@@ -9,6 +9,8 @@ use crate::route::{Decision, Routes};
 use crate::store::{Key, Purpose, Record};
 use crate::{DtnTime, Eid};
 
+use super::status::WaitingStatus;
+
 /// A bundle without a route is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
@@ -55,16 +57,6 @@ enum Status {
     Delivering,
     /// A fragment that waits for the others.
     Part,
-}
-
-/// Numbers of bundles by state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct QueueCounts {
-    pub(crate) queued: usize,
-    pub(crate) parked: usize,
-    pub(crate) sending: usize,
-    pub(crate) deliverable: usize,
-    pub(crate) parts: usize,
 }
 
 impl ForwardingQueue {
@@ -318,14 +310,13 @@ impl ForwardingQueue {
     }
 
     /// Numbers of bundles by state.
-    pub(crate) fn waiting(&self) -> QueueCounts {
-        let mut waiting = QueueCounts { parked: self.parked.len(), ..QueueCounts::default() };
-        waiting.queued = self.queues.values().map(BTreeSet::len).sum();
-        waiting.deliverable = self.deliveries.values().map(BTreeSet::len).sum();
-        waiting.parts = self.parts.values().map(BTreeSet::len).sum();
-        let elsewhere = waiting.parked + waiting.queued + waiting.deliverable + waiting.parts;
-        waiting.sending = self.entries.len().saturating_sub(elsewhere);
-        waiting
+    pub(crate) fn waiting(&self) -> WaitingStatus {
+        let parked = self.parked.len();
+        let queued = self.queues.values().map(BTreeSet::len).sum();
+        let deliverable = self.deliveries.values().map(BTreeSet::len).sum();
+        let fragments = self.parts.values().map(BTreeSet::len).sum();
+        let in_hand = self.entries.len().saturating_sub(parked + queued + deliverable + fragments);
+        WaitingStatus { queued, parked, in_hand, deliverable, fragments }
     }
 }
 

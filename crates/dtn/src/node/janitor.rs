@@ -79,7 +79,7 @@ impl Node {
         }
         let expired = self.queue().expired(now);
         if !expired.is_empty()
-            && let Err(error) = self.discard(&expired, ReasonCode::LifetimeExpired)
+            && let Err(error) = self.discard(&expired, ReasonCode::LIFETIME_EXPIRED)
         {
             tracing::error!("cannot delete {} expired bundles: {error}", expired.len());
         }

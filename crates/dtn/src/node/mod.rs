@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::bundle::report::{self, ReasonCode, Report, Status as ReportStatus};
 use crate::bundle::{Bundle, BundleId, Fragment, fragment};
 use crate::config::{NodeConfig, PeerSettings};
-use crate::route::{Contact, Routes};
+use crate::route::Routes;
 use crate::store::{Change, Key, Payload, Purpose, Record, Store, StoreError};
 use crate::{DtnTime, Eid};
 
@@ -238,7 +238,7 @@ impl Node {
             tracing::error!("cannot reassemble {}, retrying: {error}", bundle.id.whole());
             self.0.reassembly_pending.store(true, Ordering::Relaxed);
         }
-        self.report(&bundle, ReportStatus::Received, ReasonCode::NoInformation);
+        self.report(&bundle, ReportStatus::Received, ReasonCode::NO_INFORMATION);
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl Node {
         }
         self.0.counters.delivered.add(1);
         self.0.counters.delivered_bytes.add(bundle.payload_len);
-        self.report(&bundle, ReportStatus::Delivered, ReasonCode::NoInformation);
+        self.report(&bundle, ReportStatus::Delivered, ReasonCode::NO_INFORMATION);
         Ok(true)
     }
 
@@ -399,7 +399,7 @@ impl Node {
         if !may {
             return Ok(false);
         }
-        Ok(self.discard(&[key], ReasonCode::TransmissionCancelled)? > 0)
+        Ok(self.discard(&[key], ReasonCode::TRANSMISSION_CANCELLED)? > 0)
     }
 
     /// Sends a status report if the bundle requests it.
@@ -515,15 +515,7 @@ fn routes(config: &NodeConfig) -> Routes {
         routes.add_route(route.to.clone(), &route.via);
     }
     for contact in &config.contacts {
-        let contact = Contact {
-            from: contact.from.clone(),
-            to: contact.to.clone(),
-            start: contact.start.0,
-            end: contact.end.0,
-            rate: contact.rate,
-            delay: contact.delay.get(),
-        };
-        if let Err(error) = routes.add_contact(contact) {
+        if let Err(error) = routes.add_contact(contact.clone()) {
             // The configuration has been checked already.
             tracing::error!("{error}");
         }

@@ -122,25 +122,25 @@ impl PeerReceiver {
         }
         let now = clock();
         if bundle.expires(now) <= now {
-            self.node.report(bundle, Status::Deleted, ReasonCode::LifetimeExpired);
+            self.node.report(bundle, Status::Deleted, ReasonCode::LIFETIME_EXPIRED);
             return Err(Refused::Invalid(format!("{} has expired", bundle.id)));
         }
         if let Some(hops) = bundle.hops
             && hops.count > hops.limit
         {
-            self.node.report(bundle, Status::Deleted, ReasonCode::HopLimitExceeded);
+            self.node.report(bundle, Status::Deleted, ReasonCode::HOP_LIMIT_EXCEEDED);
             return Err(Refused::Invalid(format!("{} exceeds its hop limit", bundle.id)));
         }
         let unknown = bundle.process_unknown_blocks();
         if unknown.delete {
-            self.node.report(bundle, Status::Deleted, ReasonCode::BlockUnsupported);
+            self.node.report(bundle, Status::Deleted, ReasonCode::BLOCK_UNSUPPORTED);
             return Err(Refused::Invalid(format!(
                 "{} has an unknown block that must be processed",
                 bundle.id
             )));
         }
         if unknown.report {
-            self.node.report_anyway(bundle, Status::Received, ReasonCode::BlockUnsupported);
+            self.node.report_anyway(bundle, Status::Received, ReasonCode::BLOCK_UNSUPPORTED);
         }
         Ok(())
     }

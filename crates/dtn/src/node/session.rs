@@ -148,7 +148,7 @@ impl BundleAgent for PeerSession {
         counters.sent.add(1);
         counters.sent_bytes.add(record.bundle.payload_len);
         tracing::debug!("{peer} has acknowledged {}", record.bundle.id);
-        self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NoInformation);
+        self.node.report(&record.bundle, Status::Forwarded, ReasonCode::NO_INFORMATION);
     }
 
     fn refused(&self, peer: &Eid, handle: BundleHandle, why: Refusal) {
@@ -184,13 +184,13 @@ impl Node {
     fn prepare(&self, peer: &Eid, record: Record, limit: u64) -> Result<Option<Sending>, StoreError> {
         let now = clock();
         if record.expires <= now {
-            self.discard(&[record.key], ReasonCode::LifetimeExpired)?;
+            self.discard(&[record.key], ReasonCode::LIFETIME_EXPIRED)?;
             return Ok(None);
         }
         let bundle = match record.bundle.for_next_hop(&self.0.me, now, record.received) {
             Ok(bundle) => bundle,
             Err(_) => {
-                self.discard(&[record.key], ReasonCode::HopLimitExceeded)?;
+                self.discard(&[record.key], ReasonCode::HOP_LIMIT_EXCEEDED)?;
                 return Ok(None);
             }
         };

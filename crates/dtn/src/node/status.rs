@@ -33,7 +33,7 @@ pub struct StoreStatus {
 }
 
 /// Numbers of bundles by what they wait for.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct WaitingStatus {
     /// For a session with the next node.
     pub queued: usize,
@@ -92,7 +92,6 @@ impl Node {
         let now = clock();
         let usage = self.store().usage();
         let queue = self.queue();
-        let waiting = queue.waiting();
         let peer = |peer: &super::Peer| PeerStatus {
             peer: peer.settings.id.to_string(),
             sessions: peer.session_count(),
@@ -110,13 +109,7 @@ impl Node {
                 payload_bytes: usage.bytes.get(),
                 quota_bytes: usage.quota.get(),
             },
-            waiting: WaitingStatus {
-                queued: waiting.queued,
-                parked: waiting.parked,
-                in_hand: waiting.sending,
-                deliverable: waiting.deliverable,
-                fragments: waiting.parts,
-            },
+            waiting: queue.waiting(),
             peers: self.0.peers.values().map(peer).collect(),
             totals: self.0.counters.read(),
         }

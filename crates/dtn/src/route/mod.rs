@@ -13,7 +13,8 @@ mod plan;
 
 use std::time::Duration;
 
-use bentpipe_units::Rate;
+use bentpipe_units::{Rate, Span};
+use serde::{Deserialize, Deserializer};
 
 use crate::{DtnTime, Eid, EidPattern};
 use plan::Plan;
@@ -21,24 +22,29 @@ use plan::Plan;
 /// The fewest bytes that a bundle is worth cutting for: fragments have heads too.
 pub const LEAST_PART: u64 = 1024;
 
-/// A time in which one node can send to another; the other way needs a contact of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A time in which one node can send to another; the other direction needs a contact of its own. In a
+/// configuration it is one of `[[contacts]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Contact {
     /// The sending node.
     pub from: Eid,
     /// The receiving node.
     pub to: Eid,
     /// When it begins.
+    #[serde(deserialize_with = "DtnTime::from_date")]
     pub start: DtnTime,
     /// When it ends: by then the last byte has to have been sent.
+    #[serde(deserialize_with = "DtnTime::from_date")]
     pub end: DtnTime,
     /// How fast it is.
     pub rate: Rate,
-    /// How long each byte is under way, one way.
+    /// The propagation delay.
+    #[serde(default, deserialize_with = "span")]
     pub delay: Duration,
 }
 
-/// A contact that cannot be.
+/// A contact that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the contact from {from} to {to} cannot be: {reason}")]
 pub struct ContactError {
@@ -197,6 +203,10 @@ impl Contact {
     fn room(&self, ready: DtnTime) -> u64 {
         self.rate.bytes_in(self.end.since(self.start.max(ready)))
     }
+}
+
+fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    Span::deserialize(deserializer).map(Span::get)
 }
 
 /// The whole milliseconds that a span needs: plans know no shorter ones, and nothing may arrive too early.

@@ -67,37 +67,13 @@ pub struct SessInit {
     pub critical_extension: Option<u16>,
 }
 
-/// Why a session ends (RFC 9174 §6.1).
+/// Why a session ends, by its code (RFC 9174 §6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TermReason {
-    /// None is given (0).
-    Unknown,
-    /// Nothing came for too long (1).
-    IdleTimeout,
-    /// Another version of the protocol (2).
-    VersionMismatch,
-    /// The node is busy (3).
-    Busy,
-    /// The nodes cannot agree on a session (4).
-    ContactFailure,
-    /// The node lacks something (5).
-    ResourceExhaustion,
-    /// Another, by its code.
-    Other(u8),
-}
+pub struct TermReason(pub u8);
 
-/// Why a message is rejected (RFC 9174 §5.1.2).
+/// Why a message is rejected, by its code (RFC 9174 §5.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectReason {
-    /// The type is unknown (1).
-    TypeUnknown,
-    /// Its content cannot be complied with (2).
-    Unsupported,
-    /// It does not fit the session's state (3).
-    Unexpected,
-    /// Another, by its code.
-    Other(u8),
-}
+pub struct RejectReason(pub u8);
 
 /// The head of an XFER_SEGMENT (RFC 9174 §5.2.2); `len` bytes of data follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +193,7 @@ impl Message {
         match self {
             Self::SessInit(init) => encode_init(init, out),
             Self::SessTerm { reply, reason } => {
-                out.extend([kind::SESS_TERM, if *reply { REPLY } else { 0 }, reason.code()]);
+                out.extend([kind::SESS_TERM, if *reply { REPLY } else { 0 }, reason.0]);
             }
             Self::Segment(head) => encode_segment(head, out),
             Self::Ack { start, end, id, len } => {
@@ -230,7 +206,7 @@ impl Message {
                 out.extend(id.to_be_bytes());
             }
             Self::Keepalive => out.push(kind::KEEPALIVE),
-            Self::Reject { reason, header } => out.extend([kind::MSG_REJECT, reason.code(), *header]),
+            Self::Reject { reason, header } => out.extend([kind::MSG_REJECT, reason.0, *header]),
         }
     }
 
@@ -255,64 +231,47 @@ impl Message {
     }
 }
 
+#[expect(missing_docs, reason = "the text of each is below")]
 impl TermReason {
-    /// The code on the wire.
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Unknown => 0,
-            Self::IdleTimeout => 1,
-            Self::VersionMismatch => 2,
-            Self::Busy => 3,
-            Self::ContactFailure => 4,
-            Self::ResourceExhaustion => 5,
-            Self::Other(code) => code,
-        }
-    }
-
-    fn from_code(code: u8) -> Self {
-        match code {
-            0 => Self::Unknown,
-            1 => Self::IdleTimeout,
-            2 => Self::VersionMismatch,
-            3 => Self::Busy,
-            4 => Self::ContactFailure,
-            5 => Self::ResourceExhaustion,
-            other => Self::Other(other),
-        }
-    }
+    pub const UNKNOWN: Self = Self(0);
+    pub const IDLE_TIMEOUT: Self = Self(1);
+    pub const VERSION_MISMATCH: Self = Self(2);
+    pub const BUSY: Self = Self(3);
+    pub const CONTACT_FAILURE: Self = Self(4);
+    pub const RESOURCE_EXHAUSTION: Self = Self(5);
 }
 
 impl std::fmt::Display for TermReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "no reason given",
-            Self::IdleTimeout => "idle timeout",
-            Self::VersionMismatch => "version mismatch",
-            Self::Busy => "busy",
-            Self::ContactFailure => "contact failure",
-            Self::ResourceExhaustion => "resource exhaustion",
-            Self::Other(code) => return write!(f, "reason {code:#04x}"),
+        f.write_str(match *self {
+            Self::UNKNOWN => "no reason given",
+            Self::IDLE_TIMEOUT => "idle timeout",
+            Self::VERSION_MISMATCH => "version mismatch",
+            Self::BUSY => "busy",
+            Self::CONTACT_FAILURE => "contact failure",
+            Self::RESOURCE_EXHAUSTION => "resource exhaustion",
+            Self(code) => return write!(f, "reason {code:#04x}"),
         })
     }
 }
 
 impl RejectReason {
-    fn code(self) -> u8 {
-        match self {
-            Self::TypeUnknown => 1,
-            Self::Unsupported => 2,
-            Self::Unexpected => 3,
-            Self::Other(code) => code,
-        }
-    }
+    /// The type is unknown.
+    pub const TYPE_UNKNOWN: Self = Self(1);
+    /// Its content cannot be complied with.
+    pub const UNSUPPORTED: Self = Self(2);
+    /// It does not fit the session's state.
+    pub const UNEXPECTED: Self = Self(3);
+}
 
-    fn from_code(code: u8) -> Self {
-        match code {
-            1 => Self::TypeUnknown,
-            2 => Self::Unsupported,
-            3 => Self::Unexpected,
-            other => Self::Other(other),
-        }
+impl std::fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match *self {
+            Self::TYPE_UNKNOWN => "unknown type",
+            Self::UNSUPPORTED => "not supported",
+            Self::UNEXPECTED => "not expected",
+            Self(code) => return write!(f, "reason {code:#04x}"),
+        })
     }
 }
 
@@ -478,9 +437,7 @@ fn decode_short(reader: &mut Reader<'_>) -> Option<Message> {
     let kind = reader.u8()?;
     let second = reader.u8()?;
     Some(match kind {
-        kind::SESS_TERM => {
-            Message::SessTerm { reply: second & REPLY != 0, reason: TermReason::from_code(reader.u8()?) }
-        }
+        kind::SESS_TERM => Message::SessTerm { reply: second & REPLY != 0, reason: TermReason(reader.u8()?) },
         kind::XFER_ACK => Message::Ack {
             start: second & START != 0,
             end: second & END != 0,
@@ -488,7 +445,7 @@ fn decode_short(reader: &mut Reader<'_>) -> Option<Message> {
             len: reader.u64()?,
         },
         kind::XFER_REFUSE => Message::Refuse { reason: Refusal::from_code(second), id: reader.u64()? },
-        _ => Message::Reject { reason: RejectReason::from_code(second), header: reader.u8()? },
+        _ => Message::Reject { reason: RejectReason(second), header: reader.u8()? },
     })
 }
 

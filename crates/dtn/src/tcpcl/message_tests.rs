@@ -15,7 +15,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             Message::SessInit(SessInit { keepalive, segment_mru, transfer_mru, node, critical_extension })
         }),
         (any::<bool>(), any::<u8>())
-            .prop_map(|(reply, code)| Message::SessTerm { reply, reason: TermReason::from_code(code) }),
+            .prop_map(|(reply, code)| Message::SessTerm { reply, reason: TermReason(code) }),
         segment.prop_map(|(start, end, id, length, len)| {
             let extensions =
                 TransferExtensions { length: length.filter(|_| start), ..TransferExtensions::default() };
@@ -27,7 +27,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             .prop_map(|(code, id)| Message::Refuse { reason: Refusal::from_code(code), id }),
         Just(Message::Keepalive),
         (any::<u8>(), any::<u8>())
-            .prop_map(|(code, header)| Message::Reject { reason: RejectReason::from_code(code), header }),
+            .prop_map(|(code, header)| Message::Reject { reason: RejectReason(code), header }),
     ]
 }
 
@@ -93,7 +93,7 @@ fn the_bytes_are_those_of_the_rfc() {
     let mut bytes = vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 13, 0, 0, 1, 0, 8];
     bytes.extend([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
     assert_eq!(encoded(&Message::Segment(head)), bytes);
-    let term = Message::SessTerm { reply: true, reason: TermReason::Busy };
+    let term = Message::SessTerm { reply: true, reason: TermReason::BUSY };
     assert_eq!(encoded(&term), [5, 1, 3]);
 }
 

@@ -61,44 +61,51 @@ enum Outcome {
     Superseded,
 }
 
+/// Where bundles leave the network.
+pub(super) struct Outlet {
+    pub(super) node: Node,
+    /// Whose bundles it delivers.
+    pub(super) endpoint: Eid,
+    /// The sources that it accepts.
+    pub(super) from: EidPattern,
+    pub(super) undelivered: Undelivered,
+}
+
 /// What all deliveries of an outlet share.
 struct DeliveryContext<O> {
-    node: Node,
-    from: EidPattern,
-    undelivered: Undelivered,
+    outlet: Outlet,
     attempts: Semaphore,
     order: DeliveryOrder,
     egress: O,
 }
 
-/// Delivers all bundles for an endpoint until it is cancelled.
-pub(super) async fn serve<O: Egress>(
-    node: Node,
-    endpoint: Eid,
-    from: EidPattern,
-    undelivered: Undelivered,
-    egress: O,
-) {
-    let (attempts, order) = (Semaphore::new(MAX_ATTEMPTS), DeliveryOrder::default());
-    let context =
-        Arc::new(DeliveryContext { node: node.clone(), from, undelivered, attempts, order, egress });
-    let pending = Arc::new(Semaphore::new(MAX_PENDING));
-    let mut deliveries = JoinSet::new();
-    loop {
-        let Ok(permit) = pending.clone().acquire_owned().await else { return };
-        let record = loop {
-            let arrival = node.arrival();
-            if let Some(record) = node.next_delivery(&endpoint) {
-                break record;
+impl Outlet {
+    /// Delivers all bundles for the endpoint until it is cancelled.
+    pub(super) async fn serve<O: Egress>(self, egress: O) {
+        let (attempts, order) = (Semaphore::new(MAX_ATTEMPTS), DeliveryOrder::default());
+        let context = Arc::new(DeliveryContext { outlet: self, attempts, order, egress });
+        let pending = Arc::new(Semaphore::new(MAX_PENDING));
+        let mut deliveries = JoinSet::new();
+        loop {
+            let Ok(permit) = pending.clone().acquire_owned().await else { return };
+            let record = context.outlet.next().await;
+            while deliveries.try_join_next().is_some() {}
+            let context = context.clone();
+            deliveries.spawn(async move {
+                context.run(&record).await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn next(&self) -> Record {
+        loop {
+            let arrival = self.node.arrival();
+            if let Some(record) = self.node.next_delivery(&self.endpoint) {
+                return record;
             }
             arrival.await;
-        };
-        while deliveries.try_join_next().is_some() {}
-        let context = context.clone();
-        deliveries.spawn(async move {
-            context.run(&record).await;
-            drop(permit);
-        });
+        }
     }
 }
 
@@ -106,21 +113,21 @@ impl<O: Egress> DeliveryContext<O> {
     /// Tries until the transfer is delivered, superseded, expired or impossible.
     async fn run(&self, record: &Record) {
         let id = &record.bundle.id;
-        if !self.from.matches(&id.source) {
+        if !self.outlet.from.matches(&id.source) {
             let why = format!(
                 "this outlet accepts nothing from {}; its key from says from whom it does",
                 id.source
             );
-            return self.discard(record, &why, ReasonCode::NoInformation);
+            return self.discard(record, &why, ReasonCode::NO_INFORMATION);
         }
         // While it is held, the payload stays readable after the bundle has expired.
-        let _held = self.node.store().read(&record.payload);
+        let _held = self.outlet.node.store().read(&record.payload);
         let (mut wait, mut slot, mut said) = (FIRST_WAIT, None, String::new());
         loop {
             let error = match self.attempt(record, &mut slot).await {
                 Ok(end) => return self.acknowledge(record, &end).await,
                 Err(Failure::Permanent(why)) => match self.keep_undelivered(record, &why) {
-                    Ok(()) => return self.discard(record, &why, ReasonCode::DestinationUnavailable),
+                    Ok(()) => return self.discard(record, &why, ReasonCode::DESTINATION_UNAVAILABLE),
                     Err(error) => format!("{why}; it stays in the store: {error}"),
                 },
                 Err(Failure::Temporary(why)) => why,
@@ -143,7 +150,7 @@ impl<O: Egress> DeliveryContext<O> {
     /// restart.
     async fn acknowledge(&self, record: &Record, end: &Outcome) {
         let mut wait = FIRST_WAIT;
-        while let Err(error) = block_in_place(|| self.node.acknowledge(record.key)) {
+        while let Err(error) = block_in_place(|| self.outlet.node.acknowledge(record.key)) {
             let id = &record.bundle.id;
             tracing::error!("delivered {id}, but the store cannot record it, retrying: {error}");
             tokio::time::sleep(wait).await;
@@ -156,7 +163,7 @@ impl<O: Egress> DeliveryContext<O> {
         let Ok(_attempt) = self.attempts.acquire().await else {
             return Err(Failure::Temporary("the node is stopping".into()));
         };
-        let mut body = self.node.store().read(&record.payload);
+        let mut body = self.outlet.node.store().read(&record.payload);
         let (envelope, head) = block_in_place(|| Envelope::read(&mut body)).map_err(|error| match error {
             EnvelopeError::Read(_) => Failure::Temporary(error.to_string()),
             EnvelopeError::NotAPut(_) => Failure::Permanent(error.to_string()),
@@ -176,8 +183,8 @@ impl<O: Egress> DeliveryContext<O> {
     }
 
     fn keep_undelivered(&self, record: &Record, why: &str) -> Result<(), String> {
-        let mut payload = self.node.store().read(&record.payload);
-        let path = block_in_place(|| self.undelivered.keep(record, &mut payload))?;
+        let mut payload = self.outlet.node.store().read(&record.payload);
+        let path = block_in_place(|| self.outlet.undelivered.keep(record, &mut payload))?;
         tracing::error!("cannot deliver {}: {why}; kept it as {}", record.bundle.id, path.display());
         Ok(())
     }
@@ -187,12 +194,12 @@ impl<O: Egress> DeliveryContext<O> {
         if let Err(error) = self.keep_undelivered(record, &why) {
             tracing::error!("{} is lost: {why}; {error}", record.bundle.id);
         }
-        self.discard(record, &why, ReasonCode::LifetimeExpired);
+        self.discard(record, &why, ReasonCode::LIFETIME_EXPIRED);
     }
 
     fn discard(&self, record: &Record, why: &str, reason: ReasonCode) {
         tracing::warn!("deleting {}: {why}", record.bundle.id);
-        if let Err(error) = block_in_place(|| self.node.discard(&[record.key], reason)) {
+        if let Err(error) = block_in_place(|| self.outlet.node.discard(&[record.key], reason)) {
             tracing::error!("the store cannot record the deletion: {error}");
         }
     }

@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use bentpipe_units::Span;
 use tokio::task::JoinSet;
 
-use crate::Eid;
 use crate::config::{EgressSettings, IngressSettings, NodeConfig};
 use crate::node::{Node, NodeError, SendOptions};
+use crate::{Eid, EidPattern};
 
 mod delivery_order;
 mod egress;
@@ -31,6 +31,7 @@ mod network;
 mod pausable_listener;
 mod undelivered;
 
+use egress::Outlet;
 use undelivered::Undelivered;
 
 /// Backlog of HTTP inlets. It is small because these connections wait in vain if the node hangs.
@@ -64,42 +65,27 @@ pub(crate) async fn start(
             }
         }
     }
-    let undelivered_folder = |folder: &Option<PathBuf>| {
-        let folder = folder.clone().unwrap_or_else(|| config.node.store.join("undelivered"));
-        Undelivered::new(folder, config.node.quota.get())
+    let outlet = |service: &str, from: &EidPattern, undelivered: &Option<PathBuf>| {
+        let endpoint = node.id().with_service(service);
+        let endpoint = endpoint.map_err(|error| NodeError::Outlet { reason: error.to_string() })?;
+        let folder = undelivered.clone().unwrap_or_else(|| config.node.store.join("undelivered"));
+        let undelivered = Undelivered::new(folder, config.node.quota.get());
+        Ok::<_, NodeError>(Outlet { node: node.clone(), endpoint, from: from.clone(), undelivered })
     };
-    for egress in &config.outlets {
-        match egress {
+    for settings in &config.outlets {
+        match settings {
             EgressSettings::Http { service, from, server, to, undelivered } => {
                 let egress = http_egress::HttpEgress::new(*server, to.clone());
-                let (node, endpoint) = (node.clone(), endpoint(node, service)?);
-                tasks.spawn(egress::serve(
-                    node,
-                    endpoint,
-                    from.clone(),
-                    undelivered_folder(undelivered),
-                    egress,
-                ));
+                tasks.spawn(outlet(service, from, undelivered)?.serve(egress));
             }
             EgressSettings::Folder { service, from, folder, undelivered } => {
                 folder_egress::check(folder)?;
                 let egress = folder_egress::FolderEgress::new(folder.clone());
-                let (node, endpoint) = (node.clone(), endpoint(node, service)?);
-                tasks.spawn(egress::serve(
-                    node,
-                    endpoint,
-                    from.clone(),
-                    undelivered_folder(undelivered),
-                    egress,
-                ));
+                tasks.spawn(outlet(service, from, undelivered)?.serve(egress));
             }
         }
     }
     Ok(())
-}
-
-fn endpoint(node: &Node, service: &str) -> Result<Eid, NodeError> {
-    node.id().with_service(service).map_err(|error| NodeError::Outlet { reason: error.to_string() })
 }
 
 fn options(to: &Eid, lifetime: Option<Span>) -> SendOptions {

@@ -188,7 +188,7 @@ async fn lies_end_the_session() {
         (segment(false, true, 1), "continued transfer 0, which has not begun"),
         (segment(true, true, 1 << 62), "a segment of 4611686018427387904 bytes"),
         (init(1), "sent a second SESS_INIT"),
-        (Message::Reject { reason: RejectReason::Unsupported, header: 1 }, "rejected this node's message"),
+        (Message::Reject { reason: RejectReason::UNSUPPORTED, header: 1 }, "rejected this node's message"),
     ];
     for (lie, why) in lies {
         let mut attack = Attack::established().await;
@@ -204,7 +204,7 @@ async fn lies_end_the_session() {
     let head = SegmentHead { start: true, end: true, id: 0, extensions: announced(3), len: 2 };
     attack.says(&Message::Segment(head)).await;
     attack.writes(b"ab").await;
-    attack.says(&Message::SessTerm { reply: false, reason: TermReason::Unknown }).await;
+    attack.says(&Message::SessTerm { reply: false, reason: TermReason::UNKNOWN }).await;
     attack.node.host.until(|seen| seen.dropped == 1).await;
     assert_eq!(attack.node.host.seen().announced, [Some(3)]);
 }
@@ -214,7 +214,7 @@ async fn floods_end_the_session() {
     for (flood, why) in [
         (Message::Keepalive, "floods this node with keepalives"),
         (Message::Ack { start: false, end: false, id: 0, len: 0 }, "more often than it got segments"),
-        (Message::Reject { reason: RejectReason::Unexpected, header: 4 }, "rejected this node's message"),
+        (Message::Reject { reason: RejectReason::UNEXPECTED, header: 4 }, "rejected this node's message"),
     ] {
         let mut attack = Attack::established().await;
         attack.peer.read_exact(&mut [0; 100]).await.unwrap();

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bentpipe_dtn::app::{Client, ReadBody, Sent};
-use bentpipe_dtn::bundle::Priority;
 use bentpipe_dtn::{Eid, node::ReportedEvent};
 use bentpipe_units::Span;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -34,8 +33,8 @@ pub(super) struct Send {
     #[arg(long, value_name = "TIME")]
     lifetime: Option<Span>,
     /// How urgent it is.
-    #[arg(long, value_enum, default_value = "normal")]
-    priority: PriorityArgument,
+    #[arg(long, value_parser = ["bulk", "normal", "expedited"], default_value = "normal")]
+    priority: String,
     /// How many nodes it may pass; by default 32.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     hop_limit: Option<u8>,
@@ -48,13 +47,6 @@ pub(super) struct Send {
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum PriorityArgument {
-    Bulk,
-    Normal,
-    Expedited,
 }
 
 impl Send {
@@ -99,14 +91,9 @@ impl Send {
     }
 
     fn query(&self) -> Vec<(&'static str, String)> {
-        let priority = match self.priority {
-            PriorityArgument::Bulk => Priority::Bulk,
-            PriorityArgument::Normal => Priority::Normal,
-            PriorityArgument::Expedited => Priority::Expedited,
-        };
         let mut query = vec![
             ("destination", self.destination.to_string()),
-            ("priority", format!("{priority:?}").to_lowercase()),
+            ("priority", self.priority.clone()),
             ("whole", self.whole.to_string()),
         ];
         query.extend(self.service.iter().map(|service| ("service", service.clone())));

@@ -57,7 +57,7 @@ fn urgent_bundles_go_first_then_the_oldest() {
     queue.insert(record(4, "dtn://far/x", Purpose::Forward), at(0));
     assert_eq!(keys(&mut queue, "dtn://east/"), [3, 1, 2]);
     assert_eq!(keys(&mut queue, "dtn://west/"), [4]);
-    assert_eq!(queue.waiting(), QueueCounts { sending: 4, ..QueueCounts::default() });
+    assert_eq!(queue.waiting(), WaitingStatus { in_hand: 4, ..WaitingStatus::default() });
 }
 
 #[test]

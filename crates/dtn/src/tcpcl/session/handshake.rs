@@ -35,7 +35,7 @@ impl Session {
                 contact.version,
                 message::VERSION
             );
-            self.terminate_with(TermReason::VersionMismatch, text);
+            self.terminate_with(TermReason::VERSION_MISMATCH, text);
             return None;
         }
         self.decide_tls(contact.can_tls)
@@ -49,7 +49,7 @@ impl Session {
                      this peer's TLS to optional",
                     self.place
                 );
-                self.terminate_with(TermReason::ContactFailure, text);
+                self.terminate_with(TermReason::CONTACT_FAILURE, text);
                 None
             }
             (Tls::Offer(_) | Tls::Require(_), true) => {
@@ -97,7 +97,7 @@ impl Session {
     /// The agent rejects the peer.
     pub fn reject_peer(&mut self, why: &str) {
         let text = format!("the peer at {} was turned away: {why}", self.place);
-        self.terminate_with(TermReason::ContactFailure, text);
+        self.terminate_with(TermReason::CONTACT_FAILURE, text);
     }
 
     pub(super) fn send_contact(&mut self) {
@@ -118,7 +118,7 @@ impl Session {
 
     pub(super) fn on_init(&mut self, init: SessInit) -> Option<Event<'static>> {
         let fault = |session: &mut Self, text: String| {
-            session.terminate_with(TermReason::ContactFailure, text);
+            session.terminate_with(TermReason::CONTACT_FAILURE, text);
             None
         };
         let place = &self.place;

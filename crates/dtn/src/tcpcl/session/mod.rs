@@ -169,10 +169,10 @@ impl Session {
             Ok(None) => (0, None),
             Err(error) => {
                 if let message::MessageError::UnknownType(header) = error {
-                    self.push(&Message::Reject { reason: RejectReason::TypeUnknown, header });
+                    self.push(&Message::Reject { reason: RejectReason::TYPE_UNKNOWN, header });
                 }
                 let text = format!("the peer at {} made no sense: {error}", self.place);
-                self.terminate_with(TermReason::ContactFailure, text);
+                self.terminate_with(TermReason::CONTACT_FAILURE, text);
                 (input.len(), None)
             }
         }
@@ -222,7 +222,7 @@ impl Session {
                 if !self.term.0 {
                     self.term.0 = true;
                     self.last_progress = now;
-                    self.push(&Message::SessTerm { reply: false, reason: TermReason::Unknown });
+                    self.push(&Message::SessTerm { reply: false, reason: TermReason::UNKNOWN });
                 }
                 self.close_if_done();
             }
@@ -252,16 +252,16 @@ impl Session {
             let place = &self.place;
             let (by, reason) = match self.term_reason {
                 None => (EndedBy::Us, format!("the session with {place} was ended in order")),
-                Some(TermReason::Unknown) => {
+                Some(TermReason::UNKNOWN) => {
                     (EndedBy::Peer, format!("the peer at {place} ended the session"))
                 }
-                Some(why @ (TermReason::ContactFailure | TermReason::VersionMismatch)) => (
+                Some(why @ (TermReason::CONTACT_FAILURE | TermReason::VERSION_MISMATCH)) => (
                     EndedBy::Peer,
                     format!("the node at {place} does not want this session: {why}; its log may say more"),
                 ),
                 Some(why) => (EndedBy::Peer, format!("the peer at {place} ended the session: {why}")),
             };
-            let unwanted = [Some(TermReason::ContactFailure), Some(TermReason::VersionMismatch)];
+            let unwanted = [Some(TermReason::CONTACT_FAILURE), Some(TermReason::VERSION_MISMATCH)];
             let in_order = !unwanted.contains(&self.term_reason);
             self.end = Some(SessionEnd { by, reason, in_order, peer: self.peer.clone() });
             self.phase = Phase::Over;
@@ -299,8 +299,8 @@ impl Session {
 
     /// Rejects a message that violates the protocol, and ends the session.
     fn reject(&mut self, header: u8, what: &str) {
-        self.push(&Message::Reject { reason: RejectReason::Unexpected, header });
-        self.terminate_with(TermReason::Unknown, format!("the peer at {} {what}", self.place));
+        self.push(&Message::Reject { reason: RejectReason::UNEXPECTED, header });
+        self.terminate_with(TermReason::UNKNOWN, format!("the peer at {} {what}", self.place));
     }
 
     fn on_message(&mut self, message: Message, now: Time) -> Option<Event<'static>> {
@@ -310,10 +310,10 @@ impl Session {
             (Message::SessTerm { reply, reason }, _) => self.on_term(reply, reason, now),
             (Message::Reject { reason, header }, _) => {
                 let text = format!(
-                    "the peer at {} rejected this node's message of type {header:#04x}: {reason:?}",
+                    "the peer at {} rejected this node's message of type {header:#04x}: {reason}",
                     self.place
                 );
-                self.terminate_with(TermReason::Unknown, text);
+                self.terminate_with(TermReason::UNKNOWN, text);
             }
             (Message::Keepalive, _) => self.count_idle(now, "keepalives"),
             (Message::Segment(head), Phase::Established) => return self.on_segment(head, now),

@@ -190,7 +190,7 @@ fn a_peer_that_is_not_the_expected_one_is_turned_away() {
         line.session.receive_contact(CONTACT, at(0));
         assert!(line.gets(&[init(node)]).is_empty());
         line.is_over(why);
-        assert_eq!(line.written(), [term(false, TermReason::ContactFailure)]);
+        assert_eq!(line.written(), [term(false, TermReason::CONTACT_FAILURE)]);
     }
     let mut line = Timeline::new(settings());
     line.session.receive_contact(CONTACT, at(0));
@@ -206,7 +206,7 @@ fn the_host_may_turn_a_peer_away() {
     line.gets(&[init("dtn://them/")]);
     line.session.reject_peer("it is not configured");
     line.is_over("it is not configured");
-    assert_eq!(line.written(), [term(false, TermReason::ContactFailure)]);
+    assert_eq!(line.written(), [term(false, TermReason::CONTACT_FAILURE)]);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn another_protocol_and_another_version_are_told_apart() {
     let mut line = Timeline::new(settings());
     line.session.receive_contact(*b"dtn!\x03\x00", at(0));
     line.is_over("version 3");
-    assert_eq!(line.written(), [term(false, TermReason::VersionMismatch)]);
+    assert_eq!(line.written(), [term(false, TermReason::VERSION_MISMATCH)]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn silence_for_two_intervals_ends_the_session_and_half_of_one_makes_a_keepalive(
     assert_eq!(line.passes(at(20)), [Message::Keepalive]);
     line.gets(&[Message::Keepalive]);
     assert_eq!(line.passes(at(59)), [Message::Keepalive]);
-    assert_eq!(line.passes(at(60)), [term(false, TermReason::IdleTimeout)]);
+    assert_eq!(line.passes(at(60)), [term(false, TermReason::IDLE_TIMEOUT)]);
     line.is_over("nothing came");
 }
 
@@ -306,8 +306,8 @@ fn segments_that_do_not_belong_end_the_session() {
         line.gets(&[one.clone(), second]);
         line.is_over(why);
         let unexpected =
-            Message::Reject { reason: RejectReason::Unexpected, header: message::kind::XFER_SEGMENT };
-        assert_eq!(line.written()[1..], [unexpected, term(false, TermReason::Unknown)]);
+            Message::Reject { reason: RejectReason::UNEXPECTED, header: message::kind::XFER_SEGMENT };
+        assert_eq!(line.written()[1..], [unexpected, term(false, TermReason::UNKNOWN)]);
     }
     let mut line = Timeline::established(settings());
     line.gets(&[segment(3, true, true, 0), segment(3, true, true, 0)]);
@@ -481,7 +481,7 @@ fn floods_end_the_session() {
         line.is_over(why);
     }
     let mut line = Timeline::established(settings());
-    line.gets(&[Message::Reject { reason: RejectReason::Unsupported, header: 1 }]);
+    line.gets(&[Message::Reject { reason: RejectReason::UNSUPPORTED, header: 1 }]);
     line.is_over("rejected this node's message of type 0x01");
 }
 
@@ -506,9 +506,9 @@ fn an_ending_session_finishes_started_transfers_only() {
     line.data(segment(1, true, false, 2), 2);
     line.written();
     line.session.terminate(at(1));
-    assert_eq!(line.written(), [term(false, TermReason::Unknown)]);
+    assert_eq!(line.written(), [term(false, TermReason::UNKNOWN)]);
     assert_eq!(line.session.may_begin(), None);
-    line.gets(&[term(true, TermReason::Unknown)]);
+    line.gets(&[term(true, TermReason::UNKNOWN)]);
     assert_eq!(line.reason(), "");
     assert_eq!(line.data(segment(1, false, true, 2), 2), ["Data 2", "Complete"]);
     assert!(line.data(segment(2, true, true, 2), 2).is_empty());
@@ -522,8 +522,8 @@ fn an_ending_session_finishes_started_transfers_only() {
 fn a_peer_that_ends_the_session_is_answered_and_waited_for() {
     let mut line = Timeline::established(settings());
     send(&mut line, &[1]);
-    line.gets(&[term(false, TermReason::Busy)]);
-    assert_eq!(line.written(), [term(true, TermReason::Busy)]);
+    line.gets(&[term(false, TermReason::BUSY)]);
+    assert_eq!(line.written(), [term(true, TermReason::BUSY)]);
     assert_eq!(line.session.end(), None);
     assert_eq!(line.gets(&[ack(0, 1)]), ["Sent(0)"]);
     let end = line.session.end().unwrap();
@@ -565,7 +565,7 @@ fn early_or_repeated_messages_end_the_session() {
     for (message, why) in [
         (segment(0, true, true, 0), "data before SESS_INIT"),
         (ack(0, 0), "XFER_ACK before"),
-        (term(false, TermReason::Busy), "does not want this session: busy"),
+        (term(false, TermReason::BUSY), "does not want this session: busy"),
     ] {
         let mut line = Timeline::new(settings());
         line.session.receive_contact(CONTACT, at(0));
@@ -574,7 +574,7 @@ fn early_or_repeated_messages_end_the_session() {
     }
     for (message, why) in [
         (init("dtn://them/"), "second SESS_INIT"),
-        (term(true, TermReason::Busy), "answered a SESS_TERM that nobody sent"),
+        (term(true, TermReason::BUSY), "answered a SESS_TERM that nobody sent"),
     ] {
         let mut line = Timeline::established(settings());
         line.gets(&[message]);

@@ -49,7 +49,7 @@ impl Session {
                     };
                     let seconds = HANDSHAKE_TIMEOUT.as_secs();
                     let text = format!("the node at {} gave {step} within {seconds} s", self.place);
-                    self.terminate_with(TermReason::IdleTimeout, text);
+                    self.terminate_with(TermReason::IDLE_TIMEOUT, text);
                 }
             }
         }
@@ -70,7 +70,7 @@ impl Session {
                 self.place,
                 (self.keepalive * 2).as_secs()
             );
-            return self.terminate_with(TermReason::IdleTimeout, text);
+            return self.terminate_with(TermReason::IDLE_TIMEOUT, text);
         }
         // Half the interval: a peer that counts from its own last message must not be late by a round trip,
         // and dtn7-rs gives up the first time that its timer finds no keepalive.
@@ -111,7 +111,7 @@ impl Session {
             Some(credit) => self.idle_credit = credit,
             None => {
                 let text = format!("the peer at {} floods this node with {what}", self.place);
-                self.terminate_with(TermReason::ResourceExhaustion, text);
+                self.terminate_with(TermReason::RESOURCE_EXHAUSTION, text);
             }
         }
     }

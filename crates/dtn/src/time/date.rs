@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use bentpipe_config::DateTime;
-use toml::value::Offset;
+use serde::{Deserialize, Deserializer, de::Error};
+use toml::value::{Datetime, Offset};
 
-use super::Date;
-use crate::DtnTime;
+use super::DtnTime;
 
-impl TryFrom<DateTime> for Date {
-    type Error = String;
+impl DtnTime {
+    /// Reads a date and time with an offset, `2027-01-31T06:00:00Z`.
+    pub(crate) fn from_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let DateTime(datetime) = DateTime::deserialize(deserializer)?;
+        Self::of_date(datetime).map_err(D::Error::custom)
+    }
 
-    fn try_from(DateTime(datetime): DateTime) -> Result<Self, String> {
+    fn of_date(datetime: Datetime) -> Result<Self, String> {
         let (Some(date), Some(time), Some(offset)) = (datetime.date, datetime.time, datetime.offset) else {
             return Err(format!("{datetime} lacks date, time or offset; write 2027-01-31T06:00:00Z"));
         };
@@ -27,7 +31,7 @@ impl TryFrom<DateTime> for Date {
             - minutes_east * 60;
         let since_1970 = u64::try_from(seconds).map_err(|_| format!("{datetime} is before 1970"))?;
         let nanos = time.nanosecond.unwrap_or(0);
-        Ok(Self(DtnTime::from_unix(Duration::new(since_1970, nanos))))
+        Ok(Self::from_unix(Duration::new(since_1970, nanos)))
     }
 }
 
@@ -59,9 +63,9 @@ mod tests {
 
     #[test]
     fn offsets_count() {
-        let date = |text: &str| Date::try_from(DateTime(text.parse().unwrap()));
-        assert_eq!(date("2000-01-01T01:00:00+01:00").unwrap(), Date(DtnTime::from_millis(0)));
-        assert_eq!(date("2000-01-02T00:00:00.5Z").unwrap(), Date(DtnTime::from_millis(86_400_500)));
+        let date = |text: &str| DtnTime::of_date(text.parse().unwrap());
+        assert_eq!(date("2000-01-01T01:00:00+01:00").unwrap(), DtnTime::from_millis(0));
+        assert_eq!(date("2000-01-02T00:00:00.5Z").unwrap(), DtnTime::from_millis(86_400_500));
         assert!(date("2000-01-02").unwrap_err().contains("offset"));
         assert!(date("1950-01-02T00:00:00Z").unwrap_err().contains("1970"));
     }
