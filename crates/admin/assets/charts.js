@@ -1,6 +1,6 @@
 // A chart for each leg and a lane for its outages, all over the same time axis.
 
-import { clock, delay, make, moment, NOTHING, percent, put, rate, span } from "./format.js";
+import { clock, delay, keep, make, moment, NOTHING, percent, put, rate, span } from "./format.js";
 import { SPANS } from "./history.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -32,17 +32,12 @@ export class Charts {
 
   show(history) {
     this.#history = history;
-    for (const [name, chart] of this.#charts) {
-      if (!history.legs.some((leg) => leg.name === name)) {
-        chart.element.remove();
-        this.#charts.delete(name);
-      }
-    }
+    const names = new Set(history.legs.map((leg) => leg.name));
+    keep(this.#charts, names, (name) => new Chart(this.#root, name));
     const width = this.#root.clientWidth;
     const letter = parseFloat(getComputedStyle(this.#root).fontSize);
     const satellites = history.legs.filter((leg) => leg.satellite).length;
     history.legs.forEach((leg, index) => {
-      if (!this.#charts.has(leg.name)) this.#charts.set(leg.name, new Chart(this.#root, leg.name));
       const height = leg.satellite && satellites < 3 ? 128 : 80;
       const axis = index === history.legs.length - 1;
       this.#charts.get(leg.name).show(history, leg, { width, height, letter, axis });
@@ -256,15 +251,9 @@ export class Lanes {
     const shown = within(history);
     const satellites = history.legs.filter((leg) => leg.satellite).map((leg) => leg.name);
     const wanted = new Set([...satellites, ...shown.map((outage) => outage.leg)]);
+    keep(this.#lanes, wanted, (name) => this.#lane(name));
     for (const [name, lane] of this.#lanes) {
-      if (!wanted.has(name)) {
-        lane.element.remove();
-        this.#lanes.delete(name);
-      }
-    }
-    for (const name of wanted) {
-      if (!this.#lanes.has(name)) this.#lanes.set(name, this.#lane(name));
-      this.#showBars(history, this.#lanes.get(name), shown.filter((outage) => outage.leg === name));
+      this.#showBars(history, lane, shown.filter((outage) => outage.leg === name));
     }
     const known = history.outages.length;
     put(this.#total, known ? `${shown.length} in this time, ${known} known` : "none so far");
@@ -279,16 +268,9 @@ export class Lanes {
   }
 
   #showBars(history, lane, outages) {
-    const keys = new Set(outages.map((outage) => outage.began));
-    for (const [key, bar] of lane.bars) {
-      if (!keys.has(key)) {
-        bar.remove();
-        lane.bars.delete(key);
-      }
-    }
+    keep(lane.bars, new Set(outages.map((outage) => outage.began)), () => ({ element: this.#bar(lane) }));
     for (const outage of outages) {
-      if (!lane.bars.has(outage.began)) lane.bars.set(outage.began, this.#bar(lane));
-      const bar = lane.bars.get(outage.began);
+      const bar = lane.bars.get(outage.began).element;
       const share = (time) => 100 * Math.min(1, Math.max(0, (time - history.begin) / SPANS[history.step]));
       const from = share(outage.began);
       bar.style.left = from + "%";

@@ -68,6 +68,16 @@ export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Makes a map of shown things one of exactly these keys: what is gone leaves the document, what is new is made.
+export function keep(shown, keys, create) {
+  for (const [key, { element }] of shown) {
+    if (keys.has(key)) continue;
+    element.remove();
+    shown.delete(key);
+  }
+  for (const key of keys) if (!shown.has(key)) shown.set(key, create(key));
+}
+
 export function make(name, className = "", text = "") {
   const element = document.createElement(name);
   if (className) element.className = className;

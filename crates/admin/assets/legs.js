@@ -1,6 +1,6 @@
 // A card for each leg.
 
-import { bytes, count, delay, make, NOTHING, percent, put, rate, span } from "./format.js";
+import { bytes, count, delay, keep, make, NOTHING, percent, put, rate, span } from "./format.js";
 
 // What a card says, in this order.
 const FIGURES = [
@@ -21,16 +21,8 @@ export class Legs {
   #cards = new Map();
 
   show(legs) {
-    for (const [name, card] of this.#cards) {
-      if (!legs.some((leg) => leg.name === name)) {
-        card.element.remove();
-        this.#cards.delete(name);
-      }
-    }
-    for (const leg of legs) {
-      if (!this.#cards.has(leg.name)) this.#cards.set(leg.name, this.#card(leg.name));
-      fill(this.#cards.get(leg.name), leg);
-    }
+    keep(this.#cards, new Set(legs.map((leg) => leg.name)), (name) => this.#card(name));
+    for (const leg of legs) fill(this.#cards.get(leg.name), leg);
   }
 
   #card(name) {

@@ -138,7 +138,7 @@ function showFigures(status, satellites) {
 function showGain(gain) {
   big("gain", [gain.ratio === null ? NOTHING : "×" + gain.ratio.toFixed(gain.ratio < 9.95 ? 1 : 0), ""]);
   const estimate = `${rate(gain.actual_bps)} instead of ≈${rate(gain.end_to_end_bps)}`;
-  put(at("gain-detail"), gain.ratio === null ? "no active connection tells" : estimate);
+  put(at("gain-detail"), gain.ratio === null ? "no connection is active" : estimate);
 }
 
 function showOutage(all, history) {

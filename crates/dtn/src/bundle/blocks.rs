@@ -1,15 +1,17 @@
 //! The extension blocks of a bundle: those that are kept as received, and the processing of unknown ones.
 
-use bp7::canonical::{
-    BUNDLE_AGE_BLOCK, CanonicalData, HOP_COUNT_BLOCK, PREVIOUS_NODE_BLOCK, new_canonical_block,
-};
+use std::time::Duration;
 
-use super::wire::{clamped_millis, closed, endpoint};
-use super::{Bundle, CrcType, Priority};
+use super::cbor::{Item, Reader, put, put_endpoint};
+use super::wire::{clamped_millis, with_crc};
+use super::{Bundle, CrcType, HopCount, Priority};
 use crate::DtnTime;
 
-/// The type of the priority block.
-pub(super) const PRIORITY_BLOCK: u64 = 224;
+/// The types of the blocks that are fields (RFC 9171 §4.4), and of our own.
+pub(super) const PREVIOUS_NODE_BLOCK: u64 = 6;
+const BUNDLE_AGE_BLOCK: u64 = 7;
+const HOP_COUNT_BLOCK: u64 = 10;
+const PRIORITY_BLOCK: u64 = 224;
 
 /// The known types, in the order in which they are added.
 pub(super) const KNOWN: [u64; 4] = [PREVIOUS_NODE_BLOCK, HOP_COUNT_BLOCK, BUNDLE_AGE_BLOCK, PRIORITY_BLOCK];
@@ -89,7 +91,9 @@ impl Bundle {
         if let Some(raw) = &slot.raw {
             out.extend_from_slice(raw);
         } else if let Some(content) = self.content(slot.kind) {
-            out.extend(closed(new_canonical_block(slot.kind, slot.number, slot.flags, content), slot.crc));
+            let mut block = slot.head(content.len() as u64);
+            block.extend(content);
+            out.extend(with_crc(block, slot.crc));
         }
     }
 
@@ -97,19 +101,47 @@ impl Bundle {
         if kind == PRIORITY_BLOCK { self.priority != Priority::Normal } else { self.content(kind).is_some() }
     }
 
-    /// What a known block says, from the bundle's fields.
-    fn content(&self, kind: u64) -> Option<CanonicalData> {
+    /// The content of a known block, from the bundle's fields.
+    fn content(&self, kind: u64) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
         match kind {
-            PREVIOUS_NODE_BLOCK => self.previous_node.as_ref().map(endpoint).map(CanonicalData::PreviousNode),
-            HOP_COUNT_BLOCK => self.hops.map(|hops| CanonicalData::HopCount(hops.limit, hops.count)),
+            PREVIOUS_NODE_BLOCK => put_endpoint(&mut out, self.previous_node.as_ref()?),
+            HOP_COUNT_BLOCK => {
+                let HopCount { limit, count } = self.hops?;
+                put(&mut out, [Item::Array(Some(2)), Item::Uint(limit.into()), Item::Uint(count.into())]);
+            }
             BUNDLE_AGE_BLOCK => {
                 // Without a creation time there has to be an age (RFC 9171 §4.4.2).
                 let needed = (self.id.created == DtnTime::UNKNOWN).then(Default::default);
-                self.age.or(needed).map(|age| CanonicalData::BundleAge(clamped_millis(age)))
+                put(&mut out, [Item::Uint(clamped_millis(self.age.or(needed)?))]);
             }
-            PRIORITY_BLOCK => Some(CanonicalData::Unknown(vec![self.priority as u8])),
-            _ => None,
+            PRIORITY_BLOCK => put(&mut out, [Item::Uint(self.priority as u64)]),
+            _ => return None,
         }
+        Some(out)
+    }
+
+    /// Makes a field of the content of a block; `None` if it is not understood.
+    pub(super) fn take_content(&mut self, kind: u64, content: &[u8]) -> Option<()> {
+        match kind {
+            PREVIOUS_NODE_BLOCK => self.previous_node = Some(whole(content, Reader::endpoint)?),
+            HOP_COUNT_BLOCK => {
+                let numbers = |reader: &mut Reader<'_>| Ok((reader.uint()?, reader.uint()?));
+                let (limit, count) = whole(content, |reader| reader.pair(numbers))?;
+                self.hops = Some(HopCount { limit: limit.try_into().ok()?, count: count.try_into().ok()? });
+            }
+            BUNDLE_AGE_BLOCK => self.age = Some(Duration::from_millis(whole(content, Reader::uint)?)),
+            PRIORITY_BLOCK => {
+                self.priority = match content {
+                    [0] => Priority::Bulk,
+                    [1] => Priority::Normal,
+                    [2] => Priority::Expedited,
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Drops the blocks that only the first fragment has (RFC 9171 §5.8). The fields stay: what limits the
@@ -124,7 +156,22 @@ impl Bundle {
     }
 }
 
+/// What the bytes say, if they say nothing else.
+fn whole<'a, T>(bytes: &'a [u8], read: impl FnOnce(&mut Reader<'a>) -> Result<T, &'static str>) -> Option<T> {
+    let mut reader = Reader::new(bytes);
+    read(&mut reader).ok().filter(|_| reader.is_empty())
+}
+
 impl Slot {
+    /// The block up to its content, of `len` bytes (RFC 9171 §4.3.2).
+    pub(super) fn head(&self, len: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16);
+        let elements = if self.crc == CrcType::None { 5 } else { 6 };
+        put(&mut out, [Item::Array(Some(elements)), Item::Uint(self.kind), Item::Uint(self.number)]);
+        put(&mut out, [Item::Uint(self.flags.into()), Item::Uint(self.crc.code()), Item::Bytes(len)]);
+        out
+    }
+
     fn is_field(&self, kind: u64) -> bool {
         self.kind == kind && self.raw.is_none()
     }

@@ -2,6 +2,12 @@
 //! and in administrative records true and false. All else, negative numbers, maps, tags, floats and strings
 //! in pieces, is refused.
 
+use crate::Eid;
+
+/// An array without a length, and its end.
+const INDEFINITE_ARRAY: u8 = 0x9f;
+pub(super) const BREAK: u8 = 0xff;
+
 /// How deep arrays may stand in arrays. A bundle needs four.
 const MAX_DEPTH: usize = 16;
 
@@ -48,21 +54,49 @@ pub(super) fn item(input: &[u8]) -> Result<Option<(Item, usize)>, &'static str> 
     Ok(Some((item, len)))
 }
 
-/// Writes the head of a byte string.
-pub(super) fn put_bytes_head(out: &mut Vec<u8>, len: u64) {
-    let major = 2 << 5;
-    let bytes = len.to_be_bytes();
-    match len {
-        0..24 => out.push(major | bytes[7]),
-        24..0x100 => out.extend([major | 24, bytes[7]]),
-        0x100..0x1_0000 => out.extend([major | 25, bytes[6], bytes[7]]),
-        0x1_0000..0x1_0000_0000 => {
-            out.push(major | 26);
-            out.extend_from_slice(&bytes[4..]);
+/// Writes the heads of items, each in as few bytes as it needs (RFC 8949 §4.2.1).
+pub(super) fn put(out: &mut Vec<u8>, items: impl IntoIterator<Item = Item>) {
+    for item in items {
+        let (major, argument) = match item {
+            Item::Uint(number) => (0, number),
+            Item::Bytes(len) => (2, len),
+            Item::Text(len) => (3, len),
+            Item::Array(Some(len)) => (4, len),
+            Item::Array(None) => {
+                out.push(INDEFINITE_ARRAY);
+                continue;
+            }
+            Item::Bool(value) => (7, 20 + u64::from(value)),
+            Item::Break => {
+                out.push(BREAK);
+                continue;
+            }
+        };
+        let bytes = argument.to_be_bytes();
+        let (info, width) = match argument {
+            0..24 => (bytes[7], 0),
+            24..0x100 => (24, 1),
+            0x100..0x1_0000 => (25, 2),
+            0x1_0000..0x1_0000_0000 => (26, 4),
+            _ => (27, 8),
+        };
+        out.push(major << 5 | info);
+        out.extend_from_slice(&bytes[8 - width..]);
+    }
+}
+
+/// Writes an endpoint (RFC 9171 §4.2.5.1).
+pub(super) fn put_endpoint(out: &mut Vec<u8>, eid: &Eid) {
+    put(out, [Item::Array(Some(2))]);
+    match eid {
+        Eid::None => put(out, [Item::Uint(1), Item::Uint(0)]),
+        Eid::Dtn { node, service } => {
+            let name = format!("//{node}/{service}");
+            put(out, [Item::Uint(1), Item::Text(name.len() as u64)]);
+            out.extend_from_slice(name.as_bytes());
         }
-        _ => {
-            out.push(major | 27);
-            out.extend_from_slice(&bytes);
+        Eid::Ipn { node, service } => {
+            put(out, [Item::Uint(2), Item::Array(Some(2)), Item::Uint(*node), Item::Uint(*service)]);
         }
     }
 }
@@ -215,6 +249,38 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// An array of two items, which may end with a break.
+    pub(super) fn pair<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, &'static str>,
+    ) -> Result<T, &'static str> {
+        let has_break = match self.item()? {
+            Item::Array(Some(2)) => false,
+            Item::Array(None) => true,
+            _ => return Err("something else than an array of two"),
+        };
+        let pair = read(self)?;
+        match has_break && self.item()? != Item::Break {
+            true => Err("an array that is longer than two"),
+            false => Ok(pair),
+        }
+    }
+
+    /// An endpoint (RFC 9171 §4.2.5.1).
+    pub(super) fn endpoint(&mut self) -> Result<Eid, &'static str> {
+        const NO_ENDPOINT: &str = "what is no endpoint, or of a scheme that is not known";
+        let text = self.pair(|reader| match (reader.uint()?, reader.item()?) {
+            (1, Item::Uint(0)) => Ok("dtn:none".to_owned()),
+            (1, Item::Text(len)) => {
+                let name = std::str::from_utf8(reader.string(len)?).map_err(|_| NO_ENDPOINT)?;
+                Ok(format!("dtn:{name}"))
+            }
+            (2, Item::Array(Some(2))) => Ok(format!("ipn:{}.{}", reader.uint()?, reader.uint()?)),
+            _ => Err(NO_ENDPOINT),
+        })?;
+        text.parse().map_err(|_| NO_ENDPOINT)
+    }
+
     /// What a string of `len` bytes says, whose head has been read.
     pub(super) fn string(&mut self, len: u64) -> Result<&'a [u8], &'static str> {
         let len = usize::try_from(len).ok().filter(|&len| len <= self.rest.len());
@@ -287,7 +353,7 @@ mod tests {
         fn written_and_read_values_agree(len: u64, shift in 0..64_u32) {
             let len = len >> shift;
             let mut out = Vec::new();
-            put_bytes_head(&mut out, len);
+            put(&mut out, [Item::Bytes(len)]);
             prop_assert_eq!(item(&out), Ok(Some((Item::Bytes(len), out.len()))));
         }
 

@@ -38,9 +38,6 @@ pub enum Problem {
     /// A block that is not made as its type has to be.
     #[error("{0}")]
     Block(&'static str),
-    /// What a block says is not understood.
-    #[error("cannot decode a block: {0}")]
-    Content(String),
     /// A block's bytes have changed on the way.
     #[error("the CRC of block {0} is wrong")]
     Crc(u64),

@@ -1,7 +1,6 @@
 //! What a node changes in a bundle that it passes on, and when a bundle is of no more use.
 
-use bp7::canonical::PREVIOUS_NODE_BLOCK;
-
+use super::blocks::PREVIOUS_NODE_BLOCK;
 use super::{Bundle, HopCount};
 use crate::{DtnTime, Eid};
 

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use bp7::canonical::{CanonicalBlock, CanonicalData};
-use bp7::flags::BundleControlFlags as Flags;
-use bp7::primary::PrimaryBlock;
-
-use super::blocks::{KNOWN, PRIORITY_BLOCK, ReceivedForm, Slot};
-use super::cbor::{Item, ItemStart, Walker, item};
+use super::blocks::{KNOWN, ReceivedForm, Slot};
+use super::cbor::{Item, ItemStart, Reader, Walker, item};
 use super::decode::{BLOCKS_LIMIT, Malformed, Problem};
-use super::wire::{BREAK, BlockCrc, INDEFINITE_ARRAY, Tail};
-use super::{Bundle, CrcType, Fragment, HopCount, Priority, ReportRequests};
-use crate::{DtnTime, Eid};
+use super::wire::{BlockCrc, Tail, VERSION, flag};
+use super::{Bundle, CrcType, Fragment, ReportRequests};
+use crate::DtnTime;
 
 /// The longest payload, and the longest that a fragment may be part of: positions in files are signed.
 const PAYLOAD_LIMIT: u64 = i64::MAX as u64;
@@ -113,22 +109,21 @@ impl Head {
         primary.check_primary(&self.raw)?;
         let mut slots = self.slots(extensions)?;
         let (payload_slot, payload_len, tail) = self.payload(payload)?;
-        let parsed = self.parsed(primary, extensions)?;
-        let mut bundle = bundle_of(&parsed.primary, payload_len).map_err(|what| primary.content(what))?;
+        let mut reader = Reader::new(primary.bytes(&self.raw));
+        let mut bundle = bundle_of(&mut reader, payload_len).map_err(|what| primary.error(what))?;
         bundle.payload_crc = payload_slot.crc;
-        bundle.take_blocks(&parsed.canonicals, &mut slots);
+        for (slot, block) in slots.iter_mut().zip(extensions) {
+            let is_field = bundle.take_content(slot.kind, block.content(&self.raw)?).is_some();
+            slot.raw = (!is_field).then(|| block.bytes(&self.raw).into());
+        }
         if bundle.id.created == DtnTime::UNKNOWN && bundle.age.is_none() {
             return Err(primary.error("without a creation time a bundle needs an age"));
-        }
-        for (slot, block) in slots.iter_mut().zip(extensions) {
-            // What is still marked is in no field.
-            slot.raw = slot.raw.take().map(|_| self.raw[block.start..block.end].into());
         }
         bundle.keep(primary.bytes(&self.raw), payload_slot.flags, slots, &self.raw);
         Ok((bundle, tail))
     }
 
-    /// The extension blocks' headers, checked; their contents are marked as to be kept.
+    /// The extension blocks' headers, checked.
     fn slots(&self, extensions: &[RawBlock]) -> Result<Vec<Slot>, Malformed> {
         let slots = extensions.iter().map(|block| block.slot(&self.raw)).collect::<Result<Vec<_>, _>>()?;
         check_numbers(extensions, &slots)?;
@@ -145,15 +140,6 @@ impl Head {
         let start = &self.raw[block.start..];
         let tail = Tail::after(start, header.crc, block.declared.is_none(), declared.is_none());
         Ok((header, len, tail))
-    }
-
-    /// What `bp7` makes of all blocks but the payload, in whose place it gets an empty one.
-    fn parsed(&self, primary: &RawBlock, extensions: &[RawBlock]) -> Result<bp7::Bundle, Malformed> {
-        const NO_PAYLOAD: [u8; 6] = [0x85, 1, 1, 0, 0, 0x40];
-        let end = extensions.last().unwrap_or(primary).end;
-        let blocks = &self.raw[primary.start..end];
-        let whole = [&[INDEFINITE_ARRAY][..], blocks, &NO_PAYLOAD, &[BREAK]].concat();
-        bp7::Bundle::try_from(&whole[..]).map_err(|error| primary.content(error.to_string()))
     }
 }
 
@@ -183,12 +169,6 @@ impl RawBlock {
         Malformed { at: self.start as u64, problem: Problem::Block(what) }
     }
 
-    /// The error may quote the block, so it is shortened.
-    fn content(&self, what: String) -> Malformed {
-        let what = what.chars().take(200).collect();
-        Malformed { at: self.start as u64, problem: Problem::Content(what) }
-    }
-
     fn uint(&self, index: usize) -> Option<u64> {
         match self.elements.get(index) {
             Some(&(Item::Uint(number), _)) => Some(number),
@@ -205,25 +185,35 @@ impl RawBlock {
         CrcType::from_code(code).ok_or_else(|| self.error("there is no such type of CRC"))
     }
 
-    /// Looks at what `bp7` does not: version, CRC, and number of elements (RFC 9171 §4.3.1).
+    /// Checks version, CRC, and number of elements (RFC 9171 §4.3.1).
     fn check_primary(&self, head: &[u8]) -> Result<(), Malformed> {
         match self.uint(0) {
-            Some(7) => {}
+            Some(VERSION) => {}
             Some(version) => {
                 return Err(Malformed { at: self.start as u64, problem: Problem::Version(version) });
             }
             None => return Err(self.error("a bundle begins with the protocol's version")),
         }
         let flags = self.uint(1).ok_or_else(|| self.error("a bundle's flags are a number"))?;
-        let is_fragment = flags & Flags::BUNDLE_IS_FRAGMENT.bits() != 0;
+        let is_fragment = flags & flag::IS_FRAGMENT != 0;
         self.check_crc(head, self.crc_type(2)?, if is_fragment { 10 } else { 8 }, 0)
     }
 
-    /// An extension block's header, checked; its content is marked as to be kept.
+    /// An extension block's header, checked.
     fn slot(&self, head: &[u8]) -> Result<Slot, Malformed> {
         let header = self.header()?;
         self.check_crc(head, header.crc, 5, header.number)?;
-        Ok(Slot { raw: Some(Box::default()), ..header })
+        Ok(header)
+    }
+
+    /// An extension block's content.
+    fn content<'a>(&self, head: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        match self.elements.get(4) {
+            Some(&(Item::Bytes(len), at)) => {
+                Reader::new(&head[at..]).string(len).map_err(|what| self.error(what))
+            }
+            _ => Err(self.error("a block's content is a byte string")),
+        }
     }
 
     /// The payload block's header, checked, and the payload's length.
@@ -278,74 +268,39 @@ impl RawBlock {
     }
 }
 
-/// A bundle from its primary block.
-fn bundle_of(block: &PrimaryBlock, payload_len: u64) -> Result<Bundle, String> {
-    let eid = |eid: &bp7::EndpointID| eid.to_string().parse::<Eid>().map_err(|error| error.to_string());
-    let flags = Flags::from_bits_truncate(block.bundle_control_flags);
-    let created = &block.creation_timestamp;
-    let mut bundle = Bundle::new(
-        eid(&block.source)?,
-        DtnTime::from_millis(created.dtntime()),
-        created.seqno(),
-        eid(&block.destination)?,
-        block.lifetime,
-    );
+/// A bundle from its primary block (RFC 9171 §4.3.1), whose elements have been counted.
+fn bundle_of(reader: &mut Reader<'_>, payload_len: u64) -> Result<Bundle, &'static str> {
+    let (_array, _version, flags, _crc) = (reader.item()?, reader.uint()?, reader.uint()?, reader.uint()?);
+    let (destination, source, report_to) = (reader.endpoint()?, reader.endpoint()?, reader.endpoint()?);
+    let (created, sequence) = reader.pair(|reader| Ok((reader.uint()?, reader.uint()?)))?;
+    let lifetime = Duration::from_millis(reader.uint()?);
+    let mut bundle = Bundle::new(source, DtnTime::from_millis(created), sequence, destination, lifetime);
     bundle.age = None;
     bundle.payload_len = payload_len;
-    bundle.report_to = eid(&block.report_to)?;
-    bundle.is_admin = flags.contains(Flags::BUNDLE_ADMINISTRATIVE_RECORD_PAYLOAD);
-    bundle.must_not_fragment = flags.contains(Flags::BUNDLE_MUST_NOT_FRAGMENTED);
-    bundle.report_times = flags.contains(Flags::BUNDLE_REQUEST_STATUS_TIME);
+    bundle.report_to = report_to;
+    bundle.is_admin = flags & flag::IS_ADMIN != 0;
+    bundle.must_not_fragment = flags & flag::MUST_NOT_FRAGMENT != 0;
+    bundle.report_times = flags & flag::REPORT_TIMES != 0;
     bundle.reports = ReportRequests {
-        reception: flags.contains(Flags::BUNDLE_STATUS_REQUEST_RECEPTION),
-        forwarding: flags.contains(Flags::BUNDLE_STATUS_REQUEST_FORWARD),
-        delivery: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELIVERY),
-        deletion: flags.contains(Flags::BUNDLE_STATUS_REQUEST_DELETION),
+        reception: flags & flag::REPORT_RECEPTION != 0,
+        forwarding: flags & flag::REPORT_FORWARDING != 0,
+        delivery: flags & flag::REPORT_DELIVERY != 0,
+        deletion: flags & flag::REPORT_DELETION != 0,
     };
-    bundle.received.flags = block.bundle_control_flags & !known_flags();
-    if flags.contains(Flags::BUNDLE_IS_FRAGMENT) {
-        let (offset, total) = (block.fragmentation_offset, block.total_data_length);
+    if flags & flag::IS_FRAGMENT != 0 {
+        let (offset, total) = (reader.uint()?, reader.uint()?);
         let end = offset.checked_add(payload_len);
         if total > PAYLOAD_LIMIT || end.is_none_or(|end| end > total) {
-            return Err("a fragment is longer than what it is a part of".into());
+            return Err("a fragment is longer than what it is a part of");
         }
         bundle.id.fragment = Some(Fragment { offset, len: payload_len, total });
     }
+    // Those that are no fields.
+    bundle.received.flags = flags & !bundle.flags();
     Ok(bundle)
 }
 
-/// The flags that are fields of a bundle.
-fn known_flags() -> u64 {
-    let no_field = Flags::BUNDLE_REQUEST_USER_APPLICATION_ACK | Flags::BUNDLE_CFRESERVED_FIELDS;
-    (Flags::all() - no_field).bits()
-}
-
 impl Bundle {
-    /// Makes fields of the blocks that are understood; those that are not stay marked.
-    fn take_blocks(&mut self, blocks: &[CanonicalBlock], slots: &mut [Slot]) {
-        for (slot, block) in slots.iter_mut().zip(blocks) {
-            let eid = |eid: &bp7::EndpointID| eid.to_string().parse::<Eid>().ok();
-            match block.data() {
-                CanonicalData::HopCount(limit, count) => {
-                    self.hops = Some(HopCount { limit: *limit, count: *count });
-                }
-                CanonicalData::BundleAge(millis) => self.age = Some(Duration::from_millis(*millis)),
-                CanonicalData::PreviousNode(node) => match eid(node) {
-                    Some(node) => self.previous_node = Some(node),
-                    None => continue,
-                },
-                CanonicalData::Unknown(content) if slot.kind == PRIORITY_BLOCK => match content[..] {
-                    [0] => self.priority = Priority::Bulk,
-                    [1] => self.priority = Priority::Normal,
-                    [2] => self.priority = Priority::Expedited,
-                    _ => continue,
-                },
-                _ => continue,
-            }
-            slot.raw = None;
-        }
-    }
-
     /// Keeps what came, unless it is what this node would write by itself.
     fn keep(&mut self, primary: &[u8], payload_flags: u8, slots: Vec<Slot>, head: &[u8]) {
         let flags = self.received.flags;

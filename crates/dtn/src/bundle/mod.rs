@@ -98,11 +98,11 @@ pub struct HopCount {
 pub enum CrcType {
     /// None.
     #[default]
-    None,
+    None = 0,
     /// CRC-16/X-25.
-    Crc16,
+    Crc16 = 1,
     /// CRC-32C.
-    Crc32,
+    Crc32 = 2,
 }
 
 /// A bundle without its payload. Two are equal if their fields are, and they are written alike.

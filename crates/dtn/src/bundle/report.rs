@@ -3,11 +3,7 @@
 
 use std::fmt;
 
-use bp7::administrative_record::{AdministrativeRecord, BundleStatusItem, StatusReport};
-use bp7::dtntime::CreationTimestamp;
-
-use super::cbor::{Item, Reader};
-use super::wire::endpoint;
+use super::cbor::{Item, Reader, put, put_endpoint};
 use super::{Bundle, BundleId, Fragment, Malformed, Problem};
 use crate::{DtnTime, Eid};
 
@@ -110,25 +106,23 @@ impl Report {
 
     /// The payload of a bundle that carries it, which has to be marked [`is_admin`](Bundle::is_admin).
     pub fn payload(&self) -> Vec<u8> {
-        let item = |status| BundleStatusItem {
-            asserted: status == self.status,
-            time: self.time.unwrap_or_default().millis(),
-            status_requested: self.time.is_some(),
-        };
-        let part = self.subject.fragment.unwrap_or(Fragment { offset: 0, len: 0, total: 0 });
-        let report = StatusReport {
-            status_information: Status::ALL.map(item).to_vec(),
-            report_reason: self.reason.0,
-            source_node: endpoint(&self.subject.source),
-            timestamp: CreationTimestamp::with_time_and_seq(
-                self.subject.created.millis(),
-                self.subject.sequence,
-            ),
-            frag_offset: part.offset,
-            frag_len: part.len,
-        };
-        let block = AdministrativeRecord::BundleStatusReport(report).to_payload();
-        block.payload_data().cloned().unwrap_or_default()
+        let mut out = Vec::new();
+        let part = self.subject.fragment;
+        let elements = if part.is_some() { 6 } else { 4 };
+        put(&mut out, [Item::Array(Some(2)), Item::Uint(STATUS_REPORT), Item::Array(Some(elements))]);
+        put(&mut out, [Item::Array(Some(4))]);
+        for status in Status::ALL {
+            let is_asserted = status == self.status;
+            let time = self.time.filter(|_| is_asserted);
+            put(&mut out, [Item::Array(Some(1 + u64::from(time.is_some()))), Item::Bool(is_asserted)]);
+            put(&mut out, time.map(|time| Item::Uint(time.millis())));
+        }
+        put(&mut out, [Item::Uint(self.reason.0.into())]);
+        put_endpoint(&mut out, &self.subject.source);
+        put(&mut out, [Item::Array(Some(2))]);
+        put(&mut out, [self.subject.created.millis(), self.subject.sequence].map(Item::Uint));
+        put(&mut out, part.into_iter().flat_map(|part| [part.offset, part.len].map(Item::Uint)));
+        out
     }
 
     /// What the payload of an administrative bundle reports: a statement for each status that it asserts, so
@@ -158,11 +152,9 @@ fn record(reader: &mut Reader<'_>) -> Result<Vec<Report>, &'static str> {
     }
     let asserted = statuses(reader)?;
     let reason = ReasonCode(u32::try_from(reader.uint()?).map_err(|_| "there is no such reason")?);
-    let source = source(reader)?;
-    if reader.array()? != 2 {
-        return Err("a creation time has two numbers");
-    }
-    let (created, sequence) = (DtnTime::from_millis(reader.uint()?), reader.uint()?);
+    let source = reader.endpoint()?;
+    let (created, sequence) = reader.pair(|reader| Ok((reader.uint()?, reader.uint()?)))?;
+    let created = DtnTime::from_millis(created);
     let fragment = match len {
         6 => Some(Fragment { offset: reader.uint()?, len: reader.uint()?, total: 0 }),
         _ => None,
@@ -195,24 +187,6 @@ fn statuses(reader: &mut Reader<'_>) -> Result<Vec<(Status, Option<DtnTime>)>, &
         asserted.extend(status.filter(|_| is_asserted).map(|&status| (status, time)));
     }
     Ok(asserted)
-}
-
-/// An endpoint (RFC 9171 §4.2.5.1).
-fn source(reader: &mut Reader<'_>) -> Result<Eid, &'static str> {
-    const NO_ENDPOINT: &str = "what is no endpoint, or of a scheme that is not known";
-    if reader.array()? != 2 {
-        return Err(NO_ENDPOINT);
-    }
-    let text = match (reader.uint()?, reader.item()?) {
-        (1, Item::Uint(0)) => return Ok(Eid::None),
-        (1, Item::Text(len)) => {
-            let name = std::str::from_utf8(reader.string(len)?).map_err(|_| NO_ENDPOINT)?;
-            format!("dtn:{name}")
-        }
-        (2, Item::Array(Some(2))) => format!("ipn:{}.{}", reader.uint()?, reader.uint()?),
-        _ => return Err(NO_ENDPOINT),
-    };
-    text.parse().map_err(|_| NO_ENDPOINT)
 }
 
 impl Status {

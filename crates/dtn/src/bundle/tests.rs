@@ -3,18 +3,36 @@
 
 use std::time::Duration;
 
+use bp7::EndpointID;
 use bp7::bundle::Block;
 use bp7::canonical::{CanonicalData, new_canonical_block};
+use bp7::crc::CrcBlock;
+use bp7::eid::{DtnAddress, IpnAddress};
 use bp7::flags::BlockControlFlags;
 use bp7::primary::PrimaryBlockBuilder;
 use proptest::prelude::*;
 
-use super::wire::{closed, endpoint};
 use super::*;
 
 mod hostile;
 
 const NOW: DtnTime = DtnTime::from_millis(10_000);
+
+/// A block's bytes, with its CRC, by another implementation.
+fn closed<B: CrcBlock + Block>(mut block: B, crc: CrcType) -> Vec<u8> {
+    block.set_crc_type(crc as u8);
+    block.update_crc();
+    block.to_cbor()
+}
+
+/// An endpoint as the other implementation has it.
+fn endpoint(eid: &Eid) -> EndpointID {
+    match eid {
+        Eid::None => EndpointID::none(),
+        Eid::Dtn { node, service } => EndpointID::Dtn(1, DtnAddress::new(node, service)),
+        Eid::Ipn { node, service } => EndpointID::Ipn(2, IpnAddress::new(*node, *service)),
+    }
+}
 
 fn eid(text: &str) -> Eid {
     text.parse().unwrap()

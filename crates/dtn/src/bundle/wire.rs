@@ -2,22 +2,26 @@
 
 use std::time::Duration;
 
-use bp7::EndpointID;
-use bp7::bundle::Block;
-use bp7::crc::CrcBlock;
-use bp7::dtntime::CreationTimestamp;
-use bp7::eid::{DtnAddress, IpnAddress};
-use bp7::flags::BundleControlFlags as Flags;
-use bp7::primary::PrimaryBlock;
 use crc::{CRC_16_IBM_SDLC, Crc, Digest, Table};
 
-use super::cbor::put_bytes_head;
+use super::blocks::Slot;
+use super::cbor::{BREAK, Item, put, put_endpoint};
 use super::{Bundle, CrcType};
-use crate::Eid;
 
-/// An array without a length, and its end.
-pub(super) const INDEFINITE_ARRAY: u8 = 0x9f;
-pub(super) const BREAK: u8 = 0xff;
+/// The version of the protocol.
+pub(super) const VERSION: u64 = 7;
+
+/// The bundle's flags (RFC 9171 §4.2.3).
+pub(super) mod flag {
+    pub(in super::super) const IS_FRAGMENT: u64 = 0x1;
+    pub(in super::super) const IS_ADMIN: u64 = 0x2;
+    pub(in super::super) const MUST_NOT_FRAGMENT: u64 = 0x4;
+    pub(in super::super) const REPORT_TIMES: u64 = 0x40;
+    pub(in super::super) const REPORT_RECEPTION: u64 = 0x4000;
+    pub(in super::super) const REPORT_FORWARDING: u64 = 0x1_0000;
+    pub(in super::super) const REPORT_DELIVERY: u64 = 0x2_0000;
+    pub(in super::super) const REPORT_DELETION: u64 = 0x4_0000;
+}
 
 /// CRC-16/X-25 (RFC 9171 §4.2.1), sixteen bytes at a time. CRC-32C, which all that we make has, is left to
 /// the processor.
@@ -45,22 +49,19 @@ pub(super) enum BlockCrc {
 impl Bundle {
     /// Everything before the payload's bytes.
     pub fn head(&self) -> Vec<u8> {
-        let mut out = vec![INDEFINITE_ARRAY];
+        let mut out = Vec::with_capacity(128);
+        put(&mut out, [Item::Array(None)]);
         self.put_primary(&mut out);
         for slot in self.slots() {
             self.put_block(&mut out, &slot);
         }
-        self.put_payload_head(&mut out);
+        out.extend(self.payload_head());
         out
     }
 
     /// Everything after the payload's bytes, once they have passed through it.
     pub fn tail(&self) -> Tail {
-        let mut head = Vec::new();
-        self.put_payload_head(&mut head);
-        let mut crc = BlockCrc::new(self.payload_crc);
-        crc.update(&head);
-        Tail { crc, block_break: false, bundle_break: true }
+        Tail::after(&self.payload_head(), self.payload_crc, false, true)
     }
 
     /// The length of head, payload and tail together, bytes.
@@ -71,19 +72,19 @@ impl Bundle {
 
     /// The primary block as this node writes it.
     pub(super) fn own_primary(&self) -> Vec<u8> {
-        let mut block = PrimaryBlock::new();
-        block.bundle_control_flags = self.flags();
-        block.destination = endpoint(&self.destination);
-        block.source = endpoint(&self.id.source);
-        block.report_to = endpoint(&self.report_to);
-        block.creation_timestamp =
-            CreationTimestamp::with_time_and_seq(self.id.created.millis(), self.id.sequence);
-        block.lifetime = Duration::from_millis(clamped_millis(self.lifetime));
-        if let Some(part) = self.id.fragment {
-            block.fragmentation_offset = part.offset;
-            block.total_data_length = part.total;
+        let mut out = Vec::with_capacity(64);
+        let elements = if self.id.fragment.is_some() { 11 } else { 9 };
+        put(&mut out, [Item::Array(Some(elements)), Item::Uint(VERSION)]);
+        put(&mut out, [Item::Uint(self.flags()), Item::Uint(CrcType::Crc32.code())]);
+        for eid in [&self.destination, &self.id.source, &self.report_to] {
+            put_endpoint(&mut out, eid);
         }
-        closed(block, CrcType::Crc32)
+        put(&mut out, [Item::Array(Some(2))]);
+        put(&mut out, [self.id.created.millis(), self.id.sequence].map(Item::Uint));
+        put(&mut out, [Item::Uint(clamped_millis(self.lifetime))]);
+        let part = self.id.fragment.into_iter();
+        put(&mut out, part.flat_map(|part| [part.offset, part.total].map(Item::Uint)));
+        with_crc(out, CrcType::Crc32)
     }
 
     fn put_primary(&self, out: &mut Vec<u8>) {
@@ -95,32 +96,25 @@ impl Bundle {
         }
     }
 
-    /// The bundle's flags (RFC 9171 §4.2.3).
-    fn flags(&self) -> u64 {
+    /// The bundle's flags.
+    pub(super) fn flags(&self) -> u64 {
         let known = [
-            (self.id.fragment.is_some(), Flags::BUNDLE_IS_FRAGMENT),
-            (self.is_admin, Flags::BUNDLE_ADMINISTRATIVE_RECORD_PAYLOAD),
-            (self.must_not_fragment, Flags::BUNDLE_MUST_NOT_FRAGMENTED),
-            (self.report_times, Flags::BUNDLE_REQUEST_STATUS_TIME),
-            (self.reports.reception, Flags::BUNDLE_STATUS_REQUEST_RECEPTION),
-            (self.reports.forwarding, Flags::BUNDLE_STATUS_REQUEST_FORWARD),
-            (self.reports.delivery, Flags::BUNDLE_STATUS_REQUEST_DELIVERY),
-            (self.reports.deletion, Flags::BUNDLE_STATUS_REQUEST_DELETION),
+            (self.id.fragment.is_some(), flag::IS_FRAGMENT),
+            (self.is_admin, flag::IS_ADMIN),
+            (self.must_not_fragment, flag::MUST_NOT_FRAGMENT),
+            (self.report_times, flag::REPORT_TIMES),
+            (self.reports.reception, flag::REPORT_RECEPTION),
+            (self.reports.forwarding, flag::REPORT_FORWARDING),
+            (self.reports.delivery, flag::REPORT_DELIVERY),
+            (self.reports.deletion, flag::REPORT_DELETION),
         ];
-        known.iter().filter(|(set, _)| *set).fold(self.received.flags, |flags, (_, flag)| flags | flag.bits())
+        known.iter().filter(|(set, _)| *set).fold(self.received.flags, |flags, (_, flag)| flags | flag)
     }
 
-    /// The payload block up to the payload. Its numbers are all below 24 but the flags, which may need a
-    /// second byte.
-    fn put_payload_head(&self, out: &mut Vec<u8>) {
-        out.push(if self.payload_crc == CrcType::None { 0x85 } else { 0x86 });
-        out.extend([1, 1]);
-        match self.received.payload_flags {
-            flags @ 0..24 => out.push(flags),
-            flags => out.extend([0x18, flags]),
-        }
-        out.push(self.payload_crc.code());
-        put_bytes_head(out, self.payload_len);
+    /// The payload block up to the payload.
+    fn payload_head(&self) -> Vec<u8> {
+        let (flags, crc) = (self.received.payload_flags, self.payload_crc);
+        Slot { kind: 1, number: 1, flags, crc, raw: None }.head(self.payload_len)
     }
 }
 
@@ -219,17 +213,13 @@ impl BlockCrc {
 
 impl CrcType {
     /// Its number on the wire.
-    pub(super) fn code(self) -> u8 {
-        match self {
-            Self::None => bp7::crc::CRC_NO,
-            Self::Crc16 => bp7::crc::CRC_16,
-            Self::Crc32 => bp7::crc::CRC_32,
-        }
+    pub(super) fn code(self) -> u64 {
+        self as u64
     }
 
     /// The kind with this number.
     pub(super) fn from_code(code: u64) -> Option<Self> {
-        [Self::None, Self::Crc16, Self::Crc32].into_iter().find(|kind| u64::from(kind.code()) == code)
+        [Self::None, Self::Crc16, Self::Crc32].into_iter().find(|kind| kind.code() == code)
     }
 
     /// Bytes.
@@ -242,20 +232,11 @@ impl CrcType {
     }
 }
 
-/// A block's bytes, with its CRC.
-pub(super) fn closed<B: CrcBlock + Block>(mut block: B, crc: CrcType) -> Vec<u8> {
-    block.set_crc_type(crc.code());
-    block.update_crc();
-    block.to_cbor()
-}
-
-/// An endpoint as `bp7` has it.
-pub(super) fn endpoint(eid: &Eid) -> EndpointID {
-    match eid {
-        Eid::None => EndpointID::none(),
-        Eid::Dtn { node, service } => EndpointID::Dtn(1, DtnAddress::new(node, service)),
-        Eid::Ipn { node, service } => EndpointID::Ipn(2, IpnAddress::new(*node, *service)),
-    }
+/// A block of which only the CRC is missing, with it.
+pub(super) fn with_crc(mut block: Vec<u8>, crc: CrcType) -> Vec<u8> {
+    let tail = Tail::after(&block, crc, false, false);
+    block.extend(tail.finish());
+    block
 }
 
 /// Milliseconds, as many as the wire can say.
