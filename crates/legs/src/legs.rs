@@ -42,8 +42,9 @@ struct Satellite {
 }
 
 impl Legs {
-    /// Loads the congestion controls of these legs and derives their timers with [`Leg::prepare`]. A feature that this kernel
-    /// lacks is replaced by the next best one, with a log line. Needs `CAP_BPF` and `CAP_PERFMON` for our congestion controls.
+    /// Loads the congestion controls of these legs and derives their timers with [`Leg::prepare`]. A feature
+    /// that this kernel lacks is replaced by the next best one, with a log line. Needs `CAP_BPF` and
+    /// `CAP_PERFMON` for our congestion controls.
     pub fn prepare(satellites: &BTreeMap<String, SatelliteLeg>, terrestrial: &TerrestrialLeg) -> Self {
         Self::prepare_with(satellites, terrestrial, |settings| settings)
     }

@@ -1,4 +1,5 @@
-//! The legs of a daemon: their settings, the socket options that follow, and the thread that allocates explicit rates.
+//! The legs of a daemon: their settings, the socket options that follow, and the thread that allocates
+//! explicit rates.
 //!
 //! ```text
 //! [legs.NAME], [terrestrial] ──► Legs ──► Leg::apply, to every socket that faces the leg

@@ -21,7 +21,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::legs::{ControlledLeg, Legs};
 
-/// The interval between two allocations: at 10 Mbit/s, a connection that starts in between sends at most 25 kB too much.
+/// The interval between two allocations: at 10 Mbit/s, a connection that starts in between sends at most 25
+/// kB too much.
 const TICK: Duration = Duration::from_millis(20);
 /// The interval while there is no connection.
 const IDLE_TICK: Duration = Duration::from_millis(100);
@@ -31,10 +32,10 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 pub struct RateController {
     thread: Option<JoinHandle<()>>,
     waker: Waker,
-    estimates: LinkEstimates,
 }
 
-/// The latest estimate of each leg, by name, for other threads to read.
+/// The latest estimate of each leg, by name, for other threads to read. After the controller has stopped it
+/// keeps the last ones.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimates(Arc<Mutex<Vec<(String, LinkEstimate)>>>);
 
@@ -46,7 +47,7 @@ pub struct RateControllerError {
     source: std::io::Error,
 }
 
-/// Asks the controller's thread for a sign of life.
+/// Checks that the controller's thread is alive.
 #[derive(Debug, Clone)]
 pub struct Waker {
     commands: Sender<Command>,
@@ -77,35 +78,34 @@ struct LegState {
 }
 
 impl Legs {
-    /// Starts a controller for the legs with explicit rates; `None` if there are none. Keep it while sockets use these legs:
-    /// without it, a connection sends at most ten segments per round trip.
+    /// Starts a controller for the legs with explicit rates; `None` if there are none. Keep it while sockets
+    /// use these legs: without it, a connection sends at most ten segments per round trip.
     ///
     /// # Errors
     /// The thread could not be started.
     pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
         let is_controlled = self.satellites().any(|leg| leg.shared().is_some());
-        is_controlled.then(|| RateController::start(self)).transpose()
+        is_controlled.then(|| RateController::start(self, LinkEstimates::default())).transpose()
     }
 }
 
 impl RateController {
     /// Starts to allocate the rates of those legs that have explicit rates. There may be none yet:
-    /// [`replace`](Self::replace) may add some.
+    /// [`replace`](Self::replace) may add some. What the links are found to carry appears in `estimates`.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn start(legs: &Legs) -> Result<Self, RateControllerError> {
+    pub fn start(legs: &Legs, estimates: LinkEstimates) -> Result<Self, RateControllerError> {
         let (sender, commands) = mpsc::channel();
-        let (acks, estimates) = (Arc::<AtomicU64>::default(), LinkEstimates::default());
-        let mut controller =
-            Controller { commands, acks: acks.clone(), estimates: estimates.clone(), legs: Vec::new() };
+        let acks = Arc::<AtomicU64>::default();
+        let mut controller = Controller { commands, acks: acks.clone(), estimates, legs: Vec::new() };
         // Before the first connection: without a rate it would send at most ten segments.
         controller.replace(legs.controlled());
         let thread = std::thread::Builder::new()
             .name("bentpipe-rates".into())
             .spawn(move || controller.run())
             .map_err(|source| RateControllerError { source })?;
-        Ok(Self { thread: Some(thread), waker: Waker { commands: sender, acks }, estimates })
+        Ok(Self { thread: Some(thread), waker: Waker { commands: sender, acks } })
     }
 
     /// Controls these legs from now on. A leg that was there before keeps its estimate.
@@ -116,16 +116,6 @@ impl RateController {
     /// A handle to check that the controller is alive.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
-    }
-
-    /// The latest estimate of each leg, with its name.
-    pub fn estimates(&self) -> Vec<(String, LinkEstimate)> {
-        self.estimates.get()
-    }
-
-    /// A handle to the estimates. After the controller has stopped it keeps the last ones.
-    pub fn view(&self) -> LinkEstimates {
-        self.estimates.clone()
     }
 }
 
@@ -269,15 +259,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// A controller without a leg, which needs no capabilities.
-    fn idle() -> (Legs, RateController) {
+    fn idle(estimates: &LinkEstimates) -> (Legs, RateController) {
         let legs = Legs::prepare(&BTreeMap::new(), &TerrestrialLeg::default());
-        let controller = RateController::start(&legs).unwrap();
+        let controller = RateController::start(&legs, estimates.clone()).unwrap();
         (legs, controller)
     }
 
     #[test]
     fn it_acknowledges_each_ping_once() {
-        let (legs, controller) = idle();
+        let estimates = LinkEstimates::default();
+        let (legs, controller) = idle(&estimates);
         let waker = controller.waker();
         controller.replace(&legs);
         for pings in 1..=3 {
@@ -287,12 +278,12 @@ mod tests {
             }
         }
         assert_eq!(waker.acks(), 3);
-        assert!(controller.estimates().is_empty());
+        assert!(estimates.get().is_empty());
     }
 
     #[test]
     fn it_acknowledges_nothing_after_it_is_dropped() {
-        let (_, controller) = idle();
+        let (_, controller) = idle(&LinkEstimates::default());
         let waker = controller.waker();
         drop(controller);
         waker.ping();

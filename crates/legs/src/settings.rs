@@ -19,7 +19,8 @@ const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
 pub struct SatelliteLeg {
     /// The network interface.
     pub interface: Interface,
-    /// The congestion control of the sockets that face it; see [`congestion`](Self::congestion) for the default.
+    /// The congestion control of the sockets that face it; see [`congestion`](Self::congestion) for the
+    /// default.
     pub congestion: Option<Congestion>,
     /// The link's rate.
     pub rate: Option<Rate>,
@@ -60,8 +61,8 @@ pub struct TerrestrialLeg {
 }
 
 impl SatelliteLeg {
-    /// The congestion control of the sockets that face this leg. The default is `explicit` if the `rate` is known, and
-    /// otherwise `hybla`, which finds an unknown rate sooner.
+    /// The congestion control of the sockets that face this leg. The default is `explicit` if the `rate` is
+    /// known, and otherwise `hybla`, which finds an unknown rate sooner.
     pub fn congestion(&self) -> &str {
         match &self.congestion {
             Some(congestion) => congestion.as_str(),

@@ -92,8 +92,8 @@ pub fn table<S>(rows: &mut String, prefix: &str, metrics: &[Metric<S>]) {
 /// assert_eq!(Stats::METRICS[1].name, "up_bytes_total");
 /// ```
 ///
-/// `..snoop: SnoopStats` behind the metrics embeds another struct that this macro has declared. Names in the
-/// braces of the second struct are counters that no metric shows.
+/// `..snoop: SnoopStats as SnoopCounters` behind the metrics embeds another pair of structs that this macro has
+/// declared. Names in the braces of the second struct are counters that no metric shows.
 #[macro_export]
 macro_rules! metrics {
     // The struct of values, and the struct of counters.
@@ -101,7 +101,7 @@ macro_rules! metrics {
         $(#[$meta:meta])*
         $vis:vis struct $stats:ident {
             $($(#[$attribute:meta])* $field:ident: $kind:ident($name:literal, $unit:literal, $help:literal),)*
-            $(..$(#[$part_attribute:meta])* $part:ident: $part_type:ty,)*
+            $(..$(#[$part_attribute:meta])* $part:ident: $part_type:ty as $part_counters:ty,)*
         }
         $(#[$counters_meta:meta])*
         $counters_vis:vis struct $counters:ident of $counter:ty { $($internal:ident,)* }
@@ -117,6 +117,7 @@ macro_rules! metrics {
         $(#[$counters_meta])*
         $counters_vis struct $counters {
             $(#[doc = $help] $counters_vis $field: $counter,)*
+            $($(#[$part_attribute])* $counters_vis $part: $part_counters,)*
             $($counters_vis $internal: $counter,)*
         }
 
@@ -125,7 +126,7 @@ macro_rules! metrics {
             $counters_vis fn read(&self) -> $stats {
                 $stats {
                     $($field: self.$field.get(),)*
-                    $($part: <$part_type>::default(),)*
+                    $($part: self.$part.read(),)*
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Admission control: counts connections, in all and per client, and decides whether to admit another one.
 //!
 //! All workers share it. A connection holds a [`Permit`] for as long as it exists, so the counts are
-//! those of open connections, however they end. The rules decide whether new connections pass unsplit *before* they are
-//! answered; the watchdog updates them from [`AdmissionControl::over_limit`].
+//! those of open connections, however they end. The rules decide whether new connections pass unsplit
+//! *before* they are answered; the watchdog updates them from [`AdmissionControl::over_limit`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -101,10 +101,11 @@ impl AdmissionControl {
         })
     }
 
-    /// Admits a connection of `client`, as one that waits for its server, or returns the limit that it exceeds.
+    /// Admits a connection of `client`, as one that waits for its server, or returns the limit that it
+    /// exceeds.
     ///
-    /// Where connections beyond a limit pass unsplit, those that the kernel has already answered are admitted nonetheless,
-    /// up to [`with_accept_queue_slack`]: they can no longer pass.
+    /// Where connections beyond a limit pass unsplit, those that the kernel has already answered are admitted
+    /// nonetheless, up to [`with_accept_queue_slack`]: they can no longer pass.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Result<Permit, Limit> {
         let client = Client::from(client);
         let mut state = self.state();
@@ -274,7 +275,8 @@ impl State {
     }
 }
 
-/// A limit plus slack for connections that the kernel answered before the rules knew that the limit was reached.
+/// A limit plus slack for connections that the kernel answered before the rules knew that the limit was
+/// reached.
 fn with_accept_queue_slack(limit: usize) -> usize {
     limit + limit / 4 + 16
 }

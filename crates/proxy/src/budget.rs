@@ -18,8 +18,8 @@ const RESERVED: usize = 64;
 /// Where the memory's size cannot be read.
 const SOME_MEMORY: u64 = 1 << 30;
 
-/// Connections that a process with this many descriptors can hold; the workers' idle pipes need some as well, and where
-/// there are few of those they do without.
+/// Connections that a process with this many descriptors can hold; the workers' idle pipes need some as well,
+/// and where there are few of those they do without.
 pub fn connections_for(descriptors: usize, workers: usize) -> usize {
     let reserved = reserved(workers).min(descriptors / 4);
     ((descriptors - reserved) / DESCRIPTORS_EACH).max(1)
@@ -31,15 +31,15 @@ pub fn descriptors_for(connections: usize, workers: usize) -> usize {
     sockets.saturating_add(reserved(workers).min(sockets.div_ceil(3)))
 }
 
-/// `limits.connections` where it is left out: below the most that there are descriptors for, so that connections that were
-/// answered before the rules knew of the limit can be served.
+/// `limits.connections` where it is left out: below the most that there are descriptors for, so that
+/// connections that were answered before the rules knew of the limit can be served.
 pub fn default_connections(descriptors: usize, workers: usize) -> usize {
     let most = connections_for(descriptors, workers);
     most - most / 16
 }
 
-/// `limits.buffered` where it is left out, bytes: a quarter of the machine's memory, or where the kernel's TCP begins to
-/// squeeze all sockets if that is less, because a limit above it would never be reached.
+/// `limits.buffered` where it is left out, bytes: a quarter of the machine's memory, or where the kernel's
+/// TCP begins to squeeze all sockets if that is less, because a limit above it would never be reached.
 pub fn default_buffered() -> u64 {
     let quarter = memory() / 4;
     tcp_pressure().map_or(quarter, |pressure| quarter.min(pressure))
@@ -50,7 +50,8 @@ pub fn memory() -> u64 {
     total_of(&fs::read_to_string("/proc/meminfo").unwrap_or_default()).unwrap_or(SOME_MEMORY)
 }
 
-/// Where the kernel's TCP begins to squeeze all sockets, bytes: the second number of `net.ipv4.tcp_mem` (ip-sysctl).
+/// Where the kernel's TCP begins to squeeze all sockets, bytes: the second number of `net.ipv4.tcp_mem`
+/// (ip-sysctl).
 pub fn tcp_pressure() -> Option<u64> {
     let pages = pressure_of(&fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?)?;
     Some(pages.saturating_mul(page_size() as u64))
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_room_for_latecomers_below_the_descriptors() {
+    fn without_a_limit_there_are_descriptors_for_accept_queue_slack() {
         let config = Config::parse("x", "[legs.a]\ninterface = \"sat0\"").unwrap();
         let admission_limits = admission_limits(&config);
         let AdmissionLimits { connections, descriptors, .. } = admission_limits;

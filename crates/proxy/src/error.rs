@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use bentpipe_kernel::tun::TunError;
 use bentpipe_legs::RateControllerError;
 
+use crate::snapshot::SnapshotError;
 use crate::upgrade::UpgradeError;
 
 /// Why the daemon could not start, reload or take over. It has undone what it had set up.
@@ -108,6 +109,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err`: a predecessor's state is not what this program expects.
+    pub(crate) fn snapshot(error: SnapshotError) -> Self {
+        Self::Handover(UpgradeError::protocol("reading the snapshot", error))
+    }
+
     /// For `map_err`: what was attempted when the system call failed.
     pub(crate) fn system<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |source| Self::System { action: action.into(), source: source.into() }

@@ -5,9 +5,10 @@
 //!      └────────────┴────────────┴───────► broken: both ends see a reset
 //! ```
 //!
-//! *Draining* begins when both directions have ended in order. The descriptors stay open until the kernel's own state
-//! is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's user timeout decides
-//! how long the last bytes are tried through an outage. Closed earlier, they would be an orphan's, and soon given up.
+//! *Draining* begins when both directions have ended in order. The descriptors stay open until the kernel's
+//! own state is `CLOSE` on both sockets, which it is in TIME-WAIT and after LAST-ACK: until then the leg's
+//! user timeout decides how long the last bytes are tried through an outage. Closed earlier, they would be an
+//! orphan's, and soon given up.
 
 mod telemetry;
 
@@ -80,7 +81,8 @@ pub(crate) struct RouteNames {
     port: u16,
 }
 
-/// Whole seconds on the worker's clock, from far above 0, so that what began before it has its place there, too.
+/// Whole seconds on the worker's clock, from far above 0, so that what began before it has its place there,
+/// too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Seconds(pub(crate) u32);
 
@@ -176,7 +178,8 @@ impl Flow {
         Self { state, route: route.resolve(legs), permit, account: None, queued: false, watched: false }
     }
 
-    /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle is how long that is.
+    /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle
+    /// is how long that is.
     pub(crate) fn stop_clock(&mut self, now: Seconds) {
         let seen = &mut self.state.inspected;
         (seen.idle_since, seen.idle_for) = match seen.idle_since {
@@ -221,7 +224,8 @@ impl Flow {
         }
     }
 
-    /// Takes note of an event. An error breaks the flow at once: what waits to be read behind a reset is not relayed.
+    /// Takes note of an event. An error breaks the flow at once: what waits to be read behind a reset is not
+    /// relayed.
     pub(crate) fn note(&mut self, side: Side, flags: EventFlags) -> Result<(), FlowError> {
         let endpoint = match side {
             Side::Client => &mut self.state.client,
@@ -232,7 +236,7 @@ impl Flow {
     }
 
     /// Does what can be done now, within bounds.
-    pub(crate) fn turn(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
+    pub(crate) fn poll(&mut self, pool: &mut BufferPool) -> Result<Verdict, FlowError> {
         // A connect that has failed is an error that `note` has found.
         if self.state.phase == FlowPhase::Connecting && self.state.server.writable {
             self.state.phase = FlowPhase::Relaying;
@@ -245,8 +249,9 @@ impl Flow {
         }
     }
 
-    /// Whether it was the server that could not be reached, rather than a relay that was cut. A reset in answer to the SYN
-    /// is "refused" (connect(2)); one that is "reset" ended a connection that had been there, if only for a moment.
+    /// Whether it was the server that could not be reached, rather than a relay that was cut. A reset in
+    /// answer to the SYN is "refused" (connect(2)); one that is "reset" ended a connection that had been
+    /// there, if only for a moment.
     pub(crate) fn failed_to_connect(&self, broken: &FlowError) -> bool {
         let had_connected = broken.error.kind() == io::ErrorKind::ConnectionReset;
         self.state.phase == FlowPhase::Connecting && broken.side == Side::Server && !had_connected
@@ -257,7 +262,8 @@ impl Flow {
         (self.state.up.bytes(), self.state.down.bytes())
     }
 
-    /// Looks after the flow from time to time: how much memory it takes, and whether it has been idle for too long.
+    /// Looks after the flow from time to time: how much memory it takes, and whether it has been idle for too
+    /// long.
     pub(crate) fn inspect(&mut self, now: Seconds, patience: Patience) -> Inspection {
         let seen = &mut self.state.inspected;
         let bytes = self.state.up.bytes() + self.state.down.bytes();
@@ -286,10 +292,10 @@ impl Flow {
         self.state.inspected.memory
     }
 
-    /// Idle for too long: nothing has passed through us, nothing that we had written has been acknowledged, and neither end
-    /// has said that it is there. It says so by any segment where nothing is left to be acknowledged, usually a keepalive
-    /// (RFC 9293 §3.8.4), which the kernel answers without telling us. Not so where something is: an end that will not
-    /// read answers probes for ever.
+    /// Idle for too long: nothing has passed through us, nothing that we had written has been acknowledged,
+    /// and neither end has said that it is there. It says so by any segment where nothing is left to be
+    /// acknowledged, usually a keepalive (RFC 9293 §3.8.4), which the kernel answers without telling us. Not
+    /// so where something is: an end that will not read answers probes for ever.
     fn has_expired(&mut self, now: Seconds, patience: Patience) -> bool {
         let limit = match self.state.phase {
             // The kernel's own patience ends it.
@@ -381,8 +387,8 @@ impl Serialize for Route {
 }
 
 impl RouteNames {
-    /// The route between the legs of these names. A leg that does not exist any more becomes the terrestrial one: its
-    /// sockets have their settings, and no rates are allocated to them.
+    /// The route between the legs of these names. A leg that does not exist any more becomes the terrestrial
+    /// one: its sockets have their settings, and no rates are allocated to them.
     pub(crate) fn resolve(&self, legs: &Arc<Legs>) -> Route {
         let find = |name: &Option<String>| {
             let place = name.as_ref().and_then(|name| legs.satellites().position(|leg| leg.name() == name));

@@ -42,8 +42,8 @@ const TRAPS: [Trap; 4] = [
     },
 ];
 
-/// What harms packets that come back by a device of ours, which does not lead to their source. The effective filter is the
-/// stricter one of `all` and the device's own.
+/// What harms packets that come back by a device of ours, which does not lead to their source. The effective
+/// filter is the stricter one of `all` and the device's own.
 const TUN_DIVERT_TRAP: Trap = Trap {
     key: "net.ipv4.conf.all.rp_filter",
     harmful: "1",

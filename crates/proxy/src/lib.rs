@@ -1,17 +1,18 @@
 //! The transparent TCP splitter.
 //!
-//! A connection that crosses a satellite leg is intercepted by nftables ([`intercept`]), accepted in the server's name,
-//! connected on in the client's name, and relayed, so that each leg has a TCP of its own: its congestion control, its
-//! timers, its buffers. Neither end sees the proxy.
+//! A connection that crosses a satellite leg is intercepted by nftables ([`intercept`]), accepted in the
+//! server's name, connected on in the client's name, and relayed, so that each leg has a TCP of its own: its
+//! congestion control, its timers, its buffers. Neither end sees the proxy.
 //!
 //! ```text
 //! client ══ leg ══► listener → flow → upstream ══ leg ══► server
 //! ```
 //!
-//! Where a rule says so a flow is not split: its packets pass through the daemon, which sends lost ones again (`services::snoop`).
+//! Where a rule says so a flow is not split: its packets pass through the daemon, which sends lost ones again
+//! (`services::snoop`).
 //!
-//! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a reset at
-//! both ends, never an end of file; and while no daemon runs, connections pass unsplit.
+//! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a
+//! reset at both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
 mod admission;
 pub mod budget;

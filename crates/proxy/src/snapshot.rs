@@ -37,8 +37,7 @@ pub(crate) struct Section {
     descriptors: Vec<Fd>,
 }
 
-/// All that one process leaves to the next one: sections by their names. A reader ignores sections that it
-/// does not know.
+/// All that one process leaves to the next one: sections by their names.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     sections: BTreeMap<String, Section>,
@@ -60,6 +59,8 @@ pub(crate) enum SnapshotError {
     Duplicate(#[from] std::io::Error),
     #[error("the snapshot has no section {0}")]
     Missing(String),
+    #[error("the snapshot has a section {0}, which this program does not know; restart the daemon instead")]
+    Unknown(String),
     #[error("section {name} of the snapshot: {reason}")]
     In { name: String, reason: String },
 }
@@ -113,6 +114,14 @@ impl Snapshot {
 
     pub(crate) fn remove(&mut self, name: &str) -> Option<Section> {
         self.sections.remove(name)
+    }
+
+    /// Fails if something is left that nothing has read: it would be lost.
+    pub(crate) fn check_all_read(&self) -> Result<(), SnapshotError> {
+        match self.sections.keys().next() {
+            Some(name) => Err(SnapshotError::Unknown(name.clone())),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn sections(&self) -> impl Iterator<Item = (&str, &Section)> {

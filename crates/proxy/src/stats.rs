@@ -44,11 +44,12 @@ metrics! {
         buffered: Gauge("buffered_bytes", "bytes",
             "Memory of all flows in the daemon's and the kernel's buffers, up to a second old."),
         ../// Flows that are snooped instead of split.
-        snoop: SnoopStats,
+        snoop: SnoopStats as SnoopCounters,
         ../// The routers of legs with `congestion = "xcp"` or `"p-xcp"`.
-        router: RouterStats,
+        router: RouterStats as RouterCounters,
     }
-    /// The counters of one thread, on cache lines of their own. Gauges that are derived from counters stay zero here.
+    /// The counters of one thread, on cache lines of their own. Gauges that are derived from counters stay
+    /// zero here.
     #[derive(Debug, Default)]
     #[repr(align(128))]
     pub(crate) struct Counters of Counter { held_claimed, }
@@ -65,6 +66,9 @@ metrics! {
         xcp_malformed: Counter("xcp_malformed_total", "packets", "Segments with unreadable TCP options; they passed."),
         xcp_intervals: Counter("xcp_intervals_total", "intervals", "Completed control intervals."),
     }
+    /// The counters of the XCP routers' thread.
+    #[derive(Debug, Default)]
+    pub(crate) struct RouterCounters of Counter {}
 }
 
 metrics! {
@@ -92,6 +96,9 @@ metrics! {
         restarts: Counter("snoop_restarts_total", "restarts",
             "Times that the agent started without state: after other settings, a pause of the daemon or a fault."),
     }
+    /// The counters of the Snoop thread.
+    #[derive(Debug, Default)]
+    pub(crate) struct SnoopCounters of Counter {}
 }
 
 impl Stats {

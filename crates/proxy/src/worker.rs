@@ -1,4 +1,5 @@
-//! A worker: one thread, one edge-triggered epoll, its own listeners, and flows that stay with it all their life.
+//! A worker: one thread, one edge-triggered epoll, its own listeners, and flows that stay with it all their
+//! life.
 
 mod accept;
 mod connect;
@@ -14,12 +15,13 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use bentpipe_legs::LinkEstimates;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::flow_query::Surveys;
 use self::timers::SWEEP;
-use crate::admission::AdmissionControl;
+use crate::admission::{AdmissionControl, AdmissionLimits};
 use crate::config::RelayKind;
 use crate::connect::early_data::AwaitingData;
 use crate::deferred_accept::PendingTable;
@@ -38,11 +40,11 @@ pub(crate) use self::inherit::WorkerState;
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
 
-/// What a worker shares with the daemon and the other workers.
+/// The state that workers share with the daemon.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) admission: Arc<AdmissionControl>,
-    /// Connections whose servers were asked before their clients were answered.
+    /// Connections that deferred accept has started.
     pub(crate) pending: Arc<PendingTable>,
     pub(crate) stop: AtomicBool,
     /// What is known of the legs.
@@ -50,9 +52,24 @@ pub(crate) struct Shared {
     /// Whether new connections are split.
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) draining: Arc<Mutex<Option<Draining>>>,
+    /// What the rate controller knows of the links.
+    pub(crate) link_estimates: LinkEstimates,
 }
 
 impl Shared {
+    /// Without a connection.
+    pub(crate) fn new(limits: AdmissionLimits) -> io::Result<Self> {
+        Ok(Self {
+            admission: Arc::new(AdmissionControl::new(limits)?),
+            pending: Arc::new(PendingTable::new()?),
+            stop: AtomicBool::new(false),
+            leg_stats: Arc::default(),
+            liveness: Arc::new(Liveness::new()),
+            draining: Arc::default(),
+            link_estimates: LinkEstimates::default(),
+        })
+    }
+
     /// What the telemetry reads.
     pub(crate) fn view(&self) -> View {
         View {
@@ -60,11 +77,12 @@ impl Shared {
             leg_stats: self.leg_stats.clone(),
             liveness: self.liveness.clone(),
             draining: self.draining.clone(),
+            link_estimates: self.link_estimates.clone(),
         }
     }
 }
 
-/// What a flow may take.
+/// The limits of a flow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowLimits {
     pub(crate) patience: Patience,
@@ -72,7 +90,7 @@ pub(crate) struct FlowLimits {
     pub(crate) held: usize,
 }
 
-/// What the daemon tells a worker.
+/// A command of the daemon to a worker.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Serve these listeners; those that are there get no more connections.
@@ -81,25 +99,25 @@ pub(crate) enum Command {
     SetFlowLimits(FlowLimits),
     /// Serve these as well.
     Import(WorkerState),
-    /// Stop reading and writing, give everything away, and end.
+    /// Stop reading and writing, export everything, and end.
     Export(SyncSender<WorkerState>),
-    /// Tell of the flows.
+    /// Report the flows.
     QueryFlows(Request),
 }
 
 pub(crate) struct Worker {
     epoll: OwnedFd,
-    /// By the number that epoll knows them by; numbers are not used again.
+    /// By their numbers in epoll's data, which are not used again.
     listeners: BTreeMap<usize, Listener>,
     next_listener: usize,
-    /// When the first of them is closed. There may be so many that they are not to be looked through in each round.
+    /// When the first of them is closed, so that they need not be searched in each round.
     next_retirement: Option<Instant>,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox<Command>>,
     counters: Arc<Counters>,
     patience: Patience,
     flows: Slab<Flow>,
-    /// Connections towards legs with Fast Open whose clients have not said anything yet.
+    /// Connections towards legs with Fast Open whose clients have not sent data yet.
     listening: AwaitingData,
     pool: BufferPool,
     /// Flows that have more to do without waiting for epoll.
@@ -110,7 +128,7 @@ pub(crate) struct Worker {
     /// When the next part of the round is due, and the place that it begins at.
     next_inspection: Instant,
     next_place: usize,
-    /// RecentSyns that flows were last seen to take.
+    /// Bytes in the buffers of flows at their last inspection.
     buffered: u64,
     /// The beginning of the worker's clock.
     epoch: Instant,
@@ -118,14 +136,15 @@ pub(crate) struct Worker {
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
     told_of_pause: Option<Instant>,
-    /// Given up for the upstream half of a connection that has taken the last descriptor. Without it nothing is accepted:
-    /// what cannot be connected on is to wait in the kernel, not to be accepted and reset.
+    /// Closed to make room for the upstream socket of a connection that has taken the last descriptor.
+    /// Without it the worker accepts nothing: such connections wait in the kernel instead of being accepted
+    /// and reset.
     spare: Option<OwnedFd>,
-    /// Flows that come from another process, whose sockets are to be given this one's congestion control.
+    /// Flows from another process whose sockets do not use this process's congestion control yet.
     to_rejoin: VecDeque<Key>,
-    /// Until then what is accepted may have the congestion control of the process before.
+    /// Until then accepted sockets may use the predecessor's congestion control.
     rejoin_until: Option<Instant>,
-    /// Who gets everything, if it is to part with it.
+    /// The receiver of the worker's state, once it is asked to export it.
     export_to: Option<SyncSender<WorkerState>>,
 }
 
@@ -208,13 +227,13 @@ impl Worker {
                     self.open(accepted);
                 }
             }
-            // The stop flag is looked at before each wait.
-            Token::Wake => self.mailbox.take().into_iter().for_each(|order| self.obey(order)),
+            // The stop flag is checked before each wait.
+            Token::Wake => self.mailbox.take().into_iter().for_each(|command| self.execute(command)),
         }
     }
 
-    fn obey(&mut self, order: Command) {
-        match order {
+    fn execute(&mut self, command: Command) {
+        match command {
             Command::SetFlowLimits(flow_limits) => self.set_flow_limits(flow_limits),
             Command::Import(state) => self.import(state),
             Command::Export(successor) => self.export_to = Some(successor),
@@ -240,15 +259,15 @@ impl Worker {
         match flow.note(side, flags) {
             // A flow on the ready list has its turn there, after the others.
             Ok(()) if flow.queued => {}
-            Ok(()) => self.give_turn(key),
+            Ok(()) => self.poll_flow(key),
             Err(broken) => self.reset(key, &broken),
         }
     }
 
-    fn give_turn(&mut self, key: Key) {
+    fn poll_flow(&mut self, key: Key) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         let (up, down) = flow.bytes();
-        let verdict = flow.turn(&mut self.pool);
+        let verdict = flow.poll(&mut self.pool);
         let (up_now, down_now) = flow.bytes();
         self.counters.bytes_up.add(up_now - up);
         self.counters.bytes_down.add(down_now - down);
@@ -270,7 +289,7 @@ impl Worker {
             let Some(key) = self.ready.pop_front() else { return };
             if let Some(flow) = self.flows.get_mut(key) {
                 flow.queued = false;
-                self.give_turn(key);
+                self.poll_flow(key);
             }
         }
     }

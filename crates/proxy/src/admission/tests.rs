@@ -67,7 +67,7 @@ fn connections_that_wait_for_their_server_are_limited_until_it_answers() {
 }
 
 #[test]
-fn where_others_pass_those_already_answered_are_still_let_in_but_never_beyond_the_descriptors() {
+fn answered_connections_are_admitted_beyond_a_limit_that_lets_others_pass_but_never_beyond_the_descriptors() {
     let lenient =
         AdmissionLimits { at_limit: AtLimit::Pass, per_client: None, connecting: 1000, ..admission_limits() };
     let roomy = admission(lenient);

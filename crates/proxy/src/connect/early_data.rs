@@ -1,13 +1,14 @@
 //! TCP Fast Open towards a server (RFC 7413): our SYN carries the client's first data and saves a round trip.
 //!
-//! A SYN can only carry data that the client has already sent, and in some protocols the server speaks first (SMTP, SSH).
-//! So a connection towards a leg with `fast_open` waits for its client's first data, but never longer than [`PATIENCE`]; then it
-//! connects as any other does. `TCP_FASTOPEN_CONNECT`, which holds the SYN back until something is written, would wait
-//! for ever: both ends of an SMTP connection would.
+//! A SYN can only carry data that the client has already sent, and in some protocols the server speaks first
+//! (SMTP, SSH). So a connection towards a leg with `fast_open` waits for its client's first data, but never
+//! longer than [`PATIENCE`]; then it connects as any other does. `TCP_FASTOPEN_CONNECT`, which holds the SYN
+//! back until something is written, would wait for ever: both ends of an SMTP connection would.
 //!
-//! The first data are looked at, sent, and only then taken from the client, as many bytes as the kernel has taken for the
-//! SYN. So all others are still where the relay finds them, and the stream keeps its order. The kernel repeats what a
-//! server does not take from the SYN, and connects in the usual way where it has no cookie of the server's yet.
+//! The first data are looked at, sent, and only then taken from the client, as many bytes as the kernel has
+//! taken for the SYN. So all others are still where the relay finds them, and the stream keeps its order. The
+//! kernel repeats what a server does not take from the SYN, and connects in the usual way where it has no
+//! cookie of the server's yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,9 +29,9 @@ use crate::types::slab::{Key, Slab, Token};
 
 /// How long to wait for the first data of a client.
 ///
-/// A client answers our SYN-ACK after one round trip of its own leg, and a network at a gateway's feet has one of a few
-/// milliseconds. A protocol whose server speaks first pays this once for each connection: a thirtieth of the round trip to a
-/// geostationary satellite, which is what the others save.
+/// A client answers our SYN-ACK after one round trip of its own leg, and a network at a gateway's feet has
+/// one of a few milliseconds. A protocol whose server speaks first pays this once for each connection: a
+/// thirtieth of the round trip to a geostationary satellite, which is what the others save.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The most that is offered to a SYN: what an Ethernet frame holds. The kernel takes what fits the path.
@@ -47,7 +48,8 @@ pub(crate) struct EarlyData {
 }
 
 impl EarlyData {
-    /// Peeks at the data that the client has sent. A client that has closed its side in order has sent nothing.
+    /// Peeks at the data that the client has sent. A client that has closed its side in order has sent
+    /// nothing.
     ///
     /// An error is that of the client's connection, and is gone from it: the connection must be reset.
     pub(crate) fn peek(client: impl AsFd) -> io::Result<Self> {
@@ -59,8 +61,9 @@ impl EarlyData {
         }
     }
 
-    /// Begins to connect a non-blocking socket, with the early data in the SYN if there are any. Returns how many bytes of them
-    /// the kernel has taken: none where it has no cookie of the server's yet, or where Fast Open is switched off.
+    /// Begins to connect a non-blocking socket, with the early data in the SYN if there are any. Returns how
+    /// many bytes of them the kernel has taken: none where it has no cookie of the server's yet, or where
+    /// Fast Open is switched off.
     pub(crate) fn connect(&self, socket: impl AsFd, server: &SocketAddr) -> io::Result<usize> {
         if self.length == 0 {
             return connect(socket, server).map(|()| 0);

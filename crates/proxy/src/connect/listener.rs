@@ -17,8 +17,8 @@ use crate::intercept::{Family, TTL};
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to the usual
-/// handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
+/// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to
+/// the usual handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
 const FAST_OPEN_QUEUE: u16 = 1024;
 
 /// How often, and how long apart, a port is tried that has just been found free.
@@ -33,8 +33,9 @@ pub(crate) fn address(family: Family, port: u16) -> SocketAddr {
     }
 }
 
-/// Opens a listener whose accepted sockets inherit everything that a relayed socket needs, the client leg's settings
-/// and the weight included. Each worker has its own on the same address; the kernel spreads connections over them.
+/// Opens a listener whose accepted sockets inherit everything that a relayed socket needs, the client leg's
+/// settings and the weight included. Each worker has its own on the same address; the kernel spreads
+/// connections over them.
 pub(crate) fn open(address: SocketAddr, leg: &Leg, weight: Weight) -> Result<OwnedFd, Error> {
     let socket = transparent_socket(address)?;
     let prepare = || -> io::Result<()> {
@@ -54,8 +55,8 @@ pub(crate) fn open(address: SocketAddr, leg: &Leg, weight: Weight) -> Result<Own
     Ok(socket.into())
 }
 
-/// Binds to an address that [`check_free`] has found free. The socket by which it did so may live on for a moment: in a child
-/// that another thread has forked at that time, until it executes its program.
+/// Binds to an address that [`check_free`] has found free. The socket by which it did so may live on for a
+/// moment: in a child that another thread has forked at that time, until it executes its program.
 fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     for _ in 0..BIND_TRIES {
         match socket.bind(&address.into()) {
@@ -68,8 +69,9 @@ fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
 
 /// Options of every relayed socket, whichever side it faces.
 ///
-/// The reset on close is never taken back: should the daemon die, both ends see a reset and no truncated stream looks
-/// complete. Urgent data stays in its place in the stream (RFC 6093 §4), where the relay carries it like any other.
+/// The reset on close is never taken back: should the daemon die, both ends see a reset and no truncated
+/// stream looks complete. Urgent data stays in its place in the stream (RFC 6093 §4), where the relay carries
+/// it like any other.
 pub(crate) fn set_relay_options(socket: &Socket, family: &SocketAddr) -> io::Result<()> {
     sockopt::set_linger_reset(socket)?;
     sockopt::set_nodelay(socket)?;

@@ -32,8 +32,8 @@ pub(crate) struct Upstream {
     pub(crate) sent: usize,
 }
 
-/// Begins to connect to the server from the client's own address and port. Where the port is taken, any port of the
-/// client's address is used instead. With `early_data` the connection uses TCP Fast Open.
+/// Begins to connect to the server from the client's own address and port. Where the port is taken, any port
+/// of the client's address is used instead. With `early_data` the connection uses TCP Fast Open.
 pub(crate) fn start(
     ends: &Endpoints,
     leg: &Leg,

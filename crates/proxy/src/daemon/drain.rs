@@ -12,7 +12,7 @@ impl Daemon {
     pub fn drain(&self, time: Option<Duration>) {
         let until = time.and_then(|time| Instant::now().checked_add(time));
         *self.draining() = Some(Draining { until });
-        self.shared.admission.wake();
+        self.context.shared.admission.wake();
         tracing::info!(?time, "draining: new connections pass unsplit");
     }
 
@@ -27,10 +27,10 @@ impl Daemon {
     pub fn has_drained(&self) -> bool {
         let Some(Draining { until }) = *self.draining() else { return false };
         // Admission counts flows of another process as soon as this one has taken them over.
-        until.is_some_and(|until| until <= Instant::now()) || self.shared.admission.open() == 0
+        until.is_some_and(|until| until <= Instant::now()) || self.context.shared.admission.open() == 0
     }
 
     pub(super) fn draining(&self) -> MutexGuard<'_, Option<Draining>> {
-        self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
+        self.context.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

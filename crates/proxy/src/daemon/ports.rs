@@ -1,5 +1,5 @@
-//! The ports of listeners: a range for the paths of each configuration, because listeners that a reload replaces live on for a
-//! while.
+//! The ports of listeners: a range for the paths of each configuration, because listeners that a reload
+//! replaces live on for a while.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use crate::snapshot;
 use crate::types::leg_pair::{LegPair, PORT_RANGES};
 use crate::worker::RETIREMENT;
 
-/// When a range's listeners are gone after others have taken their place; with time to spare for a worker that is late.
+/// When a range's listeners are gone after others have taken their place; with time to spare for a worker
+/// that is late.
 const AFTER_REPLACEMENT: Duration = Duration::from_secs(RETIREMENT.as_secs() + 8);
 
 /// Which ports are in use.
@@ -32,8 +33,8 @@ struct Taken {
 }
 
 impl PortRanges {
-    /// The first of `count` successive ports, the lowest from `first` upwards whose listeners, if they had any, have retired, and
-    /// none of which is `others`.
+    /// The first of `count` successive ports, the lowest from `first` upwards whose listeners, if they had
+    /// any, have retired, and none of which is `others`.
     pub(crate) fn free(&self, first: Port, count: usize, others: Option<u16>) -> Result<u16, Error> {
         let now = Instant::now();
         let living: Vec<&Taken> = self.taken.iter().filter(|taken| !taken.is_retired(now)).collect();

@@ -7,8 +7,8 @@ use crate::intercept::Names;
 use crate::intercept::tun;
 use crate::snapshot::Fd;
 
-/// SYNs that wait in a device to be read: as many as may wait for their servers. What comes beyond is dropped, and
-/// repeated by its client.
+/// SYNs that wait in a device to be read: as many as may wait for their servers. What comes beyond is
+/// dropped, and repeated by its client.
 const QUEUE: usize = 4096;
 
 /// The devices of deferred accept, up. They vanish when this value is dropped, or with the process.
@@ -32,7 +32,8 @@ impl Devices {
         Ok(Self { held, passed: Tun::inherited(passed.into_owned()?, &names.passed) })
     }
 
-    /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
+    /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and
+    /// `/dev/net/tun`.
     pub(crate) fn open(names: &Names) -> Result<Self, Error> {
         let open = |name| tun::open(name, QUEUE, "the faithful handshake", "set handshake = \"early\"");
         Ok(Self { held: open(&names.held.device)?, passed: open(&names.passed)? })

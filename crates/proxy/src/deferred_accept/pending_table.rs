@@ -27,16 +27,16 @@ use crate::types::slab::{Key, Slab, Token};
 
 use super::syn::Syn;
 
-/// How long a client may be silent before its attempt is taken for given up, at the least. Clients repeat their first SYN
-/// after 1 s (RFC 6298 §2), old ones after 3 s.
+/// The least time without a SYN after which a client is taken to have given up. Clients repeat their first
+/// SYN after 1 s (RFC 6298 §2), old ones after 3 s.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 /// The same as a multiple of the last gap between two of its SYNs. Each gap is twice the last, or as long.
 const PATIENCE_IN_GAPS: u32 = 3;
-/// For so long a client is waited for once its server has answered: five repetitions of the SYN-ACK, the first after 1 s,
-/// each gap twice the last (`net.ipv4.tcp_synack_retries`), are given up after 63 s.
+/// How long to wait for a client once its server has answered: five repetitions of the SYN-ACK, the first
+/// after 1 s, each gap twice the last (`net.ipv4.tcp_synack_retries`), are given up after 63 s.
 const UNCLAIMED: Duration = Duration::from_secs(64);
 
-/// Who wants to speak to whom.
+/// The endpoints of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct FourTuple {
     client: (IpAddr, u16),
@@ -64,13 +64,13 @@ pub(crate) struct Connected<P = Permit> {
     pub(crate) permit: P,
 }
 
-/// What there is for a client that has been accepted.
+/// The pending connection of a client that has been accepted.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// Its server has not been asked yet.
     Nothing,
-    /// Its server has been asked and has not answered: SYNs are no longer held since the rules are others, and a listener has answered
-    /// the repeated one.
+    /// Its server has been asked and has not answered: SYNs are no longer held since the rules are others,
+    /// and a listener has answered the repeated one.
     Asked(Connected),
     Connected(Connected),
     /// Its server had answered and has reset the connection since.
@@ -88,7 +88,7 @@ pub(crate) enum SynStatus {
     Waiting,
 }
 
-/// The server has spoken, or somebody in its place.
+/// The server has answered, or an ICMP error has come.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) pair: FourTuple,
@@ -99,7 +99,7 @@ pub(crate) struct Outcome {
     pub(crate) result: io::Result<()>,
 }
 
-/// What the look at the clock has ended.
+/// What a sweep has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Swept {
     /// Connections whose client has stopped asking before the server answered.
@@ -118,9 +118,9 @@ struct Entries {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(serialize = "", deserialize = "P: Default"))]
 pub(crate) struct Entry<P = Permit> {
-    /// Nothing where the server has reset it.
+    /// `None` if the server has reset it.
     upstream: Option<Connected<P>>,
-    /// What waits for the server; nothing once it has answered.
+    /// The SYN that waits for the server; `None` once it has answered.
     held: Option<Held>,
     /// When the entry was made or, later, when the server answered.
     #[serde(with = "snapshot::instant")]
@@ -128,7 +128,7 @@ pub(crate) struct Entry<P = Permit> {
     pair: FourTuple,
 }
 
-/// The latest SYN of a client, and its rhythm.
+/// The latest SYN of a client, and the gap before it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Held {
     isn: u32,
@@ -150,8 +150,8 @@ impl PendingTable {
         &self.epoll
     }
 
-    /// Looks a SYN up. One that waits is the newest of its client from now on; what an earlier connection of the same ends
-    /// has left is ended.
+    /// Looks a SYN up. One that waits is the newest of its client from now on; what an earlier connection of
+    /// the same ends has left is ended.
     pub(crate) fn look_up(&self, syn: &Syn, packet: &[u8], now: Instant) -> SynStatus {
         let pair = FourTuple::of(syn);
         let mut entries = self.entries();
@@ -184,8 +184,8 @@ impl PendingTable {
         self.insert(Entry { upstream, held: Some(held), since: now, pair })
     }
 
-    /// Continues the handshakes that another process has begun. The servers' answers are reported when somebody waits
-    /// for them.
+    /// Continues the handshakes that another process has begun. The servers' answers are reported when
+    /// somebody waits for them.
     pub(crate) fn resume(
         &self,
         entries: Vec<Entry<()>>,
@@ -214,8 +214,8 @@ impl PendingTable {
         Ok(registered?)
     }
 
-    /// Handles an event of a connection's socket. An answered connection whose server has reset it stays in the table
-    /// as such: its client may be there already, and is not to be connected a second time.
+    /// Handles an event of a connection's socket. An answered connection whose server has reset it stays in
+    /// the table as such: its client may be there already, and is not to be connected a second time.
     pub(crate) fn note(&self, key: Key, flags: EventFlags, now: Instant) -> Option<Outcome> {
         let mut entries = self.entries();
         let entry = entries.places.get_mut(key)?;
@@ -248,7 +248,7 @@ impl PendingTable {
         Some(Outcome { pair, isn: held.isn, packet: held.packet, result })
     }
 
-    /// What there is for an accepted connection; it is the caller's then.
+    /// Takes the pending connection of an accepted one out of the table.
     pub(crate) fn claim(&self, client: SocketAddr, server: SocketAddr) -> Claim {
         if self.claimable.load(Ordering::Acquire) == 0 {
             return Claim::Nothing;
@@ -269,7 +269,7 @@ impl PendingTable {
         }
     }
 
-    /// Endpoints what has waited too long.
+    /// Ends entries that have waited too long.
     pub(crate) fn sweep(&self, now: Instant) -> Swept {
         let mut entries = self.entries();
         let mut swept = Swept::default();

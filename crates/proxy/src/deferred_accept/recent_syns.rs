@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::pending_table::FourTuple;
 use super::syn::Syn;
 
-/// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that is not
-/// remembered any more begins anew.
+/// How many are remembered. A copy comes within the minute or two in which a client repeats its SYN; one that
+/// is not remembered any more begins anew.
 const CAPACITY: usize = 4096;
 
 /// What became of a SYN.

@@ -1,4 +1,4 @@
-//! The SYN as it comes from the device: who wants to speak to whom.
+//! Parsing a SYN that comes from the device.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,9 +11,10 @@ const TCP_HEADER: usize = 20;
 const SYN: u8 = 0x02;
 const FIN_SYN_RST_ACK: u8 = 0x17;
 
-/// Where the urgent pointer lies in the TCP header, bytes. Without the flag URG, which no SYN needs, it means nothing (RFC 9293
-/// §3.1), so that the rules can say in it how much the connection weighs: 0 stands for the default weight. They write it into
-/// every SYN that they have held, whatever the client had written, and clear it where one goes on to the server.
+/// Where the urgent pointer lies in the TCP header, bytes. Without the flag URG, which no SYN needs, it means
+/// nothing (RFC 9293 §3.1), so that the rules can say in it how much the connection weighs: 0 stands for the
+/// default weight. They write it into every SYN that they have held, whatever the client had written, and
+/// clear it where one goes on to the server.
 const URGENT_POINTER: usize = 18;
 
 /// A client's wish to connect.
@@ -23,15 +24,16 @@ pub(crate) struct Syn {
     pub(crate) server: SocketAddr,
     /// The differentiated services code point.
     pub(crate) dscp: u8,
-    /// The initial sequence number. A SYN that is repeated has that of the first, a new connection has another.
+    /// The initial sequence number. A SYN that is repeated has that of the first, a new connection has
+    /// another.
     pub(crate) isn: u32,
-    /// What the rule that had it held gives the connection.
+    /// The weight that the rule gives the connection.
     pub(crate) weight: Weight,
 }
 
 impl Syn {
-    /// Reads a packet that begins with its IP header. `None` for everything that is not a whole, intact SYN between
-    /// addresses of one host each, and for IPv6 with extension headers.
+    /// Reads a packet that begins with its IP header. `None` for everything that is not a whole, intact SYN
+    /// between addresses of one host each, and for IPv6 with extension headers.
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let Carried { dscp, segment, .. } = carried_tcp(packet)?;
         let [source, destination] = addresses(packet)?;
@@ -49,13 +51,13 @@ impl Syn {
     }
 }
 
-/// Whether a packet has come from somewhere and goes elsewhere. What the kernel itself has to say on a device, such as an
-/// MLD report (RFC 3810 §5.2), has not.
+/// Whether a packet is between two hosts. Packets that the kernel itself sends on a device, such as an
+/// MLD report (RFC 3810 §5.2), are not.
 pub(crate) fn is_between_hosts(packet: &[u8]) -> bool {
     addresses(packet).is_some_and(|addresses| addresses.into_iter().all(is_host))
 }
 
-/// Nobody connects in the name of an address that is nobody's, everybody's or this host's alone.
+/// Whether the address is that of a single host other than this one.
 fn is_host(address: IpAddr) -> bool {
     let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
     !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast)

@@ -34,23 +34,23 @@ use super::syn::{Syn, is_between_hosts};
 const EVENTS: usize = 256;
 /// SYNs read before the servers' answers have their turn.
 const BATCH: usize = 64;
-/// The thread wakes at least so often, and so knows a pause that was not of its own making from one in which nothing came.
+/// The thread wakes at least so often, so that it recognises that it was stopped.
 const PULSE: Duration = Duration::from_millis(500);
-/// After such a pause SYNs that wait in the device may be of connections that have been made without us: the rules let
-/// SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
+/// After such a pause SYNs that wait in the device may be of connections that have been made without us: the
+/// rules let SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
 const STALL: Duration = Duration::from_secs(1);
 /// How often the table is searched for expired entries.
 const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct SynHandler {
+pub(crate) struct SynHandler {
     devices: Arc<Devices>,
     settings: Settings,
     mailbox: Arc<Mailbox<Settings>>,
     admission: Arc<AdmissionControl>,
     pending: Arc<PendingTable>,
     counters: Arc<Counters>,
-    memory: RecentSyns,
+    recent_syns: RecentSyns,
     routes: RouteSocket,
     /// Any socket: names of interfaces are asked for through one.
     probe: OwnedFd,
@@ -59,7 +59,7 @@ pub(super) struct SynHandler {
 }
 
 impl SynHandler {
-    pub(super) fn new(
+    pub(crate) fn new(
         devices: Arc<Devices>,
         settings: Settings,
         mailbox: Arc<Mailbox<Settings>>,
@@ -82,7 +82,7 @@ impl SynHandler {
             admission,
             pending,
             counters,
-            memory: recent_syns,
+            recent_syns,
             routes: RouteSocket::open()?,
             probe: socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?,
             buffer: vec![0; MTU].into(),
@@ -90,12 +90,13 @@ impl SynHandler {
         })
     }
 
-    pub(super) fn recent_syns(&self) -> &RecentSyns {
-        &self.memory
+    pub(crate) fn recent_syns(&self) -> &RecentSyns {
+        &self.recent_syns
     }
 
-    /// Serves until it is told to stop, and can go on later. If it fails, the devices are gone when it returns.
-    pub(super) fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
+    /// Serves until it is told to stop, and can go on later. If it fails, the devices are gone when it
+    /// returns.
+    pub(crate) fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut last_round = Instant::now();
         while !stop.load(Ordering::Acquire) {
@@ -160,7 +161,7 @@ impl SynHandler {
         Ok(())
     }
 
-    /// Throws away what waits in the device. Whoever still wants to connect repeats its SYN.
+    /// Discards the SYNs in the device. A client that still wants to connect repeats its own.
     fn discard(&mut self) -> io::Result<()> {
         let mut count = 0u32;
         loop {
@@ -183,7 +184,7 @@ impl SynHandler {
                 self.pass(packet)
             };
         };
-        match self.memory.outcome_of(&syn) {
+        match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(packet),
             Some(SynOutcome::Answered) => return self.give_to_listener(packet),
             None => {}
@@ -196,13 +197,14 @@ impl SynHandler {
         self.ask_server(&syn, packet, now);
     }
 
-    /// Begins to connect in the client's name. What cannot even be begun passes.
+    /// Starts to connect in the client's name. If that fails at once, the SYN passes.
     fn ask_server(&mut self, syn: &Syn, packet: &[u8], now: Instant) {
         let permit = match self.admission.admit(syn.client.ip()) {
             Ok(permit) => permit,
             Err(limit) => {
                 tracing::debug!(client = %syn.client, server = %syn.server, %limit, "not held, at a limit");
-                // Where it is to be refused the rules do so when it is repeated: by then they know of the limit.
+                // Where it is to be refused the rules do so when it is repeated: by then they know of the
+                // limit.
                 return if self.settings.at_limit == AtLimit::Pass {
                     self.pass_for_good(syn, packet)
                 };
@@ -226,10 +228,10 @@ impl SynHandler {
         let Outcome { pair, isn, packet, result } = outcome;
         match result {
             Ok(()) => {
-                self.memory.note(*pair, *isn, SynOutcome::Answered);
+                self.recent_syns.note(*pair, *isn, SynOutcome::Answered);
                 self.give_to_listener(packet);
             }
-            // Nobody has said anything; nor do we. The client's next SYN begins anew.
+            // There was no answer at all; the client gets none either. Its next SYN starts over.
             Err(error) if error.raw_os_error() == Some(Errno::TIMEDOUT.raw_os_error()) => {
                 tracing::debug!("{pair}: the server is silent");
                 self.counters.held_forgotten.add(1);
@@ -237,7 +239,7 @@ impl SynHandler {
             Err(error) => {
                 tracing::debug!(%error, "{pair}: the server cannot be reached; the SYN goes on to it");
                 self.counters.held_refused.add(1);
-                self.memory.note(*pair, *isn, SynOutcome::Passed);
+                self.recent_syns.note(*pair, *isn, SynOutcome::Passed);
                 self.pass(packet);
             }
         }
@@ -253,7 +255,7 @@ impl SynHandler {
     }
 
     fn pass_for_good(&mut self, syn: &Syn, packet: &[u8]) {
-        self.memory.note(FourTuple::of(syn), syn.isn, SynOutcome::Passed);
+        self.recent_syns.note(FourTuple::of(syn), syn.isn, SynOutcome::Passed);
         self.pass(packet);
     }
 

@@ -20,7 +20,8 @@ impl Flow {
             Some(leg_stats.open(self.route.pair, &self.route.legs, self.state.since).go_on(infos, bytes));
     }
 
-    /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not looked at.
+    /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not
+    /// looked at.
     pub(crate) fn look(&mut self, now: Instant) {
         let bytes = self.bytes();
         // What waits in the kernel to be acknowledged takes memory there.
@@ -42,7 +43,8 @@ impl Flow {
         }
     }
 
-    /// By which flows are told in order: the rate, bit/s, and bytes. Nothing of a flow that is known to no leg.
+    /// By which flows are told in order: the rate, bit/s, and bytes. Nothing of a flow that is known to no
+    /// leg.
     pub(crate) fn rank(&self) -> Option<(f64, u64)> {
         let (up, down) = self.account.as_ref()?.rates();
         Some((up + down, self.state.up.bytes() + self.state.down.bytes()))

@@ -27,20 +27,20 @@ impl Rig {
     }
 
     /// One turn, with epoll reporting what poll(2) sees.
-    fn turn(&mut self) -> Result<Verdict, FlowError> {
+    fn poll(&mut self) -> Result<Verdict, FlowError> {
         for side in [Side::Client, Side::Server] {
             let flags = poll(&self.flow.endpoint(side).socket);
             self.flow.note(side, flags)?;
         }
-        self.flow.turn(&mut self.pool)
+        self.flow.poll(&mut self.pool)
     }
 
-    fn turn_until(
+    fn poll_until(
         &mut self,
         done: impl Fn(&Result<Verdict, FlowError>, &Flow) -> bool,
     ) -> Result<Verdict, FlowError> {
         loop {
-            let result = self.turn();
+            let result = self.poll();
             if done(&result, &self.flow) {
                 return result;
             }
@@ -89,14 +89,14 @@ fn a_reply_after_a_half_close_arrives_whole_and_then_the_flow_finishes() {
     let mut rig = Rig::new();
     rig.client.write_all(b"request").unwrap();
     rig.client.shutdown(Shutdown::Write).unwrap();
-    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
+    rig.poll_until(|_, flow| flow.state.up.is_shut()).unwrap();
     let mut request = String::new();
     rig.server.read_to_string(&mut request).unwrap();
     assert_eq!(request, "request");
 
     rig.server.write_all(b"the reply").unwrap();
     rig.server.shutdown(Shutdown::Write).unwrap();
-    let verdict = rig.turn_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
+    let verdict = rig.poll_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
     assert_eq!(verdict.unwrap(), Verdict::Finished);
     let mut reply = String::new();
     rig.client.read_to_string(&mut reply).unwrap();
@@ -106,11 +106,11 @@ fn a_reply_after_a_half_close_arrives_whole_and_then_the_flow_finishes() {
 #[test]
 fn a_reset_of_one_end_breaks_the_flow_and_names_the_side() {
     let mut rig = Rig::new();
-    assert_eq!(rig.turn().unwrap(), Verdict::Waiting);
+    assert_eq!(rig.poll().unwrap(), Verdict::Waiting);
     sockopt_linger_reset(&rig.server);
     let (dead, _) = connection();
     drop(std::mem::replace(&mut rig.server, dead));
-    let broken = rig.turn_until(|result, _| result.is_err()).unwrap_err();
+    let broken = rig.poll_until(|result, _| result.is_err()).unwrap_err();
     assert_eq!(broken.side, Side::Server);
     assert_eq!(broken.error.kind(), io::ErrorKind::ConnectionReset);
     assert!(broken.to_string().contains("(server side)"), "{broken}");
@@ -119,12 +119,12 @@ fn a_reset_of_one_end_breaks_the_flow_and_names_the_side() {
 #[test]
 fn a_flow_drains_until_the_peer_has_acknowledged_the_end() {
     let mut rig = Rig::new();
-    rig.turn().unwrap();
+    rig.poll().unwrap();
     rig.client.shutdown(Shutdown::Write).unwrap();
-    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
-    assert_eq!(rig.turn().unwrap(), Verdict::Waiting, "a half-closed flow lives on");
+    rig.poll_until(|_, flow| flow.state.up.is_shut()).unwrap();
+    assert_eq!(rig.poll().unwrap(), Verdict::Waiting, "a half-closed flow lives on");
     rig.server.shutdown(Shutdown::Write).unwrap();
-    let verdict = rig.turn_until(|result, _| matches!(result, Ok(Verdict::Finished)));
+    let verdict = rig.poll_until(|result, _| matches!(result, Ok(Verdict::Finished)));
     assert_eq!(verdict.unwrap(), Verdict::Finished);
 }
 
@@ -137,7 +137,7 @@ fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_fr
     use crate::telemetry::FlowPhase;
     let mut rig = Rig::new();
     rig.client.write_all(b"before").unwrap();
-    rig.turn_until(|_, flow| flow.bytes() == (6, 0)).unwrap();
+    rig.poll_until(|_, flow| flow.bytes() == (6, 0)).unwrap();
     rig.server.read_exact(&mut [0; 6]).unwrap();
     while unacknowledged(&rig.flow.state.server.socket).unwrap() > 0 {
         std::thread::yield_now();
@@ -156,7 +156,7 @@ fn a_flow_that_goes_on_here_is_told_of_with_all_it_has_done_and_accounted_for_fr
     assert!(report.server_end.segments >= 1 && report.server_end.ssthresh.is_none(), "{report:?}");
 
     rig.client.write_all(b"after").unwrap();
-    rig.turn_until(|_, flow| flow.bytes() == (11, 0)).unwrap();
+    rig.poll_until(|_, flow| flow.bytes() == (11, 0)).unwrap();
     rig.server.read_exact(&mut [0; 5]).unwrap();
     while unacknowledged(&rig.flow.state.server.socket).unwrap() > 0 {
         std::thread::yield_now();
@@ -173,7 +173,7 @@ fn a_flow_goes_on_in_another_process_where_it_was() {
     let mut rig = Rig::new();
     rig.client.write_all(b"half of ").unwrap();
     rig.client.shutdown(Shutdown::Write).unwrap();
-    rig.turn_until(|_, flow| flow.state.up.is_shut()).unwrap();
+    rig.poll_until(|_, flow| flow.state.up.is_shut()).unwrap();
     rig.flow.inspect(Seconds(100), Patience::default());
     rig.flow.stop_clock(Seconds(130));
     let admission = unlimited();
@@ -185,7 +185,7 @@ fn a_flow_goes_on_in_another_process_where_it_was() {
     assert_eq!(rig.flow.state.inspected.idle_since, Seconds(970));
     rig.server.write_all(b"an exchange").unwrap();
     rig.server.shutdown(Shutdown::Write).unwrap();
-    let verdict = rig.turn_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
+    let verdict = rig.poll_until(|result, _| !matches!(result, Ok(Verdict::Waiting | Verdict::Draining)));
     assert_eq!(verdict.unwrap(), Verdict::Finished);
     let mut reply = String::new();
     rig.client.read_to_string(&mut reply).unwrap();

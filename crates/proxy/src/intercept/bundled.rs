@@ -1,12 +1,13 @@
 //! The rules by which connections are handed to the bundle node of this host.
 //!
-//! The node is another process with a transparent listener of its own. Whether it lives is asked of the kernel at each
-//! SYN: without the listener `tproxy` does not match and the connection passes, unsplit. So its connections need no sign of
-//! life of the daemon, which gives them nothing but these rules. They need no route to the server either: to be taken while
-//! there is none is what a bundle node is for.
+//! The node is another process with a transparent listener of its own. Whether it lives is asked of the
+//! kernel at each SYN: without the listener `tproxy` does not match and the connection passes, unsplit. So
+//! its connections need no sign of life of the daemon, which gives them nothing but these rules. They need no
+//! route to the server either: to be taken while there is none is what a bundle node is for.
 //!
-//! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this host. A SYN
-//! that is given to a listener and routed elsewhere would be dropped. So it is marked and asked about first.
+//! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this
+//! host. A SYN that is given to a listener and routed elsewhere would be dropped. So it is marked and asked
+//! about first.
 
 use crate::types::leg_pair::LegId;
 
@@ -53,7 +54,8 @@ pub(super) fn declarations(names: &Names, plan: &Plan<'_>) -> String {
     )
 }
 
-/// The rules that give a SYN to the transparent listeners on this loopback port, in each family, if there are any.
+/// The rules that give a SYN to the transparent listeners on this loopback port, in each family, if there are
+/// any.
 pub(super) fn to_listener(port: u16, mark: u32) -> String {
     [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
         .map(|(family, protocol, host)| {

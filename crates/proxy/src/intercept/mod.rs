@@ -1,12 +1,14 @@
-//! Interception: the nftables rules that hand connections to the listeners, and the policy routing behind them.
+//! Interception: the nftables rules that hand connections to the listeners, and the policy routing behind
+//! them.
 //!
-//! A SYN that crosses a satellite leg is given to its path's listener by `tproxy`; the later packets of both sockets
-//! belong to a transparent socket, which `socket transparent` finds. Both kinds are marked, and marked packets are
-//! routed to this host. So are the ICMP errors that quote a packet of such a socket, an unreachable server or a smaller
-//! path MTU: they are addressed to the client or the server in whose name it was sent.
+//! A SYN that crosses a satellite leg is given to its path's listener by `tproxy`; the later packets of both
+//! sockets belong to a transparent socket, which `socket transparent` finds. Both kinds are marked, and
+//! marked packets are routed to this host. So are the ICMP errors that quote a packet of such a socket, an
+//! unreachable server or a smaller path MTU: they are addressed to the client or the server in whose name it
+//! was sent.
 //!
-//! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway whose daemon is
-//! dead is forwarded, unsplit, by the rules that the daemon left.
+//! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway
+//! whose daemon is dead is forwarded, unsplit, by the rules that the daemon left.
 //!
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
 //! The device vanishes with the process, and the route with it; then the packets take their usual route.
@@ -44,7 +46,8 @@ pub struct Names {
     pub route_table: u32,
     /// The preference of the policy rule that leads there; the main table has 32766.
     pub preference: u32,
-    /// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same device.
+    /// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same
+    /// device.
     pub held: TunDivert,
     /// The device to which the daemon writes SYNs that pass unsplit.
     pub passed: String,
@@ -54,7 +57,8 @@ pub struct Names {
     pub from_link: TunDivert,
 }
 
-/// Diverts marked packets into a TUN device that the daemon reads; the kernel forwards the packets that it writes there.
+/// Diverts marked packets into a TUN device that the daemon reads; the kernel forwards the packets that it
+/// writes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunDivert {
     /// The mark of the packets.
@@ -160,8 +164,9 @@ impl Interception {
         Ok(interception)
     }
 
-    /// Goes on with the rules and routes that another process has set up and leaves. Where this process needs other ones, they
-    /// take the place of those in one transaction; if they cannot, those stay, and it is an error.
+    /// Goes on with the rules and routes that another process has set up and leaves. Where this process needs
+    /// other ones, they take the place of those in one transaction; if they cannot, those stay, and it is an
+    /// error.
     pub(crate) fn take_over(
         names: Names,
         families: Vec<Family>,
@@ -172,7 +177,8 @@ impl Interception {
         Self { routes: Routes { names, families, tun_diverts }, rules, sides, is_left: false }
     }
 
-    /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their own.
+    /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their
+    /// own.
     pub(crate) fn complete_tun_diverts(&self) -> Result<(), Error> {
         let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
         self.routes.repair_tun_diverts(&mut socket).map(drop)
@@ -195,8 +201,9 @@ impl Interception {
 
     /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
     ///
-    /// Flows that are snooped stay so if these rules snoop, too, whatever they say of the flows: that was decided at their
-    /// SYN. Where other interfaces are satellites, it is no longer known which of their ends is on the ground, and they pass.
+    /// Flows that are snooped stay so if these rules snoop, too, whatever they say of the flows: that was
+    /// decided at their SYN. Where other interfaces are satellites, it is no longer known which of their ends
+    /// is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
         let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
         let names = &self.routes.names;
@@ -222,9 +229,9 @@ impl Interception {
 }
 
 impl Routes {
-    /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has removed; true
-    /// if there was need to. Where they do not come, the kernel drops a SYN that `tproxy` has given to a listener
-    /// (`ip_forward`).
+    /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has
+    /// removed; true if there was need to. Where they do not come, the kernel drops a SYN that `tproxy` has
+    /// given to a listener (`ip_forward`).
     pub(crate) fn mend(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
         let mut mended = false;
         for &family in &self.families {
@@ -304,7 +311,7 @@ impl TunDivert {
         Ok(true)
     }
 
-    /// Whoever has read a device that is gone has failed, and said so.
+    /// A service whose device is gone has failed and logged it.
     fn is_gone_or_leads_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
         let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
             let Some(device) = socket.index_of(&self.device)? else { return Ok(true) };
@@ -343,8 +350,8 @@ impl Family {
     }
 }
 
-/// Removes everything that goes by these names; true if there was anything. The rules go first, so that no connection
-/// is taken that could not be routed to this host any more.
+/// Removes everything that goes by these names; true if there was anything. The rules go first, so that no
+/// connection is taken that could not be routed to this host any more.
 fn clear(names: &Names) -> bool {
     let Names { table, mark, route_table, preference, .. } = names;
     let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));

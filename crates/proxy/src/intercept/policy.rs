@@ -33,8 +33,8 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
     lines.collect()
 }
 
-/// The same where a connection can but pass or be handed to the bundle node: without a route to its server, and without a
-/// sign of life from the daemon. No line behind the last rule that says `bundle`.
+/// The same where a connection can but pass or be handed to the bundle node: without a route to its server,
+/// and without a sign of life from the daemon. No line behind the last rule that says `bundle`.
 pub(super) fn bundles(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
@@ -62,8 +62,8 @@ pub(super) fn weighted(name: &str, weight: Weight) -> String {
     if weight == Weight::default() { name.to_owned() } else { format!("{name}_weight_{weight}") }
 }
 
-/// The same for UDP, for a chain of the hook `forward`: no line where nothing is rejected, and none behind the last
-/// rule that rejects something.
+/// The same for UDP, for a chain of the hook `forward`: no line where nothing is rejected, and none behind
+/// the last rule that rejects something.
 pub(super) fn datagrams(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Reject).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
@@ -77,8 +77,8 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
     lines.collect()
 }
 
-/// The families have names of their own for addresses and code points, so a rule that speaks of these takes a line for
-/// each family.
+/// The families have names of their own for addresses and code points, so a rule that speaks of these takes a
+/// line for each family.
 fn lines(rule: &Rule, protocol: Protocol, verdict: &str) -> String {
     let comment = rule.comment.as_ref().map(|comment| format!(" comment \"{}\"", comment.as_str()));
     let comment = comment.unwrap_or_default();
@@ -93,7 +93,8 @@ fn lines(rule: &Rule, protocol: Protocol, verdict: &str) -> String {
     [true, false].into_iter().filter_map(of_family).collect()
 }
 
-/// Ports and interfaces, each with a blank behind it. The lookup in the routing table comes last: it costs most.
+/// Ports and interfaces, each with a blank behind it. The lookup in the routing table comes last: it costs
+/// most.
 fn common(rule: &Rule, protocol: Protocol) -> String {
     let (port, route) = match protocol {
         Protocol::Tcp => ("tcp dport", "fib daddr oifname"),
@@ -137,8 +138,8 @@ fn condition(text: &mut String, field: &str, elements: &[impl Display]) {
     };
 }
 
-/// Those of the family that no other contains: elements of a set must not overlap. None if there is nothing to compare,
-/// because all of the family's addresses match.
+/// Those of the family that no other contains: elements of a set must not overlap. None if there is nothing
+/// to compare, because all of the family's addresses match.
 fn network_elements(networks: &List<Network>, ipv4: bool) -> Option<Vec<Network>> {
     let mut sorted: Vec<Network> =
         networks.iter().copied().filter(|network| network.is_ipv4() == ipv4).collect();
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn where_only_the_bundle_node_can_have_it_a_rule_before_one_for_the_node_passes() {
+    fn without_a_living_daemon_a_rule_before_one_for_the_bundle_node_passes() {
         let rules = rules(
             "[[rules]]\naction = \"split\"\nport = 1\n[[rules]]\naction = \"reject\"\n[[rules]]\naction = \"pass\"\nport = 2\n\
              [[rules]]\naction = \"bundle\"\nport = 3\ncomment = \"c\"\n[[rules]]\naction = \"pass\"\nport = 4\n",

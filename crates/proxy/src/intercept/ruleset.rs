@@ -11,8 +11,8 @@ use crate::types::leg_pair::{LegId, LegPair};
 
 use super::{Names, bundled, policy, snooped};
 
-/// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire unless the
-/// daemon renews them.
+/// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
+/// unless the daemon renews them.
 pub(crate) const ALIVE: &str = "alive";
 /// The set of protocols for which no new connection is let in.
 pub(crate) const FULL: &str = "full";
@@ -21,18 +21,19 @@ pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
 /// How long the rules stay in force without a sign of life.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
 
-/// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl` says,
-/// because the interception tells their ICMP errors by it.
+/// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl`
+/// says, because the interception tells their ICMP errors by it.
 pub(crate) const TTL: u32 = 64;
 
 /// The chain of SYNs that were held.
 const ANSWERED: &str = "answered";
 
-/// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the client in
-/// whose name we connect. It is ours if the packet that it quotes has never been forwarded: its time to live is still
-/// [`TTL`], as one number with the protocol beside it, TCP (RFC 791 §3.1, RFC 8200 §3). The packet of a client next door
-/// that this host refuses before it forwards it, without a route or by a rule, is quoted alike; but then the code is not
-/// that of an address which does not answer, and the error is the client's.
+/// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the
+/// client in whose name we connect. It is ours if the packet that it quotes has never been forwarded: its
+/// time to live is still [`TTL`], as one number with the protocol beside it, TCP (RFC 791 §3.1, RFC 8200 §3).
+/// The packet of a client next door that this host refuses before it forwards it, without a route or by a
+/// rule, is quoted alike; but then the code is not that of an address which does not answer, and the error is
+/// the client's.
 const QUOTED_IPV4: u32 = TTL << 8 | 6;
 const QUOTED_IPV6: u32 = 6 << 8 | TTL;
 
@@ -61,9 +62,9 @@ pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
     format!("table inet {name}\ndelete table inet {name}\n{}", table(names, plan))
 }
 
-/// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are emptied, those
-/// that there shall be no more are removed, and the others are filled. A set that is declared anew gets another size, if it
-/// has another and the kernel can do it; Linux 6.18 can.
+/// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are
+/// emptied, those that there shall be no more are removed, and the others are filled. A set that is declared
+/// anew gets another size, if it has another and the kernel can do it; Linux 6.18 can.
 pub(super) fn successor(names: &Names, plan: &Plan<'_>, before: &str) -> String {
     let (name, table) = (&names.table, table(names, plan));
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
@@ -109,9 +110,10 @@ fn sets() -> String {
 
 /// Most packets are those of connections that are split already, so their rule comes before the others.
 ///
-/// `socket` finds the listener of another transparent program on this host as well, such as one on 0.0.0.0:80, for a
-/// packet of a connection that passes to any server's port 80. Ours stand on one address. The statement breaks off, and
-/// so does not return, for handshakes and in TIME-WAIT, which have no full socket.
+/// `socket` finds the listener of another transparent program on this host as well, such as one on
+/// 0.0.0.0:80, for a packet of a connection that passes to any server's port 80. Ours stand on one address.
+/// The statement breaks off, and so does not return, for handshakes and in TIME-WAIT, which have no full
+/// socket.
 fn prerouting(names: &Names, plan: &Plan<'_>) -> String {
     let Names { mark, held, passed, .. } = names;
     let held = &held.device;
@@ -164,7 +166,8 @@ fn connections(plan: &Plan<'_>) -> String {
     )
 }
 
-/// UDP is not looked at unless the operator wants some of it rejected, and then only where it crosses a satellite leg.
+/// UDP is not looked at unless the operator wants some of it rejected, and then only where it crosses a
+/// satellite leg.
 fn datagrams(plan: &Plan<'_>) -> String {
     let rules = policy::datagrams(plan.rules);
     if rules.is_empty() {
@@ -214,12 +217,13 @@ fn all_leg_pair_chains(names: &Names, plan: &Plan<'_>) -> String {
     chains + &entrances
 }
 
-/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to deferred accept first, with
-/// its weight in the urgent pointer, by which it will be known when it comes back.
+/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to
+/// deferred accept first, with its weight in the urgent pointer, by which it will be known when it comes
+/// back.
 ///
-/// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it meets one in
-/// TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for which it has a socket
-/// (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
+/// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it
+/// meets one in TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for
+/// which it has a socket (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
 fn leg_pair_chains(names: &Names, pair: &LegPair) -> String {
     let (mark, held_mark, port) = (names.mark, names.held.mark, pair.port);
     let said = if pair.weight == Weight::default() { 0 } else { pair.weight.get() };
@@ -233,8 +237,9 @@ fn leg_pair_chains(names: &Names, pair: &LegPair) -> String {
     )
 }
 
-/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that were held in
-/// the meantime, and finds it by the interface that leads back to the client. The rules `told` come first there.
+/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that
+/// were held in the meantime, and finds it by the interface that leads back to the client. The rules `told`
+/// come first there.
 fn entrances(plan: &Plan<'_>, weight: Weight, told: &str) -> String {
     let (mut early, mut faithful, mut answered) = (String::new(), String::new(), told.to_owned());
     for pair in plan.pairs.iter().filter(|pair| pair.weight == weight) {
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_syn_carries_its_weight_to_the_greeter_and_back_to_the_listener_of_that_weight() {
+    fn a_held_syn_carries_its_weight_to_deferred_accept_and_back_to_the_listener_of_that_weight() {
         let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
         let (weight, handshake) = (Weight::try_from(4).unwrap(), Handshake::Faithful);
         let (rules, pairs) = ([], leg_pairs(1, &[weight], 7600));

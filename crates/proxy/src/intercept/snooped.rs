@@ -1,12 +1,13 @@
 //! The rules by which packets of snooped flows take their way through the daemon.
 //!
-//! A connection is decided at its SYN, which goes on by itself: a rule that says `snoop` enters its ends in the set of
-//! those that are *offered*. Where the SYN leaves this host as it came, it is known that nobody here translates its
-//! addresses or drops it, and its ends are entered in the set of *snooped* flows. What this host translates cannot
-//! be diverted: it would be translated on the way into the device, and again on the way out.
+//! A connection is decided at its SYN, which goes on by itself: a rule that says `snoop` enters its ends in
+//! the set of those that are *offered*. Where the SYN leaves this host as it came, it is known that nobody
+//! here translates its addresses or drops it, and its ends are entered in the set of *snooped* flows. What
+//! this host translates cannot be diverted: it would be translated on the way into the device, and again on
+//! the way out.
 //!
-//! An element is the end on the ground and then the end beyond the satellite, and so is one for both directions: a flow
-//! has either all of its packets looked after or none. What carries data renews it.
+//! An element is the end on the ground and then the end beyond the satellite, and so is one for both
+//! directions: a flow has either all of its packets looked after or none. What carries data renews it.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ const OFFERS: usize = 65536;
 const IDLE: Duration = Duration::from_secs(600);
 const ENDING: Duration = Duration::from_secs(60);
 
-/// A family's names, and the longest packet that may be headers alone: IP without options and TCP with all (RFC 9293 §3.1).
+/// A family's names, and the longest packet that may be headers alone: IP without options and TCP with all
+/// (RFC 9293 §3.1).
 struct Family {
     number: u8,
     protocol: &'static str,
@@ -101,7 +103,8 @@ fn offer(plan: &Plan<'_>) -> String {
     )
 }
 
-/// Behind source translation (`srcnat`, 100). Each direction's element is there only under its own order of ends.
+/// Behind source translation (`srcnat`, 100). Each direction's element is there only under its own order of
+/// ends.
 fn departures() -> String {
     let mut agreed = String::new();
     for family in &FAMILIES {

@@ -11,8 +11,9 @@ use crate::intercept::ip;
 /// The longest packet of IP: whatever has come in by one interface fits into ours.
 pub(crate) const MTU: usize = 65535;
 
-/// A device that is up, for `purpose`, in the network namespace of the calling thread; at most `queue` packets wait in it.
-/// `instead` is what an operator can do without it. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
+/// A device that is up, for `purpose`, in the network namespace of the calling thread; at most `queue`
+/// packets wait in it. `instead` is what an operator can do without it. Needs `CAP_NET_ADMIN` and
+/// `/dev/net/tun`.
 pub(crate) fn open(
     name: &str,
     queue: usize,
@@ -25,14 +26,16 @@ pub(crate) fn open(
     set("ipv4", name, "forwarding", "1")?;
     if fs::exists(format!("/proc/sys/net/ipv6/conf/{name}")).unwrap_or(false) {
         set("ipv6", name, "forwarding", "1")?;
-        // No link-local address, so that the kernel has nothing to say here: no router solicitation, no multicast report.
+        // No link-local address, so that the kernel has nothing to say here: no router solicitation, no
+        // multicast report.
         set("ipv6", name, "addr_gen_mode", "1")?;
     }
     ip("set up a device", &format!("link set {name} mtu {MTU} txqueuelen {queue} multicast off up"))?;
     Ok(tun)
 }
 
-/// Sets a device's sysctl where it has another value. /proc/sys/net is that of the calling thread's namespace.
+/// Sets a device's sysctl where it has another value. /proc/sys/net is that of the calling thread's
+/// namespace.
 fn set(family: &str, device: &str, key: &str, value: &str) -> Result<(), Error> {
     let path = format!("/proc/sys/net/{family}/conf/{device}/{key}");
     let write = || -> io::Result<()> {

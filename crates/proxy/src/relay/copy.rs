@@ -9,7 +9,7 @@ use super::RelaySocket;
 /// Bytes that one read takes at most. 256 KiB measured slower with ten flows.
 const SIZE: usize = super::BULK;
 
-/// RecentSyns for one read, written from `start` as the destination accepts it.
+/// Memory for one read, written from `start` as the destination accepts it.
 #[derive(Debug, Deserialize)]
 #[serde(from = "ByteBuf")]
 pub(crate) struct Buffer {
@@ -37,8 +37,8 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Writes what is held. The last segment waits for the end of file that follows if this `is_last` (send(2),
-    /// `MSG_MORE`).
+    /// Writes what is held. The last segment waits for the end of file that follows if this `is_last`
+    /// (send(2), `MSG_MORE`).
     pub(super) fn flush(&mut self, to: &mut RelaySocket, is_last: bool) -> rustix::io::Result<usize> {
         let more = if is_last { SendFlags::MORE } else { SendFlags::empty() };
         let count = send(&to.socket, &self.bytes[self.start..self.end], SendFlags::NOSIGNAL | more)?;

@@ -24,8 +24,8 @@ const NOT_BULK: usize = 16 * 1024;
 /// Bytes that one direction of a flow may move before the worker's other flows have their turn.
 pub(crate) const TURN: u64 = 1 << 20;
 
-/// A socket of a flow, and what edge-triggered epoll has reported of it since it last would have blocked. Another
-/// process registers the socket again, and epoll reports the same again.
+/// A socket of a flow, and what edge-triggered epoll has reported of it since it last would have blocked.
+/// Another process registers the socket again, and epoll reports the same again.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RelaySocket {
     pub(crate) socket: Fd,
@@ -33,7 +33,8 @@ pub(crate) struct RelaySocket {
     readable: bool,
     #[serde(skip)]
     pub(crate) writable: bool,
-    /// The peer has ended, an error waits, or urgent data did: a short read does not mean that nothing is left.
+    /// The peer has ended, an error waits, or urgent data did: a short read does not mean that nothing is
+    /// left.
     #[serde(skip)]
     read_to_the_end: bool,
     /// Urgent data stands in the stream, where `splice(2)` stops as if the stream were empty or had ended.
@@ -103,8 +104,8 @@ impl Channel {
         Self { bytes, ..Self::default() }
     }
 
-    /// Moves what can be moved, at most about [`TURN`] bytes. What a buffer holds leaves before more is read, so that a
-    /// slow destination costs one buffer, and the source's own TCP is told to wait.
+    /// Moves what can be moved, at most about [`TURN`] bytes. What a buffer holds leaves before more is read,
+    /// so that a slow destination costs one buffer, and the source's own TCP is told to wait.
     pub(crate) fn pump(
         &mut self,
         from: &mut RelaySocket,
@@ -179,7 +180,8 @@ impl Channel {
             self.is_bulk = count >= if self.is_bulk { NOT_BULK } else { BULK };
         }
         match buffer {
-            // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2), which knows.
+            // An end that splice(2) reports may be urgent data before the end: the next read is by recv(2),
+            // which knows.
             RelayBuffer::Pipe(_) => from.has_urgent_data |= count == Some(0),
             RelayBuffer::Buffer(_) if count == Some(0) => self.ended = true,
             // An end that is known before the data are written leaves in the same segment.
@@ -193,8 +195,8 @@ impl Channel {
 }
 
 impl RelayBuffer {
-    /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for. A buffer that is
-    /// not empty is filled up; a pipe must be empty.
+    /// Reads from the source: the number of bytes, zero at its end, nothing where it has to be waited for. A
+    /// buffer that is not empty is filled up; a pipe must be empty.
     fn fill(&mut self, from: &mut RelaySocket, most: usize) -> io::Result<Option<usize>> {
         let result = match self {
             RelayBuffer::Buffer(buffer) => buffer.fill(from, most),
@@ -207,8 +209,8 @@ impl RelayBuffer {
         Ok(count)
     }
 
-    /// Writes to the destination until the buffer is empty or the destination is full; the number of bytes written. After
-    /// the last bytes of all the destination is told of the end at once.
+    /// Writes to the destination until the buffer is empty or the destination is full; the number of bytes
+    /// written. After the last bytes of all the destination is told of the end at once.
     fn flush(&mut self, to: &mut RelaySocket, is_last: bool) -> io::Result<u64> {
         let mut written = 0;
         while to.writable && !self.is_empty() {

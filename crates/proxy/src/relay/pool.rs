@@ -6,7 +6,8 @@ use crate::relay::{Buffer, Pipe, RelayBuffer};
 /// The most idle buffers that the pool keeps; others are freed.
 pub(crate) const KEPT: usize = 64;
 
-/// A worker's idle buffers. The last one released is acquired first: its memory is still in the processor's cache.
+/// A worker's idle buffers. The last one released is acquired first: its memory is still in the processor's
+/// cache.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     kind: RelayKind,
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_returned_vessel_is_lent_again() {
+    fn a_released_buffer_is_acquired_again() {
         let mut pool = BufferPool::new(RelayKind::Copy);
         let (first, second) = (pool.acquire_for_bulk(), pool.acquire_for_bulk());
         assert_eq!(pool.in_use(), 2);

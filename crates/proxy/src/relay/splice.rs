@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::RelaySocket;
 use crate::snapshot::Fd;
 
-/// The pipe's capacity that is asked for; 256 KiB and 1 MiB measured slower. The kernel may grant less (pipe(7),
-/// `/proc/sys/fs/pipe-max-size`).
+/// The pipe's capacity that is asked for; 256 KiB and 1 MiB measured slower. The kernel may grant less
+/// (pipe(7), `/proc/sys/fs/pipe-max-size`).
 const SIZE: usize = 512 * 1024;
 
 /// The least that is of use: an ordinary user who has many pipes gets them with 8 KiB (pipe(7),

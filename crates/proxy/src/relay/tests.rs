@@ -18,7 +18,8 @@ fn connection() -> (TcpStream, RelaySocket) {
     (peer, RelaySocket::new(OwnedFd::from(ours)))
 }
 
-/// Pumps as a worker would, with epoll reporting everything each time, until `done` or the direction has ended.
+/// Pumps as a worker would, with epoll reporting everything each time, until `done` or the direction has
+/// ended.
 fn pump_until(
     channel: &mut Channel,
     from: &mut RelaySocket,
@@ -59,7 +60,7 @@ fn bytes_and_end_of_file_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn a_stalled_destination_holds_one_vessel_and_stops_the_reading() {
+fn a_stalled_destination_holds_one_buffer_and_stops_reading() {
     for kind in KINDS {
         let (mut source, mut from) = connection();
         let (_sink, mut to) = connection();

@@ -1,25 +1,30 @@
-//! The watchdog keeps the rules in force while every thread is alive, and tells the rules which limits are reached.
+//! The watchdog keeps the rules in force while every thread is alive, and tells the rules which limits are
+//! reached.
 //!
-//! The rules take connections only while the protocol is an element of the set `alive`, and its elements expire. At each
-//! [`INTERVAL`] the watchdog pings every thread and, if all have acknowledged the last ping, renews the elements. So new
-//! connections pass unsplit within two seconds after the daemon, a thread or the watchdog itself stops.
+//! The rules take connections only while the protocol is an element of the set `alive`, and its elements
+//! expire. At each [`INTERVAL`] the watchdog pings every thread and, if all have acknowledged the last ping,
+//! renews the elements. So new connections pass unsplit within two seconds after the daemon, a thread or the
+//! watchdog itself stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::nftables::{Change, Key, NfTables, NfTablesError};
 use bentpipe_kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::admission::{AdmissionControl, Client, OverLimit};
+use super::thread::ServiceThread;
+use super::{Context, Service};
+use crate::admission::{Client, OverLimit};
 use crate::error::Error;
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, Liveness, PATIENCE, Routes};
-use crate::types::mailbox::Heartbeat;
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes};
+use crate::stats::Counters;
+use crate::types::mailbox::{Heartbeat, Mailbox};
 use crate::worker::Shared;
 
-/// Between two renewals. Rules that are not renewed expire at most this plus [`PATIENCE`] after the last renewal.
+/// Between two renewals. Rules that are not renewed expire at most this plus [`PATIENCE`] after the last
+/// renewal.
 const INTERVAL: Duration = Duration::from_millis(400);
 /// The least time between two updates of the sets, so that a count that hovers at its limit costs little.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -27,44 +32,37 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
-/// The most clients in the sets, which must fit into one transaction. Connections of others are reset when accepted.
+/// The most clients in the sets, which must fit into one transaction. Connections of others are reset when
+/// accepted.
 const MOST_CLIENTS: usize = 1000;
 
 const TCP: Key = Key::Protocol(6);
 const UDP: Key = Key::Protocol(17);
 
-/// What the watchdog supervises.
-pub(crate) struct Supervised {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) interception: Arc<Mutex<Interception>>,
-    /// The threads that must be alive to serve a connection.
-    pub(crate) heartbeats: Vec<Box<dyn Heartbeat>>,
-    /// Bytes in all buffers.
-    pub(crate) buffered: Box<dyn Fn() -> u64 + Send>,
-    pub(crate) liveness: Arc<Liveness>,
-}
-
-/// The running watchdog; it stops when it is dropped.
+/// The rules have been replaced, and their sets are empty.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
-    stop: Arc<AtomicBool>,
-    /// New rules have emptied the sets.
-    emptied: Arc<AtomicBool>,
-    admission: Arc<AdmissionControl>,
-    thread: Option<JoinHandle<()>>,
+struct NewRules;
+
+/// The watchdog. It holds the rules: without it they are not in force.
+#[derive(Debug, Default)]
+pub(super) struct Watchdog {
+    thread: Option<ServiceThread<NewRules>>,
+    interception: Option<Arc<Mutex<Interception>>>,
 }
 
 struct Supervisor {
-    supervised: Supervised,
+    shared: Arc<Shared>,
+    interception: Arc<Mutex<Interception>>,
+    /// The threads that must be alive to serve a connection, each with its acknowledgements at the last ping.
+    heartbeats: Vec<(Arc<dyn Heartbeat>, u64)>,
+    workers: Vec<Arc<Counters>>,
+    mailbox: Arc<Mailbox<NewRules>>,
     tables: NfTables,
     table: String,
     routes: Routes,
     route_socket: RouteSocket,
     /// When to check the diverts again.
     next_divert_check: Instant,
-    emptied: Arc<AtomicBool>,
-    /// The acknowledgements of every thread at the last ping.
-    acks: Vec<u64>,
     /// The contents of the sets.
     known: OverLimit,
     /// When all threads were last known to be alive, and whether the log says that they are not.
@@ -76,64 +74,81 @@ struct Supervisor {
     next_limit_log: Option<Instant>,
 }
 
-impl Watchdog {
-    /// Starts the watchdog in the network namespace of the calling thread.
-    pub(crate) fn start(supervised: Supervised, table: &str) -> Result<Self, Error> {
-        let tables = NfTables::open().map_err(Error::system("speak to nftables"))?;
-        let route_socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
-        let routes = supervised.interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
-        let [stop, emptied] = [(); 2].map(|()| Arc::<AtomicBool>::default());
-        let admission = supervised.shared.admission.clone();
-        let acks = supervised.heartbeats.iter().map(|heartbeat| heartbeat.acks().wrapping_sub(1)).collect();
-        let watcher = Supervisor {
-            supervised,
-            tables,
-            table: table.to_owned(),
+impl Service for Watchdog {
+    fn name(&self) -> &'static str {
+        "watchdog"
+    }
+
+    fn start(&mut self, _context: &Context) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn unpause(&mut self, context: &Context) -> Result<(), Error> {
+        self.interception.clone_from(&context.interception);
+        let Some(interception) = self.interception.clone() else { return Ok(()) };
+        let mut thread = ServiceThread::new("the watchdog, without which new connections pass unsplit")?;
+        let supervisor = Supervisor::new(interception, thread.mailbox().clone(), context)?;
+        thread.run("bentpipe-watch", move |stop| supervisor.run(stop))?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    fn reload(&mut self, _context: &Context) {
+        if let Some(thread) = &self.thread {
+            thread.send(NewRules);
+        }
+    }
+
+    /// It would repair what the successor replaces. The rules stay in force without it for longer than an
+    /// upgrade takes.
+    fn pause(&mut self) {
+        self.thread = None;
+    }
+}
+
+impl Drop for Watchdog {
+    /// The thread ends before the rules that it would restore.
+    fn drop(&mut self) {
+        self.thread = None;
+    }
+}
+
+impl Supervisor {
+    fn new(
+        interception: Arc<Mutex<Interception>>,
+        mailbox: Arc<Mailbox<NewRules>>,
+        context: &Context,
+    ) -> Result<Self, Error> {
+        let routes = interception.lock().unwrap_or_else(PoisonError::into_inner).routes().clone();
+        let alive = |heartbeat: &Arc<dyn Heartbeat>| (heartbeat.clone(), heartbeat.acks().wrapping_sub(1));
+        Ok(Self {
+            shared: context.shared.clone(),
+            interception,
+            heartbeats: context.heartbeats.iter().map(alive).collect(),
+            workers: context.workers.clone(),
+            mailbox,
+            tables: NfTables::open().map_err(Error::system("speak to nftables"))?,
+            table: context.names.table.clone(),
             routes,
-            route_socket,
+            route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
-            emptied: emptied.clone(),
-            acks,
             known: OverLimit::default(),
             last_alive: Instant::now(),
             unresponsive: false,
             last_log: None,
             limit_logged: false,
             next_limit_log: None,
-        };
-        let until = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("bentpipe-watch".into())
-            .spawn(move || watcher.run(&until))
-            .map_err(Error::system("start the watchdog"))?;
-        Ok(Self { stop, emptied, admission, thread: Some(thread) })
+        })
     }
 
-    /// The rules have been replaced, and their sets are empty: fill them again.
-    pub(crate) fn note_new_rules(&self) {
-        self.emptied.store(true, Ordering::Release);
-        self.admission.wake();
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.admission.wake();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the watchdog panicked");
-        }
-    }
-}
-
-impl Supervisor {
     fn run(mut self, stop: &AtomicBool) {
         let mut next_renewal = Instant::now();
         while !stop.load(Ordering::Acquire) {
             let renewal = Instant::now() >= next_renewal;
             if renewal {
                 next_renewal = Instant::now() + INTERVAL;
-                self.supervised.shared.admission.set_buffered((self.supervised.buffered)());
+                let buffered = self.workers.iter().map(|worker| worker.buffered.get()).sum();
+                self.shared.admission.set_buffered(buffered);
             }
             let all_alive = renewal && self.ping() && self.has_routes() && !self.is_draining();
             self.update(renewal, all_alive);
@@ -147,13 +162,13 @@ impl Supervisor {
 
     /// Whether new connections pass because the daemon is draining.
     fn is_draining(&self) -> bool {
-        self.supervised.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Whether every thread has acknowledged the last ping; pings again.
     fn ping(&mut self) -> bool {
         let mut unresponsive = None;
-        for (heartbeat, acks) in self.supervised.heartbeats.iter().zip(&mut self.acks) {
+        for (heartbeat, acks) in &mut self.heartbeats {
             let now = heartbeat.acks();
             if now == *acks {
                 unresponsive = Some(heartbeat.name());
@@ -173,13 +188,14 @@ impl Supervisor {
                     tracing::info!("every thread responds again: new connections are split");
                 }
                 self.last_alive = Instant::now();
-                self.supervised.liveness.note_alive();
+                self.shared.liveness.note_alive();
             }
         }
         unresponsive.is_none()
     }
 
-    /// Whether intercepted packets are routed to this host; other network managers remove routes that they do not know.
+    /// Whether intercepted packets are routed to this host; other network managers remove routes that they do
+    /// not know.
     fn has_routes(&mut self) -> bool {
         match self.routes.mend(&mut self.route_socket) {
             Ok(mended) => {
@@ -213,8 +229,8 @@ impl Supervisor {
 
     /// Updates the sets. At each interval all elements are renewed, since they expire.
     fn update(&mut self, renewal: bool, all_alive: bool) {
-        let everything = self.emptied.swap(false, Ordering::Acquire) || renewal;
-        let mut wanted = self.supervised.shared.admission.over_limit();
+        let everything = !self.mailbox.take().is_empty() || renewal;
+        let mut wanted = self.shared.admission.over_limit();
         wanted.clients.truncate(MOST_CLIENTS);
         if !everything && wanted == self.known {
             return;
@@ -240,7 +256,7 @@ impl Supervisor {
         match self.tables.apply(&self.table, &changes) {
             Ok(()) => {
                 if all_alive {
-                    self.supervised.liveness.note();
+                    self.shared.liveness.note();
                 }
                 self.set_contents(wanted);
             }
@@ -271,8 +287,7 @@ impl Supervisor {
         let restored = match error {
             NfTablesError::Missing { .. } => {
                 self.known = OverLimit::default();
-                let interception =
-                    self.supervised.interception.lock().unwrap_or_else(PoisonError::into_inner);
+                let interception = self.interception.lock().unwrap_or_else(PoisonError::into_inner);
                 interception.restore().map_err(|error| error.to_string())
             }
             _ => Err(error.to_string()),
@@ -296,8 +311,8 @@ impl Supervisor {
 
     fn wait_until(&self, next_renewal: Instant) {
         let left = next_renewal.saturating_duration_since(Instant::now());
-        let changed = self.supervised.shared.admission.changed();
-        let mut fds = [PollFd::new(changed, PollFlags::IN)];
+        let changed = self.shared.admission.changed();
+        let mut fds = [PollFd::new(changed, PollFlags::IN), PollFd::new(&*self.mailbox, PollFlags::IN)];
         if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0) {
             let _ = rustix::io::read(changed, &mut [0; 8]);
         }

@@ -1,24 +1,25 @@
 //! The control loop of the satellite legs' XCP routers.
 //!
-//! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums once in
-//! each control interval, has the shares decided by the code that decides them in virtual time
-//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and puts them where the kernel finds them.
-//! If the thread is late, what it decides is for the time that has really passed, and meanwhile no more is handed
-//! out than was decided before.
+//! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums
+//! once in each control interval, has the shares decided by the code that decides them in virtual time
+//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and puts them where the kernel
+//! finds them. If the thread is late, what it decides is for the time that has really passed, and meanwhile
+//! no more is handed out than was decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_kernel::router::{Router, RouterConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::thread::ServiceThread;
+use super::{Context, Preparation, Service};
 use crate::config::{Config, SatelliteLeg, xcp_variant};
 use crate::error::Error;
-use crate::stats::{Counter, RouterStats};
+use crate::stats::Counters;
 use crate::types::mailbox::{Heartbeat, Mailbox};
 
 mod interval;
@@ -44,149 +45,94 @@ struct WantedRouter {
     rtt: Duration,
 }
 
-/// XcpRouters at their interfaces that hand nothing out yet, and what could not be had.
+/// The routers; they are detached when this is dropped, or with the process.
 #[derive(Debug)]
-pub(crate) struct Attached {
-    routers: BTreeMap<String, Router>,
+pub(super) struct XcpRouters {
+    /// The routers, until the control loop has them. They hand nothing out yet.
+    attached: BTreeMap<String, Router>,
+    interfaces: BTreeSet<String>,
     /// Interfaces whose routers could not be attached; the reason has been logged.
     failed: BTreeSet<String>,
+    thread: Option<ServiceThread<Wanted>>,
+    counters: Arc<Counters>,
 }
 
-/// Running routers; they are detached when this is dropped, or with the process.
-#[derive(Debug)]
-pub(crate) struct XcpRouters {
-    thread: Option<JoinHandle<()>>,
-    mailbox: Arc<Mailbox<Wanted>>,
-    stop: Arc<AtomicBool>,
-    counters: Arc<SharedCounters>,
-    interfaces: BTreeSet<String>,
-    failed: BTreeSet<String>,
-}
-
-/// The numbers of [`RouterStats`]; one thread writes them.
-#[derive(Debug, Default)]
-struct SharedCounters {
-    packets: Counter,
-    with_header: Counter,
-    lowered: Counter,
-    malformed: Counter,
-    intervals: Counter,
-}
-
-impl Attached {
+impl XcpRouters {
     /// Attaches a router to the interface of each leg that wants one. Needs `CAP_BPF`, `CAP_PERFMON` and
     /// `CAP_NET_ADMIN`.
-    pub(crate) fn attach(config: &Config) -> Self {
-        let mut attached = Self { routers: BTreeMap::new(), failed: BTreeSet::new() };
-        for (interface, wanted) in wanted(config) {
+    pub(super) fn prepare(preparation: &Preparation<'_>) -> Self {
+        let (mut attached, mut failed) = (BTreeMap::new(), BTreeSet::new());
+        for (interface, wanted) in wanted(preparation.config) {
             match Router::attach(&interface, &wanted.config) {
-                Ok(router) => drop(attached.routers.insert(interface, router)),
+                Ok(router) => drop(attached.insert(interface, router)),
                 Err(error) => {
                     tracing::warn!(
                         "{error}; the leg on {interface} has congestion = \"{NEXT_BEST}\" instead of XCP"
                     );
-                    attached.failed.insert(interface);
+                    failed.insert(interface);
                 }
             }
         }
-        attached
-    }
-
-    /// The configuration with replacements: a leg whose router could not be attached gets the next best congestion
-    /// control.
-    pub(crate) fn adapt(&self, config: &Config) -> Config {
-        adapt(config, &self.failed)
+        let interfaces = attached.keys().cloned().collect();
+        Self { attached, interfaces, failed, thread: None, counters: Arc::default() }
     }
 }
 
-impl XcpRouters {
-    /// Starts the control loop. Without a router there is no thread.
-    pub(crate) fn start(attached: Attached, config: &Config) -> Result<Self, Error> {
-        let action = "start the XCP routers";
-        let Attached { routers, failed } = attached;
-        let mailbox = Mailbox::new("the XCP routers".into()).map_err(Error::system(action))?;
-        let (mailbox, stop, counters) = (Arc::new(mailbox), Arc::<AtomicBool>::default(), Arc::default());
-        let interfaces: BTreeSet<_> = routers.keys().cloned().collect();
-        let mut controller =
-            Controller::new(routers, &wanted(config), mailbox.clone(), Arc::clone(&counters));
-        let until = stop.clone();
-        let spawn = || {
-            std::thread::Builder::new()
-                .name("bentpipe-router".into())
-                .spawn(move || controller.run(&until))
-                .map_err(Error::system(action))
-        };
-        let thread = if interfaces.is_empty() { None } else { Some(spawn()?) };
-        Ok(Self { thread, mailbox, stop, counters, interfaces, failed })
+impl Service for XcpRouters {
+    fn name(&self) -> &'static str {
+        "xcp_router"
+    }
+
+    /// A leg whose router could not be attached gets the next best congestion control.
+    fn adapt(&self, config: &mut Config) {
+        adapt(config, &self.failed);
     }
 
     /// Fails for a configuration that needs another router: the privileges to attach one are gone.
-    pub(crate) fn check(&self, config: &Config) -> Result<(), Error> {
-        let is_there = |interface: &String| self.interfaces.contains(interface);
-        match wanted(&self.adapt(config)).keys().all(is_there) {
+    fn check(&self, config: &Config) -> Result<(), Error> {
+        match wanted(config).keys().all(|interface| self.interfaces.contains(interface)) {
             true => Ok(()),
             false => Err(Error::Restart { what: "congestion = \"xcp\" or \"p-xcp\" on another interface" }),
         }
     }
 
-    /// The configuration with replacements, as [`Attached::adapt`].
-    pub(crate) fn adapt(&self, config: &Config) -> Config {
-        adapt(config, &self.failed)
+    /// Without a router there is no thread.
+    fn start(&mut self, context: &Context) -> Result<(), Error> {
+        if self.attached.is_empty() {
+            return Ok(());
+        }
+        let mut thread = ServiceThread::new("the XCP routers")?;
+        let routers = std::mem::take(&mut self.attached);
+        let (mailbox, counters) = (thread.mailbox().clone(), self.counters.clone());
+        let mut controller = Controller::new(routers, &wanted(&context.config), mailbox, counters);
+        thread.run("bentpipe-router", move |stop| controller.run(stop))?;
+        self.thread = Some(thread);
+        Ok(())
     }
 
     /// Applies other capacities and variants. A router that is no longer needed stays attached: it does
     /// nothing to packets without a congestion header.
-    pub(crate) fn replace_settings(&self, config: &Config) {
-        self.mailbox.send(wanted(config));
-    }
-
-    /// Their heartbeat, if there is any router.
-    pub(crate) fn heartbeat(&self) -> Option<Box<dyn Heartbeat>> {
-        self.thread.as_ref().map(|_| Box::new(self.mailbox.clone()) as Box<dyn Heartbeat>)
-    }
-
-    /// Their statistics.
-    pub(crate) fn stats(&self) -> RouterStats {
-        self.counters.stats()
-    }
-
-    /// A function that reads the statistics, for other threads.
-    pub(crate) fn view(&self) -> impl Fn() -> RouterStats + Send + Sync + use<> {
-        let counters = self.counters.clone();
-        move || counters.stats()
-    }
-}
-
-impl SharedCounters {
-    fn stats(&self) -> RouterStats {
-        RouterStats {
-            xcp_packets: self.packets.get(),
-            xcp_headers: self.with_header.get(),
-            xcp_lowered: self.lowered.get(),
-            xcp_malformed: self.malformed.get(),
-            xcp_intervals: self.intervals.get(),
+    fn reload(&mut self, context: &Context) {
+        if let Some(thread) = &self.thread {
+            thread.send(wanted(&context.config));
         }
+    }
+
+    fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {
+        self.thread.as_ref().map(ServiceThread::heartbeat)
+    }
+
+    fn counters(&self) -> Option<Arc<Counters>> {
+        Some(self.counters.clone())
     }
 }
 
 impl Drop for XcpRouters {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        self.mailbox.wake();
-        let Some(thread) = self.thread.take() else { return };
-        if thread.join().is_err() {
-            tracing::error!("the thread of the XCP routers panicked");
+        if let Some(mut thread) = self.thread.take() {
+            thread.stop();
+            tracing::info!(stats = ?self.counters.router.read(), "the XCP routers have stopped");
         }
-        let RouterStats { xcp_packets, xcp_headers, xcp_lowered, xcp_malformed, xcp_intervals } =
-            self.stats();
-        tracing::info!(
-            xcp_packets,
-            xcp_headers,
-            xcp_lowered,
-            xcp_malformed,
-            xcp_intervals,
-            "the XCP routers ended"
-        );
     }
 }
 
@@ -200,14 +146,12 @@ fn wanted(config: &Config) -> Wanted {
     config.legs.values().filter_map(router).collect()
 }
 
-fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
-    let mut config = config.clone();
+fn adapt(config: &mut Config, failed: &BTreeSet<String>) {
     for leg in config.legs.values_mut() {
         if xcp_variant(leg).is_some() && failed.contains(leg.interface.as_str()) {
             leg.congestion = None;
         }
     }
-    config
 }
 
 /// The thread's side: a router for each interface, and the interval that it is in.
@@ -215,7 +159,7 @@ fn adapt(config: &Config, failed: &BTreeSet<String>) -> Config {
 struct Controller {
     routers: BTreeMap<String, (Router, Interval)>,
     mailbox: Arc<Mailbox<Wanted>>,
-    counters: Arc<SharedCounters>,
+    counters: Arc<Counters>,
 }
 
 impl Controller {
@@ -223,7 +167,7 @@ impl Controller {
         routers: BTreeMap<String, Router>,
         wanted: &Wanted,
         mailbox: Arc<Mailbox<Wanted>>,
-        counters: Arc<SharedCounters>,
+        counters: Arc<Counters>,
     ) -> Self {
         let now = Instant::now();
         let with_interval = |(interface, router): (String, Router)| {
@@ -242,7 +186,7 @@ impl Controller {
             let now = Instant::now();
             for (router, interval) in self.routers.values_mut() {
                 let has_ended = interval.advance(now, router);
-                self.counters.intervals.add(has_ended.into());
+                self.counters.router.xcp_intervals.add(has_ended.into());
             }
             self.note();
         }
@@ -270,11 +214,12 @@ impl Controller {
     }
 
     fn note(&self) {
-        let counters = || self.routers.values().map(|(router, _)| router.counters());
-        self.counters.packets.set(counters().map(|counters| counters.packets).sum());
-        self.counters.with_header.set(counters().map(|counters| counters.with_header).sum());
-        self.counters.lowered.set(counters().map(|counters| counters.lowered).sum());
-        self.counters.malformed.set(counters().map(|counters| counters.malformed).sum());
+        let (shared, routers) =
+            (&self.counters.router, || self.routers.values().map(|(router, _)| router.counters()));
+        shared.xcp_packets.set(routers().map(|router| router.packets).sum());
+        shared.xcp_headers.set(routers().map(|router| router.with_header).sum());
+        shared.xcp_lowered.set(routers().map(|router| router.lowered).sum());
+        shared.xcp_malformed.set(routers().map(|router| router.malformed).sum());
     }
 }
 
@@ -291,9 +236,14 @@ mod tests {
     fn a_leg_without_its_router_has_the_next_best_and_others_keep_theirs() {
         let config = config("congestion = \"p-xcp\"\nrate = \"2Mbit/s\"\n");
         assert_eq!(wanted(&config)["sat0"].config.variant, Variant::PXcp);
-        let without = adapt(&config, &BTreeSet::from(["sat0".to_owned()]));
+        let adapted = |failed: &str| {
+            let mut adapted = config.clone();
+            adapt(&mut adapted, &BTreeSet::from([failed.to_owned()]));
+            adapted
+        };
+        let without = adapted("sat0");
         assert_eq!(without.legs["geo"].congestion(), "explicit");
         assert!(wanted(&without).is_empty());
-        assert_eq!(adapt(&config, &BTreeSet::from(["sat1".to_owned()])), config);
+        assert_eq!(adapted("sat1"), config);
     }
 }

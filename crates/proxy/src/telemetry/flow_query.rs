@@ -16,7 +16,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whoever asked may have gone.
+    /// Sends the reports; the requester may have gone.
     pub(crate) fn answer(self, reports: Vec<FlowReport>) {
         let _ = self.answer.send(reports);
     }
@@ -28,7 +28,7 @@ pub(super) fn survey<'a>(workers: impl Iterator<Item = &'a dyn Fn(Request)>, mos
     for worker in workers {
         worker(Request { most, answer: sender.clone() });
     }
-    // What is left are the workers': the last that answers ends it.
+    // The remaining senders are the workers': the channel closes with the last answer.
     drop(sender);
     put_together(&answers, most, Instant::now() + PATIENCE)
 }
@@ -43,7 +43,7 @@ fn put_together(answers: &Receiver<Vec<FlowReport>>, most: usize, until: Instant
     reports
 }
 
-/// Its rate, and among those that rest what it has carried.
+/// Its rate; idle flows are ordered by the bytes that they have carried.
 fn rank(report: &FlowReport) -> (f64, u64) {
     (report.up_bps + report.down_bps, report.up_bytes + report.down_bytes)
 }

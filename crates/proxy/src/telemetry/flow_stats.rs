@@ -22,8 +22,8 @@ pub(crate) struct FlowStats {
     server: EndStats,
     /// When it was last sampled, or opened.
     looked: Instant,
-    /// What had passed through the relay then, towards the server and towards the client, and when that was last seen to
-    /// have grown.
+    /// What had passed through the relay then, towards the server and towards the client, and when that was
+    /// last seen to have grown.
     bytes: (u64, u64),
     moved: Instant,
 }
@@ -56,8 +56,8 @@ struct Sighting {
 }
 
 impl FlowStats {
-    /// For a flow between these legs, the client's and the server's, neither of whose sockets has sent anything but the
-    /// upstream one its SYN.
+    /// For a flow between these legs, the client's and the server's, neither of whose sockets has sent
+    /// anything but the upstream one its SYN.
     pub(super) fn open(number: u64, [client, server]: [Arc<LegStats>; 2], now: Instant) -> Self {
         // The SYN counts as an acknowledged byte.
         let syn = Seen { acked: 1, ..Seen::default() };
@@ -71,8 +71,8 @@ impl FlowStats {
         }
     }
 
-    /// The same for a flow that has been here before, in another process, which has accounted for what has been done: its
-    /// sockets' numbers and the bytes that the relay has moved are as they are now.
+    /// The same for a flow that has been here before, in another process, which has accounted for what has
+    /// been done: its sockets' numbers and the bytes that the relay has moved are as they are now.
     pub(crate) fn go_on(mut self, infos: [Option<TcpInfo>; 2], bytes: (u64, u64)) -> Self {
         for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
             end.seen = info.map_or(end.seen, |info| Seen::of(&info));
@@ -86,8 +86,8 @@ impl FlowStats {
         self.number
     }
 
-    /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself moves bytes in large
-    /// steps where sockets have large buffers.
+    /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself
+    /// moves bytes in large steps where sockets have large buffers.
     pub(crate) fn rates(&self) -> (f64, f64) {
         (self.server.share().sent_bps as f64, self.client.share().sent_bps as f64)
     }
@@ -109,8 +109,8 @@ impl FlowStats {
         now.saturating_duration_since(self.looked) >= LEAST
     }
 
-    /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the last time: then
-    /// the sockets are worth a look.
+    /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the
+    /// last time: then the sockets are worth a look.
     pub(crate) fn note_bytes(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
         let has_moved = bytes != self.bytes;
         if has_moved {
@@ -217,8 +217,8 @@ impl Drop for EndStats {
 impl Seen {
     fn of(info: &TcpInfo) -> Self {
         Self {
-            // What has arrived behind a hole has arrived: counted when the hole is filled, a lossy link would seem to stand still
-            // and then to carry more than it can.
+            // What has arrived behind a hole has arrived: counted when the hole is filled, a lossy link would
+            // seem to stand still and then to carry more than it can.
             acked: info.bytes_acked + u64::from(info.sacked) * u64::from(info.mss),
             received: info.bytes_received,
             segments: info.data_segments_out,
@@ -247,12 +247,14 @@ impl Seen {
     }
 }
 
-/// What a socket has received and waits for. Unanswered SYNs say nothing about the leg: many servers do not answer.
+/// What a socket has received and waits for. Unanswered SYNs say nothing about the leg: many servers do not
+/// answer.
 fn look(info: &TcpInfo, now: Instant, since: Instant, has_received: bool) -> Observation {
     if matches!(info.state, State::SynSent | State::SynReceived | State::Unknown) {
         return Observation::default();
     }
-    // A peer's keepalive is neither data nor acknowledges anything. It came after the last look; when is not known.
+    // A peer's keepalive is neither data nor acknowledges anything. It came after the last look; when is not
+    // known.
     let heard = now.checked_sub(info.since_ack_received.min(info.since_data_received));
     let heard = heard.max(has_received.then_some(since));
     let is_open = info.state != State::Close;

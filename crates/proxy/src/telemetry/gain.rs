@@ -1,21 +1,22 @@
 //! An estimate of what a connection would carry unsplit.
 //!
-//! End to end, one congestion control would meet the round trip of both legs and the losses of the satellite's. What CUBIC, which
-//! nearly all senders use, makes of these is its response function. Its assumptions flatter the connection without a proxy:
-//! losses are spread evenly, no timer ever expires, and no window is too small.
+//! End to end, one congestion control would meet the round trip of both legs and the losses of the
+//! satellite's. What CUBIC, which nearly all senders use, makes of these is its response function. Its
+//! assumptions flatter the connection without a proxy: losses are spread evenly, no timer ever expires, and
+//! no window is too small.
 //!
-//! What is measured is the rate of what this gateway sends into a satellite leg, and how much of it had to be sent again
-//! there. Nothing is known of the losses of what comes from the satellite: those who sent it know, and it is left out. Where
-//! nothing had to be sent again the estimate is the rate itself: that splitting also gains a faster start is left out
-//! as well.
+//! What is measured is the rate of what this gateway sends into a satellite leg, and how much of it had to be
+//! sent again there. Nothing is known of the losses of what comes from the satellite: those who sent it know,
+//! and it is left out. Where nothing had to be sent again the estimate is the rate itself: that splitting
+//! also gains a faster start is left out as well.
 
 use std::time::Duration;
 
 /// CUBIC's `C` and `β_cubic` (RFC 9438 §4.1.1, §4.6).
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// √(3/2): the window of a Reno sender is this over √p segments on average (RFC 9438 §4.3 with α = 1, β = 0.5; Mathis et al.
-/// 1997 with one acknowledgement for each segment).
+/// √(3/2): the window of a Reno sender is this over √p segments on average (RFC 9438 §4.3 with α = 1, β =
+/// 0.5; Mathis et al. 1997 with one acknowledgement for each segment).
 const RENO: f64 = 1.224_744_871_391_589;
 
 /// A connection that sends into a satellite leg.
@@ -41,7 +42,8 @@ impl Sender {
     }
 }
 
-/// CUBIC's rate at a loss, bit/s: that of the region, Reno-friendly or its own, in which its window is larger (RFC 9438 §4.3).
+/// CUBIC's rate at a loss, bit/s: that of the region, Reno-friendly or its own, in which its window is larger
+/// (RFC 9438 §4.3).
 fn cubic(rtt: Duration, loss: f64, mss: u32) -> f64 {
     let rtt = rtt.as_secs_f64();
     // RFC 9438 §5.1: 1.054 · RTT^(3/4) / p^(3/4) segments.

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::explicit::LinkEstimate;
 
+use super::View;
 use super::leg_stats::{Figures, LegStatsTable};
 use super::report::{ExplicitReport, Gain, LegReport};
-use super::sources::{LegFacts, Sources};
+use super::sources::LegFacts;
 
 /// The configured legs, and those on which connections of an earlier configuration live.
-pub(super) fn reports(leg_stats: &LegStatsTable, sources: &Sources, now: Instant) -> Vec<LegReport> {
-    let link_estimates =
-        sources.link_estimates.as_ref().map(|link_estimates| link_estimates.get()).unwrap_or_default();
+pub(super) fn reports(view: &View, configured: &[LegFacts], now: Instant) -> Vec<LegReport> {
+    let (leg_stats, link_estimates) = (&view.leg_stats, view.link_estimates.get());
     let estimate =
         |name: &str| link_estimates.iter().find(|(leg, _)| leg == name).map(|(_, estimate)| estimate);
     let report = |facts: &LegFacts| {
@@ -26,10 +26,9 @@ pub(super) fn reports(leg_stats: &LegStatsTable, sources: &Sources, now: Instant
             ..of(&facts.name, &figures)
         }
     };
-    let mut reports: Vec<LegReport> = sources.legs.iter().map(report).collect();
+    let mut reports: Vec<LegReport> = configured.iter().map(report).collect();
     let terrestrial = reports.pop();
-    let is_configured =
-        |name: &str| sources.legs.iter().any(|leg| leg.interface.is_some() && leg.name == name);
+    let is_configured = |name: &str| configured.iter().any(|leg| leg.interface.is_some() && leg.name == name);
     for leg in leg_stats.legs().into_iter().filter(|leg| leg.is_satellite() && !is_configured(leg.name())) {
         let figures = leg.figures(now);
         if figures.flows > 0 {

@@ -1,7 +1,7 @@
 //! Statistics of each leg: sums over the connections that have an end on it.
 //!
-//! Legs are identified by name, so that their numbers continue after a reload. Each connection is sampled about
-//! once a second: its progress since the last sample is added to the totals, and its *share* of the
+//! Legs are identified by name, so that their numbers continue after a reload. Each connection is sampled
+//! about once a second: its progress since the last sample is added to the totals, and its *share* of the
 //! leg's rates and round trips replaces its earlier share. The share of a connection that ends is removed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ struct State {
     recently_ended: Window<Moved>,
     losses: Window<Totals>,
     shortest: Shortest,
-    hearing: OutageDetector,
+    outages: OutageDetector,
 }
 
 /// The totals of a leg.
@@ -75,8 +75,8 @@ pub(crate) struct Moved {
     pub(crate) received: u64,
 }
 
-/// What a connection contributes to the leg's state, or the sum over connections. Integers, so that what was added
-/// can be subtracted exactly.
+/// What a connection contributes to the leg's state, or the sum over connections. Integers, so that what was
+/// added can be subtracted exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Share {
     /// Connections with progress, or with unacknowledged data.
@@ -167,7 +167,7 @@ impl LegStats {
             recently_ended: Window::new(NOW, NOW / 10),
             losses: Window::new(LOSSES, LOSSES / 10),
             shortest: Shortest::default(),
-            hearing: OutageDetector::default(),
+            outages: OutageDetector::default(),
         };
         Self { is_satellite, name: name.to_owned(), state: Mutex::new(state) }
     }
@@ -228,7 +228,7 @@ impl State {
         self.losses.before_change(now, self.totals);
         self.totals = self.totals.plus(news);
         self.shares = self.shares.replace(before, after);
-        self.hearing.note(now, look);
+        self.outages.note(now, look);
         if let Some(rtt) = min_rtt.filter(|_| after.active > 0) {
             self.shortest.note(now, rtt);
         }
@@ -262,7 +262,7 @@ impl State {
             loss: self.loss(now),
             srtt,
             min_rtt: self.shortest.get(now),
-            outage: self.hearing.outage(now, srtt.unwrap_or_default()),
+            outage: self.outages.outage(now, srtt.unwrap_or_default()),
         }
     }
 }

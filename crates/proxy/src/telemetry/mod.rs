@@ -1,13 +1,13 @@
-//! What can be seen of a running daemon: its totals, its legs, its flows.
+//! Telemetry of a running daemon: totals, legs, flows.
 //!
 //! ```text
 //! worker, once a second for each flow ──► LegStatsTable of each leg ──► LegReport ─┐
-//! worker, when it is asked            ──► FlowReport ──────────────────────┼─► StatsHandle ──► whoever looks
+//! worker, when it is asked            ──► FlowReport ──────────────────────┼─► StatsHandle ──► observer
 //! counters of all threads             ──► Stats ───────────────────────────┘
 //! ```
 //!
-//! Whoever looks has a [`StatsHandle`], which is of no use for anything but looking; a daemon that nobody looks at does the same
-//! work but for the flows' reports.
+//! An observer has a [`StatsHandle`], which can only read. Without observers a daemon does the same work
+//! except for the flows' reports.
 
 mod flow_query;
 mod flow_stats;
@@ -22,6 +22,7 @@ mod window;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bentpipe_legs::LinkEstimates;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::AdmissionControl;
@@ -36,20 +37,21 @@ pub(crate) use flow_stats::FlowStats;
 pub(crate) use leg_stats::LegStatsTable;
 pub(crate) use sources::{LegFacts, Sources, WorkerSource};
 
-/// Looks at a running daemon, from any thread. Clones look at the same one.
+/// Reads the state of a running daemon, from any thread. Clones read the same daemon.
 #[derive(Debug, Clone)]
 pub struct StatsHandle {
     shared: View,
     inner: Arc<Mutex<Inner>>,
 }
 
-/// What the daemon and the telemetry share.
+/// The state that the daemon and the telemetry share.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) admission: Arc<AdmissionControl>,
     pub(crate) leg_stats: Arc<LegStatsTable>,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) draining: Arc<Mutex<Option<Draining>>>,
+    pub(crate) link_estimates: LinkEstimates,
 }
 
 #[derive(Debug)]
@@ -59,11 +61,11 @@ struct Inner {
     before: CounterSnapshot,
 }
 
-/// What a process leaves to the one that takes over from it, so that its numbers go on. It travels as any format that serde has.
+/// The counters that a process hands over to its successor, so that they continue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CounterSnapshot {
-    /// What has been done, without what is there now: that the successor counts itself.
+    /// Without what is open now, which the successor counts itself.
     stats: Stats,
     legs: Vec<LegCounterSnapshot>,
     uptime: Duration,
@@ -78,20 +80,20 @@ struct LegCounterSnapshot {
 }
 
 impl StatsHandle {
-    /// Looks at the daemon whose threads share this. There is nothing to be seen but the legs until it is told the
-    /// [`sources`](Self::look_at).
+    /// A handle to the daemon whose threads share this. It shows only the legs until it has
+    /// [`sources`](Self::set_sources).
     pub(crate) fn new(shared: View) -> Self {
         let inner =
             Inner { sources: Arc::default(), began: Instant::now(), before: CounterSnapshot::default() };
         Self { shared, inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Looks at these from now on: to be called when the daemon has started and when its legs are others.
-    pub(crate) fn look_at(&self, sources: Sources) {
+    /// Reads these sources from now on. Call it when the daemon has started and when its legs have changed.
+    pub(crate) fn set_sources(&self, sources: Sources) {
         self.inner().sources = Arc::new(sources);
     }
 
-    /// Goes on with the numbers of the process that was there before, one takeover more.
+    /// Continues with the counters of the predecessor, plus one upgrade.
     pub fn inherit(&self, counters: CounterSnapshot) {
         for leg in &counters.legs {
             self.shared.leg_stats.leg(leg.is_satellite, &leg.name).inherit(leg.totals);
@@ -99,8 +101,8 @@ impl StatsHandle {
         self.inner().before = CounterSnapshot { upgrades: counters.upgrades + 1, ..counters };
     }
 
-    /// What a successor is to [`inherit`](Self::inherit). To be asked for when the flows that it takes over have been taken out:
-    /// what they had done by then is in it, and what they do from then on the successor sees.
+    /// What a successor [inherits](Self::inherit). Call it after the workers have exported their flows: it
+    /// counts what they have done until then, and the successor counts the rest.
     pub fn snapshot(&self) -> CounterSnapshot {
         let now = Instant::now();
         let leg = |leg: Arc<leg_stats::LegStats>| LegCounterSnapshot {
@@ -116,7 +118,7 @@ impl StatsHandle {
         }
     }
 
-    /// What the daemon has done so far, takeovers from earlier processes included.
+    /// What the daemon has done so far, including its predecessors.
     pub fn stats(&self) -> Stats {
         let (sources, before) = {
             let inner = self.inner();
@@ -126,11 +128,11 @@ impl StatsHandle {
         Stats { connecting, ..sources.stats() }.plus(&before)
     }
 
-    /// Its legs as they are now: the satellites in the order of their names, then the terrestrial one. Legs that the configuration
-    /// has no more are among them for as long as connections are left on them.
+    /// The present state of its legs: the satellites in the order of their names, then the terrestrial one.
+    /// Legs that the configuration no longer has are included while connections remain on them.
     pub fn legs(&self) -> Vec<LegReport> {
         let sources = self.sources();
-        leg_reports::reports(&self.shared.leg_stats, &sources, Instant::now())
+        leg_reports::reports(&self.shared, &sources.legs, Instant::now())
     }
 
     /// What splitting gains now.
@@ -138,37 +140,37 @@ impl StatsHandle {
         leg_reports::gain(&self.shared.leg_stats, Instant::now())
     }
 
-    /// The flows, the fastest first, at most `most` of them. It asks the workers and waits for their answers, less than a second;
-    /// those of a worker that does not answer are left out.
+    /// The flows, the fastest first, at most `most` of them. It queries the workers and waits for their
+    /// answers, less than a second; the flows of a worker that does not answer are left out.
     pub fn flows(&self, most: usize) -> Vec<FlowReport> {
         let sources = self.sources();
         flow_query::survey(sources.queries(), most)
     }
 
-    /// Whether every thread has lately given a sign of life and the rules are in force: new connections are split.
+    /// Whether every thread is alive and the rules are in force: new connections are split.
     pub fn is_ready(&self) -> bool {
         self.shared.liveness.is_fresh() && self.draining().is_none()
     }
 
-    /// Whether every thread has lately given a sign of life, whatever becomes of new connections.
+    /// Whether every thread is alive, whether or not new connections are split.
     pub fn is_alive(&self) -> bool {
         self.shared.liveness.is_alive()
     }
 
-    /// Whether new connections pass because the daemon is to end.
+    /// Whether the daemon drains: new connections pass unsplit.
     pub fn draining(&self) -> Option<Drain> {
         let draining = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);
         let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64();
         draining.map(|draining| Drain { left_s: draining.until.map(left) })
     }
 
-    /// Since the daemon, or the first of those that it has taken over from, was started.
+    /// The time since the start of the daemon, or of its first predecessor.
     pub fn uptime(&self) -> Duration {
         let inner = self.inner();
         inner.before.uptime + inner.began.elapsed()
     }
 
-    /// How often a process has taken over from another since then.
+    /// The number of upgrades since then.
     pub fn upgrades(&self) -> u64 {
         self.inner().before.upgrades
     }

@@ -9,21 +9,22 @@ pub struct LegReport {
     pub name: String,
     /// Its interface; none for the terrestrial leg.
     pub interface: Option<String>,
-    /// The congestion control of its sockets, as configured (`explicit`, not the name of a copy in the kernel).
+    /// The congestion control of its sockets, as configured (`explicit`, not the name of a copy in the
+    /// kernel).
     pub congestion: Option<String>,
     /// Its configured rate, bit/s.
     pub rate_bps: Option<u64>,
     /// Connections with an end on this leg.
     pub flows: u64,
-    /// Those of them on which something moved, or waited for an acknowledgement, within the last second or so, at this end or at
-    /// the other.
+    /// Those of them on which something moved, or waited for an acknowledgement, within the last second or
+    /// so, at this end or at the other.
     pub active: u64,
     /// Payload acknowledged by the leg's far ends within the last second, bit/s.
     pub sent_bps: f64,
     /// Payload that came from there, bit/s.
     pub received_bps: f64,
-    /// Payload acknowledged by the leg's far ends since the start. An end of a connection that is acknowledged counts as a byte,
-    /// as it does in its sequence numbers (RFC 9293 §3.4).
+    /// Payload acknowledged by the leg's far ends since the start. An end of a connection that is
+    /// acknowledged counts as a byte, as it does in its sequence numbers (RFC 9293 §3.4).
     pub sent_bytes: u64,
     /// Payload that came from there since the start; here, too, the end is a byte.
     pub received_bytes: u64,
@@ -39,9 +40,9 @@ pub struct LegReport {
     pub srtt_s: Option<f64>,
     /// The shortest round-trip time that any of them knows, s.
     pub min_rtt_s: Option<f64>,
-    /// For how long nothing has been heard on any connection although something is waited for, s; none while the leg works or
-    /// rests. It takes a second and two round trips until silence is an outage. Where the only connection that waits is one whose
-    /// peer has died, the leg cannot be told from one that is out.
+    /// For how long nothing has been heard on any connection although something is waited for, s; none while
+    /// the leg works or rests. It takes a second and two round trips until silence is an outage. Where the
+    /// only connection that waits is one whose peer has died, the leg cannot be told from one that is out.
     pub outage_s: Option<f64>,
     /// The rate controller's estimate, if the leg has explicit rates.
     pub explicit: Option<ExplicitReport>,
@@ -141,13 +142,15 @@ pub struct EndReport {
 /// The gain of splitting at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Gain {
-    /// How many times faster the active connections are than they would be end to end; none while nothing tells.
+    /// How many times faster the active connections are than they would be end to end; none while nothing
+    /// tells.
     pub ratio: Option<f64>,
-    /// What the connections carry that the estimate is made of, bit/s: what this gateway sends into satellite legs. Of what
-    /// comes from there it does not know the losses.
+    /// What the connections carry that the estimate is made of, bit/s: what this gateway sends into satellite
+    /// legs. Of what comes from there it does not know the losses.
     pub actual_bps: f64,
-    /// What they would carry end to end, an estimate by CUBIC's response function (RFC 9438 §5.1 and 5.2) at the loss and
-    /// the round trip that are measured, bit/s. Where no loss has been measured within the last ten seconds it is the actual rate.
+    /// What they would carry end to end, an estimate by CUBIC's response function (RFC 9438 §5.1 and 5.2) at
+    /// the loss and the round trip that are measured, bit/s. Where no loss has been measured within the last
+    /// ten seconds it is the actual rate.
     pub end_to_end_bps: f64,
 }
 

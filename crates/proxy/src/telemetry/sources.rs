@@ -3,21 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bentpipe_legs::{LinkEstimates, TerrestrialLeg};
+use bentpipe_legs::TerrestrialLeg;
 
 use crate::config::Config;
-use crate::stats::{Counters, RouterStats, SnoopStats, Stats};
+use crate::stats::{Counters, Stats};
 
 use super::flow_query::Request;
 
-/// The daemon's threads as others may look at them, and what its configuration says of the legs. It keeps no thread alive.
+/// The sources of a daemon's statistics: its threads, and what its configuration says of the legs. It keeps
+/// no thread alive.
 #[derive(Default)]
 pub(crate) struct Sources {
     pub(crate) workers: Vec<WorkerSource>,
-    pub(crate) deferred_accept: Option<Arc<Counters>>,
-    pub(crate) snoop: Option<Box<dyn Fn() -> SnoopStats + Send + Sync>>,
-    pub(crate) routers: Option<Box<dyn Fn() -> RouterStats + Send + Sync>>,
-    pub(crate) link_estimates: Option<LinkEstimates>,
+    /// The counters of the other threads.
+    pub(crate) services: Vec<Arc<Counters>>,
     /// The satellites in the order of their names, then the terrestrial one.
     pub(crate) legs: Vec<LegFacts>,
 }
@@ -42,11 +41,8 @@ pub(crate) struct LegFacts {
 impl Sources {
     /// The threads' own numbers.
     pub(super) fn stats(&self) -> Stats {
-        let workers = self.workers.iter().map(|worker| &*worker.counters);
-        let stats = Stats::sum(workers.chain(self.deferred_accept.as_deref()));
-        let snoop = self.snoop.as_ref().map_or_else(SnoopStats::default, |stats| stats());
-        let router = self.routers.as_ref().map_or_else(RouterStats::default, |stats| stats());
-        Stats { snoop, router, ..stats }
+        let workers = self.workers.iter().map(|worker| &worker.counters);
+        Stats::sum(workers.chain(&self.services).map(|counters| &**counters))
     }
 
     /// Sends a query to each worker.

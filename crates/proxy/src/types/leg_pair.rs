@@ -3,11 +3,12 @@
 use bentpipe_kernel::Weight;
 pub use bentpipe_legs::LegId;
 
-/// The most ranges of ports that listeners have at a time: those of a configuration that a reload has replaced retire late.
+/// The most ranges of ports that listeners have at a time: those of a configuration that a reload has
+/// replaced retire late.
 pub(crate) const PORT_RANGES: usize = 4;
 
-/// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both; it has its own
-/// listeners.
+/// From the leg that a connection comes from to the leg that its server is reached by, with a weight on both;
+/// it has its own listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LegPair {
     /// The leg that the client is on.
@@ -20,15 +21,15 @@ pub struct LegPair {
     pub port: u16,
 }
 
-/// The number of paths of one weight between `satellites` satellite legs and the terrestrial one: all pairs but ground to
-/// ground.
+/// The number of paths of one weight between `satellites` satellite legs and the terrestrial one: all pairs
+/// but ground to ground.
 pub const fn leg_pair_count(satellites: usize) -> usize {
     (satellites + 1) * (satellites + 1) - 1
 }
 
-/// The paths of a configuration on successive ports from `first_port` upwards: those of the default weight, then those of each of
-/// `weights`, which are others. A satellite leg has a path to itself as well: terminals of a star network reach each other
-/// through the gateway.
+/// The paths of a configuration on successive ports from `first_port` upwards: those of the default weight,
+/// then those of each of `weights`, which are others. A satellite leg has a path to itself as well: terminals
+/// of a star network reach each other through the gateway.
 pub fn leg_pairs(satellites: usize, weights: &[Weight], first_port: u16) -> Vec<LegPair> {
     let legs = || (0..satellites).map(LegId::Satellite).chain([LegId::Terrestrial]);
     let pairs = || {

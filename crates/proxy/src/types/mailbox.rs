@@ -1,15 +1,16 @@
 //! The mailbox of a thread, and the heartbeat that shows that the thread is alive.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use bentpipe_legs::Waker;
 use rustix::event::EventfdFlags;
 
 /// A thread that acknowledges pings while it is alive.
-pub(crate) trait Heartbeat: Send + Sync {
+pub(crate) trait Heartbeat: fmt::Debug + Send + Sync {
     /// The thread's name in the log.
     fn name(&self) -> &str;
     /// Asks for an acknowledgement.
@@ -53,7 +54,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-impl<T: Send> Heartbeat for Arc<Mailbox<T>> {
+impl<T: fmt::Debug + Send> Heartbeat for Mailbox<T> {
     fn name(&self) -> &str {
         &self.owner
     }

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_removed_flows_key_does_not_find_its_successor() {
+    fn the_key_of_a_removed_flow_does_not_find_the_next_flow() {
         let mut slab = Slab::new();
         let first = slab.insert("first");
         assert_eq!(slab.remove(first), Some("first"));

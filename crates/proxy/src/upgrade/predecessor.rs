@@ -48,9 +48,9 @@ impl Predecessor {
         }
     }
 
-    /// Whether the devices of this service are part of the snapshot.
-    pub(crate) fn has_service(&self, name: &str) -> bool {
-        self.inventory.services.iter().any(|service| service == name)
+    /// The services whose devices are part of the snapshot.
+    pub(crate) fn services(&self) -> &[String] {
+        &self.inventory.services
     }
 
     /// The names of the descriptors that will come as [`ExtraFds`](super::ExtraFds).

@@ -1,4 +1,5 @@
-//! Listeners: accepting from them, pausing while descriptors are short, and retiring those that a reload has replaced.
+//! Listeners: accepting from them, pausing while descriptors are short, and retiring those that a reload has
+//! replaced.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,11 +23,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the log is told that accepting pauses.
 const TELL: Duration = Duration::from_secs(60);
 /// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
-/// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to this listener.
+/// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to
+/// this listener.
 pub(crate) const RETIREMENT: Duration = Duration::from_secs(64);
 
-/// A listener and the route of its connections. It serialises with the names of the legs, which are resolved to a
-/// route in the next process.
+/// A listener and the route of its connections. It serialises with the names of the legs, which are resolved
+/// to a route in the next process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Listener<R = Route> {
     pub(crate) socket: Fd,
@@ -69,8 +71,8 @@ impl Worker {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.pause_accepting(error);
                 }
-                // Somebody has ended the listener (ss -K). Kept, it would be reported for ever; without one on its port
-                // the rules let connections pass.
+                // Somebody has ended the listener (ss -K). Kept, it would be reported for ever; without one
+                // on its port the rules let connections pass.
                 Err(Errno::INVAL) => {
                     tracing::error!(
                         port = listener.route.pair.port,

@@ -77,7 +77,8 @@ impl Worker {
         let outcome = match claim {
             Claim::Connected(server) => self.relay_between(client, ends, route, server, Flow::connected),
             Claim::Asked(server) => self.relay_between(client, ends, route, server, |flow| flow),
-            // The server had answered, and has reset the connection: so is the client's, which is closed here.
+            // The server had answered, and has reset the connection: so is the client's, which is closed
+            // here.
             Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
         };
         if let Err(error) = outcome {
@@ -181,7 +182,8 @@ impl Worker {
     }
 }
 
-/// The client as the socket's peer, the server as the address that the client meant: with `tproxy` it is the socket's own.
+/// The client as the socket's peer, the server as the address that the client meant: with `tproxy` it is the
+/// socket's own.
 fn ends_of(socket: &OwnedFd, peer: Option<SocketAddrAny>) -> io::Result<Endpoints> {
     let client = SocketAddr::try_from(peer.ok_or(Errno::NOTCONN)?)?;
     let server = SocketAddr::try_from(getsockname(socket)?)?;

@@ -1,7 +1,8 @@
 //! What a worker tells of its flows when it is asked.
 //!
-//! Whoever has thousands of flows would keep them waiting for tens of milliseconds. So it is done in pieces, between which bytes
-//! are relayed: first all flows are ranked, which takes no system call, then the sockets of those are read that are wanted.
+//! Thousands of flows would wait for tens of milliseconds. So it is done in pieces, between which bytes
+//! are relayed: first all flows are ranked, which takes no system call, then the sockets of those are read
+//! that are wanted.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -71,7 +71,7 @@ impl Worker {
 
     pub(super) fn sweep_draining(&mut self) {
         let mut keys = std::mem::take(&mut self.draining);
-        keys.iter().for_each(|&key| self.give_turn(key));
+        keys.iter().for_each(|&key| self.poll_flow(key));
         keys.retain(|&key| self.flows.get_mut(key).is_some());
         self.draining = keys;
     }

@@ -55,7 +55,8 @@ impl Accounts {
         Self { threads, descriptors, pipes }
     }
 
-    /// Waits until the daemon holds again what it held then. Pipes may be kept, in pairs, not too many, and empty.
+    /// Waits until the daemon holds again what it held then. Pipes may be kept, in pairs, not too many, and
+    /// empty.
     pub fn settle(&self, pid: u32) {
         let start = Instant::now();
         let mut now = Self::take(pid);
@@ -64,7 +65,8 @@ impl Accounts {
             std::thread::sleep(Duration::from_millis(10));
             now = Self::take(pid);
         }
-        // By their numbers: another process may have taken its place, which inherited the same from who started it.
+        // By their numbers: another process may have taken its place, which inherited the same from who
+        // started it.
         let had = |pipe: &PathBuf| self.pipes.iter().any(|had| had.file_name() == pipe.file_name());
         let kept: Vec<&PathBuf> = now.pipes.iter().filter(|pipe| !had(pipe)).collect();
         assert!(kept.len().is_multiple_of(2), "half a pipe is left: {kept:?}");

@@ -49,8 +49,8 @@ impl Crowd {
         self.members.len()
     }
 
-    /// Opens `count` more connections, one after the other, so that the ends of each are known to belong together; each
-    /// is tried at once. After each, `tell` gets their number.
+    /// Opens `count` more connections, one after the other, so that the ends of each are known to belong
+    /// together; each is tried at once. After each, `tell` gets their number.
     pub fn grow(&mut self, net: &Net, count: usize, mut tell: impl FnMut(usize) + Send) {
         net.client.enter(|| {
             for number in self.members.len()..self.members.len() + count {
@@ -124,8 +124,8 @@ impl Visits {
         self.orderly.load(Ordering::Relaxed) + self.reset.load(Ordering::Relaxed)
     }
 
-    /// Lets visitors come to a listener, one every `interval` or as soon as the last has gone, until `stop` or for `most`
-    /// of them.
+    /// Lets visitors come to a listener, one every `interval` or as soon as the last has gone, until `stop`
+    /// or for `most` of them.
     pub fn receive(
         &self,
         net: &Net,

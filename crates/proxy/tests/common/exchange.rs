@@ -97,7 +97,8 @@ impl Exchange {
         }
     }
 
-    /// Everything has arrived, or not all of it has and that end was told so; how many of the two ends have everything.
+    /// Everything has arrived, or not all of it has and that end was told so; how many of the two ends have
+    /// everything.
     pub fn expect_whole_or_reset(self) -> usize {
         let [to_server, to_client] = self.readers.map(|reader| reader.join().unwrap());
         let [from_client, from_server] = self.writers.map(|writer| writer.join().unwrap());
@@ -114,8 +115,9 @@ impl Exchange {
         ends.into_iter().map(whole).filter(|is_whole| *is_whole).count()
     }
 
-    /// Nothing wrong has arrived, not all of it has, and both ends were told so. The kernel tells of a reset once: to the
-    /// thread that reads or to the one that writes, whichever comes first, and the other sees a closed connection.
+    /// Nothing wrong has arrived, not all of it has, and both ends were told so. The kernel tells of a reset
+    /// once: to the thread that reads or to the one that writes, whichever comes first, and the other sees a
+    /// closed connection.
     pub fn expect_resets(self) {
         let [to_server, to_client] = self.readers.map(|reader| reader.join().unwrap());
         let [from_client, from_server] = self.writers.map(|writer| writer.join().unwrap());

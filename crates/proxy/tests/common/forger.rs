@@ -41,7 +41,8 @@ impl Forger {
         Self { socket, source, destination }
     }
 
-    /// Learns the sequence numbers from the next segment with data that arrives: a raw socket gets a copy of each (raw(7)).
+    /// Learns the sequence numbers from the next segment with data that arrives: a raw socket gets a copy of
+    /// each (raw(7)).
     pub fn overhear(&mut self) -> Sequence {
         let mut packet = [0; 2048];
         loop {

@@ -101,7 +101,8 @@ impl Running {
         std::mem::swap(&mut self.accounts, &mut next.accounts);
     }
 
-    /// Another process with this configuration is about to take its place, and is killed when it is ready; what is said against it here.
+    /// Another process with this configuration is about to take its place, and is killed when it is ready;
+    /// what is said against it here.
     pub fn outlive(&mut self, net: &Net, text: &str) -> String {
         let (_folder, path) = self.await_successor_at(KILLING);
         assert!(net.take_over(text, &path).is_err());
@@ -142,7 +143,8 @@ impl Running {
         }
     }
 
-    /// Another process with this configuration tries to take its place while one of them may die; the other one, if it could.
+    /// Another process with this configuration tries to take its place while one of them may die; the other
+    /// one, if it could.
     pub fn attempt(&mut self, net: &Net, text: &str) -> Option<Running> {
         let (_folder, path) = self.await_successor();
         let next = net.take_over(text, &path).ok();
@@ -154,8 +156,8 @@ impl Running {
         next
     }
 
-    /// A program that connects to take over, asks for the snapshot, and then does as `behave` says with the socket;
-    /// and the daemon's error.
+    /// A program that connects to take over, asks for the snapshot, and then does as `behave` says with the
+    /// socket; and the daemon's error.
     pub fn disappoint(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
         self.call(|line| {
             send_message(line, r#"{"Hello":{"form":2,"version":"0"}}"#);

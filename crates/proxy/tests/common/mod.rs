@@ -1,6 +1,7 @@
 //! Three hosts on a line, client – gateway – server, as network namespaces, and a daemon on the gateway.
 //!
-//! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a name outside.
+//! The gateway's interface towards the server is `sat0`. Each address has both families; nothing of it has a
+//! name outside.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod accounts;
@@ -99,7 +100,8 @@ pub fn network() -> Option<Net> {
     may_run().then(|| Net::new(None))
 }
 
-/// The same with an emulated satellite link between the gateway and the server; its forward direction leads to the server.
+/// The same with an emulated satellite link between the gateway and the server; its forward direction leads
+/// to the server.
 pub fn network_over(link: &LinkConfig) -> Option<Net> {
     may_run().then(|| Net::new(Some(link)))
 }
@@ -203,7 +205,8 @@ impl Net {
     /// A listener on the server, which nobody waits for longer than [`PATIENCE`].
     pub fn listen(&self, address: &str) -> TcpListener {
         let listener = self.server.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap());
-        // With the usual 128 the kernel falls back on SYN cookies in a burst and forgets connections that say nothing.
+        // With the usual 128 the kernel falls back on SYN cookies in a burst and forgets connections that say
+        // nothing.
         rustix::net::listen(&listener, BACKLOG).unwrap();
         SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
         listener
@@ -221,7 +224,8 @@ impl Net {
         (client, server)
     }
 
-    /// Many connections at once, both ends of each; an end is to be told from the others by the client's port.
+    /// Many connections at once, both ends of each; an end is to be told from the others by the client's
+    /// port.
     pub fn connections(&self, listener: &TcpListener, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
         let to = listener.local_addr().unwrap();
         std::thread::scope(|scope| {
@@ -263,7 +267,8 @@ impl Net {
     }
 }
 
-/// No rule and no route is left, no socket but those that time alone removes, and no process that keeps the namespace.
+/// No rule and no route is left, no socket but those that time alone removes, and no process that keeps the
+/// namespace.
 fn expect_untouched(gateway: &Host, before: &str) {
     assert_eq!(traces(gateway), before, "the daemon has left something");
     let sockets = gateway.output("ss -Htan");
@@ -464,8 +469,8 @@ impl Running {
         })
     }
 
-    /// The end of every fault: no flow is left, the daemon holds what it held when it was ready, and once it has stopped
-    /// the gateway is as it was before.
+    /// The end of every fault: no flow is left, the daemon holds what it held when it was ready, and once it
+    /// has stopped the gateway is as it was before.
     pub fn settle(mut self) {
         self.wait_for("flows_open", 0);
         self.wait_for("relay_buffers_in_use", 0);
@@ -549,8 +554,8 @@ pub fn error_of_reading(stream: &mut TcpStream) -> std::io::Error {
     }
 }
 
-/// Nobody listens there any more. Closing it is not enough: a program that another test is about to start has a copy until then,
-/// and would have the kernel go on accepting.
+/// Nobody listens there any more. Closing it is not enough: a program that another test is about to start has
+/// a copy until then, and would have the kernel go on accepting.
 pub fn stop_listening(listener: TcpListener) {
     SockRef::from(&listener).shutdown(Shutdown::Both).unwrap();
 }
@@ -585,7 +590,8 @@ fn the_observed_values(sight: &bentpipe_proxy::telemetry::StatsHandle) -> String
     .to_string()
 }
 
-/// What a program does first that is no test and uses [`Net::daemon`]: whether it was started as the daemon, and was it.
+/// What a program does first that is no test and uses [`Net::daemon`]: whether it was started as the daemon,
+/// and was it.
 pub fn be_daemon_if_asked() -> bool {
     use bentpipe_proxy::{Config, Daemon};
     let Ok(path) = std::env::var(CONFIG_VARIABLE) else { return false };

@@ -58,8 +58,8 @@ impl Server {
         ours.read_exact(&mut [0]).unwrap();
     }
 
-    /// Sends a datagram again and again, until it has arrived (true) or the client has been told that nobody listens
-    /// (false).
+    /// Sends a datagram again and again, until it has arrived (true) or the client has been told that nobody
+    /// listens (false).
     pub fn reach(&self, client: &Host, probe: Probe) -> bool {
         let sender = client.enter(|| UdpSocket::from(probe.socket(Type::DGRAM)));
         sender.set_nonblocking(true).unwrap();

@@ -1,7 +1,7 @@
 //! Four hosts on a line, client – near box – far box – server, and a daemon on each of the two boxes.
 //!
-//! Between the boxes is the satellite: `sat0` at both. It is two networks of three hosts that share the middle, so that each
-//! box is the gateway of one of them.
+//! Between the boxes is the satellite: `sat0` at both. It is two networks of three hosts that share the
+//! middle, so that each box is the gateway of one of them.
 
 use std::net::{TcpListener, TcpStream};
 

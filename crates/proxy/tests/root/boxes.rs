@@ -1,4 +1,5 @@
-//! XCP between two boxes: spoken where both sides do, left where one is silent, falls silent or dies; and no byte is harmed.
+//! XCP between two boxes: spoken where both sides do, left where one is silent, falls silent or dies; and no
+//! byte is harmed.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +9,8 @@ use crate::common::exchange::Exchange;
 use crate::common::symmetric::{Symmetric, symmetric};
 use crate::common::{Net, Running, SERVER, pattern, socket_address, wait_until};
 
-/// XCP's options cut out of what a box sends towards the satellite, as some middleboxes do with what they do not know.
+/// XCP's options cut out of what a box sends towards the satellite, as some middleboxes do with what they do
+/// not know.
 const STRIPPING: &str = "
     table inet stripping {
         chain path {
@@ -32,7 +34,8 @@ fn listen(scene: &Symmetric, address: &str) -> TcpListener {
     scene.server().enter(|| TcpListener::bind(socket_address(address, 0)).unwrap())
 }
 
-/// The congestion controls of a box's connections over the satellite: of those that are open with an address of the other side.
+/// The congestion controls of a box's connections over the satellite: of those that are open with an address
+/// of the other side.
 fn spoken(net: &Net) -> String {
     net.gateway.output("ss -Htine state established")
 }
@@ -41,7 +44,8 @@ fn speaks_xcp(net: &Net) -> bool {
     spoken(net).contains("bp_pxcp")
 }
 
-/// A download in pieces: the server sends one when it is asked for it, so that it is in the middle between two.
+/// A download in pieces: the server sends one when it is asked for it, so that it is in the middle between
+/// two.
 struct Download {
     client: TcpStream,
     server: TcpStream,
@@ -82,7 +86,7 @@ fn two_boxes_speak_it_over_both_families_and_the_router_sees_it() {
 }
 
 #[test]
-fn where_one_box_is_silent_the_other_falls_back() {
+fn a_box_falls_back_if_the_other_is_silent() {
     let Some(scene) = symmetric() else { return };
     for (congestion, of_near) in [("p-xcp", "hybla"), ("hybla", "p-xcp")] {
         let (near, far) = (started(&scene.near, of_near), started(&scene.far, congestion));

@@ -197,7 +197,8 @@ fn a_leg_that_survives_a_second_gives_a_silent_server_up_sooner_than_the_kernel(
     daemon.settle();
 }
 
-/// Connects to where nobody is; the proxy has accepted before it knows, so the error comes with the first read.
+/// Connects to where nobody is; the proxy has accepted before it knows, so the error comes with the first
+/// read.
 fn failure_of_connecting(net: &Net, address: &str, port: u16) -> Error {
     let to = socket_address(address, port);
     let outcome = net.client.enter(|| {
@@ -287,7 +288,8 @@ fn the_last_bytes_are_kept_through_an_outage_that_begins_after_the_end() {
     server.write_all(&reply).unwrap();
     drop(server);
     daemon.wait_for("bytes_down", 30_000);
-    // The daemon has written everything and both ends are ended: what is left is the kernel's, and still ours to keep.
+    // The daemon has written everything and both ends are ended: what is left is the kernel's, and still ours
+    // to keep.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((daemon.counter("flows_open"), daemon.counter("flows_finished")), (1, 0));
     net.client.run("nft delete table inet outage");

@@ -111,7 +111,8 @@ fn weights_hold_in_the_next_process() {
                 let [heavy, light] = shares(Duration::from_secs(2));
                 println!("{name}: {heavy} and {light} bytes in 2 s");
                 let together = (heavy + light) / RATE.bytes_in(Duration::from_secs(2)) as f64;
-                // A busy machine holds up the link, too, which then carries less, and neither uses all of its share.
+                // A busy machine holds up the link, too, which then carries less, and neither uses all of its
+                // share.
                 if (2.2..5.5).contains(&(heavy / light)) && together > 0.2 {
                     return;
                 }
@@ -123,7 +124,8 @@ fn weights_hold_in_the_next_process() {
             daemon.succeed(&net, &config).unwrap();
             settled("after an upgrade");
         }
-        // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all the same.
+        // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all
+        // the same.
         daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
         let start = Instant::now();
         while net.gateway.output("ss -Htin").contains("bp_explicit") {
@@ -157,7 +159,8 @@ fn wait_for_share(what: &str, transfers: &[AtomicU64], least: f64, patience: Dur
     }
 }
 
-/// Acknowledgements that wait behind downloads are no queue of the uploads, neither before an outage nor after it.
+/// Acknowledgements that wait behind downloads are no queue of the uploads, neither before an outage nor
+/// after it.
 #[test]
 fn uploads_keep_their_rates_where_the_way_back_is_full() {
     with_timing_retries(|| {

@@ -1,4 +1,5 @@
-//! Whatever happens to the daemon, new connections pass within two seconds, and those that it has end by a reset or go on.
+//! Whatever happens to the daemon, new connections pass within two seconds, and those that it has end by a
+//! reset or go on.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,8 +10,8 @@ use rustix::process::Signal;
 
 /// Two seconds, and what a busy machine may add to them.
 const TWO_SECONDS: Duration = Duration::from_millis(2000 + 1500);
-/// The tests' own threads may be late by much more where the machine is another's for a while. Without the time-out in
-/// the rules a connection would never come through.
+/// The tests' own threads may be late by much more where the machine is another's for a while. Without the
+/// time-out in the rules a connection would never come through.
 const SOON: Duration = Duration::from_secs(12);
 
 /// The time until a connection that is begun now, and again and again, comes through to the server.
@@ -121,7 +122,7 @@ fn a_hung_watch_lets_new_connections_pass() {
 }
 
 #[test]
-fn where_the_snooper_hangs_its_flows_go_on_and_new_connections_pass() {
+fn snooped_flows_survive_a_hanging_snoop_thread_and_new_connections_pass() {
     let Some(net) = network() else { return };
     let rules = "[snoop]\ncache = \"1MB\"\n[[rules]]\naction = \"snoop\"\nserver = \"10.77.2.2\"\n";
     let text = format!("{}{rules}", crate::common::configuration(""));
@@ -184,7 +185,8 @@ fn rules_that_somebody_removed_are_installed_again() {
     assert_eq!(net.traces(), before);
 }
 
-/// A single thread of the daemon that does not run any more, as one in an endless loop or a dead-lock would not.
+/// A single thread of the daemon that does not run any more, as one in an endless loop or a dead-lock would
+/// not.
 struct HungThread {
     thread: i32,
 }
@@ -216,8 +218,8 @@ impl HungThread {
 
 impl Drop for HungThread {
     fn drop(&mut self) {
-        // A thread that is being traced is let go when it stops to be; without a wait it would not have stopped yet.
-        // SAFETY: waitpid(2) with no place for the status.
+        // A thread that is being traced is let go when it stops to be; without a wait it would not have
+        // stopped yet. SAFETY: waitpid(2) with no place for the status.
         unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) };
         ptrace(libc::PTRACE_DETACH, self.thread);
     }

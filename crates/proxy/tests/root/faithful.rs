@@ -249,7 +249,8 @@ fn a_thousand_clients_at_once_are_connected() {
 fn losses_in_either_handshake_are_retransmitted() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon(FAITHFUL);
-    // At each of the four crossings of the link the first packet of a handshake is lost, and then every other.
+    // At each of the four crossings of the link the first packet of a handshake is lost, and then every
+    // other.
     for host in [&net.client, &net.server] {
         for (table, hook) in [("arriving", "prerouting"), ("leaving", "output")] {
             meddle(host, table, hook, "tcp flags & syn == syn numgen inc mod 2 0 drop");

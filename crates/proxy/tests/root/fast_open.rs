@@ -39,7 +39,8 @@ fn counter(host: &Host, name: &str) -> u64 {
     values.split(' ').nth(place).unwrap().parse().unwrap()
 }
 
-/// Connections whose request was taken from the SYN: as the near box, which sent it, and the far box, which took it, count.
+/// Connections whose request was taken from the SYN: as the near box, which sent it, and the far box, which
+/// took it, count.
 fn opened_fast(scene: &Symmetric) -> (u64, u64) {
     let (near, far) = (&scene.near.gateway, &scene.far.gateway);
     (counter(near, "TCPFastOpenActive"), counter(far, "TCPFastOpenPassive"))
@@ -211,7 +212,7 @@ fn a_host_that_forbids_fast_open_connects_as_usual() {
 }
 
 #[test]
-fn where_syns_with_data_are_dropped_on_the_way_the_connection_comes_later_and_whole() {
+fn a_connection_whose_syns_with_data_are_dropped_is_late_and_complete() {
     let Some(scene) = symmetric() else { return };
     let _daemons = daemons(&scene, "splice");
     let listener = scene.far.listen(SERVER[0]);

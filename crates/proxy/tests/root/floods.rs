@@ -1,4 +1,5 @@
-//! Many at once: resets, dead servers, slow readers, half-closed connections. The daemon's costs are measured and bounded.
+//! Many at once: resets, dead servers, slow readers, half-closed connections. The daemon's costs are measured
+//! and bounded.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +24,8 @@ fn exchange_a_word(net: &Net, listener: &TcpListener) {
 
 #[test]
 fn ten_thousand_resets_leave_nothing_and_the_daemon_serves_on() {
-    // Four sockets of each connection are open at once, two of them the daemon's; a process may have 20,000 descriptors.
+    // Four sockets of each connection are open at once, two of them the daemon's; a process may have 20,000
+    // descriptors.
     const AT_ONCE: usize = 2500;
     let Some(net) = network() else { return };
     let mut daemon = net.daemon("");
@@ -123,7 +125,8 @@ fn slow_readers_hold_no_more_than_the_legs_buffers() {
             let cost = cost_of_slow_readers(&net, daemon, readers, 3_000_000);
             println!("{relay}, {readers} slow readers, buffers of 256 KiB: {cost}");
             let readers = readers as u64;
-            // Two socket buffers for each, one of which may exceed its size by a segment of the largest size, and one vessel.
+            // Two socket buffers for each, one of which may exceed its size by a segment of the largest size,
+            // and one vessel.
             assert!(cost.sockets <= readers * (2 * BUFFER + 64 * 1024), "{cost}");
             assert!(cost.pipes <= readers * PIPE, "{cost}");
             assert!(cost.resident <= readers * 80 * 1024 + 4 * MEGABYTE, "{cost}");
@@ -149,8 +152,8 @@ impl std::fmt::Display for Cost {
     }
 }
 
-/// Lets clients send `bytes` each to servers that do not read until everything stands still; then they read, and all is
-/// as it was sent.
+/// Lets clients send `bytes` each to servers that do not read until everything stands still; then they read,
+/// and all is as it was sent.
 fn cost_of_slow_readers(net: &Net, mut daemon: Running, readers: usize, bytes: usize) -> Cost {
     let listener = net.listen(SERVER[0]);
     let before = daemon.resident();
@@ -186,7 +189,8 @@ fn wait_until_nothing_moves(daemon: &mut Running) {
     }
 }
 
-/// Receive and send memory of all TCP sockets of the gateway: `r` and `w` of ss(8), `skmem:(r…,rb…,t…,tb…,f…,w…,…)`.
+/// Receive and send memory of all TCP sockets of the gateway: `r` and `w` of ss(8),
+/// `skmem:(r…,rb…,t…,tb…,f…,w…,…)`.
 fn memory_of_sockets(net: &Net) -> u64 {
     let table = net.gateway.output("ss -Htnm");
     let of_socket = |memory: &str| -> u64 {

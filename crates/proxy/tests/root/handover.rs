@@ -1,5 +1,5 @@
-//! Another process takes over while connections are open, idle, in the middle of a transfer, half closed, or being made; and nobody
-//! notices. Where it cannot, the first one goes on.
+//! Another process takes over while connections are open, idle, in the middle of a transfer, half closed, or
+//! being made; and nobody notices. Where it cannot, the first one goes on.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -121,7 +121,7 @@ fn another_configuration_comes_into_force_with_the_next_process() {
 }
 
 #[test]
-fn where_the_next_process_cannot_start_everything_goes_on() {
+fn everything_continues_if_the_next_process_cannot_start() {
     let Some(net) = network() else { return };
     let config = configuration("workers = 2");
     let mut daemon = net.try_daemon(&config).unwrap();
@@ -199,7 +199,7 @@ fn a_successor_that_is_killed_when_it_is_ready_changes_nothing() {
 }
 
 #[test]
-fn where_the_first_process_is_killed_when_the_next_is_ready_the_next_goes_on() {
+fn the_next_process_continues_if_the_first_is_killed_when_it_is_ready() {
     let Some(net) = network() else { return };
     for relay in RELAYS {
         let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
@@ -213,7 +213,8 @@ fn where_the_first_process_is_killed_when_the_next_is_ready_the_next_goes_on() {
     }
 }
 
-/// Holds one thread of another process still for as long as it lives (ptrace(2)); to be dropped by the thread that made it.
+/// Holds one thread of another process still for as long as it lives (ptrace(2)); to be dropped by the thread
+/// that made it.
 struct Held(libc::pid_t);
 
 impl Held {

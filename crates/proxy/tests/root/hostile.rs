@@ -1,4 +1,5 @@
-//! Peers that mean harm: the proxy's own port by every address, spoofed sources, segments that no TCP would send.
+//! Peers that mean harm: the proxy's own port by every address, spoofed sources, segments that no TCP would
+//! send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -57,7 +58,8 @@ fn the_proxys_own_port_is_refused_or_reset_by_every_local_address() {
     daemon.settle();
 }
 
-/// What leaves the client for the gateway's port is addressed to 127.0.0.1 instead, and answers come back to it.
+/// What leaves the client for the gateway's port is addressed to 127.0.0.1 instead, and answers come back to
+/// it.
 const TO_LOOPBACK: &str = "table ip spoof {
     chain out { type filter hook postrouting priority 0; ip daddr 10.77.1.1 tcp dport 7602 ip daddr set 127.0.0.1; }
     chain in { type filter hook prerouting priority raw; ip saddr 127.0.0.1 tcp sport 7602 ip saddr set 10.77.1.1; }
@@ -88,7 +90,8 @@ fn a_spoofed_loopback_source_gets_no_flow() {
     let listener = net.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
     let mut daemon = net.daemon("");
-    // The two hosts have each other's link addresses by then: nobody would answer the request of a spoofed packet.
+    // The two hosts have each other's link addresses by then: nobody would answer the request of a spoofed
+    // packet.
     expect_service(&net, &listener);
     net.gateway.rules(
         "table ip seen { chain in { type filter hook prerouting priority raw; iifname ground0 ip saddr 127.0.0.1 counter; }; }",
@@ -111,8 +114,8 @@ fn a_spoofed_loopback_source_gets_no_flow() {
     daemon.settle();
 }
 
-/// Segments with what is not acceptable (RFC 9293 §3.10.7.4), and resets that miss the one number at which they would be
-/// believed (RFC 5961 §3.2), although some of them lie in the window.
+/// Segments with what is not acceptable (RFC 9293 §3.10.7.4), and resets that miss the one number at which
+/// they would be believed (RFC 5961 §3.2), although some of them lie in the window.
 fn flood(forger: &Forger, known: Sequence) {
     let Sequence { send_next, receive_next } = known;
     let far = |number: u32| send_next.wrapping_add(0x4000_0000 + number * 1009);

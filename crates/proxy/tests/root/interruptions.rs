@@ -1,4 +1,5 @@
-//! Transfers that are interrupted: the daemon stopped, the link cut, its packets reordered, duplicated and corrupted.
+//! Transfers that are interrupted: the daemon stopped, the link cut, its packets reordered, duplicated and
+//! corrupted.
 
 use std::thread;
 use std::time::Duration;
@@ -47,8 +48,8 @@ fn a_daemon_stopped_for_ten_seconds_loses_nothing() {
     });
 }
 
-/// The time after which a host whose `tcp_retries2` is 3 gives a connection up: 0.2 + 0.4 + 0.8 + 1.6 s (tcp(7)). The
-/// usual 15 last fifteen minutes, so that four times as long stands for an hour.
+/// The time after which a host whose `tcp_retries2` is 3 gives a connection up: 0.2 + 0.4 + 0.8 + 1.6 s
+/// (tcp(7)). The usual 15 last fifteen minutes, so that four times as long stands for an hour.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 
 /// What a cut of the link comes to.
@@ -98,8 +99,8 @@ fn interrupt(length: Duration, retries: &str, timers: &str, outcome: Outcome) {
     daemon.settle();
 }
 
-/// A server that tries again each second and for long: what is to be seen is the gateway's patience. Its own retries
-/// would be one every ten seconds by then.
+/// A server that tries again each second and for long: what is to be seen is the gateway's patience. Its own
+/// retries would be one every ten seconds by then.
 fn be_prompt(server: &Host) {
     server.sysctl("net.ipv4.tcp_retries2", "100");
     // Since Linux 6.15; without it the test waits longer.

@@ -54,7 +54,7 @@ fn routes_that_somebody_has_removed_are_set_up_again() {
 }
 
 #[test]
-fn where_other_rules_lead_intercepted_packets_away_connections_pass() {
+fn connections_pass_if_other_rules_route_intercepted_packets_away() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon("");
     net.gateway.run("ip route add default via 10.77.2.2 table 100");

@@ -11,7 +11,8 @@ use bentpipe_kernel::congestion;
 /// 40 Mbit/s, in bytes per second.
 const CAP: f64 = 5e6;
 const BYTES: usize = 5_000_000;
-/// On a busy machine a paced sender may miss its turn: how often it is given a chance to reach half of its cap.
+/// On a busy machine a paced sender may miss its turn: how often it is given a chance to reach half of its
+/// cap.
 const TRIES: usize = 5;
 
 /// The first ten segments leave unpaced, and a late timer is made up for by half a burst.

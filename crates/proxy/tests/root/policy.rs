@@ -13,7 +13,8 @@ fn with_rules(net: &Net, rules: &str) -> Running {
     net.try_daemon(&format!("{}{rules}", configuration(""))).unwrap_or_else(|error| panic!("daemon: {error}"))
 }
 
-/// The network with two addresses of each family at each end, and a gateway that does not ration its ICMP errors.
+/// The network with two addresses of each family at each end, and a gateway that does not ration its ICMP
+/// errors.
 fn network_with_more_addresses() -> Option<Net> {
     let net = network()?;
     for (host, [v4, v6]) in [(&net.client, OTHER_CLIENT), (&net.server, OTHER_SERVER)] {

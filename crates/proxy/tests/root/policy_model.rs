@@ -1,4 +1,5 @@
-//! Any rules at all: nft takes what is made of them, and the kernel does with a packet what a reading of them says.
+//! Any rules at all: nft takes what is made of them, and the kernel does with a packet what a reading of them
+//! says.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-/// Two satellite legs; the gateway's other two interfaces are terrestrial. Nobody listens on the bundle node's port.
+/// Two satellite legs; the gateway's other two interfaces are terrestrial. Nobody listens on the bundle
+/// node's port.
 const LEGS: &str = "[bundle]\nport = 8000\n[snoop]\ncache = \"1MB\"\n[legs.a]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
                     [legs.b]\ninterface = \"sat1\"\ncongestion = \"reno\"\n";
 /// The gateway's interfaces; the host behind number i has the networks 10.77.(i+1).0/24 and fd77:(i+1)::/64.

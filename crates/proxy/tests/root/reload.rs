@@ -1,4 +1,5 @@
-//! The configuration is read again while connections come, go and carry data, and none of them is the worse for it.
+//! The configuration is read again while connections come, go and carry data, and none of them is the worse
+//! for it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

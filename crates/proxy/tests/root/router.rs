@@ -1,4 +1,5 @@
-//! The daemon's XCP routers: what they hand out follows from what passes and from the capacity, and no flow is harmed.
+//! The daemon's XCP routers: what they hand out follows from what passes and from the capacity, and no flow
+//! is harmed.
 
 use std::io::Read;
 use std::net::SocketAddrV4;
@@ -44,8 +45,8 @@ impl Wire {
         Self { sender, receiver }
     }
 
-    /// A segment of `flow`, whose sender says that its round trip is so long and that it sends a packet in each
-    /// `spacing`.
+    /// A segment of `flow`, whose sender says that its round trip is so long and that it sends a packet in
+    /// each `spacing`.
     fn send(&self, flow: u16, rtt: Duration, spacing: Duration) {
         let mut segment = [flow, flow].map(u16::to_be_bytes).concat();
         segment.extend([0, 0, 0, 0, 0, 0, 0, 0, 9 << 4, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
@@ -213,7 +214,7 @@ fn a_router_where_there_was_none_needs_a_restart() {
 }
 
 #[test]
-fn where_no_router_can_be_had_the_leg_has_the_next_best() {
+fn a_leg_without_a_router_has_the_next_best_congestion_control() {
     let Some(net) = network() else { return };
     let config =
         RouterConfig { capacity: Rate::mbps(10), variant: Variant::Xcp, longest_rtt: Duration::from_secs(1) };

@@ -27,7 +27,8 @@ fn config(name: &str, rtt_ms: u64) -> String {
     format!("[legs.{name}]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"{rtt_ms}ms\"\n")
 }
 
-/// A connection whose client sends to the server, over the satellite, for as long as the link takes it; the server's end.
+/// A connection whose client sends to the server, over the satellite, for as long as the link takes it; the
+/// server's end.
 fn endless_upload(net: &Net) -> (TcpStream, TcpStream) {
     let listener = net.listen(SERVER[0]);
     let (client, server) = net.connection(&listener);
@@ -156,7 +157,8 @@ fn an_outage_is_seen_while_it_lasts_and_no_longer() {
     let (at, length) = (now(), seen.leg("sky").outage_s.unwrap());
     assert!(at >= 8.0, "there is no outage yet at {at}");
     println!("the outage of 8.0 s is seen at {at:.2} s: {length:.2} s");
-    // It counts from what was last heard: a round trip, with what stood in the queue, after its beginning at the latest.
+    // It counts from what was last heard: a round trip, with what stood in the queue, after its beginning at
+    // the latest.
     assert!((7.8..8.6).contains(&(at - length)), "seen at {at}, of {length} s");
     assert_eq!(seen.leg("terrestrial").outage_s, None);
     while now() < 13.5 {

@@ -18,7 +18,8 @@ fn snooping(net: &Net) -> Running {
     started(net, &format!("{LEG}{CACHE}{RULE}"))
 }
 
-/// The round trip grows with the load of the machine that runs the test, too: no loss is to be taken for congestion.
+/// The round trip grows with the load of the machine that runs the test, too: no loss is to be taken for
+/// congestion.
 fn repairing(net: &Net) -> Running {
     started(net, &format!("{LEG}{CACHE}hide_congestion = true\n{RULE}"))
 }
@@ -220,7 +221,8 @@ fn flows_are_looked_after_by_the_process_that_takes_over() {
     for (address, text) in SERVER.into_iter().zip([format!("{LEG}{cache}{RULE}"), other]) {
         let pair = net.connection(&net.listen(address));
         let client = pair.0.try_clone().unwrap();
-        // More than the buffers take, so that the transfer is still under way when the next process has started.
+        // More than the buffers take, so that the transfer is still under way when the next process has
+        // started.
         let exchange = Exchange::start_and_hold(pair, 24_000_000);
         exchange.wait_for(500_000);
         daemon.succeed(&net, &text).unwrap();
@@ -344,7 +346,7 @@ fn the_first_rule_that_snoops_takes_a_restart_and_says_so() {
 }
 
 #[test]
-fn where_the_set_is_full_further_flows_pass() {
+fn flows_pass_when_the_set_is_full() {
     let Some(net) = network() else { return };
     let mut daemon = started(&net, &format!("{LEG}{CACHE}flows = 2\n{RULE}"));
     let listener = net.listen(SERVER[0]);

@@ -1,7 +1,7 @@
 //! Flows that a rule snoops over a satellite whose rate is known: they wait in the daemon for their turn.
 //!
-//! What is downloaded goes from the client's side to the satellite's: there the link has 10 Mbit/s, 50 ms, no losses, and a queue
-//! of 25 kB, a fifth of a bandwidth-delay product.
+//! What is downloaded goes from the client's side to the satellite's: there the link has 10 Mbit/s, 50 ms, no
+//! losses, and a queue of 25 kB, a fifth of a bandwidth-delay product.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -69,7 +69,8 @@ fn with_a_pace_the_daemon_has_the_queue_and_the_links_does_not_overflow() {
         daemon.settle();
     }
     println!("found the link's queue full: {} with a pace, {} without", lost[0], lost[1]);
-    // None, unless the thread that emulates the link is kept from the processor for so long that a queue's worth waits for it.
+    // None, unless the thread that emulates the link is kept from the processor for so long that a queue's
+    // worth waits for it.
     assert!(lost[1] >= 100 && lost[0] * 50 <= lost[1], "{lost:?}");
 }
 

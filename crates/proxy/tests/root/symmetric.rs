@@ -116,7 +116,7 @@ fn a_refusal_is_a_reset_at_the_client() {
 }
 
 #[test]
-fn where_one_of_the_boxes_is_dead_the_other_splits_alone() {
+fn a_box_splits_alone_if_the_other_is_dead() {
     let Some(scene) = symmetric() else { return };
     for near_lives in [true, false] {
         let (near, far) = (scene.near.daemon(""), scene.far.daemon(""));

@@ -47,7 +47,7 @@ fn a_connection_from_the_satellite_is_split_as_well() {
 }
 
 #[test]
-fn where_the_clients_port_is_taken_the_server_sees_its_address_with_another() {
+fn the_server_sees_another_port_if_the_clients_is_taken() {
     let Some(net) = network() else { return };
     let mut daemon = net.daemon("");
     for (client, server) in CLIENT.iter().zip(SERVER) {

@@ -1,4 +1,5 @@
-//! Rules that give weights: which listener a connection is accepted by, and what becomes of weights at a reload.
+//! Rules that give weights: which listener a connection is accepted by, and what becomes of weights at a
+//! reload.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

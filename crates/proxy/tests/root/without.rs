@@ -12,7 +12,8 @@ use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::Rate;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-/// Leaves a process without something, between fork(2) and execve(2): system calls only, and no memory allocated.
+/// Leaves a process without something, between fork(2) and execve(2): system calls only, and no memory
+/// allocated.
 type Loss = fn() -> io::Result<()>;
 
 /// linux/capability.h; without `CAP_SYS_ADMIN` as well, which stands for the other two.
@@ -63,7 +64,8 @@ fn no_cgroups() -> io::Result<()> {
     // SAFETY: it changes this process's view of file systems only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
     let (root, none) = (c"/".as_ptr(), std::ptr::null());
-    // SAFETY: strings that end with a zero; without a type and data this changes how mounts spread: not out of here.
+    // SAFETY: strings that end with a zero; without a type and data this changes how mounts spread: not out
+    // of here.
     check(unsafe { libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) })?;
     for place in CGROUPS {
         // SAFETY: a string that ends with a zero.
@@ -99,7 +101,8 @@ fn warnings(log: &tempfile::NamedTempFile) -> Vec<String> {
         .collect()
 }
 
-/// The congestion control of the gateway's half towards the server, of a connection that carries data both ways.
+/// The congestion control of the gateway's half towards the server, of a connection that carries data both
+/// ways.
 fn flowing(net: &Net) -> String {
     let mut found = String::new();
     for address in SERVER {

@@ -4,8 +4,8 @@ use std::net::Ipv6Addr;
 use bentpipe_link::ip::restore_hop;
 use proptest::prelude::*;
 
-/// A SYN from 10.77.1.2:40000 to 10.77.2.2:80, marked EF, with four bytes of options of IP, MSS and data; as tcpdump
-/// shows it, both checksums right.
+/// A SYN from 10.77.1.2:40000 to 10.77.2.2:80, marked EF, with four bytes of options of IP, MSS and data; as
+/// tcpdump shows it, both checksums right.
 fn ipv4_syn() -> Vec<u8> {
     #[rustfmt::skip]
     let mut packet = vec![

@@ -17,16 +17,16 @@ pub(super) enum Direction {
     FromLink,
 }
 
-/// An agent that can be begun anew, and that may panic.
+/// An agent that can be restarted, and that may panic.
 #[derive(Debug)]
 pub(super) struct AgentSupervisor {
     config: SnoopConfig,
     make: fn(&SnoopConfig) -> Box<dyn Agent<IpPacket> + Send>,
-    /// None if it has had too many faults.
+    /// `None` after too many faults.
     agent: Option<Box<dyn Agent<IpPacket> + Send>>,
     out: Outbox<IpPacket>,
     faults: u32,
-    /// What agents before this one have done.
+    /// The counters of the agents before this one.
     past: SnoopCounters,
 }
 
@@ -52,7 +52,7 @@ impl AgentSupervisor {
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called.
+    /// When to call [`on_timer`](Self::on_timer).
     pub(super) fn wake_at(&self) -> Time {
         self.agent.as_ref().map_or(Time::MAX, |agent| agent.wake_at())
     }
@@ -69,25 +69,24 @@ impl AgentSupervisor {
         to_link.or_else(|| self.out.to_host.pop_front().map(|packet| (Direction::FromLink, packet)))
     }
 
-    /// Goes by these settings; true if they are others, so that it begins anew.
-    pub(super) fn adopt(&mut self, config: SnoopConfig) -> bool {
+    /// Applies these settings; true if they differ, so that the agent is restarted.
+    pub(super) fn configure(&mut self, config: SnoopConfig) -> bool {
         let differs = config != self.config;
         if differs || self.agent.is_none() {
             (self.config, self.faults) = (config, 0);
-            self.begin_anew();
+            self.restart();
         }
         differs
     }
 
-    /// Forgets every flow and everything that is kept; what has been counted stays, and what waits for its turn is to be
-    /// sent now.
-    pub(super) fn begin_anew(&mut self) {
-        self.give_up();
+    /// Forgets every flow and all cached segments. Counters are kept, and paced packets are to be sent now.
+    pub(super) fn restart(&mut self) {
+        self.flush();
         self.replace();
     }
 
-    /// Flushes the packets that the agent holds back. It must get no more packets.
-    pub(super) fn give_up(&mut self) {
+    /// Takes the packets that the agent holds back out of it. It must get no more packets.
+    pub(super) fn flush(&mut self) {
         self.attempt(|agent, out| agent.flush(out));
     }
 
@@ -122,20 +121,20 @@ impl AgentSupervisor {
         }
     }
 
-    /// Whether the agent did what it was asked to. One that panicked is replaced, and what it wanted to send is dropped.
+    /// False if the agent panicked. It is replaced then, and its output is dropped.
     fn attempt(&mut self, act: impl FnOnce(&mut dyn Agent<IpPacket>, &mut Outbox<IpPacket>)) -> bool {
         let (Some(agent), out) = (&mut self.agent, &mut self.out) else { return false };
-        // Neither is looked at again after a panic.
+        // Neither is used again after a panic.
         if catch_unwind(AssertUnwindSafe(|| act(&mut **agent, out))).is_ok() {
             return true;
         }
         self.faults += 1;
         self.out = Outbox::default();
-        // Its counters are as suspect as the rest of it.
+        // Its counters are not trusted any more than the rest of it.
         self.agent = None;
         self.replace();
         match self.agent {
-            Some(_) => tracing::error!("the agent of snooped flows panicked: it begins anew"),
+            Some(_) => tracing::error!("the agent of snooped flows panicked: it starts without state"),
             None => tracing::error!(
                 "the agent of snooped flows panicked {MOST_FAULTS} times: their packets pass as they are until a \
                  reload; please report it"
@@ -191,7 +190,7 @@ mod tests {
         }
     }
 
-    /// It holds every packet back until it is given up, when it panics if one of them has one byte.
+    /// It holds every packet back until it is flushed, when it panics if one of them has one byte.
     #[derive(Debug, Default)]
     struct Holding(Vec<(Direction, IpPacket)>);
 
@@ -266,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_at_which_the_agent_panics_passes_once_and_the_next_ones_are_looked_after() {
+    fn a_packet_at_which_the_agent_panics_passes_once_and_the_next_ones_reach_an_agent() {
         let mut agent = fragile();
         assert_eq!((sent(&mut agent, 1), sent(&mut agent, 2)), (vec![1], vec![2, 2]));
     }
 
     #[test]
-    fn an_agent_that_panics_again_and_again_is_given_up_and_packets_pass_until_a_reload() {
+    fn after_too_many_panics_packets_pass_until_a_reload() {
         let mut agent = fragile();
         for _ in 0..MOST_FAULTS {
             assert_eq!(sent(&mut agent, 1), [1]);
@@ -280,15 +279,15 @@ mod tests {
         assert_eq!((sent(&mut agent, 2), agent.wake_at()), (vec![2], Time::MAX));
         agent.take(Time::ZERO, Direction::FromLink, IpPacket::new(vec![0; 3]));
         assert_eq!(agent.poll().unwrap().0, Direction::FromLink);
-        agent.adopt(config(1));
+        agent.configure(config(1));
         assert_eq!(sent(&mut agent, 2), [2, 2]);
     }
 
     #[test]
-    fn other_settings_begin_anew_and_keep_the_count() {
+    fn other_settings_restart_and_keep_the_count() {
         let mut agent = fragile();
         sent(&mut agent, 2);
-        assert!(!agent.adopt(config(1)) && agent.adopt(config(2)));
+        assert!(!agent.configure(config(1)) && agent.configure(config(2)));
         sent(&mut agent, 2);
         assert_eq!(agent.counters().cached, 2);
     }
@@ -298,9 +297,9 @@ mod tests {
         let waiting = [(Direction::ToLink, 2), (Direction::FromLink, 3), (Direction::ToLink, 4)];
         let in_order = [(Direction::ToLink, 2), (Direction::ToLink, 4), (Direction::FromLink, 3)];
         for end in [
-            |agent: &mut AgentSupervisor| agent.begin_anew(),
-            |agent: &mut AgentSupervisor| assert!(agent.adopt(config(2))),
-            |agent: &mut AgentSupervisor| agent.give_up(),
+            |agent: &mut AgentSupervisor| agent.restart(),
+            |agent: &mut AgentSupervisor| assert!(agent.configure(config(2))),
+            |agent: &mut AgentSupervisor| agent.flush(),
         ] {
             let mut agent = holding(&waiting);
             assert_eq!(agent.counters().queued_bytes, 9);
@@ -308,7 +307,7 @@ mod tests {
             assert_eq!((polled(&mut agent), agent.counters().queued_bytes), (in_order.into(), 0));
         }
         let mut same = holding(&waiting);
-        assert!(!same.adopt(config(1)) && same.poll().is_none(), "it goes on with the same settings");
+        assert!(!same.configure(config(1)) && same.poll().is_none(), "it goes on with the same settings");
     }
 
     #[test]
@@ -317,17 +316,17 @@ mod tests {
         agent.past.most_queued_bytes = 4;
         assert_eq!((agent.counters().queue_dropped, agent.counters().most_queued_bytes), (1, 5));
         agent.past.most_queued_bytes = 9;
-        agent.begin_anew();
+        agent.restart();
         assert_eq!((agent.counters().queue_dropped, agent.counters().most_queued_bytes), (2, 9));
     }
 
     #[test]
-    fn an_agent_that_panics_when_it_is_given_up_is_replaced_all_the_same() {
+    fn an_agent_that_panics_when_it_is_flushed_is_replaced_nonetheless() {
         let mut agent = holding(&[(Direction::ToLink, 2), (Direction::ToLink, 1), (Direction::ToLink, 3)]);
-        agent.begin_anew();
+        agent.restart();
         assert_eq!((polled(&mut agent), agent.faults), (vec![], 1));
         agent.take(Time::ZERO, Direction::ToLink, IpPacket::new(vec![0; 2]));
-        agent.begin_anew();
+        agent.restart();
         assert_eq!((polled(&mut agent), agent.faults), (vec![(Direction::ToLink, 2)], 1));
     }
 

@@ -15,18 +15,18 @@ use rustix::io::Errno;
 
 use crate::deferred_accept::is_between_hosts;
 use crate::intercept::tun::MTU;
+use crate::stats::Counters;
 use crate::types::mailbox::Mailbox;
 
-use super::counters::SharedCounters;
 use super::supervisor::{AgentSupervisor, Direction};
 use super::{Devices, QUEUE};
 
 /// Packets of one direction that are read before the other has its turn, and the clock.
 const BATCH: usize = 64;
-/// The thread wakes at least so often, and so knows a pause that was not of its own making.
+/// The thread wakes at least so often, so that it recognises that it was stopped.
 const PULSE: Duration = Duration::from_millis(500);
-/// After such a pause the agent's knowledge is old: its timers would all expire at once, and the rules may have let packets
-/// pass that it has not seen.
+/// After such a stop the agent's state is stale: its timers would all expire at once, and the rules may have
+/// let packets pass that it has not seen.
 const STALL: Duration = Duration::from_secs(1);
 /// The agent's timers are no finer.
 const TICK: Duration = Duration::from_millis(1);
@@ -35,9 +35,9 @@ pub(super) struct Forwarder {
     devices: Arc<Devices>,
     agent: AgentSupervisor,
     mailbox: Arc<Mailbox<SnoopConfig>>,
-    counters: Arc<SharedCounters>,
+    counters: Arc<Counters>,
     buffer: Box<[u8]>,
-    /// The beginning of the agent's time.
+    /// The zero of the agent's clock.
     epoch: Instant,
 }
 
@@ -46,19 +46,19 @@ impl Forwarder {
         devices: Arc<Devices>,
         config: SnoopConfig,
         mailbox: Arc<Mailbox<SnoopConfig>>,
-        counters: Arc<SharedCounters>,
+        counters: Arc<Counters>,
     ) -> Self {
         let (agent, buffer) = (AgentSupervisor::new(config), vec![0; MTU].into());
         Self { devices, agent, mailbox, counters, buffer, epoch: Instant::now() }
     }
 
-    /// Serves until it is told to stop. If the devices fail they are given up, so that packets go straight on, and
-    /// connections are split as before.
+    /// Runs until the flag is set. If the devices fail they are closed, so that packets take their usual
+    /// route; connections are still split.
     pub(super) fn run(mut self, stop: &AtomicBool) {
         let mailbox = self.mailbox.clone();
         if let Err(error) = self.serve(stop) {
             tracing::error!(%error, "Snoop failed: snooped flows pass without it until restart");
-            self.give_up();
+            self.flush();
         }
         drop(self);
         while !stop.load(Ordering::Acquire) {
@@ -74,7 +74,7 @@ impl Forwarder {
             let has_mail = self.wait()?;
             let before = std::mem::replace(&mut last_round, Instant::now());
             if last_round - before > STALL {
-                self.begin_anew()?;
+                self.restart()?;
             }
             if has_mail {
                 self.read_mail();
@@ -84,13 +84,13 @@ impl Forwarder {
             }
             self.agent.on_timer(self.now());
             self.send();
-            self.counters.note(&self.agent.counters());
+            self.publish();
         }
-        self.give_up();
+        self.flush();
         self.pass_what_waits()
     }
 
-    /// Until there is a packet, a message (true), or something to do for the agent.
+    /// Waits for a packet, a message (true), or a timer of the agent.
     fn wait(&self) -> io::Result<bool> {
         let due = self.agent.wake_at().since(self.now()).clamp(TICK, PULSE);
         let Devices { to_link, from_link } = &*self.devices;
@@ -108,14 +108,14 @@ impl Forwarder {
 
     fn read_mail(&mut self) {
         if let Some(config) = self.mailbox.take().pop_back()
-            && self.agent.adopt(config)
+            && self.agent.configure(config)
         {
-            self.counters.restarts.add(1);
+            self.counters.snoop.restarts.add(1);
             self.send();
         }
     }
 
-    /// Lets the agent have what has come this direction, and leaves the rest of it for the next round.
+    /// Passes some packets of this direction to the agent, and leaves the rest for the next round.
     fn receive(&mut self, direction: Direction) -> io::Result<()> {
         let now = self.now();
         for _ in 0..BATCH {
@@ -132,9 +132,9 @@ impl Forwarder {
             match self.devices.of(direction).read(&mut self.buffer) {
                 Ok(length) => {
                     let packet = &mut self.buffer[..length];
-                    // What the kernel itself has to say on a device concerns nobody.
+                    // Packets that the kernel itself sends on a device are ignored.
                     if is_between_hosts(packet) {
-                        self.counters.packets.add(1);
+                        self.counters.snoop.packets.add(1);
                         restore_hop(packet);
                         return Ok(Some(IpPacket::new(&*packet)));
                     }
@@ -146,7 +146,7 @@ impl Forwarder {
         }
     }
 
-    /// Gives what the agent wants to be sent back to the kernel, which forwards it.
+    /// Writes the agent's output to the devices; the kernel forwards it.
     fn send(&mut self) {
         while let Some((direction, packet)) = self.agent.poll() {
             self.write(direction, &packet);
@@ -155,28 +155,28 @@ impl Forwarder {
 
     fn write(&self, direction: Direction, packet: &IpPacket) {
         if let Err(error) = self.devices.of(direction).write(packet.bytes()) {
-            tracing::debug!(%error, ?direction, "cannot give a packet back");
-            self.counters.dropped.add(1);
+            tracing::debug!(%error, ?direction, "cannot write a packet");
+            self.counters.snoop.dropped.add(1);
         }
     }
 
-    /// What waits in the agent goes on before what has come after it.
-    fn give_up(&mut self) {
-        self.agent.give_up();
+    /// Sends the packets in the agent before those that have come after them.
+    fn flush(&mut self) {
+        self.agent.flush();
         self.send();
-        self.counters.note(&self.agent.counters());
+        self.publish();
     }
 
-    /// After a pause.
-    fn begin_anew(&mut self) -> io::Result<()> {
-        tracing::debug!("the daemon was stopped for a while: snooped flows are looked after anew");
-        self.agent.begin_anew();
+    /// Starts over after a stop.
+    fn restart(&mut self) -> io::Result<()> {
+        tracing::debug!("the daemon was stopped for a while: the agent starts without state");
+        self.agent.restart();
         self.send();
-        self.counters.restarts.add(1);
+        self.counters.snoop.restarts.add(1);
         self.pass_what_waits()
     }
 
-    /// What is in the devices goes on as it is.
+    /// Forwards the packets in the devices unchanged.
     fn pass_what_waits(&mut self) -> io::Result<()> {
         for direction in [Direction::FromLink, Direction::ToLink] {
             for _ in 0..QUEUE {
@@ -185,6 +185,25 @@ impl Forwarder {
             }
         }
         Ok(())
+    }
+
+    /// Shows what the agent has counted.
+    fn publish(&self) {
+        let (counters, agent) = (&self.counters.snoop, self.agent.counters());
+        counters.cached.set(agent.cached);
+        counters.not_cached.set(agent.not_cached);
+        counters.retransmitted.set(agent.retransmitted);
+        counters.timed_out.set(agent.timed_out);
+        counters.suppressed.set(agent.suppressed);
+        counters.sack_hidden.set(agent.sack_hidden);
+        counters.yielded.set(agent.yielded);
+        counters.flows.set(agent.flows);
+        counters.flows_passed.set(agent.flows_passed);
+        counters.queue_dropped.set(agent.queue_dropped);
+        counters.queued_bytes.set(agent.queued_bytes);
+        counters.most_queued_bytes.set(agent.most_queued_bytes);
+        counters.held_bytes.set(agent.held_bytes);
+        counters.most_held_bytes.set(agent.most_held_bytes);
     }
 
     fn now(&self) -> Time {

@@ -1,8 +1,9 @@
 //! The control interval of one router.
 //!
-//! While no packet with a congestion header passes there is nobody to share with, and the capacity that is spare is known
-//! all the same: it is offered to who comes first. So a transfer over an idle link has most of it one round trip after it began,
-//! where the controller by itself would give it α of what is left in each round trip, from the second one on.
+//! While no packet with a congestion header passes there is nobody to share with, and the capacity that is
+//! spare is known all the same: it is offered to who comes first. So a transfer over an idle link has most of
+//! it one round trip after it began, where the controller by itself would give it α of what is left in each
+//! round trip, from the second one on.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ use bentpipe_units::Rate;
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How often it is looked whether packets with a header have come while there are none.
 const LOOK: Duration = Duration::from_millis(50);
-/// The part of the spare capacity that is offered to newcomers. The rest is for those who begin within the same round
-/// trip and find nothing left.
+/// The part of the spare capacity that is offered to newcomers. The rest is for those who begin within the
+/// same round trip and find nothing left.
 const OFFERED: f64 = 0.75;
-/// What has been taken of an offer is seen in the traffic one round trip later, and all of it after two: until then it
-/// is not spare any more.
+/// What has been taken of an offer is seen in the traffic one round trip later, and all of it after two:
+/// until then it is not spare any more.
 const UNSEEN: u32 = 2;
 
 /// Where the time of a router stands.

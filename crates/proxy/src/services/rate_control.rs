@@ -1,0 +1,46 @@
+//! Explicit rates: the thread of [`RateController`] as a service.
+
+use std::sync::Arc;
+
+use bentpipe_legs::RateController;
+
+use super::{Context, Service};
+use crate::error::Error;
+use crate::snapshot::Section;
+use crate::types::mailbox::Heartbeat;
+
+/// It runs even if no leg has explicit rates: a reload may add one, which the watchdog supervises from then
+/// on.
+#[derive(Debug, Default)]
+pub(super) struct RateControl {
+    controller: Option<RateController>,
+}
+
+impl Service for RateControl {
+    fn name(&self) -> &'static str {
+        "rate_control"
+    }
+
+    /// Flows that are taken over need their rates at once. It touches nothing of the predecessor's.
+    fn resume(&mut self, _section: Option<Section>, context: &Context) -> Result<(), Error> {
+        self.start(context)
+    }
+
+    fn start(&mut self, context: &Context) -> Result<(), Error> {
+        if self.controller.is_none() {
+            let estimates = context.shared.link_estimates.clone();
+            self.controller = Some(RateController::start(&context.legs, estimates)?);
+        }
+        Ok(())
+    }
+
+    fn reload(&mut self, context: &Context) {
+        if let Some(controller) = &self.controller {
+            controller.replace(&context.legs);
+        }
+    }
+
+    fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {
+        self.controller.as_ref().map(|controller| Arc::new(controller.waker()) as Arc<dyn Heartbeat>)
+    }
+}
