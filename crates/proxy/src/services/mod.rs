@@ -30,7 +30,7 @@ mod watchdog;
 mod xcp_router;
 
 /// A helper of the daemon. It stops when it is dropped.
-pub(crate) trait Service: fmt::Debug + Send {
+pub(crate) trait Service: fmt::Debug + Send + Sync {
     /// Its name, by which a successor finds its section in the snapshot.
     fn name(&self) -> &'static str;
 

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn answers_to_probes_count_as_arrivals() {
-        let mut line = ControlSocket::new();
+        let mut line = TimeLine::new();
         for second in 1..600 {
             // A closed window: each probe is answered.
             line.waits(second * 1000, second * 1000 - 700, true);
