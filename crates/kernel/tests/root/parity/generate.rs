@@ -339,14 +339,14 @@ impl Connection {
     }
 
     fn time_out(&mut self) {
-        self.now_us += 3 * self.base_rtt_us + self.below(60_000_000);
+        self.now_us += 3 * self.base_rtt_us + self.silence();
         self.lost += self.in_flight;
         self.in_flight = 0;
         self.due.extend([(event::SET_STATE, state::LOSS), (event::SSTHRESH, 0)]);
     }
 
     fn pause(&mut self) {
-        self.now_us += self.below(60_000_000);
+        self.now_us += self.silence();
         self.delivered = self.delivered.wrapping_add(self.in_flight);
         self.in_flight = 0;
     }
@@ -355,9 +355,16 @@ impl Connection {
         self.base_rtt_us =
             if self.one_in(3) { self.any_rtt() } else { self.base_rtt_us + self.below(50_000) };
         if self.one_in(4) {
-            let step = if self.one_in(2) { self.random.next_u32() } else { self.below(2000) as u32 };
+            let step = if self.one_in(4) { self.random.next_u32() } else { self.below(2000) as u32 };
             self.clock_ms = self.clock_ms.wrapping_add(step);
         }
+    }
+
+    /// Where times have a grain, mostly a short one: a bound that grows with the time that passes then meets what
+    /// it bounds in small steps, and does not jump over it.
+    fn silence(&mut self) -> u64 {
+        let is_short = self.grain_us > 1 && !self.one_in(10);
+        if is_short { self.below(8) * self.grain_us } else { self.below(60_000_000) }
     }
 
     fn clamp(&mut self) -> u32 {
