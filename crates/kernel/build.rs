@@ -25,6 +25,8 @@ fn main() {
     for folder in ["src/bpf", "tests/bpf", CORE] {
         println!("cargo:rerun-if-changed={folder}");
     }
+    // Where Debian's linux/bpf.h has its headers of the machine, which clang's bpf target does not look for.
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for (folder, program, cpu) in PROGRAMS {
         let built = SkeletonBuilder::new()
@@ -33,6 +35,8 @@ fn main() {
                 &format!("-mcpu={cpu}"),
                 "-Isrc/bpf",
                 &format!("-I{CORE}"),
+                "-idirafter",
+                &format!("/usr/include/{arch}-linux-gnu"),
                 "-Wall",
                 "-Wextra",
                 "-Werror",

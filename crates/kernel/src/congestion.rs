@@ -24,17 +24,21 @@ pub const EXPLICIT: &str = "explicit";
 #[derive(Debug)]
 pub struct ResolvedCongestionControl {
     name: String,
-    shared: Option<SharedLeg>,
-    _hybla: Option<Hybla>,
-    xcp: Option<ResolvedXcp>,
+    kind: Kind,
 }
 
-/// The parts that must live for as long as sockets use XCP.
+/// The parts that must live for as long as sockets use it.
 #[derive(Debug)]
-struct ResolvedXcp {
-    xcp: Xcp,
-    _fallback: Box<ResolvedCongestionControl>,
-    _room: Vec<RoomInAcks>,
+enum Kind {
+    /// The kernel's own.
+    Plain,
+    Explicit(SharedLeg),
+    Hybla(#[allow(dead_code, reason = "held for as long as sockets use it")] Hybla),
+    Xcp {
+        xcp: Xcp,
+        _fallback: Box<ResolvedCongestionControl>,
+        _room: Vec<RoomInAcks>,
+    },
 }
 
 impl ResolvedCongestionControl {
@@ -46,18 +50,18 @@ impl ResolvedCongestionControl {
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its
     /// segments and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
-        let ours = self.shared.is_some() || hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
-        ours || self.name == "bbr"
+        let is_a_copy = hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
+        !matches!(self.kind, Kind::Plain) || is_a_copy || self.name == "bbr"
     }
 
     /// The leg of explicit rates, where it is that.
     pub fn shared(&self) -> Option<&SharedLeg> {
-        self.shared.as_ref()
+        if let Kind::Explicit(leg) = &self.kind { Some(leg) } else { None }
     }
 
     /// XCP, if it is that: to [make room](Xcp::make_room_on) on interfaces that were not there yet.
     pub fn xcp(&self) -> Option<&Xcp> {
-        self.xcp.as_ref().map(|provided| &provided.xcp)
+        if let Kind::Xcp { xcp, .. } = &self.kind { Some(xcp) } else { None }
     }
 
     /// Sets the [`Weight`](crate::Weight) of a socket that has this congestion control: before `listen(2)`,
@@ -67,27 +71,27 @@ impl ResolvedCongestionControl {
     /// # Errors
     /// Those of the kernel.
     pub fn set_weight(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
-        self.shared.as_ref().map_or(Ok(()), |leg| leg.join(socket, weight))
+        self.shared().map_or(Ok(()), |leg| leg.join(socket, weight))
     }
 }
 
-/// Provides `wanted` for the leg of this name, of this capacity, headers included, where that is known; or
-/// the next best, with one log line that says why: for XCP explicit rates; for these Hybla; for Hybla without
-/// eBPF the kernel's own module, then `bbr`, then the default
+/// Loads or finds the congestion control `wanted` for the leg of this name, of this capacity, headers
+/// included, where that is known; or the next best, with one log line that says why: for XCP explicit rates;
+/// for these Hybla; for Hybla without eBPF the kernel's own module, then `bbr`, then the default
 /// ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take XCP have
 /// Hybla, or its substitute.
-pub fn provide(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
+pub fn resolve(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
     let mut fallbacks = Fallbacks::default();
-    let provided = match wanted {
-        EXPLICIT => provide_explicit(leg, &mut fallbacks),
-        HYBLA => provide_hybla(&mut fallbacks),
-        XCP | P_XCP => provide_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
-        _ => provide_plain(wanted, &mut fallbacks),
+    let resolved = match wanted {
+        EXPLICIT => resolve_explicit(leg, &mut fallbacks),
+        HYBLA => resolve_hybla(&mut fallbacks),
+        XCP | P_XCP => resolve_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
+        _ => resolve_plain(wanted, &mut fallbacks),
     };
     if !fallbacks.0.is_empty() {
-        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", fallbacks.0.join("; "), provided.name());
+        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", fallbacks.0.join("; "), resolved.name());
     }
-    provided
+    resolved
 }
 
 /// Why a leg does not have all that it is configured with.
@@ -110,26 +114,21 @@ pub fn default() -> String {
     read_words("/proc/sys/net/ipv4/tcp_congestion_control").pop().unwrap_or_else(|| "reno".to_owned())
 }
 
-fn provide_explicit(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn resolve_explicit(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Explicit::acquire().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
-            return ResolvedCongestionControl { name, shared: Some(shared), _hybla: None, xcp: None };
+            return ResolvedCongestionControl { name, kind: Kind::Explicit(shared) };
         }
         Ok(None) => fallbacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
         Err(error) => fallbacks.note(error),
     }
-    provide_hybla(fallbacks)
+    resolve_hybla(fallbacks)
 }
 
-fn provide_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn resolve_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     match Hybla::acquire() {
-        Ok(hybla) => ResolvedCongestionControl {
-            name: hybla.name().to_owned(),
-            shared: None,
-            _hybla: Some(hybla),
-            xcp: None,
-        },
+        Ok(hybla) => ResolvedCongestionControl { name: hybla.name().to_owned(), kind: Kind::Hybla(hybla) },
         Err(error) => {
             fallbacks.note(error);
             plain(&without_ebpf(&available()))
@@ -137,19 +136,19 @@ fn provide_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     }
 }
 
-fn provide_xcp(
+fn resolve_xcp(
     p_xcp: bool,
     leg: &str,
     capacity: Option<Rate>,
     fallbacks: &mut Fallbacks,
 ) -> ResolvedCongestionControl {
     let mut xcp_fallbacks = Fallbacks::default();
-    let fallback = provide_hybla(&mut xcp_fallbacks);
+    let fallback = resolve_hybla(&mut xcp_fallbacks);
     let xcp = match Xcp::acquire(XcpParameters { p_xcp, capacity, fallback: fallback.name() }) {
         Ok(xcp) => xcp,
         Err(error) => {
             fallbacks.note(error);
-            return provide_explicit(leg, fallbacks);
+            return resolve_explicit(leg, fallbacks);
         }
     };
     let (room, failures) = xcp.make_room();
@@ -158,15 +157,10 @@ fn provide_xcp(
     }
     fallbacks.0.extend(xcp_fallbacks.0);
     let name = xcp.name().to_owned();
-    ResolvedCongestionControl {
-        shared: None,
-        name,
-        _hybla: None,
-        xcp: Some(ResolvedXcp { xcp, _fallback: Box::new(fallback), _room: room }),
-    }
+    ResolvedCongestionControl { name, kind: Kind::Xcp { xcp, _fallback: Box::new(fallback), _room: room } }
 }
 
-fn provide_plain(wanted: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
+fn resolve_plain(wanted: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
     let available = available();
     if is_available(wanted, &available) {
         return plain(wanted);
@@ -198,7 +192,7 @@ fn try_on_a_socket(name: &str) -> bool {
 }
 
 fn plain(name: &str) -> ResolvedCongestionControl {
-    ResolvedCongestionControl { name: name.to_owned(), shared: None, _hybla: None, xcp: None }
+    ResolvedCongestionControl { name: name.to_owned(), kind: Kind::Plain }
 }
 
 fn read_words(path: &str) -> Vec<String> {
@@ -220,12 +214,12 @@ mod tests {
 
     #[test]
     fn an_unknown_congestion_control_is_replaced_and_never_an_error() {
-        let provided = provide("no_such_thing", "geo", None);
-        assert!(provided.name() == "bbr" || provided.name() == default(), "{provided:?}");
+        let resolved = resolve("no_such_thing", "geo", None);
+        assert!(resolved.name() == "bbr" || resolved.name() == default(), "{resolved:?}");
     }
 
     #[test]
     fn the_kernels_congestion_controls_keep_their_names() {
-        assert_eq!(provide("reno", "geo", None).name(), "reno");
+        assert_eq!(resolve("reno", "geo", None).name(), "reno");
     }
 }

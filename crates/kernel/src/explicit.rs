@@ -6,9 +6,9 @@
 //! legs.
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::feature::Feature;
-use crate::mapped::{Mapped, Shared};
-use crate::skel::explicit as skel;
+use crate::mapped::{Integers, Mapped};
+use crate::skel::explicit::{self as skel, types};
 use crate::sockopt;
 use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, lock, under_a_free_name, write_name};
 
@@ -92,9 +92,9 @@ struct Registration {
     _link: libbpf_rs::Link,
     members: MapHandle,
     leg_slots: Mutex<Vec<Weak<LegSlot>>>,
-    legs: Mapped<LegEntry>,
-    owners: Mapped<Owner>,
-    slots: Mapped<SlotEntry>,
+    legs: Mapped<types::leg>,
+    owners: Mapped<u64>,
+    slots: Mapped<types::slot>,
 }
 
 /// The entry of a leg in `legs`.
@@ -106,50 +106,10 @@ struct LegSlot {
     number: usize,
 }
 
-/// `struct leg` of the program.
-#[derive(Debug)]
-#[repr(C)]
-struct LegEntry {
-    rate: AtomicU64,
-    rtt_us: AtomicU64,
-    weight: AtomicU32,
-    joined: AtomicU32,
-}
-
-/// An entry of `owners`.
-#[derive(Debug)]
-#[repr(C)]
-struct Owner(AtomicU64);
-
-/// `struct slot` of the program.
-#[derive(Debug)]
-#[repr(C)]
-struct SlotEntry {
-    rate: AtomicU64,
-    at_us: AtomicU64,
-    bytes_sent: AtomicU64,
-    segments_sent: AtomicU32,
-    delivered: AtomicU32,
-    lost: AtomicU32,
-    mss: AtomicU32,
-    header: AtomicU32,
-    in_flight: AtomicU32,
-    rtt_us: AtomicU32,
-    min_rtt_us: AtomicU32,
-    leg: AtomicU32,
-    weight: AtomicU32,
-    window_limited: AtomicU32,
-    backlogged: AtomicU32,
-    forward_us: AtomicU32,
-    _reserved: AtomicU32,
-}
-
-// SAFETY: atomics, 24 bytes.
-unsafe impl Shared for LegEntry {}
-// SAFETY: an atomic, 8 bytes.
-unsafe impl Shared for Owner {}
-// SAFETY: atomics, 80 bytes.
-unsafe impl Shared for SlotEntry {}
+// SAFETY: four integers of 8, 8, 4 and 4 bytes.
+unsafe impl Integers for types::leg {}
+// SAFETY: three integers of 8 bytes and fourteen of 4.
+unsafe impl Integers for types::slot {}
 
 static COPY: ProcessCopy<Registration> = ProcessCopy::new();
 
@@ -187,15 +147,14 @@ impl Explicit {
     /// All connections. The report on one that begins or ends meanwhile may be half that of another.
     pub fn flows(&self) -> impl Iterator<Item = Flow> {
         let Registration { owners, slots, .. } = &*self.registration;
-        let owners = owners.iter().map(|owner| owner.0.load(Ordering::Acquire));
-        let taken = owners.zip(slots.iter()).enumerate().filter(|(_, (owner, _))| *owner != 0);
-        taken.map(|(slot, (owner, entry))| entry.read(slot, owner))
+        let owners = owners.words().iter().map(|owner| owner.load(Ordering::Acquire)).enumerate();
+        owners.filter(|(_, owner)| *owner != 0).map(|(slot, owner)| Flow::of(slot, owner, &slots.read(slot)))
     }
 
     /// Sets the rate of the connection in this slot, bytes on the wire per second; with zero it has the
     /// initial rate.
     pub fn set_rate(&self, slot: usize, rate: u64) {
-        self.registration.slots[slot].rate.store(rate, Ordering::Relaxed);
+        self.registration.slots.write(slot, offset_of!(types::slot, rate), &rate);
     }
 }
 
@@ -232,11 +191,8 @@ impl SharedLeg {
     /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`; and `rtt`,
     /// which they use until they have measured a round trip.
     pub fn set_initial_rate(&self, rate: u64, weight: u32, rtt: Duration) {
-        let entry = &self.explicit.registration.legs[self.slot.number];
-        entry.rate.store(rate, Ordering::Relaxed);
-        entry.rtt_us.store(rtt.as_micros() as u64, Ordering::Relaxed);
-        entry.weight.store(weight, Ordering::Relaxed);
-        entry.joined.store(0, Ordering::Relaxed);
+        let leg = types::leg { rate, rtt_us: rtt.as_micros() as u64, weight, joined: 0 };
+        self.explicit.registration.legs.write(self.slot.number, 0, &leg);
     }
 }
 
@@ -245,31 +201,27 @@ pub fn is_explicit(name: &str) -> bool {
     is_copy(NAME, name)
 }
 
-impl SlotEntry {
-    fn read(&self, slot: usize, owner: u64) -> Flow {
-        let word = |field: &AtomicU32| field.load(Ordering::Relaxed);
-        let long = |field: &AtomicU64| field.load(Ordering::Relaxed);
-        let span = |field| Some(word(field)).filter(|&us| us > 0).map(|us| Duration::from_micros(us.into()));
-        Flow {
+impl Flow {
+    fn of(slot: usize, owner: u64, entry: &types::slot) -> Self {
+        let span = |us: u32, unknown: u32| (us != unknown).then(|| Duration::from_micros(us.into()));
+        Self {
             slot,
             owner,
-            leg: word(&self.leg) as usize,
-            weight: word(&self.weight),
-            at: Duration::from_micros(long(&self.at_us)),
-            bytes_sent: long(&self.bytes_sent),
-            segments_sent: word(&self.segments_sent),
-            delivered: word(&self.delivered),
-            lost: word(&self.lost),
-            mss: word(&self.mss),
-            header: word(&self.header),
-            in_flight: word(&self.in_flight),
-            rtt: span(&self.rtt_us),
-            min_rtt: span(&self.min_rtt_us),
-            forward: Some(word(&self.forward_us))
-                .filter(|&us| us != u32::MAX)
-                .map(|us| Duration::from_micros(us.into())),
-            window_limited: word(&self.window_limited) != 0,
-            backlogged: word(&self.backlogged) != 0,
+            leg: entry.leg as usize,
+            weight: entry.weight,
+            at: Duration::from_micros(entry.at_us),
+            bytes_sent: entry.bytes_sent,
+            segments_sent: entry.segments_sent,
+            delivered: entry.delivered,
+            lost: entry.lost,
+            mss: entry.mss,
+            header: entry.header,
+            in_flight: entry.in_flight,
+            rtt: span(entry.rtt_us, 0),
+            min_rtt: span(entry.min_rtt_us, 0),
+            forward: span(entry.forward_us, u32::MAX),
+            window_limited: entry.window_limited != 0,
+            backlogged: entry.backlogged != 0,
         }
     }
 }

@@ -85,58 +85,21 @@ impl Feature {
     }
 
     const fn facts(self) -> Facts {
-        let control = "an eBPF congestion control held by a link (struct_ops)";
-        match self {
-            Self::Hybla => Facts {
-                name: "Hybla",
-                kernel: (6, 4),
-                made_of: control,
-                is_ebpf: true,
-                without: "the kernel's own hybla, else bbr, else the kernel's default",
-            },
-            Self::Explicit => Facts {
-                name: "explicit rates",
-                kernel: (6, 4),
-                made_of: control,
-                is_ebpf: true,
-                without: "Hybla; weights have no effect",
-            },
-            Self::Xcp => Facts {
-                name: "XCP",
-                kernel: (6, 4),
-                made_of: control,
-                is_ebpf: true,
-                without: "explicit rates",
-            },
-            Self::XcpOptions => Facts {
-                name: "XCP options",
-                kernel: (6, 4),
-                made_of: "TCP options of eBPF (sock_ops) in a cgroup of version 2",
-                is_ebpf: true,
-                without: "explicit rates",
-            },
-            Self::XcpRouter => Facts {
-                name: "XCP router",
-                kernel: (6, 6),
-                made_of: "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)",
-                is_ebpf: true,
-                without: "explicit rates",
-            },
-            Self::RoomInAcks => Facts {
-                name: "room in ACKs",
-                kernel: (6, 6),
-                made_of: "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)",
-                is_ebpf: true,
-                without: "XCP, whose feedback comes late where losses are many",
-            },
-            Self::RtoMax => Facts {
-                name: "RTO maximum",
-                kernel: (6, 15),
-                made_of: "TCP_RTO_MAX_MS",
-                is_ebpf: false,
-                without: "restart_within has no effect",
-            },
-        }
+        const CONTROL: &str = "an eBPF congestion control held by a link (struct_ops)";
+        const OPTIONS: &str = "TCP options of eBPF (sock_ops) in a cgroup of version 2";
+        const INTERFACE: &str = "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)";
+        const OWN_HYBLA: &str = "the kernel's own hybla, else bbr, else the kernel's default";
+        const LATE: &str = "XCP, whose feedback comes late where losses are many";
+        let (name, kernel, made_of, without) = match self {
+            Self::Hybla => ("Hybla", (6, 4), CONTROL, OWN_HYBLA),
+            Self::Explicit => ("explicit rates", (6, 4), CONTROL, "Hybla; weights have no effect"),
+            Self::Xcp => ("XCP", (6, 4), CONTROL, "explicit rates"),
+            Self::XcpOptions => ("XCP options", (6, 4), OPTIONS, "explicit rates"),
+            Self::XcpRouter => ("XCP router", (6, 6), INTERFACE, "explicit rates"),
+            Self::RoomInAcks => ("room in ACKs", (6, 6), INTERFACE, LATE),
+            Self::RtoMax => ("RTO maximum", (6, 15), "TCP_RTO_MAX_MS", "restart_within has no effect"),
+        };
+        Facts { name, kernel, made_of, is_ebpf: !matches!(self, Self::RtoMax), without }
     }
 }
 

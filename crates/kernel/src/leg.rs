@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use crate::congestion::{self, ResolvedCongestionControl, provide};
-use crate::explicit::{self, SharedLeg};
+use crate::congestion::{self, ResolvedCongestionControl, resolve};
+use crate::explicit::{SharedLeg, is_explicit};
 use crate::feature::Feature;
 use crate::sockopt;
-use crate::struct_ops::is_copy;
 use crate::timers::{Intentions, Timers, syn_retries};
 use crate::weight::Weight;
 use crate::xcp::Xcp;
@@ -46,10 +45,7 @@ pub struct Leg {
     name: String,
     congestion: Option<Arc<ResolvedCongestionControl>>,
     timers: Timers,
-    pacing_cap: Option<Rate>,
-    fast_open: bool,
-    send_buffer: Option<ByteCount>,
-    receive_buffer: Option<ByteCount>,
+    settings: LegSettings,
     rto_max_refused: Arc<AtomicBool>,
 }
 
@@ -57,8 +53,8 @@ impl Leg {
     /// Loads the congestion control of the leg and derives its kernel timers. Where this kernel does not have
     /// one, the next best takes its place, with one log line.
     pub fn prepare(name: &str, settings: &LegSettings) -> Self {
-        let provided = |wanted: &str| Arc::new(provide(wanted, name, settings.rate));
-        let congestion = settings.congestion.as_deref().map(provided);
+        let resolved = |wanted: &str| Arc::new(resolve(wanted, name, settings.rate));
+        let congestion = settings.congestion.as_deref().map(resolved);
         let keeps_queue_short =
             congestion.as_deref().is_some_and(ResolvedCongestionControl::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
@@ -78,10 +74,7 @@ impl Leg {
             name: name.to_owned(),
             congestion,
             timers,
-            pacing_cap: settings.pacing_cap,
-            fast_open: settings.fast_open,
-            send_buffer: settings.send_buffer,
-            receive_buffer: settings.receive_buffer,
+            settings: settings.clone(),
             rto_max_refused: Arc::default(),
         }
     }
@@ -114,7 +107,7 @@ impl Leg {
     /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)`
     /// takes no data.
     pub fn fast_open(&self) -> bool {
-        self.fast_open
+        self.settings.fast_open
     }
 
     /// Gives a socket the leg's settings: before `listen(2)`, so that accepted sockets inherit them, or
@@ -131,13 +124,13 @@ impl Leg {
         if let Some(limit) = self.timers.user_timeout {
             sockopt::set_user_timeout(socket, limit)?;
         }
-        if let Some(cap) = self.pacing_cap {
+        if let Some(cap) = self.settings.pacing_cap {
             sockopt::set_max_pacing_rate(socket, cap)?;
         }
-        if let Some(size) = self.send_buffer {
+        if let Some(size) = self.settings.send_buffer {
             sockopt::set_send_buffer(socket, size)?;
         }
-        if let Some(size) = self.receive_buffer {
+        if let Some(size) = self.settings.receive_buffer {
             sockopt::set_receive_buffer(socket, size)?;
         }
         Ok(())
@@ -171,7 +164,7 @@ impl Leg {
     pub fn rejoin(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
         let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.shared().is_some())
         else {
-            return if is_copy(explicit::NAME, &sockopt::congestion(socket)?) {
+            return if is_explicit(&sockopt::congestion(socket)?) {
                 let default = congestion::default();
                 sockopt::set_congestion(socket, self.congestion().unwrap_or(&default))
             } else {

@@ -30,7 +30,7 @@ pub struct Notifier {
 /// The data with which another process continues the same service. Its environment does not have them if the
 /// manager did not start it, or if only the main process may send messages (`NotifyAccess=main`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Inheritance {
+pub struct NotifierSnapshot {
     /// The address as in `NOTIFY_SOCKET`: a path, or a name in the abstract namespace behind an `@`.
     pub address: Vec<u8>,
     /// The manager's watchdog interval, microseconds.
@@ -57,28 +57,28 @@ impl Notifier {
         let is_for_us = number(WATCHDOG_PID).is_none_or(|pid| pid == u64::from(std::process::id()));
         let watchdog_us = number(WATCHDOG).filter(|_| is_for_us);
         let address = env::var_os(SOCKET).unwrap_or_default().into_vec();
-        let notifier = Self::of(&Inheritance { address, watchdog_us });
+        let notifier = Self::of(&NotifierSnapshot { address, watchdog_us });
         forget_environment();
         notifier
     }
 
-    /// The manager of a service that this process continues, by [`Self::inheritance`] of the process before.
-    pub fn of(inheritance: &Inheritance) -> Self {
-        let address = OsString::from_vec(inheritance.address.clone());
+    /// The manager of a service that this process continues, by [`Self::snapshot`] of the process before.
+    pub fn of(snapshot: &NotifierSnapshot) -> Self {
+        let address = OsString::from_vec(snapshot.address.clone());
         let manager = (!address.is_empty()).then(|| Manager::at(address)).transpose();
         let manager = manager.unwrap_or_else(|error| {
             tracing::warn!("cannot send status messages to the service manager: {error}");
             None
         });
-        let watchdog = inheritance.watchdog_us.filter(|us| *us > 0).map(Duration::from_micros);
+        let watchdog = snapshot.watchdog_us.filter(|us| *us > 0).map(Duration::from_micros);
         Self { watchdog: watchdog.filter(|_| manager.is_some()), manager }
     }
 
     /// The data for [`Self::of`] in the next process of this service; `None` without a manager.
-    pub fn inheritance(&self) -> Option<Inheritance> {
+    pub fn snapshot(&self) -> Option<NotifierSnapshot> {
         let address = self.manager.as_ref()?.name.as_bytes().to_vec();
         let watchdog_us = self.watchdog.map(|interval| interval.as_micros().try_into().unwrap_or(u64::MAX));
-        Some(Inheritance { address, watchdog_us })
+        Some(NotifierSnapshot { address, watchdog_us })
     }
 
     /// The service is started, or has read its configuration again: `READY=1`.
@@ -173,8 +173,8 @@ fn forget_environment() {
 mod tests {
     use super::*;
 
-    fn inheritance(address: &[u8], watchdog_us: Option<u64>) -> Inheritance {
-        Inheritance { address: address.to_vec(), watchdog_us }
+    fn snapshot(address: &[u8], watchdog_us: Option<u64>) -> NotifierSnapshot {
+        NotifierSnapshot { address: address.to_vec(), watchdog_us }
     }
 
     /// A manager, and a notifier that speaks to it by its path.
@@ -182,7 +182,7 @@ mod tests {
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        (manager, Notifier::of(&inheritance(path.as_os_str().as_bytes(), None)))
+        (manager, Notifier::of(&snapshot(path.as_os_str().as_bytes(), None)))
     }
 
     fn heard(manager: &UnixDatagram) -> String {
@@ -230,8 +230,8 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let manager = UnixDatagram::bind_addr(&address).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let first = Notifier::of(&inheritance(format!("@{name}").as_bytes(), Some(3_000_000)));
-        let second = Notifier::of(&first.inheritance().unwrap());
+        let first = Notifier::of(&snapshot(format!("@{name}").as_bytes(), Some(3_000_000)));
+        let second = Notifier::of(&first.snapshot().unwrap());
         assert_eq!(second.watchdog_interval(), Some(Duration::from_secs(3)));
         second.ready();
         assert_eq!(heard(&manager), "READY=1");
@@ -240,13 +240,13 @@ mod tests {
     #[test]
     fn without_a_manager_nothing_is_said_and_nothing_fails() {
         for address in [&b""[..], b"relative", b"/nonexistent/notify", b"vsock:2:1", &[b'/'; 300]] {
-            let notifier = Notifier::of(&inheritance(address, None));
+            let notifier = Notifier::of(&snapshot(address, None));
             notifier.ready();
             notifier.reloading();
         }
-        let nobody = Notifier::of(&inheritance(b"", Some(1_000_000)));
-        assert_eq!((nobody.watchdog_interval(), nobody.inheritance()), (None, None));
-        assert!(Notifier::default().inheritance().is_none());
+        let nobody = Notifier::of(&snapshot(b"", Some(1_000_000)));
+        assert_eq!((nobody.watchdog_interval(), nobody.snapshot()), (None, None));
+        assert!(Notifier::default().snapshot().is_none());
     }
 
     #[test]

@@ -7,24 +7,38 @@
 //! memory, so no privilege is needed after [`Router::attach`].
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bentpipe_units::Rate;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::feature::Feature;
-use crate::skel::router as skel;
+use crate::mapped::{Integers, Mapped};
+use crate::skel::router::{self as skel, types};
 use crate::struct_ops::log_libbpf;
 use crate::tcx;
 
-mod page;
 mod trial;
 
-use page::{Page, Slot};
 pub use trial::{Frame, Trial};
+
+/// Fractional bits of a rate in bytes per second, as the program counts it.
+const FEEDBACK_SHIFT: u32 = 8;
+/// Further fractional bits of a rate for a nanosecond or a byte.
+const FACTOR_SHIFT: u32 = 24;
+/// Fractional bits of a time for a byte.
+const TRANSMIT_SHIFT: u32 = 16;
+/// Bits that Σ RTT·X lacks.
+const RTT_SPACING_SHIFT: u32 = 10;
+
+// SAFETY: integers of 8 bytes.
+unsafe impl Integers for types::router {}
+// SAFETY: the same.
+unsafe impl Integers for types::shares {}
 
 /// Which senders get positive feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,9 +143,10 @@ pub enum RouterError {
 /// A router at the egress of an interface for as long as this value lives.
 #[derive(Debug)]
 pub struct Router {
-    page: Page,
+    memory: Mapped<types::router>,
     program: OwnedFd,
-    taken: page::Sums,
+    /// The memory when the sums were last taken.
+    taken: types::router,
     capacity: Rate,
     _link: Option<OwnedFd>,
 }
@@ -164,48 +179,61 @@ impl Router {
     pub fn configure(&mut self, config: &RouterConfig) {
         self.capacity = config.capacity;
         let bytes_per_second = (config.capacity.bps() as f64 / 8.0).max(1.0);
-        self.page.configure(&page::Settings {
-            transmit_time: fixed(1e9 / bytes_per_second, page::TRANSMIT_SHIFT),
-            longest_rtt: u32::try_from(config.longest_rtt.as_micros()).unwrap_or(u32::MAX),
-            only_to_askers: config.variant == Variant::PXcp,
-        });
+        let longest_rtt = u64::try_from(config.longest_rtt.as_micros()).unwrap_or(u64::MAX);
+        let settings = [
+            (offset_of!(types::router, transmit_time), fixed(1e9 / bytes_per_second, TRANSMIT_SHIFT)),
+            (offset_of!(types::router, longest_rtt), longest_rtt.min(u32::MAX.into())),
+            (offset_of!(types::router, only_to_askers), (config.variant == Variant::PXcp).into()),
+        ];
+        for (offset, value) in settings {
+            self.memory.write(0, offset, &value);
+        }
     }
 
     /// The traffic since the last call, or the beginning. A packet that passes meanwhile may be in one sum
     /// already and in another the next time.
     pub fn take_sums(&mut self) -> RouterSums {
-        let sums = self.page.sums();
-        let since = sums.since(&self.taken);
-        self.taken = sums;
-        let queue = self.page.queue().as_secs_f64() * self.capacity.bps() as f64 / 8.0;
+        let now = self.memory.read(0);
+        let before = std::mem::replace(&mut self.taken, now);
+        let since = |sum: fn(&types::router) -> u64| since(&before, &now, sum) as f64;
         RouterSums {
-            bytes: since.bytes as f64,
-            spacing: since.spacing as f64 * 1e-9,
-            rtt_spacing: since.rtt_spacing as f64 * f64::from(1 << page::RTT_SPACING_SHIFT) * 1e-15,
-            asking_spacing: since.asking_spacing as f64 * 1e-9,
-            queue,
+            bytes: since(|router| router.bytes),
+            spacing: since(|router| router.spacing) * 1e-9,
+            rtt_spacing: since(|router| router.rtt_spacing) * f64::from(1 << RTT_SPACING_SHIFT) * 1e-15,
+            asking_spacing: since(|router| router.asking_spacing) * 1e-9,
+            queue: standing_queue(&now).as_secs_f64() * self.capacity.bps() as f64 / 8.0,
         }
     }
 
     /// Distributes this from the next packet on; the rest of the former shares is dropped.
     pub fn set_shares(&self, shares: &RouterShares) {
-        self.page.publish(&Slot {
-            mean_rtt: nanos(shares.mean_rtt),
-            positive: fixed(shares.positive, page::FEEDBACK_SHIFT),
-            negative: fixed(shares.negative, page::FEEDBACK_SHIFT),
-            per_ns: fixed(shares.per_second * 1e-9, page::FEEDBACK_SHIFT + page::FACTOR_SHIFT).into(),
-            per_byte: fixed(shares.per_byte, page::FEEDBACK_SHIFT + page::FACTOR_SHIFT).into(),
-        });
+        let generation = self.memory.read(0).generation.wrapping_add(1);
+        let fixed_shares = types::shares {
+            positive: fixed(shares.positive, FEEDBACK_SHIFT),
+            negative: fixed(shares.negative, FEEDBACK_SHIFT),
+            per_ns: ratio(fixed(shares.per_second * 1e-9, FEEDBACK_SHIFT + FACTOR_SHIFT)),
+            per_byte: ratio(fixed(shares.per_byte, FEEDBACK_SHIFT + FACTOR_SHIFT)),
+        };
+        // The slot that the program does not read; the generation then has it read that one.
+        let slot = offset_of!(types::router, slots) + slot_of(generation) * size_of::<types::shares>();
+        self.memory.write(0, slot, &fixed_shares);
+        self.memory.write(0, offset_of!(types::router, mean_rtt), &nanos(shares.mean_rtt));
+        self.memory.write(0, offset_of!(types::router, generation), &generation);
     }
 
     /// How much of [`RouterShares::positive`] nobody has taken so far, bytes per second.
     pub fn positive_left(&self) -> f64 {
-        self.page.positive_left() as f64 / f64::from(1 << page::FEEDBACK_SHIFT)
+        let now = self.memory.read(0);
+        // Otherwise no packet has come since they were set.
+        let is_adopted = now.adopted == now.generation;
+        let left = if is_adopted { now.positive } else { now.slots[slot_of(now.generation)].positive };
+        left as f64 / f64::from(1 << FEEDBACK_SHIFT)
     }
 
     /// The counters since it was attached.
     pub fn counters(&self) -> RouterCounters {
-        self.page.counters()
+        let types::router { packets, with_header, lowered, malformed, .. } = self.memory.read(0);
+        RouterCounters { packets, with_header, lowered, malformed }
     }
 
     /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it
@@ -222,10 +250,10 @@ impl Router {
         let mut storage = MaybeUninit::uninit();
         let open = skel::RouterSkelBuilder::default().open(&mut storage).map_err(RouterError::Load)?;
         let loaded = open.load().map_err(RouterError::Load)?;
-        let page = Page::map(loaded.maps.routers.as_fd()).map_err(RouterError::Map)?;
+        let memory = Mapped::new(loaded.maps.routers.as_fd(), 1).map_err(RouterError::Map)?;
         let program = loaded.progs.xcp_router.as_fd().try_clone_to_owned().map_err(RouterError::Map)?;
-        let (capacity, taken) = (config.capacity, page::Sums::default());
-        let mut router = Self { page, program, taken, capacity, _link: None };
+        let taken = types::router::default();
+        let mut router = Self { memory, program, taken, capacity: config.capacity, _link: None };
         router.configure(config);
         Ok(router)
     }
@@ -263,4 +291,48 @@ fn fixed(value: f64, shift: u32) -> u64 {
 
 fn nanos(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// By how much a sum, which wraps, has grown.
+fn since(before: &types::router, now: &types::router, sum: fn(&types::router) -> u64) -> u64 {
+    sum(now).wrapping_sub(sum(before))
+}
+
+/// A factor, and the highest number that it can be multiplied by within 64 bits.
+fn ratio(factor: u64) -> types::ratio {
+    types::ratio { factor, limit: u64::MAX.checked_div(factor).unwrap_or(u64::MAX) }
+}
+
+fn slot_of(generation: u64) -> usize {
+    (generation & 1) as usize
+}
+
+/// The shortest queue of the last watch, as the time that it needs.
+fn standing_queue(router: &types::router) -> Duration {
+    // `bpf_ktime_get_ns()` in this process.
+    let clock = clock_gettime(ClockId::Monotonic);
+    let now = clock.tv_sec as u64 * 1_000_000_000 + clock.tv_nsec as u64;
+    let left = router.busy_until.saturating_sub(now);
+    // The next packet would have begun another watch.
+    let is_over = now >= router.watch_end;
+    Duration::from_nanos(if is_over { router.watch_shortest.min(left) } else { router.standing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_differences_across_the_wrap_too() {
+        let [before, now] = [u64::MAX, 4].map(|bytes| types::router { bytes, ..types::router::default() });
+        assert_eq!(since(&before, &now, |router| router.bytes), 5);
+    }
+
+    #[test]
+    fn a_factor_times_its_limit_fits() {
+        for factor in [0, 1, 3, u64::MAX] {
+            let ratio = ratio(factor);
+            assert!(ratio.factor.checked_mul(ratio.limit).is_some());
+        }
+    }
 }

@@ -30,7 +30,7 @@ fn main() {
         assert_eq!(&buffer[..length], b"READY=1");
         assert_eq!(environment_of_a_child(), "", "a child must not speak for the service");
     }
-    assert!(Notifier::from_environment().inheritance().is_none(), "what is forgotten is nobody");
+    assert!(Notifier::from_environment().snapshot().is_none(), "what is forgotten is nobody");
     set(&[("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "soon")]);
     assert_eq!(Notifier::from_environment().watchdog_interval(), None);
     println!("the environment was read and forgotten");

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * The few kernel types and fields that bentpipe's eBPF programs touch. Field offsets are relocated at load
- * time against the running kernel's BTF (CO-RE), so order and neighbours do not matter here; names and types
- * do.
+ * The few kernel types and fields that bentpipe's eBPF programs touch, beside the interface of linux/bpf.h.
+ * Field offsets are relocated at load time against the running kernel's BTF (CO-RE), so order and neighbours
+ * do not matter here; names and types do.
  */
 #pragma once
 
-/*
- * What libbpf's headers expect of linux/types.h, which clang's bpf target does not find on every
- * distribution.
- */
-typedef unsigned char __u8;
-typedef signed char __s8;
-typedef unsigned short __u16;
-typedef short __s16;
-typedef unsigned int __u32;
-typedef int __s32;
-typedef unsigned long long __u64;
-typedef long long __s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u32 __wsum;
-
+#include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_core_read.h>
@@ -149,131 +134,11 @@ struct bpf_sock_ops_kern {
 
 #pragma clang attribute pop
 
-/*
- * Kinds of maps and their flags (linux/bpf.h, which wants headers of the machine that clang's bpf target does
- * not find).
- */
-enum {
-	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_MAP_TYPE_SK_STORAGE = 24,
-	BPF_F_NO_PREALLOC = 1 << 0,
-	BPF_F_CLONE = 1 << 9,
-	BPF_F_MMAPABLE = 1 << 10,
-};
-
 /* The context of a program, as the kernel has it (Linux 6.2). */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 
-/*
- * The contexts of programs are linux/bpf.h's, with the fields where that has them: they are no kernel types.
- */
-struct bpf_sock_ops {
-	u32 op;
-	u32 args[4];
-	u32 family;
-	u32 remote_ip4;
-	u32 local_ip4;
-	u32 remote_ip6[4];
-	u32 local_ip6[4];
-	u32 remote_port;
-	u32 local_port;
-	u32 is_fullsock;
-	u32 snd_cwnd;
-	u32 srtt_us;
-	u32 bpf_sock_ops_cb_flags;
-	u32 state;
-	u32 rtt_min;
-	u32 snd_ssthresh;
-	u32 rcv_nxt;
-	u32 snd_nxt;
-	u32 snd_una;
-	u32 mss_cache;
-	u32 ecn_flags;
-	u32 rate_delivered;
-	u32 rate_interval_us;
-	u32 packets_out;
-	u32 retrans_out;
-	u32 total_retrans;
-	u32 segs_in;
-	u32 data_segs_in;
-	u32 segs_out;
-	u32 data_segs_out;
-	u32 lost_out;
-	u32 sacked_out;
-	u32 sk_txhash;
-	u64 bytes_received;
-	u64 bytes_acked;
-	struct bpf_sock *sk;
-	void *skb_data __attribute__((aligned(8)));
-	void *skb_data_end __attribute__((aligned(8)));
-	u32 skb_len; /* bytes, with the headers that there are */
-	u32 skb_tcp_flags;
-	u64 skb_hwtstamp;
-};
-
-struct __sk_buff {
-	u32 len;
-	u32 pkt_type;
-	u32 mark;
-	u32 queue_mapping;
-	u32 protocol;
-	u32 vlan_present;
-	u32 vlan_tci;
-	u32 vlan_proto;
-	u32 priority;
-	u32 ingress_ifindex;
-	u32 ifindex;
-	u32 tc_index;
-	u32 cb[5];
-	u32 hash;
-	u32 tc_classid;
-	u32 data;
-	u32 data_end;
-	u32 napi_id;
-	u32 family;
-	u32 remote_ip4;
-	u32 local_ip4;
-	u32 remote_ip6[4];
-	u32 local_ip6[4];
-	u32 remote_port;
-	u32 local_port;
-	u32 data_meta;
-	u64 flow_keys;
-	u64 tstamp;
-	u32 wire_len;
-	u32 gso_segs;
-	struct bpf_sock *sk;
-	u32 gso_size;
-	u8 tstamp_type;
-	u64 hwtstamp;
-};
-
-/* When a program of type sock_ops is called; the flags with which a socket asks for some of these calls. */
-enum {
-	BPF_SOCK_OPS_TCP_CONNECT_CB = 3,
-	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
-	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
-	BPF_SOCK_OPS_TCP_LISTEN_CB = 11,
-	BPF_SOCK_OPS_PARSE_HDR_OPT_CB = 13,
-	BPF_SOCK_OPS_HDR_OPT_LEN_CB = 14,
-	BPF_SOCK_OPS_WRITE_HDR_OPT_CB = 15,
-};
-enum {
-	BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG = 1 << 5,
-	BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG = 1 << 6,
-};
-/*
- * The first argument of the calls for header options: nothing is sent, the size of segments is computed; a
- * SYN cookie.
- */
-enum {
-	BPF_WRITE_HDR_TCP_CURRENT_MSS = 1,
-	BPF_WRITE_HDR_TCP_SYNACK_COOKIE = 2,
-};
-/* Of bpf_load_hdr_opt: look into the SYN. */
-#define BPF_LOAD_HDR_OPT_TCP_SYN 1
-
-#define BPF_SK_STORAGE_GET_F_CREATE 1
+/* Of a program at tc's hook: on to the next one. Linux's headers have it since 6.6. */
+#define TCX_NEXT -1
 
 #define AF_INET6 10
 #define SOL_TCP 6
@@ -282,9 +147,6 @@ enum {
 #define TCP_CA_NAME_MAX 16
 #define TCPHDR_SYN 0x02
 #define TCPHDR_ACK 0x10
-
-/* Of a program at tc's hook: on to the next one. */
-#define TCX_NEXT -1
 
 /* sk_pacing_status: TCP paces by its own timer unless the fq queueing discipline already does. */
 enum {

@@ -6,11 +6,6 @@
  * §3.5. The sums are kept here, and the feedback is handed out here; what is to be handed out in a control
  * interval is decided in user space, in floating point, by the code that decides it in virtual time as well.
  *
- * The congestion header is a TCP option (kind 254, RFC 6994 experiment 0x4250) of 16 bytes in segments with
- * data:
- *
- *     254  16  0x42 0x50 | RTT, us | X, ns | feedback, bytes per second, signed |
- *
  * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will
  * have a copy: what is given to the segments together is divided by their number. Bytes are those of IP
  * packets, headers of each included.
@@ -18,8 +13,7 @@
  * Whatever cannot be read passes as it is.
  */
 #include "kernel.h"
-
-#include <bpf/bpf_endian.h>
+#include "xcp_option.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -30,13 +24,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define OPTION_END 0
 #define OPTION_NOP 1
-#define OPTION_EXPERIMENT 254
-#define EXPERIMENT_HIGH 0x42
-#define EXPERIMENT_LOW 0x50
-/* Lengths of the option: an offer, a receiver's total, a congestion header. */
-#define OFFER_LENGTH 4
-#define TOTAL_LENGTH 8
-#define HEADER_LENGTH 16
+/* Of the feedback in a request. */
 #define FEEDBACK_OFFSET 12
 #define TCP_HEADER 20
 #define TCP_OPTIONS 40
@@ -52,10 +40,6 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* ns; what stands for less is a burst */
 #define SHORTEST_WATCH 2000000
 
-struct bpf_spin_lock {
-	u32 val;
-};
-
 /* A product by `factor` fits into 64 bits up to `limit`; beyond, it is more than any pool has. */
 struct ratio {
 	u64 factor;
@@ -70,7 +54,7 @@ struct shares {
 	struct ratio per_byte;  /* Cn */
 };
 
-/* Mapped by user space, which has the same structure. */
+/* Mapped by user space. */
 struct router {
 	/*
 	 * What user space says. It writes the slot that is not in use, and then the generation, whose last bit is
@@ -80,8 +64,8 @@ struct router {
 	struct shares slots[2];
 	u64 transmit_time;   /* of a byte, ns */
 	u64 mean_rtt;        /* ns */
-	u32 longest_rtt;     /* us; no queue counts as longer either */
-	u32 only_to_askers;  /* P-XCP */
+	u64 longest_rtt;     /* us; no queue counts as longer either */
+	u64 only_to_askers;  /* P-XCP */
 	/* What this program counts. The sums only grow, or wrap round. */
 	u64 packets;
 	u64 with_header;
@@ -146,11 +130,11 @@ static inline u32 big_endian(const u8 *options, u32 at)
 
 static inline u8 classify(const u8 *options, u32 at, u32 length)
 {
-	if (options[(at + 2) & 63] != EXPERIMENT_HIGH || options[(at + 3) & 63] != EXPERIMENT_LOW)
+	if (options[(at + 2) & 63] != XCP_EXPERIMENT_HIGH || options[(at + 3) & 63] != XCP_EXPERIMENT_LOW)
 		return ABSENT;
-	if (length == HEADER_LENGTH)
+	if (length == XCP_REQUEST)
 		return PRESENT;
-	return length == OFFER_LENGTH || length == TOTAL_LENGTH ? ABSENT : MALFORMED;
+	return length == XCP_OFFER || length == XCP_TOTAL ? ABSENT : MALFORMED;
 }
 
 /*
@@ -171,7 +155,7 @@ static long look_at_option(u32 index, void *context)
 	}
 	if (size < 2 || p->at + size > p->length)
 		p->kind = MALFORMED;
-	else if (kind == OPTION_EXPERIMENT && size >= OFFER_LENGTH)
+	else if (kind == XCP_KIND && size >= XCP_OFFER)
 		p->kind = classify(p->options, p->at, size);
 	if (p->kind != ABSENT)
 		return 1;
@@ -209,7 +193,7 @@ static inline u32 read_tcp(struct __sk_buff *skb, struct packet *p)
 
 	if (header < TCP_HEADER || p->transport + header > skb->len)
 		return 0;
-	if (options < HEADER_LENGTH || p->transport + header == skb->len)
+	if (options < XCP_REQUEST || p->transport + header == skb->len)
 		return header;
 	/* The verifier has forgotten the bounds. */
 	barrier_var(options);
@@ -288,7 +272,7 @@ static inline __s32 per_segment(__s64 feedback, u32 segments)
  */
 static inline void queue(struct router *r, u64 now, u32 bytes)
 {
-	u64 length = r->busy_until > now ? min_u64(r->busy_until - now, r->longest_rtt * 1000ULL) : 0;
+	u64 length = r->busy_until > now ? min_u64(r->busy_until - now, r->longest_rtt * 1000) : 0;
 
 	r->watch_shortest = min_u64(r->watch_shortest, length);
 	if (now >= r->watch_end) {

@@ -270,10 +270,10 @@ fn missing_parts_are_reported() {
 #[test]
 fn a_leg_is_provided_with_p_xcp() {
     on_this_kernel(&[], || {
-        let provided = congestion::provide(congestion::P_XCP, "geo", Some(Rate::mbps(10)));
-        assert!(provided.name().starts_with("bp_pxcp") && provided.keeps_queue_short());
-        assert!(provided.xcp().is_some());
-        assert!(congestion::available().contains(&provided.name().to_owned()));
+        let resolved = congestion::resolve(congestion::P_XCP, "geo", Some(Rate::mbps(10)));
+        assert!(resolved.name().starts_with("bp_pxcp") && resolved.keeps_queue_short());
+        assert!(resolved.xcp().is_some());
+        assert!(congestion::available().contains(&resolved.name().to_owned()));
     });
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_admin::history::{Recorder, SavedHistory};
 use bentpipe_admin::{Admin, Command, Identity, Sockets, serve};
-use bentpipe_kernel::notify::{Inheritance, Notifier};
+use bentpipe_kernel::notify::{Notifier, NotifierSnapshot};
 use bentpipe_proxy::upgrade::{ExtraFds, Successor};
 use bentpipe_proxy::{Config, Daemon};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ const LEGS_INTERVAL: Duration = Duration::from_secs(1);
 #[serde(default)]
 struct SavedState {
     history: Option<SavedHistory>,
-    manager: Option<Inheritance>,
+    manager: Option<NotifierSnapshot>,
     /// The journal's stream, if the log is one.
     journal: Option<String>,
 }
@@ -219,7 +219,7 @@ impl Service {
         drop(self.admin.take());
         let state = SavedState {
             history: Some(self.recorder.save()),
-            manager: self.notifier.inheritance(),
+            manager: self.notifier.snapshot(),
             journal: log::stream(),
         };
         let state = serde_json::to_value(state).unwrap_or_default();
