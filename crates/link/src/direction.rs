@@ -6,8 +6,8 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
 use crate::effect::{
-    BurstErrors, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters, Impairments, OutageTrace,
-    PacketCopy, PacketErrors, Transit, Transmitter,
+    AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
+    Impairments, OutageTrace, PacketCopy, PacketErrors, Transit, Transmitter,
 };
 use crate::random::derive_seeds;
 use crate::{Cause, Counters, Fate};
@@ -102,8 +102,8 @@ impl DirectionConfig {
 /// A running direction: decides the fate of each packet that is offered to it.
 #[derive(Debug)]
 pub struct Direction {
-    effects: Vec<Box<dyn Effect>>,
-    impairments: Vec<Box<dyn Effect>>,
+    effects: Vec<AnyEffect>,
+    impairments: Vec<AnyEffect>,
     latest: Time,
     counters: Counters,
     impairment_counters: ImpairmentCounters,
@@ -170,9 +170,10 @@ impl Direction {
     ///
     /// # Errors
     /// Why the packet is lost, if it is.
+    #[inline]
     pub fn transmit(&mut self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
         self.latest = self.latest.max(now);
-        let mut packet = Transit::new(self.latest, bytes, ip_bytes);
+        let mut packet = Transit::new(self.latest, bytes);
         for effect in &mut self.effects {
             effect.apply(&mut packet);
             if packet.loss() == Some(Cause::QueueFull) {
@@ -184,11 +185,27 @@ impl Direction {
             return Err(cause);
         }
         if self.impairments.is_empty() {
-            return Ok(Arrivals::unimpaired(packet.departure, packet.departure + packet.delay));
+            let (at, flipped_bit) = (packet.in_order(), None);
+            let packet_itself = Arrival { at, flipped_bit };
+            return Ok(Arrivals { departure: packet.departure, packet: packet_itself, duplicate: None });
         }
-        self.impairments.iter_mut().for_each(|effect| effect.apply(&mut packet));
-        self.impairment_counters.count(&packet);
-        Ok(Arrivals::of(&packet))
+        Ok(self.impaired(&packet, ip_bytes))
+    }
+
+    #[inline(never)]
+    fn impaired(&mut self, packet: &Transit, ip_bytes: usize) -> Arrivals {
+        let mut copies = Copies::of(ip_bytes);
+        self.impairments.iter_mut().for_each(|effect| effect.impair(&mut copies));
+        self.impairment_counters.count(&copies);
+        let arrival = |copy: PacketCopy| Arrival {
+            at: packet.in_order() + copy.held_back.unwrap_or_default(),
+            flipped_bit: copy.flipped_bit,
+        };
+        Arrivals {
+            departure: packet.departure,
+            packet: arrival(copies.packet),
+            duplicate: copies.duplicate.map(arrival),
+        }
     }
 
     /// The counters of this direction.
@@ -212,46 +229,27 @@ impl Direction {
 impl DirectionConfig {
     /// The effects of the link itself, in the order in which a packet meets them; effects that do nothing are
     /// left out.
-    fn effects(&self, burst_seed: u64, packet_seed: u64) -> Vec<Box<dyn Effect>> {
-        let mut effects: Vec<Box<dyn Effect>> = Vec::new();
+    fn effects(&self, burst_seed: u64, packet_seed: u64) -> Vec<AnyEffect> {
+        let mut effects = Vec::new();
         if self.encapsulation != Encapsulation::default() {
-            effects.push(Box::new(self.encapsulation));
+            effects.push(self.encapsulation.into());
         }
         if let Some(rate) = self.rate {
-            effects.push(Box::new(Transmitter::new(rate, self.queue_limit())));
+            effects.push(Transmitter::new(rate, self.queue_limit()).into());
         }
         if !self.outages.is_empty() {
-            effects.push(Box::new(self.outages.clone()));
+            effects.push(self.outages.clone().into());
         }
         if let Some(model) = self.gilbert_elliott {
-            effects.push(Box::new(BurstErrors::new(model, burst_seed)));
+            effects.push(BurstErrors::new(model, burst_seed).into());
         }
         if self.per != Probability::ZERO {
-            effects.push(Box::new(PacketErrors::new(self.per, packet_seed)));
+            effects.push(PacketErrors::new(self.per, packet_seed).into());
         }
         if !self.delay.is_zero() {
-            effects.push(Box::new(Delay(self.delay)));
+            effects.push(Delay::new(self.delay).into());
         }
         effects
-    }
-}
-
-impl Arrivals {
-    fn unimpaired(departure: Time, at: Time) -> Self {
-        Self { departure, packet: Arrival { at, flipped_bit: None }, duplicate: None }
-    }
-
-    fn of(packet: &Transit) -> Self {
-        let in_order = packet.departure + packet.delay;
-        let arrival = |copy: PacketCopy| Arrival {
-            at: in_order + copy.held_back.unwrap_or_default(),
-            flipped_bit: copy.flipped_bit,
-        };
-        Self {
-            departure: packet.departure,
-            packet: arrival(packet.packet),
-            duplicate: packet.duplicate.map(arrival),
-        }
     }
 }
 

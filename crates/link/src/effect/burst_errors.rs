@@ -82,6 +82,7 @@ impl BurstErrors {
 }
 
 impl Effect for BurstErrors {
+    #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         if self.lose_next() {
             packet.lose(Cause::BurstError);

@@ -2,7 +2,7 @@
 
 use bentpipe_units::Probability;
 
-use super::{Effect, Transit};
+use super::{Copies, Effect};
 use crate::random::Bernoulli;
 
 /// Flips one bit of a packet at random, as bad memory does; in each copy of a packet by itself.
@@ -20,9 +20,9 @@ impl Corrupt {
 
 impl Effect for Corrupt {
     /// Takes four draws, whether or not there is a second copy.
-    fn apply(&mut self, packet: &mut Transit) {
-        let bits = packet.ip_bytes * 8;
-        packet.for_both_copies(|copy| {
+    fn impair(&mut self, copies: &mut Copies) {
+        let bits = copies.ip_bytes * 8;
+        copies.for_both(|copy| {
             let happens = self.random.happens(self.probability);
             copy.flipped_bit = self.random.below(bits).filter(|_| happens);
         });

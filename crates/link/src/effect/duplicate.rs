@@ -2,7 +2,7 @@
 
 use bentpipe_units::Probability;
 
-use super::{Effect, PacketCopy, Transit};
+use super::{Copies, Effect, PacketCopy};
 use crate::random::Bernoulli;
 
 /// Duplicates packets at random, as retransmission by a link layer does.
@@ -20,7 +20,7 @@ impl Duplicate {
 
 impl Effect for Duplicate {
     /// Takes one draw.
-    fn apply(&mut self, packet: &mut Transit) {
-        packet.duplicate = self.random.happens(self.probability).then(PacketCopy::default);
+    fn impair(&mut self, copies: &mut Copies) {
+        copies.duplicate = self.random.happens(self.probability).then(PacketCopy::default);
     }
 }

@@ -74,6 +74,7 @@ impl Encapsulation {
 }
 
 impl Effect for Encapsulation {
+    #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         packet.wire_bytes = self.wire_bytes(packet.wire_bytes);
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::corrupt::Corrupt;
 use super::duplicate::Duplicate;
 use super::reorder::Reorder;
-use super::{Effect, Transit};
+use super::{AnyEffect, Copies};
 use crate::random::derive_seeds;
 
 /// How a path impairs the packets that it delivers. The default leaves them alone.
@@ -47,23 +47,23 @@ impl Impairments {
 
     /// The effects, each with a generator of its own. Duplication is the first, so that the others act on
     /// both copies.
-    pub(crate) fn effects(&self, seed: u64) -> Vec<Box<dyn Effect>> {
+    pub(crate) fn effects(&self, seed: u64) -> Vec<AnyEffect> {
         if self.is_nothing() {
             return Vec::new();
         }
         let [reorder_seed, duplicate_seed, corrupt_seed] = derive_seeds(seed);
         vec![
-            Box::new(Duplicate::new(self.duplicate, duplicate_seed)),
-            Box::new(Reorder::new(self.reorder, self.reorder_by, reorder_seed)),
-            Box::new(Corrupt::new(self.corrupt, corrupt_seed)),
+            Duplicate::new(self.duplicate, duplicate_seed).into(),
+            Reorder::new(self.reorder, self.reorder_by, reorder_seed).into(),
+            Corrupt::new(self.corrupt, corrupt_seed).into(),
         ]
     }
 }
 
 impl ImpairmentCounters {
-    pub(crate) fn count(&mut self, transit: &Transit) {
-        self.duplicated += u64::from(transit.duplicate.is_some());
-        for copy in [Some(transit.packet), transit.duplicate].into_iter().flatten() {
+    pub(crate) fn count(&mut self, copies: &Copies) {
+        self.duplicated += u64::from(copies.duplicate.is_some());
+        for copy in [Some(copies.packet), copies.duplicate].into_iter().flatten() {
             self.held_back += u64::from(copy.held_back.is_some());
             self.corrupted += u64::from(copy.flipped_bit.is_some());
         }

@@ -1,9 +1,10 @@
 //! What can happen to a packet on a direction of a link: one file for each effect, all behind one trait.
 //!
 //! A [`Direction`](crate::Direction) is a list of effects. Each packet walks through the list as a
-//! [`Transit`], which every effect may change. To add an effect, write its file, give
-//! [`DirectionConfig`](crate::DirectionConfig) its parameters, and register it in the list that
-//! `Direction::new` builds.
+//! [`Transit`], which every effect may change; what arrives of it are its [`Copies`]. To add an effect, write
+//! its file, name it in the list at the end of this one, give [`DirectionConfig`](crate::DirectionConfig) its
+//! parameters, and push it to the list that
+//! `DirectionConfig::effects` builds.
 
 mod burst_errors;
 mod corrupt;
@@ -16,18 +17,20 @@ mod packet_errors;
 mod reorder;
 mod transmitter;
 
-use std::fmt;
 use std::time::Duration;
 
 use bentpipe_units::Time;
 
 pub(crate) use burst_errors::BurstErrors;
 pub use burst_errors::GilbertElliott;
+use corrupt::Corrupt;
 pub(crate) use delay::Delay;
+use duplicate::Duplicate;
 pub use encapsulation::{Encapsulation, Frame};
 pub use impairments::{ImpairmentCounters, Impairments};
 pub use outage::{OutageTrace, TraceError};
 pub(crate) use packet_errors::PacketErrors;
+use reorder::Reorder;
 pub(crate) use transmitter::Transmitter;
 
 use crate::Cause;
@@ -37,13 +40,15 @@ use crate::Cause;
 /// An effect knows no clock, and nothing of the other effects. If it is random, it has a generator of its own
 /// and takes equally many draws for each packet, also for one that is lost already: so one effect's
 /// parameters never change which packets another effect hits.
-pub(crate) trait Effect: fmt::Debug + Send {
-    /// Acts on a packet. Packets come in the order in which they were offered.
-    fn apply(&mut self, packet: &mut Transit);
+pub(crate) trait Effect {
+    /// Acts on a packet on the link. Packets come in the order in which they were offered.
+    fn apply(&mut self, _packet: &mut Transit) {}
+
+    /// Acts on the copies that arrive of a packet that the link has not lost.
+    fn impair(&mut self, _copies: &mut Copies) {}
 
     /// Wire bytes that wait in this effect at `now`; a packet that has partly left counts with the rest.
-    fn backlog(&self, now: Time) -> u64 {
-        let _ = now;
+    fn backlog(&self, _now: Time) -> u64 {
         0
     }
 }
@@ -51,19 +56,24 @@ pub(crate) trait Effect: fmt::Debug + Send {
 /// A packet on its way through the effects of a direction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transit {
-    /// Its length as IP sends it, in bytes: what corruption can hit.
-    pub(crate) ip_bytes: usize,
     /// Its length on the wire, in bytes.
     pub(crate) wire_bytes: u64,
     /// When its last bit leaves; before the transmitter, when it was offered.
     pub(crate) departure: Time,
-    /// How long it is on its way after that.
-    pub(crate) delay: Duration,
-    /// The packet itself, at the far end.
+    /// How long it is on its way after that, nanoseconds.
+    pub(crate) delay_nanos: u64,
+    loss: Option<Cause>,
+}
+
+/// A packet at the far end.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    /// Its length as IP sends it, in bytes: what corruption can hit.
+    pub(crate) ip_bytes: usize,
+    /// The packet itself.
     pub(crate) packet: PacketCopy,
     /// A second copy of it, if it was duplicated.
     pub(crate) duplicate: Option<PacketCopy>,
-    loss: Option<Cause>,
 }
 
 /// The state of one copy of a packet.
@@ -76,17 +86,14 @@ pub(crate) struct PacketCopy {
 }
 
 impl Transit {
-    /// A packet that is offered `now`: `bytes` for the link, of which `ip_bytes` are the IP packet.
-    pub(crate) fn new(now: Time, bytes: usize, ip_bytes: usize) -> Self {
-        Self {
-            ip_bytes,
-            wire_bytes: bytes as u64,
-            departure: now,
-            delay: Duration::ZERO,
-            packet: PacketCopy::default(),
-            duplicate: None,
-            loss: None,
-        }
+    /// When it arrives if it is not held back.
+    pub(crate) fn in_order(&self) -> Time {
+        Time::from_nanos(self.departure.as_nanos().saturating_add(self.delay_nanos))
+    }
+
+    /// A packet of `bytes` that is offered `now`.
+    pub(crate) fn new(now: Time, bytes: usize) -> Self {
+        Self { wire_bytes: bytes as u64, departure: now, delay_nanos: 0, loss: None }
     }
 
     /// The packet is lost. Where several effects lose the same packet, the first one counts.
@@ -98,11 +105,60 @@ impl Transit {
     pub(crate) fn loss(&self) -> Option<Cause> {
         self.loss
     }
+}
+
+impl Copies {
+    /// One copy, as it was sent.
+    pub(crate) fn of(ip_bytes: usize) -> Self {
+        Self { ip_bytes, packet: PacketCopy::default(), duplicate: None }
+    }
 
     /// Lets `act` decide for each of the two copies that a packet can have, and keeps the outcome for those
     /// that exist.
-    pub(crate) fn for_both_copies(&mut self, mut act: impl FnMut(&mut PacketCopy)) {
+    pub(crate) fn for_both(&mut self, mut act: impl FnMut(&mut PacketCopy)) {
         act(&mut self.packet);
         act(self.duplicate.as_mut().unwrap_or(&mut PacketCopy::default()));
     }
+}
+
+/// Declares the effects as one type: a packet walks through a list of them without an indirect call for each.
+macro_rules! effects {
+    ($($effect:ident),* $(,)?) => {
+        /// One of the effects.
+        #[derive(Debug)]
+        pub(crate) enum AnyEffect {
+            $($effect($effect),)*
+        }
+
+        impl Effect for AnyEffect {
+            #[inline(always)]
+            fn apply(&mut self, packet: &mut Transit) {
+                match self {
+                    $(Self::$effect(effect) => effect.apply(packet),)*
+                }
+            }
+
+            fn impair(&mut self, copies: &mut Copies) {
+                match self {
+                    $(Self::$effect(effect) => effect.impair(copies),)*
+                }
+            }
+
+            fn backlog(&self, now: Time) -> u64 {
+                match self {
+                    $(Self::$effect(effect) => effect.backlog(now),)*
+                }
+            }
+        }
+
+        $(impl From<$effect> for AnyEffect {
+            fn from(effect: $effect) -> Self {
+                Self::$effect(effect)
+            }
+        })*
+    };
+}
+
+effects! {
+    Encapsulation, Transmitter, OutageTrace, BurstErrors, PacketErrors, Delay, Duplicate, Reorder, Corrupt,
 }

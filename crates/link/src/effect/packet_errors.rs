@@ -21,6 +21,7 @@ impl PacketErrors {
 
 impl Effect for PacketErrors {
     /// Takes one draw.
+    #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         if self.random.happens(self.per) {
             packet.lose(Cause::PacketError);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::Probability;
 
-use super::{Effect, Transit};
+use super::{Copies, Effect};
 use crate::random::Bernoulli;
 
 /// Holds packets back at random, as striped trunks do; each copy of a packet by itself.
@@ -23,8 +23,8 @@ impl Reorder {
 
 impl Effect for Reorder {
     /// Takes two draws, whether or not there is a second copy.
-    fn apply(&mut self, packet: &mut Transit) {
-        packet.for_both_copies(|copy| {
+    fn impair(&mut self, copies: &mut Copies) {
+        copies.for_both(|copy| {
             copy.held_back = self.random.happens(self.probability).then_some(self.hold_back);
         });
     }

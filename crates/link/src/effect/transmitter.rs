@@ -66,6 +66,7 @@ impl Transmitter {
 }
 
 impl Effect for Transmitter {
+    #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         match self.send(packet.departure, packet.wire_bytes) {
             Some(departure) => packet.departure = departure,

@@ -75,6 +75,7 @@ impl OutageTrace {
 }
 
 impl Effect for OutageTrace {
+    #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         if self.covers(packet.departure) {
             packet.lose(Cause::Outage);
