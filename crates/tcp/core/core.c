@@ -4,7 +4,8 @@
 #include "hybla_core.h"
 #include "xcp_core.h"
 
-void bentpipe_hybla_step(struct hybla *state, struct hybla_socket *socket, const struct hybla_parameters *parameters)
+void bentpipe_hybla_step(struct hybla *state, struct hybla_socket *socket,
+			 const struct hybla_parameters *parameters)
 {
 	hybla_step(state, socket, parameters);
 }

@@ -10,7 +10,8 @@
  *
  * `crates/kernel/tests/root` runs both builds on the same generated events and compares every bit.
  *
- * The structs have no padding, so that they can be compared as bytes and declared once more in Rust.
+ * The structs have no padding, so that they can be compared as bytes; `crates/tcp/build.rs` declares them and
+ * the enumerations in Rust.
  */
 #pragma once
 
@@ -37,6 +38,16 @@ enum {
 	TCP_CA_CWR = 2,
 	TCP_CA_Recovery = 3,
 	TCP_CA_Loss = 4,
+};
+
+/* What happens to a connection of Hybla or XCP. */
+enum {
+	CORE_INIT,      /* it begins, or takes this congestion control */
+	CORE_ACK,       /* an ACK has been processed, whether it acknowledged anything new or not */
+	CORE_RTT,       /* `argument` is a sample of the round-trip time, us; before the CORE_ACK of the same ACK */
+	CORE_SET_STATE, /* the loss recovery changes to `argument`, one of TCP_CA_* */
+	CORE_SSTHRESH,  /* a loss: `ssthresh` is set */
+	CORE_UNDO,      /* a loss that was none: `cwnd` is set */
 };
 
 static inline u64 min_u64(u64 a, u64 b)

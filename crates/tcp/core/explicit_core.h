@@ -62,7 +62,7 @@ struct explicit_path {
 	/* The last report. */
 	u32 rtt_us;            /* the recent round trip, 0: none yet */
 	u32 shortest_us;       /* the shortest of the last 15 to 30 s */
-	u32 forward_us;        /* how much longer than the shortest the way to the receiver is, or EXPLICIT_UNKNOWN */
+	u32 forward_us;        /* the way to the receiver, above its shortest, or EXPLICIT_UNKNOWN */
 };
 
 _Static_assert(sizeof(struct explicit_path) == 64, "it shares the socket's space for a congestion control");
@@ -83,14 +83,12 @@ struct explicit_socket {
 	u32 event;           /* EXPLICIT_INIT and so on */
 	u32 sample_us;       /* 0 is none */
 	u32 timestamp;       /* of the receiver, milliseconds (RFC 7323); 0 is none */
-	u32 empty_rtt_us;    /* the round trip of the empty link, for a connection that has not measured it; 0 is unknown */
+	u32 empty_rtt_us;    /* the round trip of the empty link, before one is measured; 0 is unknown */
 	u32 mss;             /* payload bytes of a segment */
 	u32 header;          /* bytes of IP and TCP in front of them */
 	u32 cwnd;            /* segments */
 	u32 cwnd_clamp;
 };
-
-_Static_assert(sizeof(struct explicit_socket) == 64, "crates/tcp/src/congestion/c_core.rs declares the same");
 
 /* The smaller of two delays by two clocks, modulo 2^32; 0 is none. */
 static inline u32 explicit_shorter_way(u32 a, u32 b)

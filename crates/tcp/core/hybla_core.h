@@ -10,7 +10,7 @@
  *     slow start:            W += 2^rho - 1     for each acknowledged segment
  *     congestion avoidance:  W += rho^2 / W     for each acknowledged segment
  *     initial window:        rho times the standard one
- *     initial ssthresh:      capacity * RTT, the capacity from the spacing of the first ACKs (Hoe, SIGCOMM 1996)
+ *     initial ssthresh:      capacity * RTT, capacity from the spacing of the first ACKs (Hoe, SIGCOMM 1996)
  *     pacing:                a segment every RTT / W
  *
  * rho follows the minimum RTT: the smoothed RTT includes queues, and is not known when the connection begins.
@@ -65,7 +65,11 @@ enum {
 	HYBLA_ALL = (1 << 5) - 1,
 };
 
-enum { HYBLA_TRAIN_WAITING = 0, HYBLA_TRAIN_RUNNING, HYBLA_TRAIN_DONE };
+enum {
+	HYBLA_TRAIN_WAITING,
+	HYBLA_TRAIN_RUNNING,
+	HYBLA_TRAIN_DONE,
+};
 
 /* What a connection is configured with. */
 struct hybla_parameters {
@@ -103,17 +107,7 @@ struct hybla {
 	u8 reserved[11];
 };
 
-_Static_assert(sizeof(struct hybla) == CORE_STATE_BYTES, "it fills the socket's space for a congestion control");
-
-/* What happens to a connection. */
-enum {
-	HYBLA_INIT,      /* it begins, or takes this congestion control */
-	HYBLA_ACK,       /* an ACK has been processed, whether it acknowledged anything new or not */
-	HYBLA_RTT,       /* `argument` is a sample of the round-trip time, microseconds; before the HYBLA_ACK of the same ACK */
-	HYBLA_SET_STATE, /* the loss recovery changes to `argument`, one of TCP_CA_* */
-	HYBLA_SSTHRESH,  /* a loss: `ssthresh` is set */
-	HYBLA_UNDO,      /* a loss that was none: `cwnd` is set */
-};
+_Static_assert(sizeof(struct hybla) == CORE_STATE_BYTES, "it fills the space for a congestion control");
 
 /*
  * The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd` and `ssthresh`.
@@ -122,7 +116,7 @@ struct hybla_socket {
 	u64 now_us;
 	u64 max_pacing_rate; /* bytes per second */
 	u64 pacing_rate;     /* bytes per second */
-	u32 event;           /* HYBLA_INIT and so on */
+	u32 event;           /* CORE_INIT and so on */
 	u32 argument;
 	u32 cwnd;            /* segments, as all windows and counters here */
 	u32 cwnd_clamp;
@@ -141,8 +135,6 @@ struct hybla_socket {
 	u32 app_limited;     /* the application, not the network, held the sender back */
 	u32 cwnd_limited;    /* the window held it back */
 };
-
-_Static_assert(sizeof(struct hybla_socket) == 96, "crates/tcp/src/congestion/c_core.rs declares the same");
 
 /* 2^(i-th binary fraction) with 30 fractional bits: 2^(1/2), 2^(1/4), … 2^(1/65536). */
 static const u32 hybla_two_to_fraction[16] = {
@@ -163,7 +155,8 @@ static inline u64 hybla_two_to(u64 rho)
 }
 
 /* rho = max(RTT / RTT0, 1), and 2^rho - 1 (Caini and Firrincieli 2004, equations 4 and 7). */
-static inline void hybla_follow_min_rtt(struct hybla *h, const struct hybla_socket *s, const struct hybla_parameters *p)
+static inline void hybla_follow_min_rtt(struct hybla *h, const struct hybla_socket *s,
+					const struct hybla_parameters *p)
 {
 	if (s->min_rtt_us == h->min_rtt_us || s->min_rtt_us == 0)
 		return;
@@ -201,7 +194,8 @@ static inline bool hybla_queue_stands(const struct hybla *h, const struct hybla_
  * A delivery rate is a lower bound of the link's capacity. With a queue in front of the link it is the
  * capacity itself: then earlier estimates no longer count.
  */
-static inline void hybla_follow_capacity(struct hybla *h, const struct hybla_socket *s, const struct hybla_parameters *p)
+static inline void hybla_follow_capacity(struct hybla *h, const struct hybla_socket *s,
+					const struct hybla_parameters *p)
 {
 	if (s->rate_interval_us) {
 		u64 rate = ((u64)s->rate_delivered * (USEC_PER_SEC << HYBLA_RATE_SHIFT)) / s->rate_interval_us;
@@ -287,7 +281,8 @@ static inline bool hybla_pace(const struct hybla *h, struct hybla_socket *s, con
 }
 
 /* The ACKs of the first burst are spaced as the bottleneck spaced its segments (Hoe 1996, section 4.1). */
-static inline void hybla_follow_train(struct hybla *h, const struct hybla_socket *s, const struct hybla_parameters *p)
+static inline void hybla_follow_train(struct hybla *h, const struct hybla_socket *s,
+					const struct hybla_parameters *p)
 {
 	u32 burst_end = h->train_base + p->burst;
 
@@ -313,7 +308,8 @@ static inline void hybla_follow_train(struct hybla *h, const struct hybla_socket
 /*
  * Once, at the start: ssthresh = capacity * RTT, and a window that has already run past it comes back to it.
  */
-static inline void hybla_apply_hoe(struct hybla *h, struct hybla_socket *s, const struct hybla_parameters *p, u64 rate)
+static inline void hybla_apply_hoe(struct hybla *h, struct hybla_socket *s,
+				   const struct hybla_parameters *p, u64 rate)
 {
 	u64 half = 1 << (HYBLA_RATE_SHIFT - 1);
 	u64 window = ((rate * h->min_rtt_us) / USEC_PER_SEC + half) >> HYBLA_RATE_SHIFT;
@@ -327,7 +323,8 @@ static inline void hybla_apply_hoe(struct hybla *h, struct hybla_socket *s, cons
 		s->cwnd = s->ssthresh;
 }
 
-static inline void hybla_estimate_capacity(struct hybla *h, struct hybla_socket *s, const struct hybla_parameters *p)
+static inline void hybla_estimate_capacity(struct hybla *h, struct hybla_socket *s,
+					   const struct hybla_parameters *p)
 {
 	if (h->hoe_applied)
 		return;
@@ -512,22 +509,22 @@ static inline u32 hybla_on_undo(struct hybla *h, u32 cwnd, u32 prior_cwnd)
 static inline void hybla_step(struct hybla *h, struct hybla_socket *s, const struct hybla_parameters *p)
 {
 	switch (s->event) {
-	case HYBLA_INIT:
+	case CORE_INIT:
 		hybla_on_init(h, s, p);
 		break;
-	case HYBLA_ACK:
+	case CORE_ACK:
 		hybla_on_ack(h, s, p);
 		break;
-	case HYBLA_RTT:
+	case CORE_RTT:
 		hybla_on_rtt(h, s->argument);
 		break;
-	case HYBLA_SET_STATE:
+	case CORE_SET_STATE:
 		hybla_on_set_state(h, s, s->argument);
 		break;
-	case HYBLA_SSTHRESH:
+	case CORE_SSTHRESH:
 		s->ssthresh = hybla_ssthresh_after_loss(s->cwnd);
 		break;
-	case HYBLA_UNDO:
+	case CORE_UNDO:
 		s->cwnd = hybla_on_undo(h, s->cwnd, s->prior_cwnd);
 		break;
 	}

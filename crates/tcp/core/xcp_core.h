@@ -58,17 +58,7 @@ struct xcp {
 	u8 reserved[30];
 };
 
-_Static_assert(sizeof(struct xcp) == CORE_STATE_BYTES, "it fills the socket's space for a congestion control");
-
-/* What happens to a connection. */
-enum {
-	XCP_INIT,      /* it begins */
-	XCP_ACK,       /* an ACK has been processed */
-	XCP_RTT,       /* `argument` is a sample of the round-trip time, microseconds; before the XCP_ACK of the same ACK */
-	XCP_SET_STATE, /* the loss recovery changes to `argument`, one of TCP_CA_* */
-	XCP_SSTHRESH,  /* a loss: `ssthresh` is set */
-	XCP_UNDO,      /* a loss that was none: `cwnd` is set */
-};
+_Static_assert(sizeof(struct xcp) == CORE_STATE_BYTES, "it fills the space for a congestion control");
 
 /*
  * The socket as the algorithm sees it, with the names of Linux. It sets `pacing_rate`, `cwnd`, `ssthresh`,
@@ -79,7 +69,7 @@ struct xcp_socket {
 	u64 max_pacing_rate; /* payload bytes per second */
 	u64 pacing_rate;     /* the same */
 	u64 asked;           /* the sum of all requests that have been sent, bytes per second */
-	u32 event;           /* XCP_INIT and so on */
+	u32 event;           /* CORE_INIT and so on */
 	u32 argument;
 	u32 heard_total;     /* the receiver's sum of all feedback, bytes per second, modulo 2^32 */
 	u32 heard;           /* how often it has been heard */
@@ -104,8 +94,6 @@ struct xcp_socket {
 	s32 request;         /* and the change of rate that is requested for each, bytes per second */
 	u32 fall_back;       /* another congestion control is to take over */
 };
-
-_Static_assert(sizeof(struct xcp_socket) == 128, "crates/tcp/src/congestion/c_core.rs declares the same");
 
 /* The round-trip time without queues; 0 is not known yet. */
 static inline u32 xcp_min_rtt_us(const struct xcp_socket *s)
@@ -366,22 +354,22 @@ static inline u32 xcp_on_undo(struct xcp *x, u32 cwnd, u32 prior_cwnd)
 static inline void xcp_step(struct xcp *x, struct xcp_socket *s)
 {
 	switch (s->event) {
-	case XCP_INIT:
+	case CORE_INIT:
 		xcp_on_init(x, s);
 		break;
-	case XCP_ACK:
+	case CORE_ACK:
 		xcp_on_ack(x, s);
 		break;
-	case XCP_RTT:
+	case CORE_RTT:
 		xcp_on_rtt(x, s->argument, s->min_rtt_us);
 		break;
-	case XCP_SET_STATE:
+	case CORE_SET_STATE:
 		xcp_on_set_state(x, s, s->argument);
 		break;
-	case XCP_SSTHRESH:
+	case CORE_SSTHRESH:
 		s->ssthresh = xcp_ssthresh_after_loss(s->cwnd);
 		break;
-	case XCP_UNDO:
+	case CORE_UNDO:
 		s->cwnd = xcp_on_undo(x, s->cwnd, s->prior_cwnd);
 		break;
 	}

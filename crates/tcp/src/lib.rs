@@ -7,12 +7,12 @@
 //!
 //! | part | file | decides |
 //! |---|---|---|
-//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, which segment goes out next |
+//! | connection | `endpoint.rs`, `handshake.rs`, `state.rs` | handshake, closing, giving up, the next segment |
 //! | sender | `sender.rs`, `send_queue.rs` | which data is outstanding, lost, selectively acknowledged |
 //! | receiver | `receiver.rs` | which data may be read, when an acknowledgement goes out, the window |
 //! | timers | `rto.rs`, `syn.rs` | retransmission timeout, backoff, the schedule of the SYNs |
 //! | loss recovery | `recovery/` | when a segment counts as lost: [`Recovery`] |
-//! | congestion control | `congestion/` | how much may be in flight, and how fast: [`congestion::CongestionControl`] |
+//! | congestion control | `congestion/` | how much, how fast: [`congestion::CongestionControl`] |
 //!
 //! Offsets in the stream are 64-bit and never wrap; sequence numbers do, and live only in [`Segment`].
 

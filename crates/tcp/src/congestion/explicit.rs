@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
-use super::c_core::{ExplicitPath, ExplicitSocket, UNKNOWN, explicit_event as event};
+use super::c_core::{EXPLICIT_INIT, EXPLICIT_OBEY, EXPLICIT_SAMPLE, ExplicitPath, ExplicitSocket, UNKNOWN};
 use super::slow_start::MAX_WINDOW;
 use super::{Acked, CongestionControl, NO_SSTHRESH, Parameters, RoundTrips, micros, micros_of};
 
@@ -40,7 +40,7 @@ impl Explicit {
         let initial_window = parameters.initial_window;
         let path = ExplicitPath::default();
         let mut explicit = Self { mss, initial_window, path, socket, timed_out: false };
-        explicit.step(event::INIT);
+        explicit.step(EXPLICIT_INIT);
         explicit
     }
 
@@ -52,9 +52,9 @@ impl Explicit {
     /// A measurement of the round trip, and the receiver's timestamp that came with it.
     fn sample(&mut self, now: Time, rtt: Duration) {
         (self.socket.now_us, self.socket.sample_us) = (micros_of(now), micros(rtt).max(1));
-        self.step(event::SAMPLE);
+        self.step(EXPLICIT_SAMPLE);
         self.socket.timestamp = 0;
-        self.step(event::OBEY);
+        self.step(EXPLICIT_OBEY);
     }
 
     fn has_measured(&self) -> bool {
@@ -85,7 +85,7 @@ impl CongestionControl for Explicit {
     fn set_rate(&mut self, rate: Option<Rate>, header: u64) {
         self.socket.rate = rate.map_or(0, |rate| (rate.bps() / 8).max(1));
         self.socket.header = header.min(MAX_SEGMENT) as u32;
-        self.step(event::OBEY);
+        self.step(EXPLICIT_OBEY);
     }
 
     fn round_trips(&self) -> Option<RoundTrips> {

@@ -115,6 +115,7 @@ impl RoundTrips {
 }
 
 /// A congestion control algorithm, one for each connection.
+#[allow(unused_variables, reason = "what an algorithm does not need it ignores")]
 pub trait CongestionControl: fmt::Debug + Send {
     /// The congestion window, bytes.
     fn cwnd(&self) -> u64;
@@ -131,50 +132,36 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The rate at which segments are to be spaced; `None` sends at once as much as the window allows. `srtt`
     /// is zero before the first measurement.
     fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
-        let _ = srtt;
         None
     }
 
     /// The handshake is over and has measured `rtt`, unless its SYN was repeated (RFC 6298 §3).
-    fn on_established(&mut self, now: Time, rtt: Option<Duration>) {
-        let _ = (now, rtt);
-    }
+    fn on_established(&mut self, now: Time, rtt: Option<Duration>) {}
 
     /// A segment has been sent. `after_pause`: nothing was in flight before.
-    fn on_sent(&mut self, now: Time, after_pause: bool) {
-        let _ = (now, after_pause);
-    }
+    fn on_sent(&mut self, now: Time, after_pause: bool) {}
 
     /// The request that the next segment, of `segment` payload bytes, carries to the routers of its path,
     /// where both sides have agreed to; `None` is none. `demand` is [`Feedback::demand`].
     fn request(&self, segment: u64, srtt: Duration, demand: u64) -> Option<Request> {
-        let _ = (segment, srtt, demand);
         None
     }
 
     /// An acknowledgement, of new data or not, brings feedback; before [`on_ack`](Self::on_ack) of the same
     /// one.
-    fn on_feedback(&mut self, feedback: &Feedback) {
-        let _ = feedback;
-    }
+    fn on_feedback(&mut self, feedback: &Feedback) {}
 
     /// An acknowledgement carries this timestamp of the receiver, milliseconds of its clock (RFC 7323 §3);
     /// before [`on_ack`](Self::on_ack) of the same one.
-    fn on_timestamp(&mut self, now: Time, value: u32) {
-        let _ = (now, value);
-    }
+    fn on_timestamp(&mut self, now: Time, value: u32) {}
 
     /// An acknowledgement, of new data or not, has left this in flight; before [`on_ack`](Self::on_ack) of
     /// the same one.
-    fn on_flight(&mut self, flight: &Flight) {
-        let _ = flight;
-    }
+    fn on_flight(&mut self, flight: &Flight) {}
 
     /// The rate controller sets this rate on the wire, where `header` bytes go with each segment, or takes it
     /// back. An algorithm that finds its rate by itself ignores it.
-    fn set_rate(&mut self, rate: Option<Rate>, header: u64) {
-        let _ = (rate, header);
-    }
+    fn set_rate(&mut self, rate: Option<Rate>, header: u64) {}
 
     /// The round trips that it reports to the rate controller; `None` before the first measurement.
     fn round_trips(&self) -> Option<RoundTrips> {
@@ -186,18 +173,14 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// A duplicate acknowledgement that reports nothing as received; after [`on_flight`](Self::on_flight) of
     /// the same one.
-    fn on_duplicate(&mut self, now: Time) {
-        let _ = now;
-    }
+    fn on_duplicate(&mut self, now: Time) {}
 
     /// Fast recovery begins with `in_flight` bytes outstanding (RFC 5681 §3.2 step 2, RFC 6675 §5 step 4.2).
     /// Afterwards the window is what may be in flight during the repair.
     fn on_loss(&mut self, now: Time, in_flight: u64);
 
     /// Everything that was outstanding when recovery began is acknowledged.
-    fn on_recovery_end(&mut self, now: Time) {
-        let _ = now;
-    }
+    fn on_recovery_end(&mut self, now: Time) {}
 
     /// The retransmission timer expired with `in_flight` bytes outstanding. `first` is false where the
     /// segment had been retransmitted by the timer before: the threshold is then kept (RFC 5681 §3.1).

@@ -94,6 +94,7 @@ pub(crate) struct Acknowledgement {
 }
 
 /// A variant of loss recovery at work on one connection.
+#[allow(unused_variables, reason = "what a variant does not need it ignores")]
 pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// An acknowledgement arrived.
     fn on_ack(
@@ -119,13 +120,10 @@ pub(crate) trait LossRecovery: fmt::Debug + Send {
     }
 
     /// Bytes were sent, for the first time or again.
-    fn on_sent(&mut self, bytes: u64) {
-        let _ = bytes;
-    }
+    fn on_sent(&mut self, bytes: u64) {}
 
     /// Something to send again though it is not known to be lost, when there is nothing new to send.
     fn rescue(&mut self, queue: &SendQueue) -> Option<Piece> {
-        let _ = queue;
         None
     }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use bentpipe_tcp::congestion::c_core::{XcpSocket, XcpState, event, state};
+use bentpipe_tcp::congestion::c_core::*;
 use bentpipe_tcp::congestion::{Acked, CongestionControl, Feedback, Parameters, Xcp, XcpSender};
 use bentpipe_units::Time;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ impl Pair {
         };
         let published = Xcp::new(parameters, sender);
         let mut pair = Self { published, state: XcpState::default(), socket, rtt, now: Time::ZERO };
-        pair.step(event::INIT, 0);
+        pair.step(CORE_INIT, 0);
         pair
     }
 
@@ -70,19 +70,19 @@ impl Pair {
         self.socket.asked += 1 << 33;
         self.socket.heard += 1;
         self.socket.heard_total = self.socket.heard_total.wrapping_add_signed(change);
-        self.step(event::ACK, 0);
+        self.step(CORE_ACK, 0);
     }
 
     fn lose(&mut self) {
         self.published.on_loss(self.now, u64::MAX);
-        self.step(event::SSTHRESH, 0);
-        self.step(event::SET_STATE, state::RECOVERY);
-        self.step(event::SET_STATE, state::OPEN);
+        self.step(CORE_SSTHRESH, 0);
+        self.step(CORE_SET_STATE, TCP_CA_RECOVERY);
+        self.step(CORE_SET_STATE, TCP_CA_OPEN);
     }
 
     fn time_out(&mut self) {
         self.published.on_timeout(self.now, MSS, true);
-        self.step(event::SET_STATE, state::LOSS);
+        self.step(CORE_SET_STATE, TCP_CA_LOSS);
         self.socket.cwnd = 1;
     }
 

@@ -4,9 +4,7 @@
 //! sets comes back in the next event. Lengths of paths, rates and the frequency of losses change from one
 //! connection to the next, and within it; now and then a value is one that no path has.
 
-use bentpipe_tcp::congestion::c_core::{
-    ExplicitSocket, HyblaSocket, INFINITE_SSTHRESH, XcpSocket, event, explicit_event, state,
-};
+use bentpipe_tcp::congestion::c_core::*;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -151,9 +149,9 @@ impl Connection {
             max_pacing_rate: self.max_pacing_rate,
             pacing_rate: self.pacing_rate,
             event: match event {
-                event::INIT => explicit_event::INIT,
-                event::RTT => explicit_event::SAMPLE,
-                _ => explicit_event::OBEY,
+                CORE_INIT => EXPLICIT_INIT,
+                CORE_RTT => EXPLICIT_SAMPLE,
+                _ => EXPLICIT_OBEY,
             },
             sample_us: self.sample_us,
             timestamp: if self.one_in(30) { 0 } else { timestamp },
@@ -170,7 +168,7 @@ impl Connection {
         if self.one_in(400) {
             self.is_silent = !self.is_silent;
         }
-        if event == event::ACK && !self.is_silent && !self.one_in(10) {
+        if event == CORE_ACK && !self.is_silent && !self.one_in(10) {
             let requested = self.requested.max(0) as u32;
             self.asked = self.asked.wrapping_add(requested.into());
             self.heard += 1;
@@ -203,7 +201,7 @@ impl Connection {
             srtt_us: self.srtt_us,
             min_rtt_us: self.min_rtt_us,
             app_limited: self.app_limited.into(),
-            holes: (self.recovery != state::OPEN).into(),
+            holes: (self.recovery != TCP_CA_OPEN).into(),
             to_retransmit: self.one_in(3).into(),
             ignores_loss: self.ignores_loss,
             request_rtt_us: 0,
@@ -222,11 +220,11 @@ impl Connection {
             1..20 => self.time_out(),
             20..40 => self.pause(),
             40..80 => self.change_path(),
-            80..100 => self.due.push((event::UNDO, 0)),
+            80..100 => self.due.push((CORE_UNDO, 0)),
             100..150 => self.app_limited = !self.app_limited,
             _ if self.one_in(self.loss_every) => self.lose(),
-            _ if self.recovery != state::OPEN && self.one_in(30) => {
-                self.due.push((event::SET_STATE, state::OPEN));
+            _ if self.recovery != TCP_CA_OPEN && self.one_in(30) => {
+                self.due.push((CORE_SET_STATE, TCP_CA_OPEN));
             }
             _ => {}
         }
@@ -241,14 +239,14 @@ impl Connection {
     /// What the kernel changes before it tells the congestion control.
     fn happens(&mut self, (event, argument): (u32, u32)) -> (u32, u32) {
         match event {
-            event::ACK => self.acknowledgements += 1,
-            event::SET_STATE => {
+            CORE_ACK => self.acknowledgements += 1,
+            CORE_SET_STATE => {
                 self.recovery = argument;
-                if argument == state::LOSS {
+                if argument == TCP_CA_LOSS {
                     self.cwnd = 1;
                 }
             }
-            event::SSTHRESH => (self.prior_cwnd, self.prr_out) = (self.cwnd, 0),
+            CORE_SSTHRESH => (self.prior_cwnd, self.prr_out) = (self.cwnd, 0),
             _ => {}
         }
         (event, argument)
@@ -278,9 +276,9 @@ impl Connection {
         self.capacity = if self.one_in(3) { 0 } else { self.any_rate() };
         self.ignores_loss = self.below(2) as u32;
         self.app_limited = false;
-        self.recovery = state::OPEN;
+        self.recovery = TCP_CA_OPEN;
         self.loss_every = [20, 100, 1000, 100_000][self.below(4) as usize];
-        self.due.push((event::INIT, 0));
+        self.due.push((CORE_INIT, 0));
     }
 
     fn acknowledge(&mut self) {
@@ -306,7 +304,7 @@ impl Connection {
                 self.in_grains(back_us)
             };
         }
-        self.due.push((event::ACK, 0));
+        self.due.push((CORE_ACK, 0));
         if acked > 0 && !self.one_in(8) {
             let sample = self.base_rtt_us + self.queue_us + self.back_us + self.below(3000);
             self.sample_us = self.in_grains(sample).clamp(1, u32::MAX.into()) as u32;
@@ -315,7 +313,7 @@ impl Connection {
                 known => known.min(self.sample_us),
             };
             self.srtt_us = self.srtt_us - self.srtt_us / 8 + self.sample_us / 8;
-            self.due.push((event::RTT, self.sample_us));
+            self.due.push((CORE_RTT, self.sample_us));
         }
     }
 
@@ -332,9 +330,9 @@ impl Connection {
         let lost = (1 + self.below(3) as u32).min(self.in_flight);
         self.lost += lost;
         self.in_flight -= lost;
-        if self.recovery == state::OPEN {
-            let how = if self.one_in(5) { state::CWR } else { state::RECOVERY };
-            self.due.extend([(event::SET_STATE, how), (event::SSTHRESH, 0)]);
+        if self.recovery == TCP_CA_OPEN {
+            let how = if self.one_in(5) { TCP_CA_CWR } else { TCP_CA_RECOVERY };
+            self.due.extend([(CORE_SET_STATE, how), (CORE_SSTHRESH, 0)]);
         }
     }
 
@@ -342,7 +340,7 @@ impl Connection {
         self.now_us += 3 * self.base_rtt_us + self.silence();
         self.lost += self.in_flight;
         self.in_flight = 0;
-        self.due.extend([(event::SET_STATE, state::LOSS), (event::SSTHRESH, 0)]);
+        self.due.extend([(CORE_SET_STATE, TCP_CA_LOSS), (CORE_SSTHRESH, 0)]);
     }
 
     fn pause(&mut self) {
@@ -360,8 +358,8 @@ impl Connection {
         }
     }
 
-    /// Where times have a grain, mostly a short one: a bound that grows with the time that passes then meets what
-    /// it bounds in small steps, and does not jump over it.
+    /// Where times have a grain, mostly a short one: a bound that grows with the time that passes then meets
+    /// what it bounds in small steps, and does not jump over it.
     fn silence(&mut self) -> u64 {
         let is_short = self.grain_us > 1 && !self.one_in(10);
         if is_short { self.below(8) * self.grain_us } else { self.below(60_000_000) }

@@ -49,7 +49,7 @@ struct Hybla;
 struct Explicit;
 struct Xcp;
 
-// SAFETY: `c_core` asserts the sizes, which leave no room for padding.
+// SAFETY: `c_core` asserts that there is no padding.
 unsafe impl Core for Hybla {
     const NUMBER: u32 = 0;
     type State = HyblaState;
@@ -68,7 +68,7 @@ unsafe impl Core for Hybla {
     }
 }
 
-// SAFETY: `c_core` asserts the sizes, which leave no room for padding.
+// SAFETY: `c_core` asserts that there is no padding.
 unsafe impl Core for Explicit {
     const NUMBER: u32 = 1;
     type State = ExplicitPath;
@@ -87,7 +87,7 @@ unsafe impl Core for Explicit {
     }
 }
 
-// SAFETY: `c_core` asserts the sizes, which leave no room for padding.
+// SAFETY: `c_core` asserts that there is no padding.
 unsafe impl Core for Xcp {
     const NUMBER: u32 = 2;
     type State = XcpState;

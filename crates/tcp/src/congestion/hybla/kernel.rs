@@ -10,7 +10,7 @@ use bentpipe_units::{Rate, Time};
 
 use super::rate::DeliverySamples;
 use super::{BURST_SEGMENTS, Components, RTT0};
-use crate::congestion::c_core::{HyblaParameters, HyblaSocket, HyblaState, INFINITE_SSTHRESH, event, state};
+use crate::congestion::c_core::*;
 use crate::congestion::slow_start::MAX_WINDOW;
 use crate::congestion::{Acked, CongestionControl, Flight, NO_SSTHRESH, Parameters, micros, micros_of};
 
@@ -73,7 +73,7 @@ impl Hybla {
     }
 
     fn begin(&mut self) {
-        self.step(event::INIT, 0);
+        self.step(CORE_INIT, 0);
         // The first segments leave back to back, as many as the window allows.
         self.parameters.burst = BURST_SEGMENTS.min(self.socket.cwnd.into()) as u32;
     }
@@ -84,7 +84,7 @@ impl Hybla {
     }
 
     fn is_reducing(&self) -> bool {
-        matches!(u32::from(self.state.state), state::CWR | state::RECOVERY)
+        matches!(u32::from(self.state.state), TCP_CA_CWR | TCP_CA_RECOVERY)
     }
 
     fn bytes(&self, segments: u32) -> u64 {
@@ -101,7 +101,7 @@ impl Hybla {
         socket.in_flight = in_flight.div_ceil(self.mss).min(MAX_SEGMENTS) as u32;
         socket.data_segs_out = socket.data_segs_out.max(socket.delivered.saturating_add(socket.in_flight));
         (socket.rate_delivered, socket.rate_interval_us) = self.samples.last();
-        self.step(event::ACK, 0);
+        self.step(CORE_ACK, 0);
     }
 }
 
@@ -162,7 +162,7 @@ impl CongestionControl for Hybla {
         socket.cwnd_limited = (ack.in_flight.saturating_add(self.mss) > window).into();
         self.samples.on_ack(ack, (self.delivered.max(flight.delivered) / self.mss) as u32);
         if let Some(rtt) = ack.rtt {
-            self.step(event::RTT, micros(rtt));
+            self.step(CORE_RTT, micros(rtt));
         }
         self.process_ack(ack.now, flight.delivered, flight.in_flight);
     }
@@ -181,12 +181,12 @@ impl CongestionControl for Hybla {
         }
         self.socket.prior_cwnd = self.socket.cwnd;
         self.socket.prr_out = 0;
-        self.step(event::SSTHRESH, 0);
-        self.step(event::SET_STATE, state::RECOVERY);
+        self.step(CORE_SSTHRESH, 0);
+        self.step(CORE_SET_STATE, TCP_CA_RECOVERY);
     }
 
     fn on_recovery_end(&mut self, _now: Time) {
-        self.step(event::SET_STATE, state::OPEN);
+        self.step(CORE_SET_STATE, TCP_CA_OPEN);
     }
 
     /// One segment, as the kernel leaves of a window. A repair under way has reduced the threshold already.
@@ -194,9 +194,9 @@ impl CongestionControl for Hybla {
         self.started = true;
         if first && !self.is_reducing() {
             self.socket.prior_cwnd = self.socket.cwnd;
-            self.step(event::SSTHRESH, 0);
+            self.step(CORE_SSTHRESH, 0);
         }
-        self.step(event::SET_STATE, state::LOSS);
+        self.step(CORE_SET_STATE, TCP_CA_LOSS);
         self.socket.cwnd = 1;
     }
 
@@ -205,12 +205,15 @@ impl CongestionControl for Hybla {
     fn on_idle(&mut self, _now: Time) {}
 }
 
-/// `HYBLA_RHO` and so on.
+/// The parts of the algorithm that are switched on.
 fn parts(components: Components) -> u32 {
     let Components { rho, pacing, hoe, recovery_growth, queue } = components;
-    [rho, pacing, hoe, recovery_growth, queue]
-        .into_iter()
-        .enumerate()
-        .map(|(bit, is_on)| u32::from(is_on) << bit)
-        .sum()
+    let parts = [
+        (rho, HYBLA_RHO),
+        (pacing, HYBLA_PACING),
+        (hoe, HYBLA_HOE),
+        (recovery_growth, HYBLA_RECOVERY_GROWTH),
+        (queue, HYBLA_QUEUE),
+    ];
+    parts.into_iter().filter(|(is_on, _)| *is_on).map(|(_, part)| part).sum()
 }

@@ -145,8 +145,8 @@ impl PublishedHybla {
     /// Whether the window, not the bound, sets the pace, so that a larger window would mean more in flight.
     fn window_sets_pace(&self, ack: &Acked) -> bool {
         let full = ack.in_flight.saturating_add(self.mss) > self.cwnd as u64;
-        let bounded = self.components.pacing
-            && matches!((self.window_rate(ack.srtt), self.rate_bound()), (Some(rate), Some(bound)) if rate > bound);
+        let rates = self.window_rate(ack.srtt).zip(self.rate_bound());
+        let bounded = self.components.pacing && rates.is_some_and(|(rate, bound)| rate > bound);
         full || !bounded
     }
 
