@@ -3,12 +3,13 @@
 //! Every error carries the path to its value. Beyond serde's data model, a type may ask for three things by
 //! its name:
 //!
-//! * an enum called `$shape` (`#[serde(rename = "$shape", rename_all = "lowercase")]`) is chosen by what is written: its variants
-//!   are some of `text`, `number`, `boolean`, `date`, `list` and `table`, each with the type to read then;
-//! * an enum called `$tag:KEY` is chosen by the text under `KEY` in its table, as serde's `tag = "KEY"`, but without the copy in
-//!   which serde loses keys and places;
-//! * the newtypes of `values.rs`: `$or:WORD`, the word instead of a value; `$list`, a value that may stand alone; `$written` and
-//!   `$date`, a number or a date as the text that it is.
+//! * an enum called `$shape` (`#[serde(rename = "$shape", rename_all = "lowercase")]`) is chosen by what is
+//!   written: its variants are some of `text`, `number`, `boolean`, `date`, `list` and `table`, each with the
+//!   type to read then;
+//! * an enum called `$tag:KEY` is chosen by the text under `KEY` in its table, as serde's `tag = "KEY"`, but
+//!   without the copy in which serde loses keys and places;
+//! * the newtypes of `values.rs`: `$or:WORD`, the word instead of a value; `$list`, a value that may stand
+//!   alone; `$written` and `$date`, a number or a date as the text that it is.
 
 use std::iter::Peekable;
 

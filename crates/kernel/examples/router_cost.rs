@@ -14,7 +14,7 @@ mod injector;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::router::{Frame, Router, RouterConfig, RouterError, RouterShares, Variant};
+use bentpipe_kernel::router::{Frame, Router, RouterConfig, RouterError, Shares, Variant};
 use bentpipe_units::Rate;
 use frame::{HeaderFields, Segment};
 use injector::Injector;
@@ -42,7 +42,7 @@ fn segment(with_header: bool) -> Segment {
 fn alone(config: &RouterConfig, packets: u32) -> Result<(), RouterError> {
     let router = Router::detached(config)?;
     // More than is asked for, so that the feedback stays as it is, however often.
-    router.set_shares(&RouterShares { positive: 1e15, per_second: 1e15, ..RouterShares::default() });
+    router.set_shares(&Shares { positive: 1e15, per_second: 1e15, ..Shares::default() }, Duration::ZERO);
     for (what, with_header) in [("no congestion header", false), ("congestion header, kept", true)] {
         let frame = segment(with_header).frame();
         let frame = Frame { repeat: packets, ..Frame::new(&frame) };

@@ -66,8 +66,8 @@ impl Leg {
         {
             tracing::warn!(
                 leg = name,
-                "restart_within = {wanted:?} is below what this leg's round trip allows: the retransmission timeout's \
-                 ceiling is {derived:?}"
+                "restart_within = {wanted:?} is below what this leg's round trip allows: the ceiling of the \
+                 retransmission timeout is {derived:?}"
             );
         }
         Self {

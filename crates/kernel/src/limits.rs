@@ -26,7 +26,8 @@ pub fn descriptor_limit() -> Limit {
 /// a pipe's two.
 ///
 /// # Errors
-/// The kernel refuses where the hard limit is above `fs.nr_open`, which an administrator may have lowered since.
+/// The kernel refuses where the hard limit is above `fs.nr_open`, which an administrator may have lowered
+/// since.
 pub fn raise_descriptor_limit() -> io::Result<Limit> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;

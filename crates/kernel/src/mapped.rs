@@ -12,15 +12,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// A type that such memory may hold, and its parts.
 ///
 /// # Safety
-/// It is `repr(C)`, consists of integers without padding, and is a multiple of eight bytes long: then any bytes are
-/// a value of it, and the entries of an eBPF array are adjacent.
+/// It is `repr(C)`, consists of integers without padding, and is a multiple of eight bytes long: then any
+/// bytes are a value of it, and the entries of an eBPF array are adjacent.
 pub(crate) unsafe trait Integers: Copy {}
 
 // SAFETY: eight bytes.
 unsafe impl Integers for u64 {}
 
-/// An eBPF array (`BPF_F_MMAPABLE`) of `T` in this process's memory. Either side may change it at any time, so it is
-/// read and written in words of 64 bits.
+/// An eBPF array (`BPF_F_MMAPABLE`) of `T` in this process's memory. Either side may change it at any time,
+/// so it is read and written in words of 64 bits.
 #[derive(Debug)]
 pub(crate) struct Mapped<T> {
     start: NonNull<AtomicU64>,

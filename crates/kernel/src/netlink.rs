@@ -194,8 +194,8 @@ impl Socket {
     /// Sends messages to the kernel, which acts on them before this returns.
     ///
     /// # Errors
-    /// `EMSGSIZE` for more than 2 MiB, or twice `net.core.wmem_max` if that is less and this socket was opened without
-    /// `CAP_NET_ADMIN`; and what else send(2) says.
+    /// `EMSGSIZE` for more than 2 MiB, or twice `net.core.wmem_max` if that is less and this socket was
+    /// opened without `CAP_NET_ADMIN`; and what else send(2) says.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.discard_leftovers();
         loop {
@@ -210,8 +210,8 @@ impl Socket {
     /// Shows `judge` the messages that arrive until it has come to a result.
     ///
     /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, `ENOBUFS` if its answer did not fit the receive buffer and
-    /// the rest gave no result, `InvalidData` for a message that is too long to be an answer.
+    /// `TimedOut` if the kernel does not answer for a second, `ENOBUFS` if its answer did not fit the receive
+    /// buffer and the rest gave no result, `InvalidData` for a message that is too long to be an answer.
     pub(crate) fn receive_until<T>(
         &mut self,
         mut judge: impl FnMut(Message<'_>) -> Option<T>,

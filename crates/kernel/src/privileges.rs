@@ -58,8 +58,8 @@ pub enum PrivilegeError {
     },
     /// There is no such group, or a bare number whose group nobody knows.
     #[error(
-        "there is no group \"{name}\" in /etc/group, nor a user of that number in /etc/passwd; give USER:GROUP, \
-         as names from these files or as numbers"
+        "there is no group \"{name}\" in /etc/group, nor a user of that number in /etc/passwd; \
+         give USER:GROUP, as names from these files or as numbers"
     )]
     UnknownGroup {
         /// The name or number that was looked for.
@@ -143,8 +143,7 @@ pub fn drop_to(account: Option<&Account>, keep: &[Capability]) -> Result<(), Pri
 }
 
 const FORBIDDEN: &str = "look for a system call filter or a security module that forbids it";
-const MORE_CAPABILITIES: &str = "start with CAP_SETUID and CAP_SETGID, or let the service manager choose the user \
-                                 and name no account here";
+const MORE_CAPABILITIES: &str = "start with CAP_SETUID and CAP_SETGID, or let the service manager choose the user and name no account here";
 
 impl Capability {
     const fn bit(self) -> CapabilitySet {

@@ -37,8 +37,8 @@ impl RouteSocket {
     /// comes from there, and `None` for IPv4 if this host forwards none.
     ///
     /// # Errors
-    /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel does not answer for a second, and
-    /// its other errors.
+    /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel does not answer for a
+    /// second, and its other errors.
     pub fn interface_towards(&mut self, from: Option<IpAddr>, to: IpAddr) -> io::Result<Option<u32>> {
         let (from, to) = (from.map(|from| from.to_canonical()), to.to_canonical());
         if from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {

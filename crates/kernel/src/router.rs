@@ -24,6 +24,8 @@ use crate::tcx;
 
 mod trial;
 
+pub use bentpipe_link::agent::xcp::Variant;
+pub use bentpipe_link::agent::xcp::control::{Shares, Sums};
 pub use trial::{Frame, Trial};
 
 /// Fractional bits of a rate in bytes per second, as the program counts it.
@@ -40,16 +42,6 @@ unsafe impl Integers for types::router {}
 // SAFETY: the same.
 unsafe impl Integers for types::shares {}
 
-/// Which senders get positive feedback.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Variant {
-    /// All of them (Katabi, Handley and Rohrs 2002).
-    Xcp,
-    /// Those that request more (P-XCP, Zhou, Yeung and Li 2004), so that none is wasted on senders that
-    /// cannot use it.
-    PXcp,
-}
-
 /// The configuration of a router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterConfig {
@@ -59,36 +51,6 @@ pub struct RouterConfig {
     pub variant: Variant,
     /// A longer round-trip time in a congestion header counts as this, and no queue as longer.
     pub longest_rtt: Duration,
-}
-
-/// The traffic since the sums were last taken.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RouterSums {
-    /// Bytes of IP packets, of those without a congestion header too.
-    pub bytes: f64,
-    /// Σ X, seconds; X is the time between a sender's packets.
-    pub spacing: f64,
-    /// Σ RTT·X, square seconds.
-    pub rtt_spacing: f64,
-    /// Σ X of the packets to which positive feedback is given, seconds.
-    pub asking_spacing: f64,
-    /// The queue that has stood in front of the link for half a round trip, bytes.
-    pub queue: f64,
-}
-
-/// The feedback to distribute until the next decision.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RouterShares {
-    /// r⁺, bytes per second.
-    pub positive: f64,
-    /// r⁻, bytes per second.
-    pub negative: f64,
-    /// Cp: positive feedback for a second of X, bytes per second.
-    pub per_second: f64,
-    /// Cn: negative feedback for a byte, bytes per second.
-    pub per_byte: f64,
-    /// d, the mean round-trip time of the traffic: the queue that counts is the shortest in about half of it.
-    pub mean_rtt: Duration,
 }
 
 /// Counters of a router, in packets on the wire.
@@ -116,7 +78,7 @@ pub enum RouterError {
         source: io::Error,
     },
     /// The kernel did not take the program.
-    #[error("cannot load the eBPF program of the XCP router: {0} ({needs})", needs = Feature::XcpRouter.needs())]
+    #[error("cannot load the eBPF program of the XCP router: {0} ({n})", n = Feature::XcpRouter.needs())]
     Load(#[source] libbpf_rs::Error),
     /// The kernel took the program but not for this interface.
     #[error(
@@ -156,8 +118,8 @@ impl Router {
     /// [`Router::set_shares`] there is no feedback: no sender gets more than zero.
     ///
     /// # Errors
-    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or without the
-    /// rights, [`RouterError::Map`].
+    /// [`RouterError::Interface`], [`RouterError::Load`] and [`RouterError::Attach`] on older kernels or
+    /// without the rights, [`RouterError::Map`].
     pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
         let index = index_of(interface)?;
         let mut router = Self::load(config)?;
@@ -192,11 +154,11 @@ impl Router {
 
     /// The traffic since the last call, or the beginning. A packet that passes meanwhile may be in one sum
     /// already and in another the next time.
-    pub fn take_sums(&mut self) -> RouterSums {
+    pub fn take_sums(&mut self) -> Sums {
         let now = self.memory.read(0);
         let before = std::mem::replace(&mut self.taken, now);
         let since = |sum: fn(&types::router) -> u64| since(&before, &now, sum) as f64;
-        RouterSums {
+        Sums {
             bytes: since(|router| router.bytes),
             spacing: since(|router| router.spacing) * 1e-9,
             rtt_spacing: since(|router| router.rtt_spacing) * f64::from(1 << RTT_SPACING_SHIFT) * 1e-15,
@@ -205,8 +167,9 @@ impl Router {
         }
     }
 
-    /// Distributes this from the next packet on; the rest of the former shares is dropped.
-    pub fn set_shares(&self, shares: &RouterShares) {
+    /// Distributes this from the next packet on; the rest of the former shares is dropped. Of the queue, the
+    /// shortest in about half of `mean_rtt` counts.
+    pub fn set_shares(&self, shares: &Shares, mean_rtt: Duration) {
         let generation = self.memory.read(0).generation.wrapping_add(1);
         let fixed_shares = types::shares {
             positive: fixed(shares.positive, FEEDBACK_SHIFT),
@@ -217,11 +180,11 @@ impl Router {
         // The slot that the program does not read; the generation then has it read that one.
         let slot = offset_of!(types::router, slots) + slot_of(generation) * size_of::<types::shares>();
         self.memory.write(0, slot, &fixed_shares);
-        self.memory.write(0, offset_of!(types::router, mean_rtt), &nanos(shares.mean_rtt));
+        self.memory.write(0, offset_of!(types::router, mean_rtt), &nanos(mean_rtt));
         self.memory.write(0, offset_of!(types::router, generation), &generation);
     }
 
-    /// How much of [`RouterShares::positive`] nobody has taken so far, bytes per second.
+    /// How much of [`Shares::positive`] nobody has taken so far, bytes per second.
     pub fn positive_left(&self) -> f64 {
         let now = self.memory.read(0);
         // Otherwise no packet has come since they were set.

@@ -33,7 +33,8 @@ pub enum StructOpsError {
     },
     /// Other processes have taken every name.
     #[error(
-        "{COPIES} processes have a congestion control called {base} already (end one: each has a copy of its own)"
+        "{COPIES} processes have a congestion control called {base} already \
+         (end one: each has a copy of its own)"
     )]
     Names {
         /// The name without a number.
@@ -41,7 +42,8 @@ pub enum StructOpsError {
     },
     /// The memory that the program shares with this process cannot be mapped.
     #[error(
-        "cannot share memory with the eBPF program of {feature}: {source} (is there a limit to this process's memory, RLIMIT_AS?)"
+        "cannot share memory with the eBPF program of {feature}: {source} \
+         (is there a limit to this process's memory, RLIMIT_AS?)"
     )]
     Share {
         /// Its function.

@@ -56,7 +56,8 @@ pub struct XcpParameters<'a> {
 pub enum XcpError {
     /// There is no such congestion control to fall back to.
     #[error(
-        "XCP cannot fall back to the congestion control \"{name}\": {source} (choose one that this kernel has)"
+        "XCP cannot fall back to the congestion control \"{name}\": {source} \
+         (choose one that this kernel has)"
     )]
     Fallback {
         /// The configured fallback.
@@ -65,7 +66,7 @@ pub enum XcpError {
         source: io::Error,
     },
     /// The kernel did not take the program for TCP options.
-    #[error("cannot load the eBPF program of XCP options: {0} ({needs})", needs = Feature::XcpOptions.needs())]
+    #[error("cannot load the eBPF program of XCP options: {0} ({n})", n = Feature::XcpOptions.needs())]
     Options(#[source] libbpf_rs::Error),
     /// There is no cgroup to attach it to.
     #[error("cannot open this process's cgroup for XCP's TCP options: {source} ({hint})")]
@@ -88,7 +89,8 @@ pub enum XcpError {
     Control(#[from] StructOpsError),
     /// The network interface did not take its program.
     #[error(
-        "cannot make room for XCP's feedback in acknowledgements on {interface}: {source} ({}, and fewer than 63 programs there)",
+        "cannot make room for XCP's feedback in acknowledgements on {interface}: {source} \
+         ({}, and fewer than 63 programs there)",
         Feature::RoomInAcks.needs()
     )]
     Interface {
@@ -264,8 +266,8 @@ fn next_to(wanted: &Key, current: &[(Key, Weak<Registration>)]) -> Option<Xcp> {
     let registration = registration.upgrade()?;
     let asked = known.capacity.map_or_else(|| "twice their rate".to_owned(), |rate| rate.to_string());
     tracing::warn!(
-        "cannot load XCP for another rate without privileges: connections request {asked} at most until the daemon is \
-         restarted"
+        "cannot load XCP for another rate without privileges: connections request {asked} at most until the \
+         daemon is restarted"
     );
     Some(Xcp { registration })
 }

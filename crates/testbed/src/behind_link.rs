@@ -61,8 +61,9 @@ impl BehindLink {
     /// Call it **before the process has a second thread**: only then can it enter a user namespace and hold
     /// back its signals.
     ///
-    /// # Errors [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command
-    /// does not exist; any error of setting up namespaces and the link.
+    /// # Errors
+    /// [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command does not
+    /// exist; any error of setting up namespaces and the link.
     pub fn run(self) -> Result<i32> {
         require(LINK_NEEDS)?;
         if !is_privileged() {

@@ -36,8 +36,9 @@ pub struct Child {
 impl Child {
     /// Starts `command` in a process group of its own, with no signal blocked.
     ///
-    /// # Errors [`Error::Spawn`] if the program does not exist, cannot be executed, or its namespace cannot
-    /// be entered.
+    /// # Errors
+    /// [`Error::Spawn`] if the program does not exist, cannot be executed, or its namespace cannot be
+    /// entered.
     pub fn spawn(command: Command) -> Result<Self> {
         Self::start(command, true)
     }

@@ -144,7 +144,8 @@ impl State {
         }
     }
 
-    /// Collects the packets and frames that the agents send. Returns whether the sender, and the receiver, must be told of it.
+    /// Collects the packets and frames that the agents send. Returns whether the sender, and the receiver,
+    /// must be told of it.
     fn collect(&mut self) -> [bool; 2] {
         let known = [!self.to_link.is_empty(), !self.to_host.is_empty()];
         self.to_link.extend(std::iter::from_fn(|| self.link_end.poll_to_link()));

@@ -21,7 +21,8 @@ pub enum Error {
     },
     /// A thread could not move into a namespace.
     #[error(
-        "cannot enter the network namespace \"{name}\": {source}; entering one needs CAP_SYS_ADMIN: run as root"
+        "cannot enter the network namespace \"{name}\": {source}; \
+         entering one needs CAP_SYS_ADMIN: run as root"
     )]
     EnterNamespace {
         /// Its name.
@@ -96,7 +97,8 @@ pub enum Error {
     },
     /// The process could not move into a user namespace of its own.
     #[error(
-        "cannot set up a user namespace ({step}): {source}; run as root, or allow user namespaces to ordinary users"
+        "cannot set up a user namespace ({step}): {source}; \
+         run as root, or allow user namespaces to ordinary users"
     )]
     UserNamespace {
         /// The step that failed.

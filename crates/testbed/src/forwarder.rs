@@ -76,7 +76,8 @@ impl Forwarder {
         become_prompt();
         while !self.stop.is_asked() {
             if let Err(errno) = self.step().or_else(ignore_interruption) {
-                return self.state.fail(errno);
+                let _ = self.state.failure.set(errno);
+                return;
             }
         }
     }
@@ -110,7 +111,8 @@ impl Forwarder {
     fn send_all(&mut self) {
         while let Some(frame) = self.buffers.to_link.pop_front() {
             let ip_bytes = frame.packet().map_or(0, Packet::ip_length);
-            let arrivals = match self.state.transmit(self.clock.now(), frame.length(), ip_bytes) {
+            let fate = self.state.direction().transmit(self.clock.now(), frame.length(), ip_bytes);
+            let arrivals = match fate {
                 Ok(arrivals) => arrivals,
                 Err(cause) => {
                     if let Some(serial) = frame.serial().filter(|_| cause == Cause::QueueFull) {
@@ -135,7 +137,7 @@ impl Forwarder {
     fn deliver_due(&mut self) {
         while let Some((due, transmission)) = self.buffers.in_flight.pop_due(self.clock.now()) {
             let Transmission { frame, departure, is_duplicate } = transmission;
-            if self.state.is_cut(departure) {
+            if self.state.outages.cover(departure) {
                 if !is_duplicate {
                     self.state.count_cut(frame.length());
                 }
@@ -143,7 +145,7 @@ impl Forwarder {
             }
             self.far.inbound(frame, &mut self.buffers.to_host);
             self.write_all();
-            self.state.record_lateness(due, self.clock.now());
+            self.state.lateness.record(self.clock.now() - due);
         }
     }
 

@@ -1,9 +1,7 @@
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bentpipe_link::{Arrivals, Cause, Counters, Direction, ImpairmentCounters, Impairments};
-use bentpipe_units::{ByteCount, Time};
+use bentpipe_link::{Counters, Direction};
 use rustix::io::Errno;
 
 use crate::lateness::Lateness;
@@ -13,14 +11,15 @@ use crate::outage::CommandedOutages;
 #[derive(Debug)]
 pub(crate) struct ForwarderState {
     direction: Mutex<Direction>,
-    outages: Arc<CommandedOutages>,
-    lateness: Lateness,
+    pub(crate) outages: Arc<CommandedOutages>,
+    pub(crate) lateness: Lateness,
     written: AtomicU64,
     written_bytes: AtomicU64,
-    refused: AtomicU64,
+    pub(crate) refused: AtomicU64,
     cut: AtomicU64,
     cut_bytes: AtomicU64,
-    failure: OnceLock<Errno>,
+    /// Why the forwarder has stopped, if it has failed.
+    pub(crate) failure: OnceLock<Errno>,
 }
 
 impl ForwarderState {
@@ -36,21 +35,6 @@ impl ForwarderState {
             cut_bytes: AtomicU64::new(0),
             failure: OnceLock::new(),
         }
-    }
-
-    /// Bytes that wait in front of the transmitter, or are being sent.
-    pub(crate) fn backlog(&self, now: Time) -> ByteCount {
-        self.direction().backlog(now)
-    }
-
-    /// Offers to the model `bytes` of which `ip_bytes` are an IP packet; see [`Direction::transmit`].
-    pub(crate) fn transmit(&self, now: Time, bytes: usize, ip_bytes: usize) -> Result<Arrivals, Cause> {
-        self.direction().transmit(now, bytes, ip_bytes)
-    }
-
-    /// Whether a commanded outage loses a packet whose last bit left at `departure`.
-    pub(crate) fn is_cut(&self, departure: Time) -> bool {
-        self.outages.cover(departure)
     }
 
     /// A commanded outage has lost a packet of `bytes`.
@@ -69,16 +53,6 @@ impl ForwarderState {
         }
     }
 
-    /// A packet that was due at `due` has arrived `now`.
-    pub(crate) fn record_lateness(&self, due: Time, now: Time) {
-        self.lateness.record(now - due);
-    }
-
-    /// The forwarder has failed.
-    pub(crate) fn fail(&self, errno: Errno) {
-        let _ = self.failure.set(errno);
-    }
-
     /// The model's counters, with the packets that a commanded outage lost moved to where the model counts
     /// outages.
     pub(crate) fn counters(&self) -> Counters {
@@ -95,28 +69,8 @@ impl ForwarderState {
         (self.written.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn lateness(&self) -> &Lateness {
-        &self.lateness
-    }
-
-    pub(crate) fn failure(&self) -> Option<io::Error> {
-        self.failure.get().map(|&errno| errno.into())
-    }
-
-    /// Impairs packets that are offered from now on; see [`Direction::impair`].
-    pub(crate) fn impair(&self, impairments: &Impairments, seed: u64) {
-        self.direction().impair(impairments, seed);
-    }
-
-    pub(crate) fn impairment_counters(&self) -> ImpairmentCounters {
-        *self.direction().impairment_counters()
-    }
-
-    fn direction(&self) -> MutexGuard<'_, Direction> {
+    /// The model of the link, also after a thread has panicked while it held the lock.
+    pub(crate) fn direction(&self) -> MutexGuard<'_, Direction> {
         self.direction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

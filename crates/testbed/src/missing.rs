@@ -17,7 +17,8 @@ pub enum Need {
 /// The needs that the machine does not meet, one line each, with the line that fixes it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Missing {
-    pub(crate) items: Vec<MissingItem>,
+    /// The items, in the order of the request.
+    pub items: Vec<MissingItem>,
 }
 
 /// A need that the machine does not meet.
@@ -29,13 +30,6 @@ pub struct MissingItem {
     pub found: String,
     /// The remedy.
     pub fix: String,
-}
-
-impl Missing {
-    /// The items, in the order of the request.
-    pub fn items(&self) -> &[MissingItem] {
-        &self.items
-    }
 }
 
 impl fmt::Display for Missing {

@@ -32,7 +32,8 @@ struct Inner {
 impl Namespace {
     /// A new, empty namespace with `lo` up. The name appears in messages only.
     ///
-    /// # Errors [`Error::CreateNamespace`] without CAP_SYS_ADMIN (see
+    /// # Errors
+    /// [`Error::CreateNamespace`] without CAP_SYS_ADMIN (see
     /// [`enter_user_namespace`](crate::enter_user_namespace)).
     pub fn new(name: &str) -> Result<Self> {
         let fail = |source| Error::CreateNamespace { name: name.to_owned(), source };
@@ -114,8 +115,9 @@ impl Namespace {
     /// Sets a kernel setting of this namespace: `ns.sysctl("net.ipv4.ip_forward", "1")`. Where an interface's
     /// name has a dot in it, write the key with slashes.
     ///
-    /// # Errors [`Error::Sysctl`] if the kernel has no such setting, does not keep it per namespace, or
-    /// refuses the value.
+    /// # Errors
+    /// [`Error::Sysctl`] if the kernel has no such setting, does not keep it per namespace, or refuses the
+    /// value.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = sysctl_path(key);
         self.run(|| fs::write(path, value))?.map_err(|source| Error::Sysctl {

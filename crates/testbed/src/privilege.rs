@@ -31,8 +31,9 @@ pub fn is_privileged() -> bool {
 ///
 /// Call it **before the process has a second thread**: the kernel accepts only a single-threaded process.
 ///
-/// # Errors [`Error::UserNamespace`] if the machine does not allow user namespaces to ordinary users, or
-/// other threads are running.
+/// # Errors
+/// [`Error::UserNamespace`] if the machine does not allow user namespaces to ordinary users, or other threads
+/// are running.
 pub fn enter_user_namespace() -> Result<()> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let attempt =

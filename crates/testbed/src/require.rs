@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let missing = require(&[Need::Program("no-such-tool")]).unwrap_err();
-        assert_eq!(missing.items().len(), 1);
+        assert_eq!(missing.items.len(), 1);
         let text = missing.to_string();
         assert!(text.contains("`no-such-tool` is not installed") && text.contains("apt install"), "{text}");
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn everything_that_is_missing_is_listed() {
         let missing = require(&[Need::Program("no-such-a"), Need::Program("sh"), Need::Program("no-such-b")]);
-        assert_eq!(missing.unwrap_err().items().len(), 2);
+        assert_eq!(missing.unwrap_err().items.len(), 2);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -55,8 +56,9 @@ impl SatelliteLink {
     /// `config.forward` leads from `gateway` to `terminal`. The model's time starts at zero now, so a trace
     /// of outages begins now. `mtu` is in bytes, for both devices.
     ///
-    /// # Errors [`Error::Tun`] without `/dev/net/tun` or CAP_NET_ADMIN, or if a name is taken;
-    /// [`Error::Driver`] if no thread can be had.
+    /// # Errors
+    /// [`Error::Tun`] without `/dev/net/tun` or CAP_NET_ADMIN, or if a name is taken; [`Error::Driver`] if no
+    /// thread can be had.
     pub fn start(
         gateway: &Namespace,
         gateway_if: &str,
@@ -162,7 +164,7 @@ impl SatelliteLink {
     /// to draw a curve.
     pub fn backlog(&self) -> (ByteCount, ByteCount) {
         let now = self.clock.now();
-        (self.forward.backlog(now), self.reverse.backlog(now))
+        (self.forward.direction().backlog(now), self.reverse.direction().backlog(now))
     }
 
     /// Packets that have arrived, forward and reverse, and how late they were.
@@ -178,7 +180,8 @@ impl SatelliteLink {
     /// [`Error::EnterNamespace`] if a device's namespace cannot be entered.
     pub fn unintended_drops(&self) -> Result<u64> {
         let kernel = self.gateway.kernel_drops()? + self.terminal.kernel_drops()?;
-        Ok(kernel + self.forward.refused() + self.reverse.refused())
+        let refused = |state: &ForwarderState| state.refused.load(Ordering::Relaxed);
+        Ok(kernel + refused(&self.forward) + refused(&self.reverse))
     }
 
     /// Cuts both directions of the link now, or restores them. Packets that leave a transmitter meanwhile are
@@ -192,13 +195,13 @@ impl SatelliteLink {
     /// Packets that have been offered already are not affected. Each direction has random numbers of its own,
     /// derived from `seed`.
     pub fn impair(&self, impairments: &Impairments, seed: u64) {
-        self.forward.impair(impairments, seed);
-        self.reverse.impair(impairments, !seed);
+        self.forward.direction().impair(impairments, seed);
+        self.reverse.direction().impair(impairments, !seed);
     }
 
     /// Packets impaired, forward and reverse, since the start or the last call of [`impair`](Self::impair).
     pub fn impairment_counters(&self) -> (ImpairmentCounters, ImpairmentCounters) {
-        (self.forward.impairment_counters(), self.reverse.impairment_counters())
+        (*self.forward.direction().impairment_counters(), *self.reverse.direction().impairment_counters())
     }
 
     /// The moment that is zero in the link's time, on the clock of [`Instant`], which is CLOCK_MONOTONIC.
@@ -218,8 +221,8 @@ impl SatelliteLink {
     pub fn check(&self) -> Result<()> {
         let (gateway, terminal) = (&self.gateway, &self.terminal);
         for (state, from, to) in [(&self.forward, gateway, terminal), (&self.reverse, terminal, gateway)] {
-            if let Some(source) = state.failure() {
-                return Err(driver_error(from, to, source));
+            if let Some(&errno) = state.failure.get() {
+                return Err(driver_error(from, to, errno.into()));
             }
         }
         Ok(())
@@ -238,7 +241,7 @@ impl Drop for SatelliteLink {
 
 fn delivered(state: &ForwarderState) -> Delivered {
     let (packets, bytes) = state.written();
-    Delivered { packets, bytes, lateness: state.lateness().summary() }
+    Delivered { packets, bytes, lateness: state.lateness.summary() }
 }
 
 fn driver_error(from: &Tun, to: &Tun, source: io::Error) -> Error {

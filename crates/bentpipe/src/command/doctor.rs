@@ -148,7 +148,7 @@ fn testbed() -> Vec<Check> {
         }
         Err(missing) => {
             let check = |item: &MissingItem| Check::fail(name(), item.found.clone(), item.fix.clone());
-            missing.items().iter().map(check).collect()
+            missing.items.iter().map(check).collect()
         }
     }
 }

@@ -68,7 +68,7 @@ struct explicit {
 	u32 member; /* user space has set which leg it belongs to */
 };
 
-_Static_assert(sizeof(struct explicit) <= CORE_STATE_BYTES, "it fits the socket's space for a congestion control");
+_Static_assert(sizeof(struct explicit) <= CORE_STATE_BYTES, "it fits the space for a congestion control");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -175,8 +175,10 @@ static void obey(struct sock *sk, const struct explicit *e, const struct slot *s
 	tp->snd_cwnd = s.cwnd;
 }
 
-static void report(const struct sock *sk, const struct tcp_sock *tp, const struct explicit *e, struct slot *slot)
+static void report(const struct sock *sk, const struct explicit *e, struct slot *slot)
 {
+	const struct tcp_sock *tp = tcp_sk(sk);
+
 	slot->bytes_sent = tp->bytes_sent;
 	slot->segments_sent = tp->data_segs_out;
 	slot->delivered = tp->delivered;
@@ -219,7 +221,7 @@ void BPF_PROG(explicit_init, struct sock *sk)
 	/* The handshake has measured the round trip, unless its SYN was repeated. */
 	explicit_on_sample(&e->path, tp->tcp_mstamp, tp->srtt_us >> 3, 0);
 	if (slot)
-		report(sk, tp, e, slot);
+		report(sk, e, slot);
 	obey(sk, e, slot);
 }
 
@@ -245,7 +247,7 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 	u32 rtt_us = rs->rtt_us > 0 ? rs->rtt_us : 0;
 	explicit_on_sample(&e->path, tp->tcp_mstamp, rtt_us, tp->rx_opt.rcv_tsval);
 	if (slot)
-		report(sk, tp, e, slot);
+		report(sk, e, slot);
 	obey(sk, e, slot);
 }
 
@@ -253,7 +255,6 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 SEC("struct_ops")
 void BPF_PROG(explicit_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 {
-	struct tcp_sock *tp = tcp_sk(sk);
 	struct explicit *e = tcp_private(sk);
 	struct slot *slot = slot_of(e);
 
@@ -267,7 +268,7 @@ void BPF_PROG(explicit_cwnd_event, struct sock *sk, enum tcp_ca_event event)
 			__sync_fetch_and_add(&leg->joined, e->weight);
 		slot->rate = rate_of(e, slot);
 	}
-	report(sk, tp, e, slot);
+	report(sk, e, slot);
 	slot->in_flight = 1;
 	obey(sk, e, slot);
 }

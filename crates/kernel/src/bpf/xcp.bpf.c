@@ -18,7 +18,8 @@ const volatile u8 ignores_loss = 0;
 /* The congestion control of a socket without XCP at the other end. */
 const volatile char fallback[TCP_CA_NAME_MAX] = "cubic";
 
-static inline void read_socket(struct xcp_socket *s, const struct sock *sk, const struct xcp_endpoint *endpoint)
+static inline void read_socket(struct xcp_socket *s, const struct sock *sk,
+			       const struct xcp_endpoint *endpoint)
 {
 	const struct tcp_sock *tp = tcp_sk(sk);
 

@@ -45,7 +45,9 @@ _Static_assert(sizeof(struct offer) == XCP_OFFER && sizeof(struct total) == XCP_
 		       sizeof(struct request) == XCP_REQUEST,
 	       "options are as long as they say");
 
-#define HEAD(size) .kind = XCP_KIND, .length = (size), .experiment = { XCP_EXPERIMENT_HIGH, XCP_EXPERIMENT_LOW }
+#define HEAD(size)                                  \
+	.kind = XCP_KIND, .length = (size),         \
+	.experiment = { XCP_EXPERIMENT_HIGH, XCP_EXPERIMENT_LOW }
 
 static bool is_ours(const char *name)
 {

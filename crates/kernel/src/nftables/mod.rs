@@ -90,8 +90,8 @@ impl From<IpAddr> for Key {
 pub enum NfTablesError {
     /// The table or the set is not there (any more).
     #[error(
-        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, e.g. \
-         nft flush ruleset: install the rules again"
+        "cannot change set {set} of table inet {table}: the table or the set is gone; somebody has removed it, \
+         e.g. nft flush ruleset: install the rules again"
     )]
     Missing {
         /// The table that was to be changed.
@@ -158,7 +158,8 @@ impl NfTables {
     /// Opens the connection, which survives a later change of the thread's namespace.
     ///
     /// # Errors
-    /// What socket(2) says: `EPROTONOSUPPORT` where this kernel lacks nfnetlink, `EMFILE` without a descriptor left.
+    /// What socket(2) says: `EPROTONOSUPPORT` where this kernel lacks nfnetlink, `EMFILE` without a
+    /// descriptor left.
     pub fn open() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(Some(netlink::NETFILTER))? })
     }

@@ -26,8 +26,8 @@ impl Account {
     /// one that lives elsewhere can be given by its numbers.
     ///
     /// # Errors
-    /// [`PrivilegeError::UnknownUser`], [`PrivilegeError::UnknownGroup`]; [`PrivilegeError::Root`] for user or group 0;
-    /// [`PrivilegeError::Read`] where one of the files cannot be read.
+    /// [`PrivilegeError::UnknownUser`], [`PrivilegeError::UnknownGroup`]; [`PrivilegeError::Root`] for user
+    /// or group 0; [`PrivilegeError::Read`] where one of the files cannot be read.
     pub fn find(text: &str) -> Result<Self, PrivilegeError> {
         let read = |path| fs::read_to_string(path).map_err(|source| PrivilegeError::Read { path, source });
         Self::find_in(text, &read(USERS)?, &read(GROUPS)?)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::frame::{HeaderFields, Segment, blank, checksum_is_right, feedback_of};
-use bentpipe_kernel::router::{Frame, Router, RouterConfig, RouterShares, Variant};
+use bentpipe_kernel::router::{Frame, Router, RouterConfig, Shares, Variant};
 use bentpipe_link::agent::xcp::control::Shares;
 use bentpipe_units::Rate;
 use proptest::prelude::*;
@@ -48,9 +48,12 @@ fn case() -> impl Strategy<Value = Case> {
     (segment(), 1u32..40).prop_map(|(segment, segments)| Case { segment, segments })
 }
 
-fn shares() -> impl Strategy<Value = RouterShares> {
-    (0.0..5e6, 0.0..5e6, 0.0..5e6, 0.0..50.0).prop_map(|(positive, negative, per_second, per_byte)| {
-        RouterShares { positive, negative, per_second, per_byte, ..RouterShares::default() }
+fn shares() -> impl Strategy<Value = Shares> {
+    (0.0..5e6, 0.0..5e6, 0.0..5e6, 0.0..50.0).prop_map(|(positive, negative, per_second, per_byte)| Shares {
+        positive,
+        negative,
+        per_second,
+        per_byte,
     })
 }
 
@@ -60,8 +63,8 @@ fn feedback_is_that_of_virtual_time_and_checksums_stay_right() {
         let Some(router) = detached(variant) else { return };
         runner()
             .run(&(shares(), prop::collection::vec(case(), 1..40)), |(shares, cases)| {
-                router.set_shares(&shares);
-                let RouterShares { positive, negative, per_second, per_byte, .. } = shares;
+                router.set_shares(&shares, Duration::ZERO);
+                let Shares { positive, negative, per_second, per_byte } = shares;
                 let mut in_virtual_time = Shares { positive, negative, per_second, per_byte };
                 let mut carried = 0.0;
                 for Case { segment, segments } in cases {
@@ -147,7 +150,7 @@ fn the_queue_drains_at_the_capacity() {
 #[test]
 fn unreadable_packets_pass_unchanged() {
     let Some(router) = detached(Variant::Xcp) else { return };
-    router.set_shares(&RouterShares { negative: 1e9, per_byte: 1e6, ..RouterShares::default() });
+    router.set_shares(&Shares { negative: 1e9, per_byte: 1e6, ..Shares::default() }, Duration::ZERO);
     let fields = HeaderFields { rtt: 600_000, spacing: 1_000_000, feedback: 1000 };
     let good = Segment { fields: Some(fields), v6: false, payload: 100, nops: 0 }.frame();
     let touched =
@@ -188,7 +191,7 @@ fn unreadable_packets_pass_unchanged() {
 #[test]
 fn a_sender_that_knows_no_round_trip_time_yet_gets_nothing() {
     let Some(mut router) = detached(Variant::Xcp) else { return };
-    router.set_shares(&RouterShares { positive: 1e6, per_second: 1e6, ..RouterShares::default() });
+    router.set_shares(&Shares { positive: 1e6, per_second: 1e6, ..Shares::default() }, Duration::ZERO);
     for (asked, given) in [(5000, 0), (0, 0), (-7, -7)] {
         let fields = HeaderFields { rtt: 0, spacing: 1_000_000, feedback: asked };
         let frame = Segment { fields: Some(fields), v6: true, payload: 9, nops: 3 }.frame();

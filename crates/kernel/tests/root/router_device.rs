@@ -7,7 +7,7 @@ use crate::common::frame::{
 };
 use crate::common::injector::Injector;
 use crate::common::{in_namespace, run, wait_for};
-use bentpipe_kernel::router::{self, Router, RouterConfig, RouterShares, Variant};
+use bentpipe_kernel::router::{self, Router, RouterConfig, Shares, Variant};
 use bentpipe_kernel::tun::Tun;
 use bentpipe_units::Rate;
 
@@ -22,8 +22,8 @@ fn config() -> RouterConfig {
 }
 
 /// One for each packet on the wire.
-fn shares() -> RouterShares {
-    RouterShares { positive: 1e6, per_second: 1e5 + 1.0, ..RouterShares::default() }
+fn shares() -> Shares {
+    Shares { positive: 1e6, per_second: 1e5 + 1.0, ..Shares::default() }
 }
 
 fn segment(v6: bool, payload: usize, nops: usize) -> Segment {
@@ -88,7 +88,7 @@ fn packets_of_this_host_and_forwarded_ones_are_served_whole_or_still_to_be_cut()
             // An option at an odd place, too; and one packet, and four.
             for (length, nops) in [(100, 0), (1001, 3), (3 * MSS + 7, 2), (4 * MSS, 1)] {
                 for forwarded in [false, true] {
-                    router.set_shares(&shares());
+                    router.set_shares(&shares(), Duration::ZERO);
                     router.take_sums();
                     let frame = segment(v6, length, nops).unfinished_frame();
                     match forwarded {

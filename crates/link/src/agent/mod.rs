@@ -15,8 +15,8 @@
 //!
 //! | agent | at | what it does |
 //! |---|---|---|
-//! | [`Snoop`](snoop::Snoop) | the gateway | caches TCP's segments and retransmits lost ones before the sender learns of the loss |
-//! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | holds duplicate ACKs back while the link layer may still repair the loss |
+//! | [`Snoop`](snoop::Snoop) | the gateway | retransmits lost segments before the sender learns of the loss |
+//! | [`DelayedDupAck`](delayed_dup_ack::DelayedDupAck) | the terminal | delays duplicate ACKs for a while |
 //! | [`Xcp`](xcp::Xcp) | in front of the bottleneck | tells XCP's senders by how much to change their rates |
 //! | [`Arq`](arq::Arq) | both ends | the link layer's own retransmission, independent of TCP |
 

@@ -8,53 +8,10 @@ use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 
 use super::OutageTrace;
 
-/// An outage trace that could not be read.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum TraceError {
-    /// Nothing but comments and blank lines.
-    #[error("the outage trace is empty: its first line must be the header \"{expected}\"")]
-    NoHeader {
-        /// The header that is accepted.
-        expected: String,
-    },
-    /// The first line that is neither blank nor a comment is not the header.
-    #[error("line {line} of the outage trace, \"{found}\", is not its header: begin with \"{expected}\"")]
-    Header {
-        /// Line number, from 1.
-        line: usize,
-        /// The text in its place.
-        found: String,
-        /// The header that is accepted.
-        expected: String,
-    },
-    /// A line ends before its second column.
-    #[error("line {line} of the outage trace has no column {column}: write a line as \"{expected}\"")]
-    MissingColumn {
-        /// Line number, from 1.
-        line: usize,
-        /// The name of the column.
-        column: &'static str,
-        /// The header that is accepted.
-        expected: String,
-    },
-    /// A field is not a number in range.
-    #[error("line {line}, column {column} of the outage trace: \"{found}\" is not {accepted}")]
-    Number {
-        /// Line number, from 1.
-        line: usize,
-        /// The name of the column.
-        column: &'static str,
-        /// The text in its place.
-        found: String,
-        /// The accepted values.
-        accepted: &'static str,
-    },
-    /// A railway trace needs a train that moves.
-    #[error(
-        "a train at {0} km/h does not move along the outage trace: give a speed above 0, for example 120"
-    )]
-    Speed(f64),
-}
+/// An outage trace that could not be read: what is wrong, in which line and column, and what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TraceError(String);
 
 /// A kind of trace: the names of its two columns, the length of one unit in seconds, and which numbers are
 /// accepted.
@@ -78,7 +35,10 @@ pub(super) fn read_times(text: &str) -> Result<OutageTrace, TraceError> {
 
 pub(super) fn read_railway(text: &str, speed_kmh: f64) -> Result<OutageTrace, TraceError> {
     if !(speed_kmh.is_finite() && speed_kmh > 0.0) {
-        return Err(TraceError::Speed(speed_kmh));
+        return Err(TraceError(format!(
+            "a train at {speed_kmh} km/h does not move along the outage trace: \
+             give a speed above 0, for example 120"
+        )));
     }
     let format = Format {
         columns: ["start_km", "length_km"],
@@ -91,11 +51,15 @@ pub(super) fn read_railway(text: &str, speed_kmh: f64) -> Result<OutageTrace, Tr
 impl Format {
     fn read(&self, text: &str) -> Result<OutageTrace, TraceError> {
         let mut records = records(text);
-        let (line, header) =
-            records.next().ok_or_else(|| TraceError::NoHeader { expected: self.header() })?;
+        let expected = self.header();
+        let (line, header) = records.next().ok_or_else(|| {
+            TraceError(format!("the outage trace is empty: its first line must be the header \"{expected}\""))
+        })?;
         if !self.columns.iter().enumerate().all(|(index, &column)| header.get(index) == Some(column)) {
             let found = header.iter().collect::<Vec<_>>().join(",");
-            return Err(TraceError::Header { line, found, expected: self.header() });
+            return Err(TraceError(format!(
+                "line {line} of the outage trace, \"{found}\", is not its header: begin with \"{expected}\""
+            )));
         }
         records.map(|(line, row)| self.read_row(line, &row)).collect()
     }
@@ -116,12 +80,19 @@ impl Format {
         column: &'static str,
         field: Option<&str>,
     ) -> Result<Duration, TraceError> {
-        let missing = || TraceError::MissingColumn { line, column, expected: self.header() };
+        let missing = || {
+            let expected = self.header();
+            TraceError(format!(
+                "line {line} of the outage trace has no column {column}: write a line as \"{expected}\""
+            ))
+        };
         let field = field.ok_or_else(missing)?;
         let seconds = field.parse::<f64>().unwrap_or(f64::NAN) * self.seconds_per_unit;
         if !(0.0..=MAX_SECONDS).contains(&seconds) {
-            let (found, accepted) = (field.to_owned(), self.accepted);
-            return Err(TraceError::Number { line, column, found, accepted });
+            let accepted = self.accepted;
+            return Err(TraceError(format!(
+                "line {line}, column {column} of the outage trace: \"{field}\" is not {accepted}"
+            )));
         }
         Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
     }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::router::{Router, RouterShares};
+use bentpipe_kernel::router::Router;
 use bentpipe_link::agent::xcp::control::{Gains, Shares, Sums};
 use bentpipe_units::Rate;
 
@@ -71,7 +71,7 @@ impl Interval {
         if self.waits_at.is_some_and(|before| before != headers) {
             // They came after the offer was last renewed, which is when this interval began.
             self.waits_at = None;
-            self.first = take(router);
+            self.first = router.take_sums();
             self.learn_rtt(&self.first.clone());
             return false;
         }
@@ -79,25 +79,18 @@ impl Interval {
         if has_ended {
             self.settle(router.positive_left());
         }
-        let sums = sum(&std::mem::take(&mut self.first), &take(router));
-        router.set_shares(&self.decide(now - self.began, &sums));
+        let sums = sum(&std::mem::take(&mut self.first), &router.take_sums());
+        let shares = self.decide(now - self.began, &sums);
+        router.set_shares(&shares, self.mean_rtt);
         self.waits_at = (sums.spacing == 0.0).then_some(headers);
         self.began = now;
         has_ended
     }
 
-    fn decide(&mut self, elapsed: Duration, sums: &Sums) -> RouterShares {
+    fn decide(&mut self, elapsed: Duration, sums: &Sums) -> Shares {
         self.learn_rtt(sums);
         let elapsed = elapsed.max(SHORTEST);
-        let shares =
-            if sums.spacing == 0.0 { self.offer(elapsed, sums) } else { self.share_out(elapsed, sums) };
-        RouterShares {
-            positive: shares.positive,
-            negative: shares.negative,
-            per_second: shares.per_second,
-            per_byte: shares.per_byte,
-            mean_rtt: self.mean_rtt,
-        }
+        if sums.spacing == 0.0 { self.offer(elapsed, sums) } else { self.share_out(elapsed, sums) }
     }
 
     /// What one sender can have with its first window, whose packets stand for a round trip together.
@@ -133,17 +126,6 @@ impl Interval {
     }
 }
 
-fn take(router: &mut Router) -> Sums {
-    let sums = router.take_sums();
-    Sums {
-        bytes: sums.bytes,
-        spacing: sums.spacing,
-        rtt_spacing: sums.rtt_spacing,
-        asking_spacing: sums.asking_spacing,
-        queue: sums.queue,
-    }
-}
-
 /// Of what has passed earlier and later; the queue is that of the end.
 fn sum(earlier: &Sums, later: &Sums) -> Sums {
     Sums {
@@ -175,7 +157,8 @@ mod tests {
     #[test]
     fn the_next_interval_is_as_long_as_the_mean_round_trip() {
         let mut interval = interval();
-        assert_eq!(interval.decide(SECOND, &full()).mean_rtt, Duration::from_millis(500));
+        interval.decide(SECOND, &full());
+        assert_eq!(interval.mean_rtt, Duration::from_millis(500));
         for (rtt_spacing, bounded) in [(1e-9, SHORTEST), (1e9, super::super::LONGEST_RTT)] {
             interval.decide(SECOND, &Sums { rtt_spacing, ..full() });
             assert_eq!(interval.mean_rtt, bounded);
