@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::common::frame::{HeaderFields, Segment, blank, checksum_is_right, feedback_of};
 use bentpipe_kernel::router::{Frame, Router, RouterConfig, Shares, Variant};
-use bentpipe_link::agent::xcp::control::Shares;
 use bentpipe_units::Rate;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -64,8 +63,7 @@ fn feedback_is_that_of_virtual_time_and_checksums_stay_right() {
         runner()
             .run(&(shares(), prop::collection::vec(case(), 1..40)), |(shares, cases)| {
                 router.set_shares(&shares, Duration::ZERO);
-                let Shares { positive, negative, per_second, per_byte } = shares;
-                let mut in_virtual_time = Shares { positive, negative, per_second, per_byte };
+                let mut in_virtual_time = shares;
                 let mut carried = 0.0;
                 for Case { segment, segments } in cases {
                     let frame = segment.frame();
