@@ -8,7 +8,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bentpipe_units::Rate;
@@ -22,11 +22,8 @@ use crate::skel::router::{self as skel, types};
 use crate::struct_ops::log_libbpf;
 use crate::tcx;
 
-mod trial;
-
 pub use bentpipe_link::agent::xcp::Variant;
 pub use bentpipe_link::agent::xcp::control::{Shares, Sums};
-pub use trial::{Frame, Trial};
 
 /// Fractional bits of a rate in bytes per second, as the program counts it.
 const FEEDBACK_SHIFT: u32 = 8;
@@ -97,9 +94,6 @@ pub enum RouterError {
     /// The page that program and process share could not be mapped.
     #[error("cannot map the memory of the XCP router: {0}")]
     Map(#[source] io::Error),
-    /// The program could not be run on a frame.
-    #[error("cannot run the XCP router on a frame: {0} (it needs root or CAP_BPF and CAP_NET_ADMIN)")]
-    Run(#[source] io::Error),
 }
 
 /// A router at the egress of an interface for as long as this value lives.
@@ -129,7 +123,7 @@ impl Router {
         Ok(router)
     }
 
-    /// A router that is at no interface, for [`Router::try_frame`].
+    /// A router that is at no interface, whose [program](Router::program) is run on frames that are not sent.
     ///
     /// # Errors
     /// As [`Router::attach`].
@@ -199,13 +193,9 @@ impl Router {
         RouterCounters { packets, with_header, lowered, malformed }
     }
 
-    /// Runs the program on a frame that goes nowhere, as a test or a measurement wants it
-    /// (`BPF_PROG_TEST_RUN`).
-    ///
-    /// # Errors
-    /// [`RouterError::Run`] for bytes that are no Ethernet frame, or without the privileges.
-    pub fn try_frame(&self, frame: &Frame<'_>) -> Result<Trial, RouterError> {
-        trial::run(self.program.as_fd(), frame).map_err(RouterError::Run)
+    /// The eBPF program, to be tested or measured (`BPF_PROG_TEST_RUN`).
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
     }
 
     fn load(config: &RouterConfig) -> Result<Self, RouterError> {

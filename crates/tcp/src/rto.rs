@@ -33,9 +33,6 @@ impl RtoLimits {
         granularity: Duration::from_millis(200),
         ..Self::RFC6298
     };
-
-    /// RFC 2988, in force when most of the literature was written.
-    pub const RFC2988: RtoLimits = RtoLimits { initial: Duration::from_secs(3), ..Self::RFC6298 };
 }
 
 /// The estimator of the round-trip time and the timeout that follows from it.

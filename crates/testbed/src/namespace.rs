@@ -95,15 +95,6 @@ impl Namespace {
         self.tool("ip", args, None, "").map(drop)
     }
 
-    /// The JSON document that `ip -j ARGS` prints.
-    ///
-    /// # Errors
-    /// As [`Namespace::ip`].
-    pub fn ip_json(&self, args: &str) -> Result<String> {
-        let output = self.tool("ip", &format!("-j {args}"), None, "")?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
     /// Feeds a ruleset to `nft -f -`: all of it is applied, or nothing.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 
 pub(crate) mod frame;
 pub(crate) mod injector;
+pub(crate) mod trial;
 
 use std::fmt::Debug;
 use std::io::Write;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::common::frame::{HeaderFields, Segment, blank, checksum_is_right, feedback_of};
-use bentpipe_kernel::router::{Frame, Router, RouterConfig, Shares, Variant};
+use crate::common::trial::{self, Frame};
+use bentpipe_kernel::router::{Router, RouterConfig, Shares, Variant};
 use bentpipe_units::Rate;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -74,7 +75,7 @@ fn feedback_is_that_of_virtual_time_and_checksums_stay_right() {
                         wire_length: wire + 14 * segments,
                         ..Frame::new(&frame)
                     };
-                    let trial = router.try_frame(&run).unwrap();
+                    let trial = trial::run(router.program(), &run).unwrap();
                     let count = f64::from(segments);
                     let may_grow = variant == Variant::Xcp || fields.feedback > 0;
                     let rtt = f64::from(fields.rtt) * 1e-6;
@@ -107,7 +108,7 @@ fn sums_are_those_of_the_packets_on_the_wire() {
     for (segment, segments) in [(&asking, 10), (&limited, 1), (&plain, 1)] {
         let frame = segment.frame();
         let wire_length = segment.wire_bytes(segments) + 14 * segments;
-        router.try_frame(&Frame { segments, wire_length, ..Frame::new(&frame) }).unwrap();
+        trial::run(router.program(), &Frame { segments, wire_length, ..Frame::new(&frame) }).unwrap();
     }
     let sums = router.take_sums();
     // The headers of IPv4 and TCP with sixteen bytes of options, and without: ten times a tenth of the data,
@@ -127,11 +128,11 @@ fn the_queue_drains_at_the_capacity() {
     assert_eq!(router.take_sums().queue, 0.0);
     let frame = Segment { fields: None, v6: false, payload: 1210, nops: 0 }.frame();
     // 1250 bytes each: a second of 10 Mbit/s.
-    router.try_frame(&Frame { repeat: 1000, ..Frame::new(&frame) }).unwrap();
+    trial::run(router.program(), &Frame { repeat: 1000, ..Frame::new(&frame) }).unwrap();
     // No queue has stood yet. One that is still there when a watch of 2 ms has passed has.
     for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(3));
-        router.try_frame(&Frame::new(&frame)).unwrap();
+        trial::run(router.program(), &Frame::new(&frame)).unwrap();
     }
     let queue = router.take_sums().queue;
     // The program runs a thousand times in much less than half a second even on a busy machine.
@@ -139,7 +140,7 @@ fn the_queue_drains_at_the_capacity() {
     crate::common::wait_for("the queue to drain", || (router.take_sums().queue == 0.0).then_some(()));
     // Each of these has left, in a millisecond, before the next one comes.
     for _ in 0..4 {
-        router.try_frame(&Frame::new(&frame)).unwrap();
+        trial::run(router.program(), &Frame::new(&frame)).unwrap();
         std::thread::sleep(Duration::from_millis(3));
         assert_eq!(router.take_sums().queue, 0.0);
     }
@@ -151,8 +152,9 @@ fn unreadable_packets_pass_unchanged() {
     router.set_shares(&Shares { negative: 1e9, per_byte: 1e6, ..Shares::default() }, Duration::ZERO);
     let fields = HeaderFields { rtt: 600_000, spacing: 1_000_000, feedback: 1000 };
     let good = Segment { fields: Some(fields), v6: false, payload: 100, nops: 0 }.frame();
-    let touched =
-        |router: &Router, frame: &[u8]| router.try_frame(&Frame::new(frame)).unwrap().bytes != frame;
+    let touched = |router: &Router, frame: &[u8]| {
+        trial::run(router.program(), &Frame::new(frame)).unwrap().bytes != frame
+    };
     assert!(touched(&router, &good));
     let option = 14 + 20 + 20;
     let spoilt = |at: usize, value: u8| {
@@ -193,7 +195,7 @@ fn a_sender_that_knows_no_round_trip_time_yet_gets_nothing() {
     for (asked, given) in [(5000, 0), (0, 0), (-7, -7)] {
         let fields = HeaderFields { rtt: 0, spacing: 1_000_000, feedback: asked };
         let frame = Segment { fields: Some(fields), v6: true, payload: 9, nops: 3 }.frame();
-        assert_eq!(feedback_of(&router.try_frame(&Frame::new(&frame)).unwrap().bytes), given);
+        assert_eq!(feedback_of(&trial::run(router.program(), &Frame::new(&frame)).unwrap().bytes), given);
     }
     assert_eq!(router.take_sums().spacing, 0.0);
 }
@@ -205,7 +207,7 @@ fn any_bytes_pass_the_program() {
     runner()
         .run(&(types, prop::collection::vec(any::<u8>(), 40..200)), |(protocol, rest)| {
             let frame = [&[0; 12][..], &protocol, &rest].concat();
-            prop_assert_eq!(router.try_frame(&Frame::new(&frame)).unwrap().verdict, -1);
+            prop_assert_eq!(trial::run(router.program(), &Frame::new(&frame)).unwrap().verdict, -1);
             Ok(())
         })
         .unwrap();

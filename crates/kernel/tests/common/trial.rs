@@ -16,36 +16,37 @@ const GSO_SEGS: usize = 41;
 
 /// The input of a test run.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     /// An Ethernet frame.
-    pub bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// How many packets it will be cut into; 0 for one that is not to be cut.
-    pub segments: u32,
+    pub(crate) segments: u32,
     /// The bytes that it has on the wire, all its packets with their headers; 0 for the length of the frame.
-    pub wire_length: u32,
+    pub(crate) wire_length: u32,
     /// How often the program is to see it, one time after the other.
-    pub repeat: u32,
+    pub(crate) repeat: u32,
 }
 
 /// The output of a test run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// The frame as the program left it.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// The program's verdict (`enum tcx_action_base`): −1 for the next program.
-    pub verdict: i32,
+    pub(crate) verdict: i32,
     /// The mean time of a run.
-    pub took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl<'a> Frame<'a> {
     /// A frame that is one packet, once.
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, segments: 0, wire_length: 0, repeat: 1 }
     }
 }
 
-pub(super) fn run(program: BorrowedFd<'_>, frame: &Frame<'_>) -> io::Result<Trial> {
+/// Runs the program on a frame, which then goes nowhere (`BPF_PROG_TEST_RUN`).
+pub(crate) fn run(program: BorrowedFd<'_>, frame: &Frame<'_>) -> io::Result<Trial> {
     let mut bytes = vec![0u8; LONGEST];
     let mut context = [0u32; CONTEXT_WORDS];
     (context[WIRE_LEN], context[GSO_SEGS]) = (frame.wire_length, frame.segments);
