@@ -36,13 +36,7 @@ impl FromStr for ByteCount {
             "KiB" => 1024.0,
             "MiB" => 1024.0 * 1024.0,
             "GiB" => 1024.0 * 1024.0 * 1024.0,
-            _ => {
-                return Err(ParseError::new(
-                    text,
-                    KIND,
-                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
-                ));
-            }
+            _ => return Err(ParseError::unknown_unit(text, KIND, unit, EXAMPLE)),
         };
         let bytes = (number * scale).round();
         if bytes > 1e15 {

@@ -30,6 +30,10 @@ impl ParseError {
     fn new(text: &str, kind: &'static str, reason: impl Into<String>) -> Self {
         Self { text: text.to_owned(), kind, reason: reason.into() }
     }
+
+    fn unknown_unit(text: &str, kind: &'static str, unit: &str, example: &str) -> Self {
+        Self::new(text, kind, format!("unknown unit \"{unit}\"; write for example {example}"))
+    }
 }
 
 /// Splits `12.5ms` into the number and the unit behind it, both without surrounding space.

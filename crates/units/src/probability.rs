@@ -33,13 +33,7 @@ impl FromStr for Probability {
         let p = match unit {
             "" => number,
             "%" => number / 100.0,
-            _ => {
-                return Err(ParseError::new(
-                    text,
-                    KIND,
-                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
-                ));
-            }
+            _ => return Err(ParseError::unknown_unit(text, KIND, unit, EXAMPLE)),
         };
         Self::new(p).ok_or_else(|| ParseError::new(text, KIND, "it must lie between 0 and 1, or 0% and 100%"))
     }

@@ -54,13 +54,7 @@ impl FromStr for Rate {
             "k" | "K" => 1e3,
             "M" => 1e6,
             "G" => 1e9,
-            _ => {
-                return Err(ParseError::new(
-                    text,
-                    KIND,
-                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
-                ));
-            }
+            _ => return Err(ParseError::unknown_unit(text, KIND, unit, EXAMPLE)),
         };
         let bits = (number * scale).round();
         if !(1.0..=1e15).contains(&bits) {

@@ -38,13 +38,7 @@ impl FromStr for Span {
                     format!("the unit is missing; write for example {EXAMPLE}"),
                 ));
             }
-            _ => {
-                return Err(ParseError::new(
-                    text,
-                    KIND,
-                    format!("unknown unit \"{unit}\"; write for example {EXAMPLE}"),
-                ));
-            }
+            _ => return Err(ParseError::unknown_unit(text, KIND, unit, EXAMPLE)),
         };
         let nanos = (number * seconds * 1e9).round();
         if nanos > 1e18 {
