@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Catalogue, Path, Place, Protocol, Timer, TimerReach, kilometres, text};
+use crate::{Answer, Catalogue, Path, Place, Protocol, Timer, TimerReach, kilometres, text};
 
 /// The whole document.
 #[derive(Debug, Clone, Serialize)]
@@ -64,7 +64,7 @@ pub struct ProtocolDocument {
     pub timers: Vec<TimerDocument>,
     /// The answer for the path.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<AnswerDocument>,
+    pub answer: Option<Answer>,
 }
 
 /// A timer.
@@ -86,38 +86,6 @@ pub struct TimerDocument {
     pub setting: Option<String>,
     /// Where its numbers stand.
     pub source: String,
-}
-
-/// The answer for a protocol on a path.
-#[derive(Debug, Clone, Serialize)]
-pub struct AnswerDocument {
-    /// `works`, `reduced` or `fails`.
-    pub verdict: &'static str,
-    /// Why.
-    pub why: String,
-    /// The timers that expire.
-    pub needs: Vec<NeedDocument>,
-    /// Whether a timer expires that no setting makes patient enough.
-    pub only_store_and_forward: bool,
-    /// From the first message to the first useful answer.
-    pub first_answer_s: f64,
-}
-
-/// A timer that expires, and a remedy.
-#[derive(Debug, Clone, Serialize)]
-pub struct NeedDocument {
-    /// The protocol that it belongs to.
-    pub protocol: String,
-    /// Its name.
-    pub timer: String,
-    /// How long it waits.
-    pub has_s: f64,
-    /// How long it would have to.
-    pub needs_s: f64,
-    /// The setting and its smallest value that is enough, or why there is none.
-    pub setting: String,
-    /// Whether there is one.
-    pub possible: bool,
 }
 
 /// A place.
@@ -184,7 +152,7 @@ impl ProtocolDocument {
             places: catalogue.places_within(reach.limit).map(|place| place.name.clone()).collect(),
             source: protocol.source(),
             timers: protocol.timers.iter().zip(reach.timers).map(TimerDocument::from).collect(),
-            answer: path.map(|path| AnswerDocument::from(catalogue.verdict(protocol, path))),
+            answer: path.map(|path| catalogue.verdict(protocol, path)),
         }
     }
 }
@@ -200,31 +168,6 @@ impl From<(&Timer, TimerReach)> for TimerDocument {
             limit_s: seconds(reach.limit),
             setting: timer.setting.as_ref().map(|setting| setting.name().to_owned()),
             source: timer.source.clone(),
-        }
-    }
-}
-
-impl From<crate::Answer> for AnswerDocument {
-    fn from(answer: crate::Answer) -> Self {
-        Self {
-            verdict: answer.verdict.name(),
-            only_store_and_forward: answer.only_store_and_forward(),
-            first_answer_s: answer.first_answer.as_secs_f64(),
-            why: answer.why,
-            needs: answer.needs.into_iter().map(NeedDocument::from).collect(),
-        }
-    }
-}
-
-impl From<crate::Need> for NeedDocument {
-    fn from(need: crate::Need) -> Self {
-        Self {
-            protocol: need.protocol,
-            timer: need.timer,
-            has_s: need.has.as_secs_f64(),
-            needs_s: need.needed.as_secs_f64(),
-            setting: need.setting,
-            possible: need.possible,
         }
     }
 }

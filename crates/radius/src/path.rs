@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 use crate::{Catalogue, Protocol, Role, Timer, kilometres};
 
 /// A path between two hosts.
@@ -31,7 +33,8 @@ impl Path {
 }
 
 /// Whether a protocol works over a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As anywhere.
     Works,
@@ -53,7 +56,7 @@ impl Verdict {
 }
 
 /// The answer for a protocol on a path, and a remedy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
     /// Whether it works.
     pub verdict: Verdict,
@@ -61,27 +64,25 @@ pub struct Answer {
     pub why: String,
     /// The timers that expire, each with the wait that it needs.
     pub needs: Vec<Need>,
+    /// Whether a timer expires that no setting makes patient enough: only store and forward remains.
+    pub only_store_and_forward: bool,
     /// From the first message to the first useful answer, if no timer were in the way.
+    #[serde(rename = "first_answer_s", serialize_with = "as_seconds")]
     pub first_answer: Duration,
 }
 
-impl Answer {
-    /// Whether a timer expires that no setting makes patient enough: only store and forward remains.
-    pub fn only_store_and_forward(&self) -> bool {
-        self.needs.iter().any(|need| !need.possible)
-    }
-}
-
 /// A timer that expires.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Need {
     /// The protocol that it belongs to.
     pub protocol: String,
     /// The timer.
     pub timer: String,
     /// How long it waits by default.
+    #[serde(rename = "has_s", serialize_with = "as_seconds")]
     pub has: Duration,
     /// How long it would have to wait.
+    #[serde(rename = "needs_s", serialize_with = "as_seconds")]
     pub needed: Duration,
     /// The setting with the smallest value that is enough, or why there is none.
     pub setting: String,
@@ -103,10 +104,12 @@ impl Catalogue {
             (true, Some(why)) => (Verdict::Reduced, why),
             (true, None) => (Verdict::Works, "none of these timers is in the way".to_owned()),
         };
+        let needs: Vec<Need> = expired.iter().map(|(layer, timer)| need(layer, timer, path)).collect();
         Answer {
             verdict,
             why,
-            needs: expired.iter().map(|(layer, timer)| need(layer, timer, path)).collect(),
+            only_store_and_forward: needs.iter().any(|need| !need.possible),
+            needs,
             first_answer: path.rtt().mul_f64(protocol.round_trips),
         }
     }
@@ -169,6 +172,10 @@ fn repetition(protocol: &Protocol, path: Path) -> Option<String> {
     let copies = timer.schedule.copies_before(needed(timer, path));
     let at_least = if timer.schedule.waits.len() < copies { "at least " } else { "" };
     Some(format!("{}: sent {at_least}{copies} times before the first answer", timer.name))
+}
+
+fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 /// A length of time as people say it: `0.53 s`, `960 s (16 min)`, `7680 s (2 h 8 min)`.

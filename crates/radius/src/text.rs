@@ -70,7 +70,7 @@ pub fn conclusion(catalogue: &Catalogue, path: Path) -> String {
     let lost: Vec<&str> = catalogue
         .protocols()
         .iter()
-        .filter(|protocol| catalogue.verdict(protocol, path).only_store_and_forward())
+        .filter(|protocol| catalogue.verdict(protocol, path).only_store_and_forward)
         .map(|protocol| protocol.name.as_str())
         .collect();
     let lifetime = span(path.bundle_lifetime());
@@ -128,7 +128,7 @@ fn answer_rows(protocol: &Protocol, answer: &Answer) -> String {
     if let Some(need) = below.first() {
         line(&format!("{} below it fails: see there", need.protocol));
     }
-    if answer.only_store_and_forward() {
+    if answer.only_store_and_forward {
         line("→ only store and forward");
     }
     text

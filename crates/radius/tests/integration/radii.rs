@@ -142,7 +142,7 @@ fn linux_tcp_is_told_the_settings_for_eight_minutes() {
             "TCP_USER_TIMEOUT: at least 960 s"
         ]
     );
-    assert!(!answer.only_store_and_forward());
+    assert!(!answer.only_store_and_forward);
 }
 
 #[test]
@@ -164,14 +164,14 @@ fn an_outage_ends_the_session_with_a_silent_peer() {
 #[test]
 fn a_hold_time_of_sixteen_bits_ends_at_eighteen_hours() {
     let hours = |number: u64| over("BGP-4, RFC 4271", minutes(8), minutes(60 * number));
-    assert!(!hours(18).only_store_and_forward());
-    assert!(hours(19).only_store_and_forward());
+    assert!(!hours(18).only_store_and_forward);
+    assert!(hours(19).only_store_and_forward);
     assert!(hours(19).needs.iter().any(|need| need.setting.ends_with("ends at 65535 s")));
 }
 
 #[test]
 fn wireguard_s_key_of_five_seconds_leaves_store_and_forward_only() {
-    assert!(over("WireGuard", minutes(8), Duration::ZERO).only_store_and_forward());
+    assert!(over("WireGuard", minutes(8), Duration::ZERO).only_store_and_forward);
 }
 
 #[test]
