@@ -21,6 +21,13 @@ pub struct LinkConfig {
     pub reverse: DirectionConfig,
 }
 
+impl LinkConfig {
+    /// A link whose directions are alike.
+    pub fn symmetric(direction: DirectionConfig) -> Self {
+        Self { forward: direction.clone(), reverse: direction }
+    }
+}
+
 /// A running link. The directions share nothing but the seed from which their random streams are derived.
 #[derive(Debug)]
 pub struct Link {

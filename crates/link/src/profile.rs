@@ -47,10 +47,10 @@ impl Profile {
     /// The link that the profile stands for.
     pub fn config(self) -> LinkConfig {
         match self {
-            Profile::Geo => symmetric(direction(10, 300)),
-            Profile::Meo => symmetric(direction(50, 65)),
+            Profile::Geo => LinkConfig::symmetric(direction(10, 300)),
+            Profile::Meo => LinkConfig::symmetric(direction(50, 65)),
             Profile::Leo => LinkConfig { forward: direction(100, 20), reverse: direction(20, 20) },
-            Profile::Train => symmetric(train()),
+            Profile::Train => LinkConfig::symmetric(train()),
         }
     }
 
@@ -74,10 +74,6 @@ impl Profile {
             Profile::Train => "train",
         }
     }
-}
-
-fn symmetric(direction: DirectionConfig) -> LinkConfig {
-    LinkConfig { forward: direction.clone(), reverse: direction }
 }
 
 fn direction(mbit: u64, delay_ms: u64) -> DirectionConfig {

@@ -90,7 +90,7 @@ fn measure(rate: Rate, length: Duration, ends_config: &[LinkEndConfig; 2]) -> Re
         delay: Duration::from_millis(300),
         ..DirectionConfig::default()
     };
-    let config = LinkConfig { forward: direction.clone(), reverse: direction.clone() };
+    let config = LinkConfig::symmetric(direction.clone());
     let (gateway, terminal, subnet) =
         (Namespace::new("gateway")?, Namespace::new("terminal")?, Subnet::new(0));
     let ends = ((&gateway, "sat0"), (&terminal, "sat0"));

@@ -76,7 +76,7 @@ impl Topology {
 
 /// The same in both directions.
 pub(crate) fn symmetric(direction: DirectionConfig) -> LinkConfig {
-    LinkConfig { forward: direction.clone(), reverse: direction }
+    LinkConfig::symmetric(direction)
 }
 
 /// A link with a delay and nothing else.
