@@ -10,11 +10,11 @@ use bentpipe_units::Time;
 pub(crate) enum Event {
     /// The first packet on a direction of a link arrives at its end.
     Arrival(u32),
-    /// The first frame on a direction of a link with stations arrives at its end.
+    /// The first frame on a direction of a link with something at its ends arrives at its end.
     Frame(u32),
     /// An endpoint wants to be woken.
     Wake(u32),
-    /// The station in front of a direction of a link wants to be woken.
+    /// The link end in front of a direction of a link wants to be woken.
     Alarm(u32),
     /// New rates are due for the shared direction of this number.
     Rates(u32),

@@ -9,20 +9,20 @@ mod bundles;
 mod events;
 pub mod file;
 mod flow;
+mod link_end;
 mod network;
 mod observer;
 mod occupancy;
 mod packet;
 mod results;
 pub mod scenario;
-mod station;
 pub mod sweep;
 mod trace;
 mod world;
 
 pub use observer::{Observer, OfferedPacket, Unobserved};
 pub use results::{
-    BundleResult, FlowResult, LegResult, LinkResult, RunResult, SplitterResult, StationResult,
+    BundleResult, FlowResult, LegResult, LinkEndResult, LinkResult, RunResult, SplitterResult,
 };
 pub use scenario::Scenario;
 pub use trace::{Trace, TraceError};

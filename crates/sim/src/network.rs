@@ -4,17 +4,18 @@ use bentpipe_link::agent::{self, Frame};
 use bentpipe_link::{Arrival, Arrivals, Cause, Counters, Direction, Fate, InFlight, Link};
 use bentpipe_units::{ByteCount, Time};
 
+use crate::link_end::NearEnd;
 use crate::packet::Packet;
 use crate::scenario::{Hop, LinkSpec};
-use crate::station::StationNode;
 
 /// One direction of a link, with the packets that it will deliver.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     direction: Direction,
     in_flight: InFlight<Packet>,
-    /// The station in front of it, where the link has stations. Then frames are on their way, and `in_flight` is empty.
-    near: Option<Box<StationNode>>,
+    /// The link end in front of it, where something is at either end of the link. Then frames are on their way, and `in_flight`
+    /// is empty.
+    pub(crate) near: Option<Box<NearEnd>>,
 }
 
 impl Pipe {
@@ -23,7 +24,7 @@ impl Pipe {
         let pipes = |(index, link): (usize, &LinkSpec)| {
             let Link { forward, reverse } = Link::new(&link.config, seed(index));
             let pipe = |direction, near| Pipe { direction, in_flight: InFlight::default(), near };
-            let [first, second] = StationNode::of_link(link);
+            let [first, second] = NearEnd::of_link(link);
             [pipe(forward, first), pipe(reverse, second)]
         };
         links.iter().enumerate().flat_map(pipes).collect()
@@ -34,7 +35,7 @@ impl Pipe {
         (2 * hop.link + usize::from(!hop.forward)) as u32
     }
 
-    /// The pipe of the same link that leads back. The station behind a pipe is the one in front of that.
+    /// The pipe of the same link that leads back. The link end behind a pipe is the one in front of that.
     pub(crate) fn back(pipe: u32) -> u32 {
         pipe ^ 1
     }
@@ -51,32 +52,22 @@ impl Pipe {
         deliver(&mut self.in_flight, now)
     }
 
-    /// As [`offer`](Self::offer), on a link with stations.
+    /// As [`offer`](Self::offer), on a link with something at its ends.
     pub(crate) fn offer_frame(&mut self, now: Time, frame: Frame<Packet>) -> (Fate, Option<Time>) {
         let ip_bytes = frame.packet().map_or(0, agent::Packet::ip_length);
         let arrivals = self.direction.transmit(now, frame.length(), ip_bytes);
-        let near = self.near.as_mut().expect("frames are sent by a station");
+        let near = self.near.as_mut().expect("frames are sent by a link end");
         launch(&mut near.in_flight, arrivals, frame, |frame| frame.map_packet(Packet::corrupted))
     }
 
-    /// As [`deliver`](Self::deliver), on a link with stations.
+    /// As [`deliver`](Self::deliver), on a link with something at its ends.
     pub(crate) fn deliver_frame(&mut self, now: Time) -> Option<(Frame<Packet>, Option<Time>)> {
         deliver(&mut self.near.as_mut()?.in_flight, now)
     }
 
-    /// Whether its link has stations.
-    pub(crate) fn has_station(&self) -> bool {
-        self.near.is_some()
-    }
-
-    /// The station in front of it.
-    pub(crate) fn station(&self) -> Option<&StationNode> {
-        self.near.as_deref()
-    }
-
-    /// The station in front of it.
-    pub(crate) fn station_mut(&mut self) -> Option<&mut StationNode> {
-        self.near.as_deref_mut()
+    /// The link end in front of it, if it has agents or an ARQ.
+    pub(crate) fn agents(&self) -> Option<&NearEnd> {
+        self.near.as_deref().filter(|near| !near.passes_through)
     }
 
     pub(crate) fn counters(&self) -> &Counters {

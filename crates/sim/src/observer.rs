@@ -4,7 +4,7 @@ use bentpipe_link::{Counters, Fate};
 use bentpipe_tcp::{Segment, Statistics, Variables};
 use bentpipe_units::{ByteCount, Time};
 
-/// A packet offered to a link. On a link with stations, it is a packet that a station sends, retransmissions
+/// A packet offered to a link. On a link with agents, it is a packet that a link end sends, retransmissions
 /// included; frames without a packet, such as the reports of an ARQ, are not reported.
 #[derive(Debug, Clone, Copy)]
 pub struct OfferedPacket<'a> {
@@ -62,10 +62,10 @@ pub trait Observer {
         let _ = (now, link, forward, backlog, counters);
     }
 
-    /// A sample of the bytes that the station at a link's first node (0) or second node (1) holds. Only of stations at which
-    /// there is something.
-    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        let _ = (now, link, station, bytes);
+    /// A sample of the bytes that the agents and the ARQ at a link's first node (0) or second node (1) hold. Only of ends that
+    /// have any.
+    fn held(&mut self, now: Time, link: usize, end: usize, bytes: u64) {
+        let _ = (now, link, end, bytes);
     }
 
     /// A packet is offered to a link.
@@ -111,8 +111,8 @@ impl Observer for Vec<&mut dyn Observer> {
         self.iter_mut().for_each(|observer| observer.queue(now, link, forward, backlog, counters));
     }
 
-    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        self.iter_mut().for_each(|observer| observer.held(now, link, station, bytes));
+    fn held(&mut self, now: Time, link: usize, end: usize, bytes: u64) {
+        self.iter_mut().for_each(|observer| observer.held(now, link, end, bytes));
     }
 
     fn packet(&mut self, offered: &OfferedPacket<'_>) {

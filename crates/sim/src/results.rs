@@ -114,14 +114,14 @@ pub struct LinkResult {
     pub forward: Counters,
     /// From its second node to its first.
     pub reverse: Counters,
-    /// The stations at its ends, if there are any, that of the first node before that of the second.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stations: Vec<StationResult>,
+    /// Its ends at which there are agents or an ARQ, that at the first node before that at the second.
+    #[serde(rename = "stations", skip_serializing_if = "Vec::is_empty")]
+    pub ends: Vec<LinkEndResult>,
 }
 
-/// The counters of a station at the end of a link, and the IP bytes of packets that it kept or held back.
+/// The counters of the agents and the ARQ at the end of a link, and the IP bytes of packets that it kept or held back.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StationResult {
+pub struct LinkEndResult {
     /// The node at which it is.
     pub node: String,
     /// The counters of its agents and its ARQ.
@@ -156,17 +156,17 @@ pub(crate) fn collect(
 
 /// `pipes` are the forward one and the reverse one.
 fn link_result(scenario: &Scenario, spec: &LinkSpec, now: Time, pipes: &[Pipe]) -> LinkResult {
-    let station = |(pipe, &node): (&Pipe, &usize)| {
-        let station = pipe.station().filter(|station| !station.passes_through)?;
-        let (most_held_bytes, mean_held_bytes) = station.held.most_and_mean(now);
+    let end = |(pipe, &node): (&Pipe, &usize)| {
+        let near = pipe.agents()?;
+        let (most_held_bytes, mean_held_bytes) = near.held.most_and_mean(now);
         let node = scenario.nodes[node].clone();
-        Some(StationResult { node, report: station.report(), most_held_bytes, mean_held_bytes })
+        Some(LinkEndResult { node, report: near.end.report(), most_held_bytes, mean_held_bytes })
     };
     LinkResult {
         name: spec.name.clone(),
         forward: *pipes[0].counters(),
         reverse: *pipes[1].counters(),
-        stations: pipes.iter().zip(&spec.between).filter_map(station).collect(),
+        ends: pipes.iter().zip(&spec.between).filter_map(end).collect(),
     }
 }
 

@@ -38,7 +38,7 @@ pub struct LinkSpec {
     /// What the link does to packets.
     pub config: LinkConfig,
     /// The agents and ARQs at its first node and at its second.
-    pub stations: [LinkEndConfig; 2],
+    pub ends: [LinkEndConfig; 2],
     /// The rate allocator of each direction, the forward and the reverse one, for the senders with explicit
     /// rates in front of it.
     pub shared: [Option<RateAllocatorConfig>; 2],

@@ -35,7 +35,7 @@ pub struct TraceError {
 /// | `flows.csv` | the bytes that each destination has received |
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
-/// | `stations.csv` | where a link has stations: the bytes that each holds |
+/// | `stations.csv` | where a link has agents or an ARQ: the bytes that each of its ends holds |
 /// | `LINK.pcap` | with packets: each packet offered to the link that is delivered, both directions |
 #[derive(Debug)]
 pub struct Trace {
@@ -47,8 +47,8 @@ pub struct Trace {
     received: CsvFile,
     queues: CsvFile,
     splitters: CsvFile,
-    /// With the nodes at the ends of each link; `None` where no link has stations.
-    stations: Option<(CsvFile, Vec<[String; 2]>)>,
+    /// With the nodes at the ends of each link; `None` where no link has anything there.
+    held: Option<(CsvFile, Vec<[String; 2]>)>,
     captures: Option<Vec<Capture>>,
     failed: Option<TraceError>,
 }
@@ -76,7 +76,7 @@ impl Trace {
                 &format!("time_s,link,direction,queue_bytes,offered,delivered{causes}"),
             )?,
             splitters: file("splitters.csv", "time_s,flow,node,held_bytes")?,
-            stations: has_stations(scenario)
+            held: has_agents(scenario)
                 .then(|| file("stations.csv", "time_s,link,node,held_bytes"))
                 .transpose()?
                 .map(|file| (file, link_ends(scenario))),
@@ -98,8 +98,8 @@ impl Trace {
         for file in [&mut self.legs, &mut self.received, &mut self.queues, &mut self.splitters] {
             file.flush()?;
         }
-        if let Some((stations, _)) = &mut self.stations {
-            stations.flush()?;
+        if let Some((held, _)) = &mut self.held {
+            held.flush()?;
         }
         self.captures.iter_mut().flatten().try_for_each(Capture::flush)
     }
@@ -111,8 +111,8 @@ impl Trace {
     }
 }
 
-fn has_stations(scenario: &Scenario) -> bool {
-    scenario.links.iter().flat_map(|link| &link.stations).any(|station| !station.is_nothing())
+fn has_agents(scenario: &Scenario) -> bool {
+    scenario.links.iter().flat_map(|link| &link.ends).any(|end| !end.is_nothing())
 }
 
 /// The names of the nodes at the ends of each link.
@@ -183,9 +183,9 @@ impl Observer for Trace {
         self.note(outcome);
     }
 
-    fn held(&mut self, now: Time, link: usize, station: usize, bytes: u64) {
-        let Some((file, ends)) = &mut self.stations else { return };
-        let (name, node) = (&self.links[link], &ends[link][station]);
+    fn held(&mut self, now: Time, link: usize, end: usize, bytes: u64) {
+        let Some((file, ends)) = &mut self.held else { return };
+        let (name, node) = (&self.links[link], &ends[link][end]);
         let outcome = file.row(&[&now.as_secs_f64(), name, node, &bytes]);
         self.note(outcome);
     }

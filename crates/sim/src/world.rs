@@ -1,8 +1,8 @@
 //! The event loop.
 
 mod bundles;
+mod link_ends;
 mod sharing;
-mod stations;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) struct World<'a> {
     events: Events,
     handled: u64,
     pipes: Vec<Pipe>,
-    /// Packets that stations have passed to their nodes while the current event was handled.
+    /// Packets that link ends have passed to their nodes while the current event was handled.
     delivered: VecDeque<Packet>,
     endpoints: Vec<Endpoint>,
     attachments: Vec<Attachment>,
@@ -123,7 +123,7 @@ impl<'a> World<'a> {
                 Event::Arrival(pipe) => self.arrive(pipe),
                 Event::Frame(pipe) => self.arrive_framed(pipe),
                 Event::Wake(endpoint) => self.wake(endpoint as usize),
-                Event::Alarm(pipe) => self.wake_station(pipe),
+                Event::Alarm(pipe) => self.wake_link_end(pipe),
                 Event::Rates(number) => self.update_rates(number),
                 Event::Session(endpoint) => self.wake_session(endpoint as usize),
                 Event::Start(flow) => self.start(flow as usize),
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
     }
 
     /// A packet has crossed a link: it goes over the next one, or it has arrived.
-    #[inline(always)] // The path of every packet: that stations need it too must not cost those that meet none.
+    #[inline(always)] // The path of every packet: that link ends need it too must not cost those that meet none.
     fn pass_on(&mut self, packet: Packet) {
         let place = &self.attachments[packet.from as usize];
         if packet.hop as usize == place.path.len() {
@@ -233,8 +233,8 @@ impl<'a> World<'a> {
 
     fn forward(&mut self, packet: Packet) {
         let pipe = self.attachments[packet.from as usize].path[packet.hop as usize];
-        if self.pipes[pipe as usize].has_station() {
-            return self.pass_station(pipe, packet);
+        if self.pipes[pipe as usize].near.is_some() {
+            return self.pass_link_end(pipe, packet);
         }
         let onward = Packet { hop: packet.hop + 1, ..packet };
         let (fate, next) = self.pipes[pipe as usize].offer(self.now, onward);
@@ -274,8 +274,8 @@ impl<'a> World<'a> {
                 pipe.backlog(self.now),
                 pipe.counters(),
             );
-            if let Some(station) = pipe.station().filter(|station| !station.passes_through) {
-                self.observer.held(self.now, index / 2, index % 2, station.held.now());
+            if let Some(near) = pipe.agents() {
+                self.observer.held(self.now, index / 2, index % 2, near.held.now());
             }
         }
     }

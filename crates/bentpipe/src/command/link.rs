@@ -71,7 +71,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let (config, impairments) = (self.config()?, self.impairments());
-        let link_ends = self.agents.stations(&config)?;
+        let link_ends = self.agents.link_ends(&config)?;
         let (seed, far, command) = (self.seed, self.far, self.command);
         let behind = BehindLink { config, link_ends, impairments, seed, far, command };
         let code = match behind.run() {

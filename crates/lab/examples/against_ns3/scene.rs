@@ -69,7 +69,7 @@ pub(crate) fn one_link(forward: DirectionConfig, reverse: DirectionConfig, limit
 
 /// A link by name between two nodes.
 pub(crate) fn link(name: impl Into<String>, between: [usize; 2], config: LinkConfig) -> LinkSpec {
-    LinkSpec { name: name.into(), between, config, stations: Default::default(), shared: [None, None] }
+    LinkSpec { name: name.into(), between, config, ends: Default::default(), shared: [None, None] }
 }
 
 /// A flow over some links, all of them forwards, from the time zero on.

@@ -71,7 +71,7 @@ fn scenario(settings: &Settings, scheme: &Scheme) -> Scenario {
         name: name.into(),
         between,
         config,
-        stations: Default::default(),
+        ends: Default::default(),
         shared,
     };
     let allocator = RateAllocatorConfig { capacity: Some(settings.rate), rtt: settings.rtt };

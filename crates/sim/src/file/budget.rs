@@ -74,7 +74,7 @@ impl<'a> Budget<'a> {
 
     /// How often a segment may be sent, with what the ends in front of the path's links send again.
     fn sendings(&self, leg: &LegSpec) -> f64 {
-        let near = |hop: &Hop| &self.links[hop.link].stations[usize::from(!hop.forward)];
+        let near = |hop: &Hop| &self.links[hop.link].ends[usize::from(!hop.forward)];
         1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>()
     }
 

@@ -127,7 +127,7 @@ impl Link {
         let config = LinkConfig { forward, reverse };
         let view = LinkView { between, config: &config };
         Ok(LinkSpec {
-            stations: link_ends(&view, self.snoop, self.delayed_dup_acks, self.xcp, self.arq)?,
+            ends: link_ends(&view, self.snoop, self.delayed_dup_acks, self.xcp, self.arq)?,
             shared: shared(&view, self.explicit)?,
             between: between.map(|node| topology.add_node(node)),
             name: self.name.into(),

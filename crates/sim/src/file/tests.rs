@@ -155,32 +155,32 @@ fn every_key_of_a_links_ends_is_read_for_its_own_node() {
     };
     let delay = Duration::from_millis(600);
     let delayed = DelayedDupAckConfig { delay, flows: 8, hide_sack: false };
-    let station = |agent| LinkEndConfig { agents: vec![agent], arq: Some(arq) };
-    let stations = [AgentConfig::Snoop(snoop), AgentConfig::DelayedDupAck(delayed)].map(station);
-    assert_eq!(links[0].stations, stations);
-    assert!(links[1].stations.iter().all(LinkEndConfig::is_nothing));
+    let end = |agent| LinkEndConfig { agents: vec![agent], arq: Some(arq) };
+    let ends = [AgentConfig::Snoop(snoop), AgentConfig::DelayedDupAck(delayed)].map(end);
+    assert_eq!(links[0].ends, ends);
+    assert!(links[1].ends.iter().all(LinkEndConfig::is_nothing));
 }
 
 #[test]
 fn agents_at_a_links_ends_are_set_moved_and_removed_from_the_command_line() {
-    let stations = |settings: &[&str]| with(settings).unwrap().links[0].stations.clone();
-    let agents = |settings: &[&str]| stations(settings).map(|station| station.agents);
+    let ends = |settings: &[&str]| with(settings).unwrap().links[0].ends.clone();
+    let agents = |settings: &[&str]| ends(settings).map(|end| end.agents);
     let [gateway, client] = agents(&["link.sat.snoop=off", "link.sat.delayed_dup_acks.delay=300ms"]);
     assert_eq!(gateway, []);
     let [AgentConfig::DelayedDupAck(delayed)] = client[..] else { panic!("{client:?}") };
     assert_eq!((delayed.delay, delayed.flows), (Duration::from_millis(300), 8));
     let [gateway, client] = agents(&["link.sat.delayed_dup_acks=off", "link.sat.snoop.at=client"]);
     assert!(gateway.is_empty() && matches!(client[..], [AgentConfig::Snoop(_)]), "{client:?}");
-    let [gateway, client] = stations(&["link.sat.snoop=off", "link.sat.delayed_dup_acks=off"]);
+    let [gateway, client] = ends(&["link.sat.snoop=off", "link.sat.delayed_dup_acks=off"]);
     assert!(gateway == client && gateway.arq.is_some());
     let all_off = ["link.sat.snoop=off", "link.sat.delayed_dup_acks=off", "link.sat.arq=off"];
-    assert!(stations(&all_off).iter().all(LinkEndConfig::is_nothing));
+    assert!(ends(&all_off).iter().all(LinkEndConfig::is_nothing));
     let [gateway, client] = agents(&["link.sat.delayed_dup_acks.at=gw"]);
     assert_eq!((gateway.len(), client.len()), (2, 0), "both at one node, Snoop nearer to its hosts");
     let net = with(&["link.net.arq={}"]).unwrap().links[1].clone();
-    assert_eq!(net.stations[0].arq, Some(ArqConfig::for_link(&net.config)));
-    assert_eq!(net.stations[0], net.stations[1]);
-    let arq = with(&["link.net.arq.retransmissions=7"]).unwrap().links[1].stations[1].arq.unwrap();
+    assert_eq!(net.ends[0].arq, Some(ArqConfig::for_link(&net.config)));
+    assert_eq!(net.ends[0], net.ends[1]);
+    let arq = with(&["link.net.arq.retransmissions=7"]).unwrap().links[1].ends[1].arq.unwrap();
     assert_eq!((arq.retransmissions, arq.delivery), (7, Delivery::InOrder), "begun by a setting");
 }
 
@@ -188,9 +188,8 @@ fn agents_at_a_links_ends_are_set_moved_and_removed_from_the_command_line() {
 fn an_xcp_router_takes_the_rate_of_its_direction_and_needs_a_capacity_where_that_is_none() {
     let bare = ["link.sat.encapsulation=none", "link.sat.reverse={ rate = '2Mbit/s' }"];
     let xcp = |xcp: &str| {
-        let stations =
-            with(&[bare[0], bare[1], &format!("link.sat.xcp={xcp}")]).unwrap().links[0].stations.clone();
-        let mut agents = stations.into_iter().flat_map(|station| station.agents);
+        let ends = with(&[bare[0], bare[1], &format!("link.sat.xcp={xcp}")]).unwrap().links[0].ends.clone();
+        let mut agents = ends.into_iter().flat_map(|end| end.agents);
         agents.find_map(|agent| if let AgentConfig::Xcp(xcp) = agent { Some(xcp) } else { None }).unwrap()
     };
     assert_eq!(xcp("{ at = 'gw' }"), XcpConfig::with_capacity(Rate::mbps(10)));
@@ -265,8 +264,8 @@ fn a_sender_with_explicit_rates_must_precede_a_rate_controlled_link() {
 fn snoops_cache_is_counted_in_bandwidth_delay_products_of_the_direction_that_leads_away_from_it() {
     // 10 Mbit/s forward, 2 Mbit/s back, and 600 ms there and back: 750 kB and 150 kB.
     let cache = |snoop: &str| {
-        let stations = with(&[&format!("link.sat.snoop={snoop}")]).unwrap().links[0].stations.clone();
-        let agents = stations.into_iter().flat_map(|station| station.agents);
+        let ends = with(&[&format!("link.sat.snoop={snoop}")]).unwrap().links[0].ends.clone();
+        let agents = ends.into_iter().flat_map(|end| end.agents);
         let caches = agents.filter_map(|agent| match agent {
             AgentConfig::Snoop(snoop) => Some(snoop.cache.get()),
             AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,
@@ -287,8 +286,8 @@ fn snoops_pace_is_that_of_the_direction_that_leads_away_from_it_unless_it_is_tol
     let pace = |snoop: &str, more: &[&str]| {
         let snoop = format!("link.sat.snoop={snoop}");
         let settings: Vec<&str> = [snoop.as_str()].into_iter().chain(more.iter().copied()).collect();
-        let stations = with(&settings).unwrap().links[0].stations.clone();
-        let mut agents = stations.into_iter().flat_map(|station| station.agents);
+        let ends = with(&settings).unwrap().links[0].ends.clone();
+        let mut agents = ends.into_iter().flat_map(|end| end.agents);
         let pace = agents.find_map(|agent| match agent {
             AgentConfig::Snoop(snoop) => Some(snoop.pace),
             AgentConfig::DelayedDupAck(_) | AgentConfig::Xcp(_) => None,

@@ -50,8 +50,8 @@ enum PaceSetting {
 }
 
 impl Agents {
-    /// The far end's station and the command's.
-    pub(super) fn stations(&self, link: &LinkConfig) -> anyhow::Result<[LinkEndConfig; 2]> {
+    /// What is at the far end of the link, and at the command's.
+    pub(super) fn link_ends(&self, link: &LinkConfig) -> anyhow::Result<[LinkEndConfig; 2]> {
         let cache = self.snoop.map(|cache| cache.size(link)).transpose()?;
         let pace = self.pace(link);
         let snoop =
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn each_agent_is_where_it_belongs() {
         let geo = Profile::Geo.config();
-        let nothing = agents().stations(&geo).unwrap();
+        let nothing = agents().link_ends(&geo).unwrap();
         assert!(nothing.iter().all(LinkEndConfig::is_nothing));
         let all = Agents {
             snoop: Some(Cache::Bdps(3.0)),
@@ -188,7 +188,7 @@ mod tests {
             delayed_dup_acks: Some("600ms".parse().unwrap()),
             arq: Some(5),
         };
-        let [far, near] = all.stations(&geo).unwrap();
+        let [far, near] = all.link_ends(&geo).unwrap();
         assert!(matches!(far.agents[..], [AgentConfig::Snoop(_)]), "{far:?}");
         assert!(matches!(near.agents[..], [AgentConfig::DelayedDupAck(_)]), "{near:?}");
         assert!(far.arq.is_some_and(|arq| arq.retransmissions == 5) && far.arq == near.arq);
@@ -198,7 +198,7 @@ mod tests {
     fn snoop_keeps_the_pace_of_the_link_unless_it_is_told_another_or_none() {
         let pace = |snoop_pace, link: &LinkConfig| {
             let snoop = Some(Cache::Bytes(ByteCount::new(1_000_000)));
-            let [far, _] = Agents { snoop, snoop_pace, ..agents() }.stations(link).unwrap();
+            let [far, _] = Agents { snoop, snoop_pace, ..agents() }.link_ends(link).unwrap();
             let [AgentConfig::Snoop(snoop)] = far.agents[..] else { panic!("{far:?}") };
             snoop.pace.map(|pace| (pace.rate.bps(), pace.queue.get()))
         };
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn packets_behind_a_lost_one_wait_unless_their_acks_are_delayed() {
         let geo = Profile::Geo.config();
-        let delivery = |agents: Agents| agents.stations(&geo).unwrap()[0].arq.unwrap().delivery;
+        let delivery = |agents: Agents| agents.link_ends(&geo).unwrap()[0].arq.unwrap().delivery;
         assert_eq!(delivery(Agents { arq: Some(3), ..agents() }), Delivery::InOrder);
         let delayed_dup_acks = Some("1s".parse().unwrap());
         assert_eq!(delivery(Agents { arq: Some(3), delayed_dup_acks, ..agents() }), Delivery::Immediate);

@@ -38,9 +38,9 @@ pub(in crate::experiment) fn settings(mitigation: Mitigation, per: f64) -> Vec<S
 
 pub(in crate::experiment) fn measured(run: &RunResult) -> Measured {
     let flow = &run.flows[0];
-    let stations = run.links[SATELLITE].stations.iter().filter(|station| station.node == GATEWAY);
+    let ends = run.links[SATELLITE].ends.iter().filter(|end| end.node == GATEWAY);
     let split = flow.splitters.iter().map(|splitter| splitter.most_bytes);
-    let held: u64 = stations.map(|station| station.most_held_bytes).chain(split).sum();
+    let held: u64 = ends.map(|end| end.most_held_bytes).chain(split).sum();
     let sender = SenderCounts { retransmissions: flow.retransmissions, timeouts: flow.timeouts };
     Measured { goodput_bps: flow.goodput_bps, held_bytes: held as f64, sender: Some(sender) }
 }

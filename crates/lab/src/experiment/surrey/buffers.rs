@@ -49,8 +49,8 @@ fn most_held<O>(runs: &Runs<O>) -> [Summary; 2] {
 
 fn most_bytes(run: &RunResult) -> [f64; 2] {
     let splitter = run.flows[0].splitters.first().map_or(0, |splitter| splitter.most_bytes);
-    let stations = run.links[SATELLITE].stations.iter().filter(|station| station.node == GATEWAY);
-    [splitter as f64, stations.map(|station| station.most_held_bytes as f64).sum()]
+    let ends = run.links[SATELLITE].ends.iter().filter(|end| end.node == GATEWAY);
+    [splitter as f64, ends.map(|end| end.most_held_bytes as f64).sum()]
 }
 
 fn fig4(lab: &Lab<'_>) -> Result<Output, Error> {

@@ -81,8 +81,8 @@ fn frames_between_two_arqs_are_impaired_too() {
     });
     let arq = ArqConfig::for_link(&scenario.links[0].config);
     let end = LinkEndConfig { arq: Some(arq), ..Default::default() };
-    scenario.links[0].stations = [end.clone(), end];
+    scenario.links[0].ends = [end.clone(), end];
     let result = go(&scenario, 1);
     assert_whole(&result);
-    assert!(result.links[0].stations[1].report.arq.unwrap().duplicates > 5, "{result:?}");
+    assert!(result.links[0].ends[1].report.arq.unwrap().duplicates > 5, "{result:?}");
 }

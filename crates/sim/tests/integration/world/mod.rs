@@ -4,8 +4,8 @@ mod bundles;
 mod closed_forms;
 mod explicit;
 mod impairments;
+mod link_ends;
 mod scene;
-mod stations;
 mod way_back;
 mod xcp;
 

@@ -21,7 +21,7 @@ pub(crate) fn direction(mbit: u64, delay: Duration, per: f64) -> DirectionConfig
 }
 
 pub(crate) fn symmetric(direction: DirectionConfig) -> LinkConfig {
-    LinkConfig { forward: direction.clone(), reverse: direction }
+    LinkConfig::symmetric(direction)
 }
 
 /// A chain of links from the source at node 0 to the destination at the last node.
@@ -30,7 +30,7 @@ pub(crate) fn chain(links: Vec<LinkConfig>) -> Scenario {
         name: format!("link{index}"),
         between: [index, index + 1],
         config,
-        stations: Default::default(),
+        ends: Default::default(),
         shared: [None, None],
     };
     Scenario {

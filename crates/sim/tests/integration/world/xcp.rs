@@ -27,7 +27,7 @@ fn scene(one_way: Duration, per: f64, router: Option<Rate>, config: Config) -> S
     let agent = |capacity| {
         AgentConfig::Xcp(XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(capacity) })
     };
-    scenario.links[0].stations[0].agents.extend(router.map(agent));
+    scenario.links[0].ends[0].agents.extend(router.map(agent));
     let buffers = 16 << 20;
     let config = Config { send_buffer: buffers, receive_buffer: buffers, ..config };
     scenario.flows.push(flow(&scenario, None, config));
@@ -39,7 +39,7 @@ fn queue_drops(result: &RunResult) -> u64 {
 }
 
 fn counters(result: &RunResult) -> XcpCounters {
-    match result.links[0].stations[0].report.agents[..] {
+    match result.links[0].ends[0].report.agents[..] {
         [AgentReport::Xcp(counters)] => counters,
         _ => panic!("{:?}", result.links[0]),
     }

@@ -1,4 +1,4 @@
-//! Links with stations at their ends.
+//! Links with agents and ARQs at their ends.
 
 use bentpipe_link::Fate;
 use bentpipe_link::agent::arq::ArqConfig;
@@ -46,7 +46,7 @@ fn snoop() -> SnoopConfig {
 /// A download by Reno over three links, and Snoop at the gateway.
 fn snooped(per: f64, snoop: SnoopConfig) -> Scenario {
     let mut scenario = three_links(per);
-    scenario.links[SATELLITE].stations[GATEWAY].agents.push(AgentConfig::Snoop(snoop));
+    scenario.links[SATELLITE].ends[GATEWAY].agents.push(AgentConfig::Snoop(snoop));
     scenario.flows.push(flow(&scenario, Some(2 * MB), reno()));
     scenario
 }
@@ -65,7 +65,7 @@ fn outlast(scenario: &mut Scenario) {
 }
 
 fn counters(link: &LinkResult) -> SnoopCounters {
-    match link.stations[0].report.agents[..] {
+    match link.ends[0].report.agents[..] {
         [AgentReport::Snoop(counters)] => counters,
         _ => panic!("{link:?}"),
     }
@@ -90,9 +90,9 @@ fn passing() -> Scenario {
     let mut scenario = three_links(0.01);
     let snoop = AgentConfig::Snoop(SnoopConfig { flows: 0, ..snoop() });
     let delayed = DelayedDupAckConfig { flows: 0, ..DelayedDupAckConfig::with_delay(ms(600)) };
-    scenario.links[0].stations[TERMINAL].agents.push(snoop.clone());
-    scenario.links[SATELLITE].stations[GATEWAY].agents.push(snoop);
-    scenario.links[SATELLITE].stations[TERMINAL].agents.push(AgentConfig::DelayedDupAck(delayed));
+    scenario.links[0].ends[TERMINAL].agents.push(snoop.clone());
+    scenario.links[SATELLITE].ends[GATEWAY].agents.push(snoop);
+    scenario.links[SATELLITE].ends[TERMINAL].agents.push(AgentConfig::DelayedDupAck(delayed));
     scenario.flows.push(flow(&scenario, Some(MB), Config::default()));
     let whole = flow(&scenario, Some(MB), reno());
     scenario.flows.push(split_at(whole, 1, 300_000, Config::default()));
@@ -103,17 +103,17 @@ fn passing() -> Scenario {
 }
 
 #[test]
-fn stations_that_let_everything_pass_change_nothing_to_the_last_event_and_packet() {
+fn agents_that_let_everything_pass_change_nothing_to_the_last_event_and_packet() {
     let with = passing();
     let mut without = with.clone();
-    without.links.iter_mut().for_each(|link| link.stations = Default::default());
+    without.links.iter_mut().for_each(|link| link.ends = Default::default());
     for seed in 1..4 {
         let (mut log, mut expected_log) = (Log::default(), Log::default());
         let (mut result, expected) = (run(&with, seed, &mut log), run(&without, seed, &mut expected_log));
         assert!(expected.flows.iter().all(|flow| flow.complete), "{expected:?}");
-        let stations: Vec<usize> = result.links.iter().map(|link| link.stations.len()).collect();
-        assert_eq!(stations, [1, 2, 0]);
-        result.links.iter_mut().for_each(|link| link.stations.clear());
+        let ends: Vec<usize> = result.links.iter().map(|link| link.ends.len()).collect();
+        assert_eq!(ends, [1, 2, 0]);
+        result.links.iter_mut().for_each(|link| link.ends.clear());
         assert_eq!(result, expected);
         assert!(log.0 == expected_log.0, "seed {seed}: packets pass in another order or at other times");
     }
@@ -139,7 +139,7 @@ fn a_gateways_retransmission_takes_the_route_of_the_original() {
 }
 
 #[test]
-fn a_host_wakes_for_events_without_a_packet() {
+fn a_link_end_wakes_without_a_packet() {
     // The last packets are on the link, and nothing comes behind them of which a duplicate ACK could speak.
     let mut scenario = snooped(0.0, snoop());
     let result = go(&scenario, 1);
@@ -169,7 +169,7 @@ impl Observer for Tally {
 }
 
 #[test]
-fn an_observer_is_told_of_each_packet_that_a_station_sends_and_of_its_fate() {
+fn an_observer_sees_each_packet_that_a_link_end_sends_and_its_fate() {
     let mut told = Tally::default();
     let result = run(&snooped(0.01, snoop()), 1, &mut told);
     assert!(counters(&result.links[SATELLITE]).retransmitted > 10, "{result:?}");
@@ -177,7 +177,7 @@ fn an_observer_is_told_of_each_packet_that_a_station_sends_and_of_its_fate() {
     assert_eq!(told.0[..3].to_vec(), result.links.iter().map(counted).collect::<Vec<_>>());
 }
 
-/// The bytes that stations hold, at each sample.
+/// The bytes that link ends hold, at each sample.
 #[derive(Default)]
 struct Held(Vec<(usize, usize, u64)>);
 
@@ -186,38 +186,38 @@ impl Observer for Held {
         true
     }
 
-    fn held(&mut self, _: Time, link: usize, station: usize, bytes: u64) {
-        self.0.push((link, station, bytes));
+    fn held(&mut self, _: Time, link: usize, end: usize, bytes: u64) {
+        self.0.push((link, end, bytes));
     }
 }
 
 #[test]
-fn a_hosts_occupancy_is_measured_continuously_and_sampled() {
+fn the_bytes_that_a_link_end_holds_are_measured_at_all_times_and_sampled() {
     let mut held = Held::default();
     let result = run(&snooped(0.01, snoop()), 1, &mut held);
-    let [station] = &result.links[SATELLITE].stations[..] else { panic!("{result:?}") };
-    assert_eq!(station.node, "node1");
-    assert_eq!(station.most_held_bytes, counters(&result.links[SATELLITE]).most_held_bytes);
-    assert!(held.0.iter().all(|&(link, station, _)| (link, station) == (SATELLITE, GATEWAY)));
+    let [end] = &result.links[SATELLITE].ends[..] else { panic!("{result:?}") };
+    assert_eq!(end.node, "node1");
+    assert_eq!(end.most_held_bytes, counters(&result.links[SATELLITE]).most_held_bytes);
+    assert!(held.0.iter().all(|&(link, end, _)| (link, end) == (SATELLITE, GATEWAY)));
     let most = held.0.iter().map(|sample| sample.2).max().unwrap();
     let mean = held.0.iter().map(|sample| sample.2 as f64).sum::<f64>() / held.0.len() as f64;
-    assert!(most > 20_000 && most <= station.most_held_bytes, "{most}, {station:?}");
-    assert!((0.9..1.1).contains(&(mean / station.mean_held_bytes)), "{mean}, {station:?}");
+    assert!(most > 20_000 && most <= end.most_held_bytes, "{most}, {end:?}");
+    assert!((0.9..1.1).contains(&(mean / end.mean_held_bytes)), "{mean}, {end:?}");
 }
 
 #[test]
-fn the_results_name_stations_where_something_is_and_nowhere_else() {
+fn the_results_name_link_ends_with_agents_and_no_others() {
     let result = serde_json::to_value(go(&snooped(0.01, snoop()), 1)).unwrap();
     assert!(result["links"][0].get("stations").is_none(), "{result}");
-    let stations = result["links"][SATELLITE]["stations"].as_array().unwrap();
-    assert_eq!(stations.len(), 1);
-    assert_eq!(stations[0]["node"], "node1");
-    assert_eq!(stations[0]["report"]["agents"][0]["agent"], "snoop");
-    assert!(stations[0]["most_held_bytes"].is_u64() && stations[0]["mean_held_bytes"].is_f64(), "{result}");
+    let ends = result["links"][SATELLITE]["stations"].as_array().unwrap();
+    assert_eq!(ends.len(), 1);
+    assert_eq!(ends[0]["node"], "node1");
+    assert_eq!(ends[0]["report"]["agents"][0]["agent"], "snoop");
+    assert!(ends[0]["most_held_bytes"].is_u64() && ends[0]["mean_held_bytes"].is_f64(), "{result}");
 }
 
 #[test]
-fn a_trace_has_the_bytes_held_where_there_are_stations_and_retransmissions_are_in_the_capture() {
+fn a_trace_has_the_bytes_held_at_link_ends_and_retransmissions_are_in_the_capture() {
     let folder = tempfile::tempdir().unwrap();
     let traced = |name: &str, scenario: &Scenario| {
         let path = folder.path().join(name);
@@ -227,18 +227,18 @@ fn a_trace_has_the_bytes_held_where_there_are_stations_and_retransmissions_are_i
         let capture = std::fs::metadata(path.join("link1.pcap")).unwrap().len();
         (result, std::fs::read_to_string(path.join("stations.csv")), capture)
     };
-    let (_, stations, _) = traced("without", &{
+    let (_, ends, _) = traced("without", &{
         let mut scenario = three_links(0.01);
         scenario.flows.push(flow(&scenario, Some(MB), reno()));
         scenario
     });
-    assert!(stations.is_err(), "{stations:?}");
-    let (result, stations, capture) = traced("with", &snooped(0.01, snoop()));
-    let stations = stations.unwrap();
-    let mut lines = stations.lines();
+    assert!(ends.is_err(), "{ends:?}");
+    let (result, ends, capture) = traced("with", &snooped(0.01, snoop()));
+    let ends = ends.unwrap();
+    let mut lines = ends.lines();
     assert_eq!(lines.next(), Some("time_s,link,node,held_bytes"));
     assert_eq!(lines.next(), Some("0,link1,node1,0"));
-    assert!(lines.all(|line| line.contains(",link1,node1,")) && stations.lines().count() > 50);
+    assert!(lines.all(|line| line.contains(",link1,node1,")) && ends.lines().count() > 50);
     // Without SACK a data packet has 52 bytes of headers, one of 16 before it, and the file one of 24.
     let delivered = result.links[SATELLITE].forward.delivered + result.links[SATELLITE].reverse.delivered;
     let handshake = 3 * 8;
@@ -312,7 +312,7 @@ fn with_each_agent_everything_arrives_and_results_are_the_same_on_any_number_of_
 fn between_two_arqs_all_packets_get_through_and_only_frames_with_a_packet_are_told_of() {
     let mut scenario = three_links(0.01);
     let arq = Some(ArqConfig::for_link(&scenario.links[SATELLITE].config));
-    scenario.links[SATELLITE].stations.iter_mut().for_each(|station| station.arq = arq);
+    scenario.links[SATELLITE].ends.iter_mut().for_each(|end| end.arq = arq);
     scenario.flows.push(flow(&scenario, Some(2 * MB), reno()));
     outlast(&mut scenario);
     let mut told = Tally::default();
@@ -322,10 +322,10 @@ fn between_two_arqs_all_packets_get_through_and_only_frames_with_a_packet_are_to
     assert_eq!(behind.forward.offered, before.forward.delivered);
     assert_eq!(before.reverse.offered, behind.reverse.delivered);
     for (index, way) in [satellite.forward, satellite.reverse].iter().enumerate() {
-        let arq = satellite.stations[index].report.arq.unwrap();
+        let arq = satellite.ends[index].report.arq.unwrap();
         let with_packet = arq.packets + arq.retransmitted;
         assert_eq!(told.0[SATELLITE][index].0, with_packet);
         assert_eq!(way.offered, with_packet + arq.reports_sent + arq.floors_sent, "{arq:?}");
-        assert!(satellite.stations[index].most_held_bytes > 0, "{arq:?}");
+        assert!(satellite.ends[index].most_held_bytes > 0, "{arq:?}");
     }
 }
