@@ -7,7 +7,8 @@
 //! all threads of this process, sender and receiver included, and the kernel's forwarding with them: the line of plain
 //! forwarding says how much that is.
 
-use std::error::Error;
+mod line;
+
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -17,13 +18,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::tun::Tun;
-use bentpipe_testbed::{Namespace, veth};
+use bentpipe_testbed::Namespace;
+use line::{Line, Outcome, median, seconds_and_rounds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
 };
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Packets under way at a time; the queue of NFQUEUE holds 1024 by default, that of the device 4096.
 const WINDOW: u64 = 256;
@@ -49,12 +49,6 @@ enum Way {
     },
 }
 
-struct Line {
-    near: Namespace,
-    gateway: Namespace,
-    far: Namespace,
-}
-
 struct Measured {
     packets_per_second: f64,
     /// Seconds of processor time for a million packets.
@@ -71,9 +65,7 @@ const WAYS: [(&str, Way); 5] = [
 ];
 
 fn main() -> Outcome<()> {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<f64>());
-    let length = Duration::from_secs_f64(numbers.next().unwrap_or(Ok(1.0))?);
-    let rounds = numbers.next().unwrap_or(Ok(5.0))? as usize;
+    let (length, rounds) = seconds_and_rounds()?;
     let line = Line::new()?;
     println!("{:<32} {:>8} {:>10} {:>14} {:>5}", "", "IP bytes", "packets/s", "CPU s/million", "lost");
     for payload in PAYLOADS {
@@ -91,27 +83,6 @@ fn main() -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-fn median(all: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
-    let mut sorted: Vec<f64> = all.iter().map(of).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-impl Line {
-    fn new() -> Outcome<Self> {
-        let [near, gateway, far] = ["near", "gateway", "far"].map(Namespace::new);
-        let (near, gateway, far) = (near?, gateway?, far?);
-        for (host, name, number) in [(&near, "ground0", 1), (&far, "sat0", 2)] {
-            veth(&gateway, name, host, "up0")?;
-            gateway.ip(&format!("addr add 10.77.{number}.1/24 dev {name}"))?;
-            host.ip(&format!("addr add 10.77.{number}.2/24 dev up0"))?;
-            host.ip(&format!("route add default via 10.77.{number}.1"))?;
-        }
-        gateway.sysctl("net.ipv4.ip_forward", "1")?;
-        Ok(Self { near, gateway, far })
-    }
 }
 
 fn measure(line: &Line, way: Way, payload: usize, length: Duration) -> Outcome<Measured> {

@@ -8,7 +8,8 @@
 //! at the gateway, acknowledgements included. Processor time is that of this process, ends and forwarding included; of it, that
 //! of the snooper's thread, with the forwarding of what it writes.
 
-use std::error::Error;
+mod line;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,11 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bentpipe_proxy::{Config, Daemon, Stats};
-use bentpipe_testbed::{Namespace, veth};
+use line::{Line, Outcome, median, seconds_and_rounds};
 use rustix::net::sockopt;
 use socket2::{Domain, Socket, Type};
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Payloads of a segment; with IP's and TCP's headers and timestamps these are packets of 1500 and of 152 bytes.
 const PAYLOADS: [u32; 2] = [1448, 100];
@@ -31,12 +30,6 @@ const START: Duration = Duration::from_millis(200);
 const SERVER: ([u8; 4], u16) = ([10, 77, 2, 2], 7000);
 const CONFIGURATION: &str = "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
                              [snoop]\ncache = \"16MB\"\n[[rules]]\naction = \"snoop\"\n";
-
-struct Line {
-    near: Namespace,
-    gateway: Namespace,
-    far: Namespace,
-}
 
 /// Per second, and per million packets.
 struct Measured {
@@ -57,10 +50,11 @@ struct Reading {
 }
 
 fn main() -> Outcome<()> {
-    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<f64>());
-    let length = Duration::from_secs_f64(numbers.next().unwrap_or(Ok(1.0))?);
-    let rounds = numbers.next().unwrap_or(Ok(5.0))? as usize;
+    let (length, rounds) = seconds_and_rounds()?;
     let line = Line::new()?;
+    for host in [&line.near, &line.far] {
+        host.ip("link set up0 gso_max_segs 1")?;
+    }
     println!(
         "{:<18} {:>8} {:>10} {:>8} {:>22}",
         "", "IP bytes", "packets/s", "Mbit/s", "CPU s/million, snooper"
@@ -85,27 +79,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn median(all: &[Measured], of: fn(&Measured) -> f64) -> f64 {
-    let mut sorted: Vec<f64> = all.iter().map(of).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 impl Line {
-    fn new() -> Outcome<Self> {
-        let [near, gateway, far] = ["near", "gateway", "far"].map(Namespace::new);
-        let (near, gateway, far) = (near?, gateway?, far?);
-        for (host, name, number) in [(&near, "ground0", 1), (&far, "sat0", 2)] {
-            veth(&gateway, name, host, "up0")?;
-            gateway.ip(&format!("addr add 10.77.{number}.1/24 dev {name}"))?;
-            host.ip(&format!("addr add 10.77.{number}.2/24 dev up0"))?;
-            host.ip(&format!("route add default via 10.77.{number}.1"))?;
-            host.ip("link set up0 gso_max_segs 1")?;
-        }
-        gateway.sysctl("net.ipv4.ip_forward", "1")?;
-        Ok(Self { near, gateway, far })
-    }
-
     /// Packets that have arrived at the gateway over either of its links (proc_net(5)).
     fn arrived(&self) -> Outcome<u64> {
         // That of the thread that reads it.

@@ -7,7 +7,6 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod kernel;
-mod options;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +15,11 @@ use std::time::{Duration, Instant};
 use bentpipe_kernel::limits::{descriptor_limit, raise_descriptor_limit};
 use bentpipe_proxy::budget::default_connections;
 use bentpipe_proxy::config::Workers;
+use clap::Parser;
 use common::crowd::{Crowd, Visits};
 use common::footprint::Footprint;
 use common::{Net, PATIENCE, Running, SERVER, network};
 use kernel::{Growth, Kernel};
-use options::Options;
 
 /// The most memory of the daemon that an idle connection may take, bytes.
 const MEMORY_EACH: f64 = 2048.0;
@@ -29,6 +28,31 @@ const WARM_UP: u64 = 200;
 
 /// Visitors that may be there at the same time, with some that are not quite gone.
 const VISITORS_AT_ONCE: usize = 50;
+
+/// Thousands of connections through the daemon at once, and what each of them costs. Needs root.
+#[derive(Debug, Clone, Parser)]
+struct Options {
+    /// Connections that are held
+    #[arg(long, default_value_t = 9000)]
+    connections: usize,
+    /// How long they are held
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// One minute
+    #[arg(long, conflicts_with = "minutes")]
+    quick: bool,
+    #[arg(long, value_parser = ["copy", "splice"], default_value = "splice")]
+    relay: String,
+    /// Others that come and go in a second
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+}
+
+impl Options {
+    fn hold(&self) -> Duration {
+        Duration::from_secs(60 * if self.quick { 1 } else { self.minutes })
+    }
+}
 
 /// What was found.
 struct Report {
@@ -52,15 +76,13 @@ fn main() -> ExitCode {
     if common::be_daemon_if_asked() {
         return ExitCode::SUCCESS;
     }
-    let options = match Options::read(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("{message}");
-            return ExitCode::from(2);
-        }
-    };
+    let mut options = Options::parse();
     let Some(net) = network() else { return ExitCode::SUCCESS };
-    let options = options.with_at_most(room());
+    let room = room();
+    if room < options.connections {
+        println!("{room} connections, not {}: the descriptors allow no more", options.connections);
+        options.connections = room;
+    }
     let report = measure(&net, options);
     print!("{}", report.text());
     if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -90,9 +112,9 @@ fn measure(net: &Net, options: Options) -> Report {
     let kernel = Growth::between(&kernel_before, &Kernel::now(), options.connections).beyond(&plain);
     let open = Footprint::of(daemon.pid());
     let sockets = net.gateway.enter(kernel::sockets_in_use);
-    let idle = idle_share(&daemon, options.hold / 10);
+    let idle = idle_share(&daemon, options.hold() / 10);
 
-    let others = hold(net, &mut daemon, options);
+    let others = hold(net, &mut daemon, &options);
     settle(&mut daemon, options.connections as u64);
     let after_others = Footprint::of(daemon.pid());
     let (alive, first_dead) = crowd.prove_alive();
@@ -160,16 +182,17 @@ fn idle_share(daemon: &Running, time: Duration) -> f64 {
 }
 
 /// Holds everybody while others come and go; how many did.
-fn hold(net: &Net, daemon: &mut Running, options: Options) -> u64 {
+fn hold(net: &Net, daemon: &mut Running, options: &Options) -> u64 {
     let (visits, stop, start) = (Visits::default(), AtomicBool::new(false), Instant::now());
+    let interval = Duration::from_secs(1) / options.rate;
     let listeners = SERVER.map(|address| net.listen(address));
     std::thread::scope(|scope| {
         for listener in &listeners {
             let (visits, stop) = (&visits, &stop);
-            scope.spawn(move || visits.receive(net, listener, options.interval() * 2, u64::MAX, stop));
+            scope.spawn(move || visits.receive(net, listener, interval * 2, u64::MAX, stop));
         }
-        while start.elapsed() < options.hold {
-            std::thread::sleep(Duration::from_secs(15).min(options.hold - start.elapsed().min(options.hold)));
+        while start.elapsed() < options.hold() {
+            std::thread::sleep(Duration::from_secs(15).min(options.hold().saturating_sub(start.elapsed())));
             let (seconds, flows) = (start.elapsed().as_secs(), daemon.counter("flows_open"));
             println!(
                 "held for {seconds} s: {flows} flows open, {} others have come and gone",
@@ -183,7 +206,7 @@ fn hold(net: &Net, daemon: &mut Running, options: Options) -> u64 {
 
 impl Report {
     fn text(&self) -> String {
-        let Options { connections, relay, hold, .. } = &self.options;
+        let Options { connections, relay, .. } = &self.options;
         let open = Cost::between(self.cold, self.open, *connections);
         let after = Cost::between(self.cold, self.after_others, *connections);
         format!(
@@ -200,7 +223,7 @@ impl Report {
             100.0 * self.idle,
             self.other_port,
             self.kernel,
-            hold.as_secs(),
+            self.options.hold().as_secs(),
             self.alive,
             self.first_dead.as_ref().map(|reason| format!("; {reason}")).unwrap_or_default(),
             if self.is_good() { "good: two descriptors, at most 2 KiB, and all alive" } else { "NOT GOOD" },

@@ -18,19 +18,13 @@ mod way;
 
 use std::process::ExitCode;
 
-use options::Options;
+use clap::Parser;
+use options::{Measurement, Options};
 use report::Report;
 use way::Way;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}", options::HELP);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => return fail(&error),
-    };
+    let options = Options::parse();
     if !rustix::process::geteuid().is_root() {
         return fail("this needs root: network namespaces and transparent sockets");
     }
@@ -43,11 +37,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Report, String> {
-    let mut report = Report::new(options);
-    for round in 0..options.rounds {
-        eprintln!("round {} of {}", round + 1, options.rounds);
-        let ways: Vec<Way> =
-            options.ways.iter().map(|peer| Way::set_up(peer.as_ref())).collect::<Result<_, _>>()?;
+    let peers = options.ways()?;
+    let mut report = Report::new(options, &peers);
+    for round in 0..options.rounds() {
+        eprintln!("round {} of {}", round + 1, options.rounds());
+        let ways: Vec<Way> = peers.iter().map(|peer| Way::set_up(peer.as_ref())).collect::<Result<_, _>>()?;
         // Each round begins with another way, so that none always has the same neighbour.
         let order: Vec<usize> = (0..ways.len()).map(|place| (place + round) % ways.len()).collect();
         measure(&ways, &order, options, &mut report)?;
@@ -58,8 +52,8 @@ fn run(options: &Options) -> Result<Report, String> {
 
 /// Every measurement once, through every way.
 fn measure(ways: &[Way], order: &[usize], options: &Options, report: &mut Report) -> Result<(), String> {
-    let time = options.time;
-    for flows in bulk::FLOWS.into_iter().filter(|_| options.measures("bulk")) {
+    let time = options.time();
+    for flows in bulk::FLOWS.into_iter().filter(|_| options.measures(Measurement::Bulk)) {
         for direction in bulk::DIRECTIONS {
             for &index in order {
                 let outcome = bulk::measure(&ways[index], direction, flows, time)?;
@@ -67,13 +61,13 @@ fn measure(ways: &[Way], order: &[usize], options: &Options, report: &mut Report
             }
         }
     }
-    for concurrency in short::CONCURRENCIES.into_iter().filter(|_| options.measures("short")) {
+    for concurrency in short::CONCURRENCIES.into_iter().filter(|_| options.measures(Measurement::Short)) {
         for &index in order {
             let outcome = short::measure(&ways[index], concurrency, time)?;
             report.add_short(index, concurrency, &outcome);
         }
     }
-    for &index in order.iter().filter(|_| options.measures("latency")) {
+    for &index in order.iter().filter(|_| options.measures(Measurement::Latency)) {
         let outcome = exchange::measure(&ways[index], time)?;
         report.add_latency(index, &outcome);
     }

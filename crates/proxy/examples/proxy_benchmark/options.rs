@@ -1,24 +1,13 @@
-//! What the command line says.
+//! The command line.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+
+use clap::{Parser, ValueEnum, value_parser};
 
 use crate::peer::Peer;
 
-pub(crate) const HELP: &str = "\
-Transparent proxies side by side, on network namespaces of this machine. Needs root.
-
-usage: proxy_benchmark [OPTIONS]
-
-  --proxy NAME=FILE   measure the proxy that FILE describes; may be given several times
-                      (default: bentpipe, haproxy and haproxy-tuned, of the folder peers/)
-  --reference NAME    the proxy that the others are compared with (default: haproxy)
-  --only WHAT         bulk, short or latency; may be given several times (default: all)
-  --rounds N          how often everything is measured (default: 5)
-  --seconds S         how long each measurement takes (default: 1)
-  --quick             one short round: does everything work?
-  --json              one JSON document instead of a table
-
+const FILES: &str = "\
 FILE is TOML. Its commands run on the gateway, whose interface ground0 faces the client (10.77.1.2) and sat0 the server
 (10.77.2.2); {dir} stands for the file's folder, {bin} for the folder of this build's programs.
 
@@ -35,71 +24,74 @@ const DEFAULTS: [(&str, &str); 3] = [
     ("haproxy", "haproxy/proxy.toml"),
     ("haproxy-tuned", "haproxy/tuned.toml"),
 ];
-const MEASUREMENTS: [&str; 3] = ["bulk", "short", "latency"];
 
+/// Transparent proxies side by side, on network namespaces of this machine. Needs root.
+#[derive(Debug, Parser)]
+#[command(after_help = FILES)]
 pub(crate) struct Options {
-    /// Plain forwarding, which is nobody, then the proxies.
-    pub(crate) ways: Vec<Option<Peer>>,
+    /// Measure the proxy that FILE describes; may be given several times [default: bentpipe, haproxy and haproxy-tuned, of the
+    /// folder peers/]
+    #[arg(long = "proxy", value_name = "NAME=FILE", value_parser = load)]
+    proxies: Vec<Peer>,
+    /// The proxy that the others are compared with
+    #[arg(long, value_name = "NAME", default_value = "haproxy")]
     pub(crate) reference: String,
-    pub(crate) rounds: usize,
-    /// The length of each measurement, after a quarter of it to warm up.
-    pub(crate) time: Duration,
+    /// Measure only this; may be given several times
+    #[arg(long, value_name = "WHAT")]
+    only: Vec<Measurement>,
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u16).range(1..=3600))]
+    rounds: u16,
+    /// How long each measurement takes, after a quarter of it to warm up
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// One short round: does everything work?
+    #[arg(long)]
+    quick: bool,
+    /// One JSON document instead of a table
+    #[arg(long)]
     pub(crate) json: bool,
-    only: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Measurement {
+    Bulk,
+    Short,
+    Latency,
 }
 
 impl Options {
-    /// Nothing if help is wanted.
-    pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
-        let mut options = Self {
-            ways: vec![None],
-            reference: "haproxy".into(),
-            rounds: 5,
-            time: Duration::from_secs(1),
-            json: false,
-            only: Vec::new(),
+    /// Plain forwarding, which is no proxy, then the proxies.
+    pub(crate) fn ways(&self) -> Result<Vec<Option<Peer>>, String> {
+        let load = |(name, file): &(&str, &str)| Peer::load(name, &Path::new(PEERS).join(file));
+        let proxies = match self.proxies.is_empty() {
+            true => DEFAULTS.iter().map(load).collect::<Result<_, _>>()?,
+            false => self.proxies.clone(),
         };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("{argument} needs a value; see --help"));
-            match argument.as_str() {
-                "--proxy" => options.ways.push(Some(load(&value()?)?)),
-                "--reference" => options.reference = value()?,
-                "--only" => options.only.push(measurement(value()?)?),
-                "--rounds" => options.rounds = number(&value()?)? as usize,
-                "--seconds" => options.time = Duration::from_secs_f64(number(&value()?)?),
-                "--quick" => (options.rounds, options.time) = (1, Duration::from_millis(200)),
-                "--json" => options.json = true,
-                "--help" | "-h" => return Ok(None),
-                _ => return Err(format!("unknown option {argument}; see --help")),
-            }
-        }
-        if options.ways.len() == 1 {
-            for (name, file) in DEFAULTS {
-                options.ways.push(Some(Peer::load(name, &Path::new(PEERS).join(file))?));
-            }
-        }
-        Ok(Some(options))
+        Ok([None].into_iter().chain(proxies.into_iter().map(Some)).collect())
+    }
+
+    pub(crate) fn rounds(&self) -> usize {
+        if self.quick { 1 } else { self.rounds.into() }
+    }
+
+    /// The length of each measurement, after a quarter of it to warm up.
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_secs_f64(if self.quick { 0.2 } else { self.seconds })
     }
 
     /// Whether this kind of measurement is wanted.
-    pub(crate) fn measures(&self, what: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == what)
+    pub(crate) fn measures(&self, what: Measurement) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
     }
 }
 
 fn load(argument: &str) -> Result<Peer, String> {
-    let (name, file) = argument.split_once('=').ok_or(format!("--proxy {argument}: write NAME=FILE"))?;
-    Peer::load(name, &PathBuf::from(file))
+    let (name, file) = argument.split_once('=').ok_or("write NAME=FILE")?;
+    Peer::load(name, Path::new(file))
 }
 
-fn measurement(name: String) -> Result<String, String> {
-    let known = MEASUREMENTS.contains(&name.as_str());
-    if known { Ok(name) } else { Err(format!("--only {name}: write one of {}", MEASUREMENTS.join(", "))) }
-}
-
-fn number(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|&number| (0.05..=3600.0).contains(&number))
-        .ok_or(format!("{text} is not a number from 0.05 to 3600"))
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.05..=3600.0).contains(number));
+    number.ok_or(format!("{text} is not a number from 0.05 to 3600"))
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bulk::{self, Direction};
 use crate::options::Options;
+use crate::peer::Peer;
 use crate::{exchange, short};
 
 const PLAIN: &str = "plain forwarding";
@@ -35,14 +36,11 @@ struct Spread {
 }
 
 impl Report {
-    pub(crate) fn new(options: &Options) -> Self {
-        let ways: Vec<String> = options
-            .ways
-            .iter()
-            .map(|peer| peer.as_ref().map_or(PLAIN.to_owned(), |peer| peer.name.clone()))
-            .collect();
+    pub(crate) fn new(options: &Options, peers: &[Option<Peer>]) -> Self {
+        let name = |peer: &Option<Peer>| peer.as_ref().map_or(PLAIN.to_owned(), |peer| peer.name.clone());
+        let ways: Vec<String> = peers.iter().map(name).collect();
         let reference = ways.iter().position(|name| *name == options.reference);
-        let seconds = options.time.as_secs_f64();
+        let seconds = options.time().as_secs_f64();
         Self { ways, reference, seconds, figures: Vec::new(), others: Vec::new() }
     }
 
