@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use bentpipe_lab::download::{Progress, Request, Server, download};
-use bentpipe_lab::topology::start_proxy;
-use bentpipe_lab::topology::{SATELLITE, Topology};
-use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_lab::download::{Progress, Request, SAMPLE_INTERVAL};
+use bentpipe_lab::statistics::jain_index;
+use bentpipe_lab::topology::{Proxy, SATELLITE, Topology, symmetric};
 use bentpipe_proxy::Config;
 use bentpipe_units::{Probability, Rate};
 
@@ -22,20 +21,12 @@ fn main() {
     let per: Probability =
         arguments.next().map_or(Probability::ZERO, |per| per.parse().expect("a probability"));
     let congestion = arguments.next().unwrap_or_else(|| "hybla".into());
-    let direction = DirectionConfig {
-        rate: Some(Rate::mbps(10)),
-        delay: Duration::from_millis(300),
-        per,
-        ..Default::default()
-    };
-    let topology =
-        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let topology = Topology::build(&symmetric(Rate::mbps(10), Duration::from_millis(600), per), 1).unwrap();
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"10M\"\n"
     );
-    let daemon = start_proxy(&topology, &Config::parse("fairness", &text).unwrap()).unwrap();
-    let address = topology.server_address(80);
-    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let _proxy = Proxy::start(&topology.gateway, &Config::parse("fairness", &text).unwrap()).unwrap();
+    let _server = topology.serve(None, SAMPLE_INTERVAL).unwrap();
     let flows: Vec<Progress> = (0..FLOWS).map(|_| Progress::default()).collect();
     std::thread::scope(|scope| {
         for (flow, wait) in flows.iter().zip(0..) {
@@ -43,14 +34,12 @@ fn main() {
             scope.spawn(move || {
                 std::thread::sleep(APART * wait);
                 let request = Request { seed: 1, bytes: u64::MAX / 2 };
-                topology.client.run(|| download(address, request, flow)).unwrap().unwrap()
+                topology.download(request, flow).unwrap()
             });
         }
         watch(&topology, &flows);
         flows.iter().for_each(Progress::cancel);
     });
-    topology.gateway.run(|| drop(daemon)).unwrap();
-    topology.server.run(|| server.stop()).unwrap();
 }
 
 fn watch(topology: &Topology, flows: &[Progress]) {
@@ -63,14 +52,8 @@ fn watch(topology: &Topology, flows: &[Progress]) {
         let rates: Vec<f64> = now.iter().zip(&before).map(mbps).collect();
         let shown: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
         let drops = topology.link.counters().0.dropped.queue_full;
-        println!("{}\t{}\t{:.2}\t{drops}", interval * INTERVAL.as_secs(), shown.join(" "), jain(&rates));
+        let jain = jain_index(&rates).unwrap_or(1.0);
+        println!("{}\t{}\t{jain:.2}\t{drops}", interval * INTERVAL.as_secs(), shown.join(" "));
         before = now;
     }
-}
-
-/// 1 when all have the same, 1/n when one has all.
-fn jain(rates: &[f64]) -> f64 {
-    let sum: f64 = rates.iter().sum();
-    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
-    if squares > 0.0 { sum * sum / (rates.len() as f64 * squares) } else { 1.0 }
 }

@@ -5,19 +5,15 @@
 
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use bentpipe_lab::topology::{Proxy, SATELLITE, Topology};
 use bentpipe_link::Profile;
-use bentpipe_proxy::{Config, Daemon};
-use bentpipe_testbed::{Namespace, SatelliteLink, Subnet, default_route, forwarding, veth};
+use bentpipe_proxy::Config;
 
 const REQUEST: usize = 100;
 const ANSWER: usize = 1000;
-const MTU: u32 = 1500;
-const SATELLITE: Subnet = Subnet::new(0);
-const NEAR_LAN: Subnet = Subnet::new(1);
-const FAR_LAN: Subnet = Subnet::new(2);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let connections = std::env::args().nth(1).map_or(Ok(9), |argument| argument.parse())?;
@@ -35,40 +31,21 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn exchange_times(fast_open: bool, connections: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
-    let hosts = ["client", "near", "far", "server"].map(Namespace::new);
-    let [client, near, far, server] = hosts;
-    let (client, near, far, server) = (client?, near?, far?, server?);
-    let _link = join(&client, &near, &far, &server)?;
-    let text =
-        format!("[legs.satellite]\ninterface = \"sat0\"\nrate = \"10Mbit/s\"\nfast_open = {fast_open}\n");
+    let topology = Topology::build_with(&Profile::Geo.config(), &Default::default(), 1, true)?;
+    let Topology { client, terminal, gateway, server, .. } = &topology;
+    let text = format!(
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10Mbit/s\"\nfast_open = {fast_open}\n"
+    );
     let config = Config::parse("example", &text)?;
-    let _near = near.run(|| Daemon::start(&config))??;
-    let _far = far.run(|| Daemon::start(&config))??;
-    let listener = server.run(|| TcpListener::bind((FAR_LAN.right4(), 0)))??;
-    let to = listener.local_addr()?;
+    let mut proxies = Vec::new();
+    for host in terminal.iter().chain([gateway]) {
+        host.sysctl("net.ipv4.tcp_fastopen", "3")?;
+        proxies.push(Proxy::start(host, &config)?);
+    }
+    let to = topology.server_address(80);
+    let listener = server.run(|| TcpListener::bind(to))??;
     std::thread::spawn(move || listener.incoming().try_for_each(|stream| answer(stream?)));
     (0..connections).map(|_| client.run(|| exchange(to))?.map_err(Into::into)).collect()
-}
-
-/// Wires the hosts, client to server, and lets the boxes open fast.
-fn join(
-    client: &Namespace,
-    near: &Namespace,
-    far: &Namespace,
-    server: &Namespace,
-) -> Result<SatelliteLink, Box<dyn Error>> {
-    let link = SatelliteLink::start(near, "sat0", far, "sat0", &Profile::Geo.config(), 1, MTU)?;
-    SATELLITE.assign(near, "sat0", far, "sat0")?;
-    for (lan, gateway, host) in [(NEAR_LAN, near, client), (FAR_LAN, far, server)] {
-        veth(gateway, "lan0", host, "lan0")?;
-        lan.assign(gateway, "lan0", host, "lan0")?;
-        default_route(host, IpAddr::from(lan.left4()))?;
-        forwarding(gateway)?;
-        gateway.sysctl("net.ipv4.tcp_fastopen", "3")?;
-    }
-    default_route(near, IpAddr::from(SATELLITE.right4()))?;
-    default_route(far, IpAddr::from(SATELLITE.left4()))?;
-    Ok(link)
 }
 
 fn exchange(to: SocketAddr) -> std::io::Result<Duration> {

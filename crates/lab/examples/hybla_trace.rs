@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use bentpipe_kernel::hybla::Hybla;
-use bentpipe_lab::download::{Progress, Request, Server, download};
-use bentpipe_lab::topology::Topology;
-use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_lab::download::{Progress, Request};
+use bentpipe_lab::topology::{Topology, symmetric};
 use bentpipe_units::{ByteCount, Probability, Rate, Span};
 
 fn argument<T: std::str::FromStr>(position: usize, default: &str) -> T
@@ -27,18 +26,11 @@ fn main() {
     let bytes: ByteCount = argument(4, "10MB");
     let hybla = Hybla::acquire().expect("root, and a kernel with BTF");
     let congestion: String = argument(5, hybla.name());
-    let direction = DirectionConfig { rate: Some(rate), delay: rtt.get() / 2, per, ..Default::default() };
-    let topology =
-        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
-    let address = topology.server_address(80);
-    let mut server = topology
-        .server
-        .run(|| Server::start_recording(address, Some(&congestion), Duration::from_micros(500)).unwrap())
-        .unwrap();
+    let topology = Topology::build(&symmetric(rate, rtt.get(), per), 1).unwrap();
+    let server = topology.serve(Some(&congestion), Duration::from_micros(500)).unwrap();
     let request = Request { seed: 1, bytes: bytes.get() };
-    let got = topology.client.run(|| download(address, request, &Progress::default()).unwrap()).unwrap();
+    let got = topology.download(request, &Progress::default()).unwrap();
     std::thread::sleep(rtt.get() * 2);
-    topology.server.run(|| server.stop()).unwrap();
     println!(
         "at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent"
     );

@@ -5,13 +5,11 @@
 
 use std::time::Duration;
 
-use bentpipe_lab::download::{Progress, Request, Server, download};
+use bentpipe_lab::download::{Progress, Request, SAMPLE_INTERVAL};
 use bentpipe_lab::outage::cut;
-use bentpipe_lab::topology::start_proxy;
-use bentpipe_lab::topology::{SATELLITE, Topology};
-use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_lab::topology::{Proxy, SATELLITE, Topology, symmetric};
 use bentpipe_proxy::Config;
-use bentpipe_units::Rate;
+use bentpipe_units::{Probability, Rate};
 
 const BYTES: u64 = 200_000_000;
 
@@ -19,13 +17,8 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let cuts: u64 = arguments.next().map_or(10, |cuts| cuts.parse().expect("a number of cuts"));
     let within = arguments.next().unwrap_or_else(|| "1s".into());
-    let direction = DirectionConfig {
-        rate: Some(Rate::mbps(10)),
-        delay: Duration::from_millis(300),
-        ..Default::default()
-    };
-    let topology =
-        Topology::build(&LinkConfig { forward: direction.clone(), reverse: direction }, 1).unwrap();
+    let link = symmetric(Rate::mbps(10), Duration::from_millis(600), Probability::ZERO);
+    let topology = Topology::build(&link, 1).unwrap();
     for setting in arguments {
         let (key, value) = setting.split_once('=').expect("KEY=VALUE");
         topology.gateway.sysctl(key, value).unwrap();
@@ -33,15 +26,12 @@ fn main() {
     let text = format!(
         "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10M\"\nrestart_within = \"{within}\"\nsurvive_outage = \"25m\"\n"
     );
-    let daemon = start_proxy(&topology, &Config::parse("restart", &text).unwrap()).unwrap();
-    let address = topology.server_address(80);
-    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
+    let _proxy = Proxy::start(&topology.gateway, &Config::parse("restart", &text).unwrap()).unwrap();
+    let _server = topology.serve(None, SAMPLE_INTERVAL).unwrap();
     let progress = Progress::default();
+    let request = Request { seed: 1, bytes: BYTES };
     std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            let request = Request { seed: 1, bytes: BYTES };
-            topology.client.run(|| download(address, request, &progress)).unwrap().unwrap()
-        });
+        let client = scope.spawn(|| topology.download(request, &progress).unwrap());
         println!("outage_s\tsegment_s\tapplication_s");
         for number in 0..cuts {
             std::thread::sleep(Duration::from_secs(6));
@@ -57,6 +47,4 @@ fn main() {
         progress.cancel();
         client.join().unwrap();
     });
-    topology.gateway.run(|| drop(daemon)).unwrap();
-    topology.server.run(|| server.stop()).unwrap();
 }

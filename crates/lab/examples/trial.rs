@@ -1,8 +1,7 @@
 //! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a flow being
 //! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
 //!
-//! `WARMUP=5` begins to measure after five seconds, `TRACE=1` prints what the controller of explicit rates knows, each half
-//! second, `OUTAGES='10,60 100,5'` has outages (start and length in seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
 //! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has
 //! bundles of that size go from a node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB`
@@ -45,7 +44,7 @@ fn main() {
         trial.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{rows}\n")).unwrap();
     }
     trial.terminal = std::env::var("TERMINAL").ok();
-    trial.station = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
+    trial.router = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
         variant: Variant::PXcp,
         ..XcpConfig::with_capacity(capacity.parse().unwrap())
     });

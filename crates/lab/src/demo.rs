@@ -6,18 +6,17 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
-use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_link::LinkConfig;
 use bentpipe_proxy::Config;
 use bentpipe_units::{Probability, Rate, Span};
 use serde::Serialize;
 
 use crate::Error;
-use crate::download::{Download, Progress, Request, Server, download};
-use crate::figure::{Legend, LineChart};
+use crate::download::{Download, Progress, Request, SAMPLE_INTERVAL};
+use crate::figure::{Axis, Figure, Legend, Plot, Series, Style};
 use crate::results::World;
-use crate::topology::{PAYLOAD_SHARE, SATELLITE, Topology, start_proxy};
+use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 
-const PORT: u16 = 80;
 /// A slow download is stopped when it has taken this many times as long as the slowest one through the proxy, and at least
 /// [`STOP_AFTER`].
 const STOP_FACTOR: u32 = 6;
@@ -83,13 +82,7 @@ impl Settings {
     }
 
     fn link(&self) -> LinkConfig {
-        let direction = DirectionConfig {
-            rate: Some(self.rate),
-            delay: self.rtt / 2,
-            per: self.per,
-            ..Default::default()
-        };
-        LinkConfig { forward: direction.clone(), reverse: direction }
+        symmetric(self.rate, self.rtt, self.per)
     }
 
     fn proxy(&self, congestion: &str) -> Config {
@@ -244,35 +237,26 @@ fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Do
         Scheme::EndToEnd(congestion) => Some(congestion.as_str()),
         Scheme::Split(_) => None,
     };
-    let address = topology.server_address(PORT);
-    let mut server = topology.server.run(|| Server::start(address, congestion))?.map_err(fail)?;
-    let daemon = match scheme {
+    let _server = topology.serve(congestion, SAMPLE_INTERVAL).map_err(fail)?;
+    let _proxy = match scheme {
         Scheme::EndToEnd(_) => None,
-        Scheme::Split(congestion) => Some(start_proxy(&topology, &settings.proxy(congestion))?),
+        Scheme::Split(congestion) => Some(Proxy::start(&topology.gateway, &settings.proxy(congestion))?),
     };
     let request = Request { seed: settings.seed, bytes: settings.bytes };
-    let got = topology.client.run(|| download(address, request, progress))?.map_err(fail);
-    topology.server.run(|| server.stop())?;
-    if let Some(daemon) = daemon {
-        topology.gateway.run(|| drop(daemon))?;
-    }
-    got
+    topology.download(request, progress).map_err(fail)
 }
 
 impl Comparison {
     /// Bytes over time, a line for each scheme.
-    pub fn figure(&self) -> LineChart {
-        let points = |run: &Run| {
-            run.timeline.iter().map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6)).collect::<Vec<_>>()
+    pub fn figure(&self) -> Figure {
+        let line = |run: &Run| {
+            let points = run.timeline.iter().map(|(at, bytes)| (at.as_secs_f64(), *bytes as f64 / 1e6));
+            Series::new(run.label(), Style::Line, points)
         };
-        LineChart {
-            title: "A download over a GEO satellite".into(),
-            x_label: "time since the connection began (s)".into(),
-            y_label: "received (MB)".into(),
-            lines: self.runs.iter().rev().map(|run| (run.label(), points(run))).collect(),
-            dots: Vec::new(),
-            legend: Legend::LowerRight,
-        }
+        let (x, y) = (Axis::new("time since the connection began", "s"), Axis::new("received", "MB"));
+        let plot = Plot::new("A download over a GEO satellite", x, y);
+        let plot = self.runs.iter().rev().map(line).fold(plot, Plot::with);
+        Plot { legend: Legend::LowerRight, ..plot }.into()
     }
 }
 

@@ -11,10 +11,13 @@ use bentpipe_kernel::sockopt;
 use bentpipe_kernel::tcp_info::{TcpInfo, tcp_info};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rustix::net::shutdown;
 use sha2::{Digest, Sha256};
 
 use crate::trace::{Recorder, Sample};
 
+/// The usual interval between samples of a server's connections.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a client waits for data before it checks whether it should stop.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
 const CHUNK: usize = 64 * 1024;
@@ -81,44 +84,29 @@ impl Request {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    listener: TcpListener,
     traces: Arc<Mutex<Vec<Vec<Sample>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
     /// Listens at `address`, in the network namespace of the calling thread, with `congestion` on its side of every
-    /// connection (the kernel's default without).
-    pub fn start(address: SocketAddr, congestion: Option<&str>) -> io::Result<Self> {
-        Self::start_recording(address, congestion, Duration::from_millis(100))
-    }
-
-    /// The same, sampling the inner variables of each connection every `interval`.
-    pub fn start_recording(
-        address: SocketAddr,
-        congestion: Option<&str>,
-        interval: Duration,
-    ) -> io::Result<Self> {
+    /// connection (the kernel's default without), and samples the inner variables of each connection every `interval`.
+    pub fn start(address: SocketAddr, congestion: Option<&str>, interval: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         if let Some(name) = congestion {
             sockopt::set_congestion(&listener, name)?;
         }
-        let address = listener.local_addr()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
         let traces = Arc::new(Mutex::new(Vec::new()));
-        let recorded = Arc::clone(&traces);
+        let (accepting, recorded) = (listener.try_clone()?, Arc::clone(&traces));
         let thread = std::thread::Builder::new().name("server".into()).spawn(move || {
-            while let Ok((connection, _)) = listener.accept() {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
+            while let Ok((connection, _)) = accepting.accept() {
                 // A client that goes away ends its own download only.
                 let recorded = Arc::clone(&recorded);
                 std::thread::spawn(move || serve_and_record(connection, interval, &recorded));
             }
         })?;
-        Ok(Self { address, stop, traces, thread: Some(thread) })
+        Ok(Self { address: listener.local_addr()?, listener, traces, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -131,12 +119,13 @@ impl Server {
     pub fn traces(&self) -> Vec<Vec<Sample>> {
         self.traces.lock().expect("no one panics with it").clone()
     }
+}
 
-    /// Ends it; to be called in the namespace where it was started, where its address can be reached.
-    pub fn stop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The connection wakes the accept. If it fails, the server no longer listens.
-        let _ = TcpStream::connect(self.address);
+impl Drop for Server {
+    /// Stops listening; connections go on until their clients close.
+    fn drop(&mut self) {
+        // It fails only where nobody listens any more.
+        let _ = shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -273,10 +262,9 @@ mod tests {
 
     #[test]
     fn the_download_equals_the_sent_bytes() {
-        let mut server = Server::start(LOOPBACK.parse().unwrap(), Some("reno")).unwrap();
+        let server = Server::start(LOOPBACK.parse().unwrap(), Some("reno"), SAMPLE_INTERVAL).unwrap();
         let request = Request { seed: 7, bytes: 1_000_001 };
         let got = download(server.address(), request, &Progress::default()).unwrap();
-        server.stop();
         assert!(got.identical && got.bytes == request.bytes, "{got:?}");
         assert_eq!(got.timeline.last().unwrap().1, request.bytes);
     }
@@ -304,11 +292,10 @@ mod tests {
 
     #[test]
     fn a_part_of_the_stream_is_intact_and_not_identical() {
-        let mut server = Server::start(LOOPBACK.parse().unwrap(), None).unwrap();
+        let server = Server::start(LOOPBACK.parse().unwrap(), None, SAMPLE_INTERVAL).unwrap();
         // The server sends as much as the first request asks for; the check is against a longer stream.
         let (asked, whole) = (Request { seed: 7, bytes: 131_072 }, Request { seed: 7, bytes: 1_000_000 });
         let part = download(server.address(), asked, &Progress::default()).unwrap();
-        server.stop();
         assert!(part.identical && part.intact);
         assert_eq!(whole.digest_of_first(131_072), asked.digest());
         assert_ne!(whole.digest_of_first(131_071), asked.digest());

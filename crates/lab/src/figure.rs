@@ -1,7 +1,7 @@
 //! Figures as SVG: lines and bars over labelled axes.
 //!
 //! A [`Plot`] shows how one quantity depends on another, with error bars where there were several runs; a [`BarChart`]
-//! compares ways in a few situations; a [`LineChart`] is a plain time line. An [`Axis`] is made of a quantity and its
+//! compares schemes in a few situations. An [`Axis`] is made of a quantity and its
 //! unit, so no figure lacks them. Colours stay apart for the colour-blind and each series has a marker of its own, so
 //! that a print in black and white can be read. The same data give the same bytes.
 
@@ -56,23 +56,6 @@ pub enum Legend {
     UpperRight,
     /// Inside, at the bottom.
     LowerRight,
-}
-
-/// Lines over two linear axes: for time lines of many points.
-#[derive(Debug, Clone)]
-pub struct LineChart {
-    /// Its title.
-    pub title: String,
-    /// The horizontal axis with its unit.
-    pub x_label: String,
-    /// The vertical axis with its unit.
-    pub y_label: String,
-    /// A name and its points, joined by lines.
-    pub lines: Vec<(String, Vec<(f64, f64)>)>,
-    /// A name and its points, each a marker. The first set has the colour of the first line, and so on.
-    pub dots: Vec<(String, Vec<(f64, f64)>)>,
-    /// Where the legend goes.
-    pub legend: Legend,
 }
 
 impl Axis {
@@ -145,60 +128,15 @@ impl From<BarChart> for Figure {
     }
 }
 
-/// Next to dots the lines have no markers; alone they have, so that they can be distinguished without
-/// colours.
-impl From<&LineChart> for Plot {
-    fn from(chart: &LineChart) -> Self {
-        let style = if chart.dots.is_empty() { Style::Line } else { Style::Curve };
-        let series = |sets: &[(String, Vec<(f64, f64)>)], style| -> Vec<Series> {
-            let named = |(name, points): &(String, Vec<_>)| Series::new(name, style, points.iter().copied());
-            sets.iter()
-                .map(named)
-                .enumerate()
-                .map(|(appearance, series)| series.with_appearance(appearance))
-                .collect()
-        };
-        Plot {
-            title: chart.title.clone(),
-            x: Axis::labelled(chart.x_label.clone()),
-            y: Axis::labelled(chart.y_label.clone()),
-            series: [series(&chart.lines, style), series(&chart.dots, Style::Dots)].concat(),
-            legend: chart.legend,
-        }
-    }
-}
-
-impl LineChart {
-    /// Draws the chart into an SVG file, creating the folder if need be.
-    ///
-    /// # Errors
-    /// [`Error::Write`] if it cannot be drawn or written; a file that was there is then as it was.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
-        Figure::from(Plot::from(self)).write(path)
-    }
-
-    /// The chart as the text of an SVG document.
-    ///
-    /// # Errors
-    /// Those of the drawing library.
-    pub fn to_svg(&self) -> Result<String, String> {
-        Plot::from(self).to_svg()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chart(points: Vec<(f64, f64)>) -> LineChart {
-        LineChart {
-            title: "a & b".into(),
-            x_label: "time (s)".into(),
-            y_label: "received (MB)".into(),
-            lines: vec![("reno".into(), points.clone())],
-            dots: vec![("measured".into(), points)],
-            legend: Legend::LowerRight,
-        }
+    fn chart(points: Vec<(f64, f64)>) -> Plot {
+        let axes = (Axis::new("time", "s"), Axis::new("received", "MB"));
+        Plot { legend: Legend::LowerRight, ..Plot::new("a & b", axes.0, axes.1) }
+            .with(Series::new("reno", Style::Curve, points.clone()))
+            .with(Series::new("measured", Style::Dots, points).with_appearance(0))
     }
 
     #[test]
@@ -216,8 +154,8 @@ mod tests {
 
     #[test]
     fn dots_have_the_colour_of_their_line() {
-        let plot = Plot::from(&chart(vec![(0.0, 0.0)]));
-        assert_eq!(plot.series[0].appearance, plot.series[1].appearance);
+        let plot = chart(vec![(0.0, 0.0)]);
+        assert_eq!(plot.series[0].appearance_at(0), plot.series[1].appearance_at(1));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Files that are written as a whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tempfile::Builder;
 
 use crate::Error;
 
@@ -14,37 +16,19 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
         .map_err(|error| Error::Write { path: path.display().to_string(), message: explain(&error) })
 }
 
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let temporary = temporary_beside(path)?;
-    let outcome = fill(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    if outcome.is_err() {
-        // The first error is the one to report; that the file may never have come to be is none.
-        let _ = fs::remove_file(&temporary);
-    }
-    outcome
-}
-
-/// An unused name in the same folder as `path`; a process that was killed may have left files behind.
-fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().ok_or_else(|| io::Error::from(ErrorKind::IsADirectory))?.display();
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let temporary = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
-        if temporary.symlink_metadata().is_err() {
-            return Ok(temporary);
-        }
-    }
-}
-
 /// Some file systems report a full disk only when the data reach it, hence the sync.
-fn fill(path: &Path, text: &str) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.display();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    fs::create_dir_all(folder)?;
+    // What the process's mask leaves of it, as for any new file.
+    let mode = fs::Permissions::from_mode(0o666);
+    let prefix = format!(".{name}.");
+    let mut file = Builder::new().prefix(&prefix).suffix(".partial").permissions(mode).tempfile_in(folder)?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// The error and a remedy.
@@ -66,6 +50,8 @@ fn explain(error: &io::Error) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A folder of its own for a test, removed at the end.

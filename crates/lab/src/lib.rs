@@ -6,7 +6,6 @@
 //! [`figure`] show the result. The published experiments are in [`experiment`].
 #![forbid(unsafe_code)]
 
-pub mod counters;
 pub mod demo;
 pub mod download;
 pub mod experiment;

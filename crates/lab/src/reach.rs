@@ -110,8 +110,7 @@ struct Topology {
 impl Topology {
     fn build(delay: Duration) -> Result<Self, Error> {
         let (server, client) = (Namespace::new("server")?, Namespace::new("client")?);
-        let direction = DirectionConfig { delay, ..Default::default() };
-        let config = LinkConfig { forward: direction.clone(), reverse: direction };
+        let config = LinkConfig::symmetric(DirectionConfig { delay, ..Default::default() });
         let link = SatelliteLink::start(&server, "sat0", &client, "sat0", &config, 1, MTU)?;
         SUBNET.assign(&server, "sat0", &client, "sat0")?;
         Ok(Self { server, client, delay, _link: link })

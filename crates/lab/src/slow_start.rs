@@ -7,12 +7,10 @@ use bentpipe_kernel::tcp_info::TcpInfo;
 use bentpipe_link::LinkConfig;
 
 use crate::Error;
-use crate::download::{Progress, Request, Server, download};
-use crate::figure::{Legend, LineChart};
+use crate::download::{Progress, Request};
+use crate::figure::{Axis, Figure, Legend, Plot, Series, Style};
 use crate::topology::Topology;
 use crate::trace::Sample;
-
-const PORT: u16 = 80;
 
 /// An end-to-end download with Hybla at the server, and the recording of the server's socket.
 #[derive(Debug)]
@@ -32,11 +30,9 @@ pub fn record(link: &LinkConfig, bytes: u64, interval: Duration) -> Result<Recor
     let fail = |source| Error::Transfer { run: "hybla".into(), source };
     let hybla = Hybla::acquire()?;
     let topology = Topology::build(link, 1)?;
-    let address = topology.server_address(PORT);
-    let start = || Server::start_recording(address, Some(hybla.name()), interval);
-    let mut server = topology.server.run(start)?.map_err(fail)?;
+    let server = topology.serve(Some(hybla.name()), interval).map_err(fail)?;
     let request = Request { seed: 1, bytes };
-    let got = topology.client.run(|| download(address, request, &Progress::default()))?.map_err(fail)?;
+    let got = topology.download(request, &Progress::default()).map_err(fail)?;
     if !got.identical {
         return Err(fail(std::io::ErrorKind::InvalidData.into()));
     }
@@ -44,7 +40,6 @@ pub fn record(link: &LinkConfig, bytes: u64, interval: Duration) -> Result<Recor
     while server.traces().is_empty() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    topology.server.run(|| server.stop())?;
     Ok(Recording { samples: server.traces().remove(0), topology })
 }
 
@@ -68,30 +63,24 @@ pub fn formula(info: &TcpInfo) -> f64 {
 }
 
 /// The windows of several recordings over acknowledged segments, on a logarithmic scale: formula as lines, kernel as dots.
-pub fn figure(recordings: &[(String, Vec<Sample>)]) -> LineChart {
-    let points = |samples: &[Sample], window: &dyn Fn(&TcpInfo) -> f64| {
+pub fn figure(recordings: &[(String, Vec<Sample>)]) -> Figure {
+    let points = |samples: &[Sample], window: fn(&TcpInfo) -> f64| {
         let (before, threshold) = split_at_threshold(samples);
-        let mut points: Vec<(f64, f64)> = before
-            .iter()
-            .chain(threshold)
-            .map(|sample| (f64::from(acknowledged(&sample.info)), window(&sample.info).log10()))
-            .collect();
+        let point = |sample: &Sample| (f64::from(acknowledged(&sample.info)), window(&sample.info).log10());
+        let mut points: Vec<(f64, f64)> = before.iter().chain(threshold).map(point).collect();
         points.dedup();
         points
     };
-    let measured = |info: &TcpInfo| f64::from(info.cwnd);
-    LineChart {
-        title: "Hybla in slow start, until Hoe's threshold".into(),
-        x_label: "acknowledged segments".into(),
-        y_label: "congestion window (log10 of segments)".into(),
-        lines: recordings
-            .iter()
-            .map(|(name, samples)| (format!("{name}, formula"), points(samples, &formula)))
-            .collect(),
-        dots: recordings
-            .iter()
-            .map(|(name, samples)| (format!("{name}, kernel"), points(samples, &measured)))
-            .collect(),
-        legend: Legend::UpperRight,
-    }
+    let formulas = recordings.iter().map(|(name, samples)| {
+        Series::new(format!("{name}, formula"), Style::Curve, points(samples, formula))
+    });
+    let measured = recordings.iter().enumerate().map(|(place, (name, samples))| {
+        let points = points(samples, |info| f64::from(info.cwnd));
+        Series::new(format!("{name}, kernel"), Style::Dots, points).with_appearance(place)
+    });
+    let (x, y) =
+        (Axis::dimensionless("acknowledged segments"), Axis::new("congestion window", "log10 of segments"));
+    let plot = Plot::new("Hybla in slow start, until Hoe's threshold", x, y);
+    let plot = formulas.chain(measured).fold(plot, Plot::with);
+    Plot { legend: Legend::UpperRight, ..plot }.into()
 }

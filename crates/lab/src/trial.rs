@@ -2,7 +2,6 @@
 //! bundles between two nodes: their goodput, and the queue in front of the link.
 
 mod nodes;
-mod topology;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,17 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_link::agent::xcp::XcpConfig;
-use bentpipe_link::{Counters, DirectionConfig, LinkConfig, OutageTrace};
+use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
+use bentpipe_link::{Counters, LinkConfig, OutageTrace};
 use bentpipe_proxy::Config;
+use bentpipe_testbed::Namespace;
 use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 
 use crate::Error;
-use crate::download::{self, Request, Server, download};
-use crate::topology::{PAYLOAD_SHARE, SATELLITE};
+use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
+use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 use nodes::Nodes;
-use topology::TrialTopology;
 
-const PORT: u16 = 80;
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// How long a client waits for bytes before it checks whether the trial is over.
@@ -46,7 +45,7 @@ pub struct Trial {
     /// That of the box at the terminal; `None`: there is none, and the client's own TCP faces the satellite.
     pub terminal: Option<String>,
     /// A router of XCP behind the gateway, at its end of the link.
-    pub station: Option<XcpConfig>,
+    pub router: Option<XcpConfig>,
     /// The downloads.
     pub flows: Vec<Flow>,
     /// The size of the bundles that a node at the gateway sends to one at the client, without pause. Not with
@@ -100,7 +99,7 @@ impl Trial {
             congestion: congestion.to_owned(),
             split: true,
             terminal: None,
-            station: None,
+            router: None,
             flows: vec![Flow::default()],
             bundles: None,
             lasts: Duration::from_secs(60),
@@ -116,12 +115,10 @@ impl Trial {
     /// The link, the daemon or a connection failed.
     pub fn run(&self) -> Result<Measured, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let topology = TrialTopology::build(self)?;
+        let (topology, proxies) = self.set_up()?;
         let nodes = self.bundles.map(|_| Nodes::start(&topology, &self.leg(&self.congestion))).transpose()?;
-        let mut server = self.server(&topology)?;
-        let measured = self.watch(&topology, nodes.as_ref()).map_err(fail);
-        topology.server.run(|| server.stop())?;
-        measured
+        let server = self.server(&topology).map_err(fail)?;
+        self.watch(&topology, &proxies, &server, nodes.as_ref()).map_err(fail)
     }
 
     /// The time until the last byte of one file of this size is at the client, instead of a timed run: a
@@ -133,35 +130,40 @@ impl Trial {
     /// The link, the daemon, a node or a connection failed.
     pub fn file(&self, bytes: ByteCount) -> Result<Duration, Error> {
         let fail = |source| Error::Transfer { run: self.congestion.clone(), source };
-        let topology = TrialTopology::build(self)?;
+        let (topology, _proxies) = self.set_up()?;
         if self.bundles.is_some() {
             return Nodes::start(&topology, &self.leg(&self.congestion))?.file(bytes).map_err(fail);
         }
-        let mut server = self.server(&topology)?;
+        let _server = self.server(&topology).map_err(fail)?;
         let request = Request { seed: self.seed, bytes: bytes.get() };
-        let progress = download::Progress::default();
-        let got = topology.client.run(|| download(topology.address, request, &progress))?.map_err(fail)?;
-        topology.server.run(|| server.stop())?;
-        Ok(got.duration)
+        Ok(topology.download(request, &download::Progress::default()).map_err(fail)?.duration)
     }
 
-    fn server(&self, topology: &TrialTopology) -> Result<Server, Error> {
+    /// Builds the hosts and starts their daemons: the gateway's comes first, if there is one.
+    fn set_up(&self) -> Result<(Topology, Vec<Proxy>), Error> {
+        let router =
+            LinkEndConfig { agents: self.router.map(AgentConfig::Xcp).into_iter().collect(), arq: None };
+        let ends = [router, LinkEndConfig::default()];
+        let topology = Topology::build_with(&self.link(), &ends, self.seed, self.terminal.is_some())?;
+        let gateway =
+            (self.split || self.terminal.is_some()).then_some((&topology.gateway, &self.congestion));
+        let terminal = topology.terminal.as_ref().zip(self.terminal.as_ref());
+        let hosts = gateway.into_iter().chain(terminal);
+        let proxies = hosts.map(|(host, congestion)| Proxy::start(host, &self.proxy(congestion)));
+        let proxies = proxies.collect::<Result<_, _>>()?;
+        Ok((topology, proxies))
+    }
+
+    fn server(&self, topology: &Topology) -> std::io::Result<Server> {
         // Without downloads it is the nodes' alone, and only a leg can provide it.
         let is_servers = !self.split && !self.flows.is_empty();
-        let congestion = is_servers.then_some(self.congestion.as_str());
-        let started = topology.server.run(|| Server::start(topology.address, congestion))?;
-        started.map_err(|source| Error::Transfer { run: self.congestion.clone(), source })
+        topology.serve(is_servers.then_some(self.congestion.as_str()), SAMPLE_INTERVAL)
     }
 
     fn link(&self) -> LinkConfig {
-        let direction = DirectionConfig {
-            rate: Some(self.rate),
-            delay: self.rtt / 2,
-            per: self.per,
-            outages: self.outages.clone(),
-            ..Default::default()
-        };
-        LinkConfig { forward: direction.clone(), reverse: direction }
+        let mut link = symmetric(self.rate, self.rtt, self.per);
+        (link.forward.outages, link.reverse.outages) = (self.outages.clone(), self.outages.clone());
+        link
     }
 
     fn proxy(&self, congestion: &str) -> Config {
@@ -178,7 +180,13 @@ impl Trial {
         )
     }
 
-    fn watch(&self, topology: &TrialTopology, nodes: Option<&Nodes>) -> std::io::Result<Measured> {
+    fn watch(
+        &self,
+        topology: &Topology,
+        proxies: &[Proxy],
+        server: &Server,
+        nodes: Option<&Nodes>,
+    ) -> std::io::Result<Measured> {
         let over = AtomicBool::new(false);
         let streams = self.flows.len() + self.bundles.iter().len();
         let read: Vec<AtomicU64> = (0..streams).map(|_| AtomicU64::new(0)).collect();
@@ -190,7 +198,7 @@ impl Trial {
                 .zip(&read)
                 .map(|(flow, read)| {
                     let over = &over;
-                    let client = move || flow.download(topology.address, self.seed, started, over, read);
+                    let client = move || flow.download(server.address(), self.seed, started, over, read);
                     scope.spawn(move || topology.client.run(client).map_err(std::io::Error::other)?)
                 })
                 .collect();
@@ -199,14 +207,20 @@ impl Trial {
                 clients.push(scope.spawn(move || nodes.send(size, over)));
                 clients.push(scope.spawn(move || nodes.receive(read, over)));
             }
-            let measured = self.sample(topology, started, &read);
+            let measured = self.sample(topology, proxies, started, &read);
             over.store(true, Ordering::Relaxed);
             clients.into_iter().try_for_each(|client| client.join().expect("a client does not panic"))?;
             Ok(measured)
         })
     }
 
-    fn sample(&self, topology: &TrialTopology, started: Instant, read: &[AtomicU64]) -> Measured {
+    fn sample(
+        &self,
+        topology: &Topology,
+        proxies: &[Proxy],
+        started: Instant,
+        read: &[AtomicU64],
+    ) -> Measured {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
         let (from, before, counted) = (topology.link.now(), now(), topology.link.counters().0);
@@ -218,9 +232,10 @@ impl Trial {
                 let queue_s = queue_s.last().copied().unwrap_or_default();
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
-                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {:?}", topology.link_estimates());
+                let estimates = proxies.first().map(|gateway| gateway.link_estimates()).unwrap_or_default();
+                println!("{at:5.1} s read {read:.2} MB queue {queue_s:.3} s {estimates:?}");
                 if self.terminal.is_some() || self.bundles.is_some() {
-                    println!("{}", topology.connections());
+                    println!("{}", connections(&topology.gateway));
                 }
             }
         }
@@ -248,6 +263,12 @@ impl Trial {
         });
         down.sum()
     }
+}
+
+/// The established connections of a host as ss(8) shows them.
+fn connections(host: &Namespace) -> String {
+    let listed = host.command("ss").args(["-Htin", "state", "established"]).output();
+    listed.map_or_else(|error| error.to_string(), |out| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 fn queue_drops(before: &Counters, after: &Counters) -> f64 {

@@ -102,10 +102,7 @@ const BOTTLENECK: usize = 0;
 
 /// The sources' links, the bottleneck, the destinations' links, as in `peers/ns3/dumbbell.cc`.
 fn dumbbell() -> Scenario {
-    let both = |rate, delay, queue| {
-        let direction = direction(rate, delay, queue, Probability::ZERO);
-        LinkConfig { forward: direction.clone(), reverse: direction }
-    };
+    let both = |rate, delay, queue| LinkConfig::symmetric(direction(rate, delay, queue, Probability::ZERO));
     let mut scenario = Scenario {
         title: "six flows".into(),
         duration: Duration::from_secs(SECONDS),

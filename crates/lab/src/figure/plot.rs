@@ -157,7 +157,7 @@ impl Series {
         Self { appearance: Some(place), ..self }
     }
 
-    fn appearance_at(&self, place: usize) -> Appearance {
+    pub(super) fn appearance_at(&self, place: usize) -> Appearance {
         Appearance(self.appearance.unwrap_or(place))
     }
 

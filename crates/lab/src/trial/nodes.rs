@@ -14,8 +14,8 @@ use bentpipe_units::ByteCount;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use super::topology::TrialTopology;
 use crate::Error;
+use crate::topology::Topology;
 
 const PORT: u16 = 4556;
 const SERVICE: &str = "files";
@@ -49,9 +49,9 @@ struct Host {
 
 impl Nodes {
     /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as terminals do.
-    pub(super) fn start(topology: &TrialTopology, leg: &str) -> Result<Self, Error> {
+    pub(super) fn start(topology: &Topology, leg: &str) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
-        let address = SocketAddr::new(topology.gateway_address, PORT);
+        let address = SocketAddr::new(topology.gateway_address(), PORT);
         // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two processes.
         let leg = leg.replace("[legs.satellite]", "[legs.node]");
         let listens = format!(

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bentpipe_link::{DirectionConfig, LinkConfig};
+use bentpipe_lab::topology;
+use bentpipe_link::LinkConfig;
 use bentpipe_testbed::{Need, require};
 use bentpipe_units::{Probability, Rate};
 
@@ -23,11 +24,5 @@ pub(crate) fn missing() -> bool {
 /// A link that is the same both ways.
 #[allow(dead_code, reason = "not every test makes its own link")]
 pub(crate) fn symmetric(rate: Rate, rtt_ms: u64, per: f64) -> LinkConfig {
-    let direction = DirectionConfig {
-        rate: Some(rate),
-        delay: Duration::from_millis(rtt_ms) / 2,
-        per: Probability::new(per).unwrap(),
-        ..Default::default()
-    };
-    LinkConfig { forward: direction.clone(), reverse: direction }
+    topology::symmetric(rate, Duration::from_millis(rtt_ms), Probability::new(per).unwrap())
 }

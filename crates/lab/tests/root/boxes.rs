@@ -45,7 +45,7 @@ fn a_router_that_is_further_on_is_obeyed_as_well() {
         // The boxes think that the link carries twice as much; the modem behind the gateway knows better.
         let router = XcpConfig { variant: Variant::PXcp, ..XcpConfig::with_capacity(RATE) };
         let trial =
-            Trial { configured: Some(Rate::mbps(20)), station: Some(router), ..boxes("p-xcp", "p-xcp") };
+            Trial { configured: Some(Rate::mbps(20)), router: Some(router), ..boxes("p-xcp", "p-xcp") };
         let measured = trial.run().unwrap();
         println!("{:.3} of the limit, queue {:.3} s", measured.of_limit(), measured.median_queue_s());
         assert!(measured.of_limit() > 0.75, "{}", measured.of_limit());

@@ -4,9 +4,10 @@
 mod common;
 
 mod boxes;
+mod counters;
 mod hybla;
+mod link_ends;
 mod outage;
 mod reach;
 mod results;
-mod stations;
 mod trial;

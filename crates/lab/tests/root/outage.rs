@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use crate::common::{missing, symmetric};
-use bentpipe_lab::counters::TcpCounters;
-use bentpipe_lab::download::{Download, Progress, Request, Server, download};
+use crate::counters::timeouts;
+use bentpipe_lab::download::{Download, Progress, Request, SAMPLE_INTERVAL};
 use bentpipe_lab::outage::cut;
-use bentpipe_lab::topology::start_proxy;
-use bentpipe_lab::topology::{SATELLITE, Topology};
+use bentpipe_lab::topology::{Proxy, SATELLITE, Topology};
 use bentpipe_proxy::Config;
 use bentpipe_units::Rate;
-
-const PORT: u16 = 80;
 
 fn config(timers: &str) -> Config {
     let text =
@@ -26,19 +23,15 @@ fn download_while<T: Send>(
     bytes: u64,
     meanwhile: impl FnOnce(&Progress) -> T + Send,
 ) -> (std::io::Result<Download>, T) {
-    let address = topology.server_address(PORT);
-    let mut server = topology.server.run(|| Server::start(address, None).unwrap()).unwrap();
-    let daemon = start_proxy(topology, config).unwrap();
+    let _server = topology.serve(None, SAMPLE_INTERVAL).unwrap();
+    let _proxy = Proxy::start(&topology.gateway, config).unwrap();
     let progress = Progress::default();
     let request = Request { seed: 1, bytes };
-    let outcome = std::thread::scope(|scope| {
-        let client = scope.spawn(|| topology.client.run(|| download(address, request, &progress)).unwrap());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| topology.download(request, &progress));
         let seen = meanwhile(&progress);
         (client.join().unwrap(), seen)
-    });
-    topology.gateway.run(|| drop(daemon)).unwrap();
-    topology.server.run(|| server.stop()).unwrap();
-    outcome
+    })
 }
 
 fn wait_for(progress: &Progress, bytes: u64) {
@@ -56,7 +49,7 @@ fn after_fifty_seconds_of_outage_data_flows_again_in_time() {
     let config = config("restart_within = \"1s\"\nsurvive_outage = \"25m\"\n");
     let (got, (spurious, restart)) = download_while(&topology, &config, 8_000_000, |progress| {
         wait_for(progress, 3_000_000);
-        let spurious = TcpCounters::read(&topology.gateway).unwrap().timeouts;
+        let spurious = timeouts(&topology.gateway);
         (spurious, cut(&topology, progress, Duration::from_secs(50)))
     });
     println!("after the link's return: {restart:?}");

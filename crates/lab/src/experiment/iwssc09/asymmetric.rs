@@ -1,7 +1,7 @@
 //! One of two flows is limited elsewhere.
 
 use super::super::observers::SteadyState;
-use super::{Lab, MBIT, Output, PAYLOAD, SCENARIO, Variant};
+use super::{Lab, MBIT, Output, PAYLOAD, SCENARIO, Scheme, VARIANTS};
 use crate::Error;
 use crate::figure::{Axis, Plot};
 use crate::results::{Part, Verdict};
@@ -16,8 +16,7 @@ const LIMIT: f64 = 0.5e6;
 const BOTTLENECK: usize = 0;
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
-    let settings = |variant: Variant, ()| variant.settings("satellite", "satellite");
-    let scenarios = lab.scenarios(&SCENARIO, &Variant::ALL, &[()], settings)?;
+    let scenarios = lab.scenarios(&SCENARIO, &VARIANTS, &[()], |variant: Scheme, ()| variant.with([]))?;
     let runs = lab.observe(&scenarios, || SteadyState::since(STARTS_UNTIL, BOTTLENECK));
     let goodput = |at: usize, flow: usize| runs[at].observed(|steady| steady.goodputs_bps()[flow]);
     let available = (CAPACITY - LIMIT) * PAYLOAD;
@@ -31,21 +30,21 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
             Column::new("of what is available to the free flow", "free_share").shown_in("%", 1e-2),
         ],
     );
-    for (at, variant) in Variant::ALL.into_iter().enumerate() {
+    for (at, variant) in VARIANTS.into_iter().enumerate() {
         table.push(vec![
-            Cell::text(variant.name()),
+            Cell::text(variant.name),
             Cell::interval(Some(goodput(at, 0)), 2),
             Cell::interval(Some(goodput(at, 1)), 2),
             Cell::interval(Some(share(at)), 1),
         ]);
     }
-    let plot = Variant::ALL.into_iter().zip(&runs).fold(
+    let plot = VARIANTS.into_iter().zip(&runs).fold(
         Plot::new(
             "The flow that nothing else limits, one run",
             Axis::new("time", "s"),
             Axis::new("goodput", "Mbit/s"),
         ),
-        |plot, (variant, runs)| plot.with(runs.0[0].1.first_flow(variant.name())),
+        |plot, (variant, runs)| plot.with(runs.0[0].1.first_flow(variant.name)),
     );
     let (xcp, p_xcp) = (share(0).mean, share(1).mean);
     Ok(Output {

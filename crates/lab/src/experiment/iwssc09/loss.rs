@@ -2,7 +2,7 @@
 
 use super::super::observers::WindowTrace;
 use super::super::rows;
-use super::{Lab, MBIT, Output, PACKET, PAYLOAD, Runs, SCENARIO, Variant};
+use super::{Lab, MBIT, Output, PACKET, PAYLOAD, Runs, SCENARIO, Scheme, VARIANTS};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup, Plot};
 use crate::results::{Part, Verdict};
@@ -38,9 +38,8 @@ fn timeouts(runs: &LossRuns) -> Summary {
     runs.first_flow(|flow| flow.legs[1].timeouts as f64)
 }
 
-fn settings(variant: Variant, (delay, recovery): (u32, &str)) -> Vec<String> {
-    let mut settings = variant.settings("satellite", "satellite");
-    settings.extend([
+fn settings(variant: Scheme, (delay, recovery): (u32, &str)) -> Vec<String> {
+    variant.with([
         "duration=180s".to_owned(),
         "flow.limited.count=0".to_owned(),
         format!("link.satellite.rate={LOSSY_RATE}bit/s"),
@@ -48,8 +47,7 @@ fn settings(variant: Variant, (delay, recovery): (u32, &str)) -> Vec<String> {
         format!("link.satellite.per={PER}"),
         format!("link.satellite.delay={delay}ms"),
         format!("tcp.satellite.recovery={recovery}"),
-    ]);
-    settings
+    ])
 }
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
@@ -57,7 +55,7 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     let window = || WindowTrace { leg: 1, packet: PACKET, most: f64::INFINITY, samples: Vec::new() };
     for delay in DELAYS_MS {
         let points = RECOVERIES.map(|(_, recovery)| (delay, recovery));
-        let scenarios = lab.scenarios(&SCENARIO, &Variant::ALL, &points, settings)?;
+        let scenarios = lab.scenarios(&SCENARIO, &VARIANTS, &points, settings)?;
         by_delay.push(rows(lab.observe(&scenarios, window), RECOVERIES.len()));
     }
     Ok(Output {
@@ -142,8 +140,8 @@ fn at_delays(values: impl Iterator<Item = String>) -> String {
 }
 
 fn loss_table(by_delay: &[Vec<Vec<LossRuns>>]) -> Table {
-    let columns = Variant::ALL.iter().flat_map(|variant| {
-        let (name, key) = (variant.name(), variant.key());
+    let columns = VARIANTS.iter().flat_map(|variant| {
+        let Scheme { name, key, .. } = variant;
         [
             Column::new(format!("{name}: goodput"), format!("{key}_goodput_bps")).shown_in("Mbit/s", MBIT),
             Column::new(format!("{name}: timeouts"), format!("{key}_timeouts")),
@@ -175,9 +173,9 @@ fn loss_chart(by_delay: &[Vec<Vec<LossRuns>>]) -> BarChart {
         RECOVERIES.map(|(name, _)| name),
     );
     DELAYS_MS.into_iter().zip(by_delay).fold(chart, |chart, (delay, variants)| {
-        Variant::ALL.into_iter().zip(variants).fold(chart, |chart, (variant, runs)| {
+        VARIANTS.into_iter().zip(variants).fold(chart, |chart, (variant, runs)| {
             let bars = runs.iter().map(|runs| Some(goodput(runs).estimate().in_unit(MBIT)));
-            chart.with(BarGroup::new(format!("{}, {delay} ms", variant.name()), bars))
+            chart.with(BarGroup::new(format!("{}, {delay} ms", variant.name), bars))
         })
     })
 }

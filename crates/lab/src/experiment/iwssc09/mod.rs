@@ -5,7 +5,7 @@ mod asymmetric;
 mod fairness;
 mod loss;
 
-use super::{Experiment, Lab, Output, Runs};
+use super::{Experiment, Lab, Output, Runs, Scheme};
 
 const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a Routers-Assisted Approach, IWSSC 2009";
 const KATABI: &str =
@@ -43,36 +43,19 @@ pub(super) const FAIRNESS: Experiment = Experiment {
     on_kernel: None,
 };
 
-/// The router and its senders. In lower case, the publication's names are those of the scenarios.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Variant {
-    Xcp,
-    PXcp,
-}
-
-impl Variant {
-    const ALL: [Variant; 2] = [Variant::Xcp, Variant::PXcp];
-
-    fn name(self) -> &'static str {
-        match self {
-            Variant::Xcp => "XCP",
-            Variant::PXcp => "P-XCP",
-        }
-    }
-
-    fn key(self) -> &'static str {
-        match self {
-            Variant::Xcp => "xcp",
-            Variant::PXcp => "p_xcp",
-        }
-    }
-
-    /// Sets the variant on the link and in the TCP of these names.
-    fn settings(self, link: &str, tcp: &str) -> Vec<String> {
-        let name = self.name().to_lowercase();
-        vec![format!("link.{link}.xcp.variant={name}"), format!("tcp.{tcp}.congestion={name}")]
-    }
-}
+/// The router and its senders.
+const VARIANTS: [Scheme; 2] = [
+    Scheme {
+        name: "XCP",
+        key: "xcp",
+        settings: &["link.satellite.xcp.variant=xcp", "tcp.satellite.congestion=xcp"],
+    },
+    Scheme {
+        name: "P-XCP",
+        key: "p_xcp",
+        settings: &["link.satellite.xcp.variant=p-xcp", "tcp.satellite.congestion=p-xcp"],
+    },
+];
 
 #[cfg(test)]
 mod tests {

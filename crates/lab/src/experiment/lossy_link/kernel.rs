@@ -1,27 +1,25 @@
 //! The comparison with the TCP of this machine's kernel, in real time.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
-use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_proxy::{Config, Daemon};
 use bentpipe_units::{ByteCount, Probability, Rate};
 
 use super::super::{Lab, Output, rows};
 use super::{CACHE_BDPS, Comparison, DELAY_RTTS, Measured, Mitigation, PERS, RTT, SenderCounts, TIME};
 use crate::Error;
-use crate::download::{self, Request, Server, download};
-use crate::topology::{SATELLITE, Topology, start_proxy};
+use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
+use crate::topology::{Proxy, SATELLITE, Topology, symmetric};
 
 const RATE: Rate = Rate::mbps(10);
-const PORT: u16 = 80;
 const SERVER: &str = "reno";
 /// The interval between two samples of the bytes that the gateway holds.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+const HELD_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest wait until the server learns that the client has gone. The reset, and its repetition in answer to the next
 /// segment, may be lost several times.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -72,41 +70,34 @@ impl Download {
         let run = format!("{} from {sender} at PER {per}", mitigation.label().0);
         let fail = |source| Error::Transfer { run: run.clone(), source };
         let link = self.link();
-        let topology = Topology::build_with_stations(&link, &stations(mitigation, &link), seed)?;
-        let address = topology.server_address(PORT);
-        let mut server = topology.server.run(|| Server::start(address, Some(sender)))?.map_err(fail)?;
-        let daemon = match mitigation {
-            Mitigation::Split => Some(start_proxy(&topology, &proxy("split"))?),
-            Mitigation::Snoop => Some(start_proxy(&topology, &proxy("snoop"))?),
+        let topology = Topology::build_with(&link, &link_ends(mitigation, &link), seed, false)?;
+        let server = topology.serve(Some(sender), SAMPLE_INTERVAL).map_err(fail)?;
+        let action = match mitigation {
+            Mitigation::Split => Some("split"),
+            Mitigation::Snoop => Some("snoop"),
             Mitigation::EndToEnd | Mitigation::DelayedDupAcks => None,
         };
-        let (held, got) = self.transfer(&topology, address, daemon.as_ref());
-        let got = got?.map_err(fail)?;
-        let counts = sender_counts(&server, lasts);
-        topology.server.run(|| server.stop())?;
-        if let Some(daemon) = daemon {
-            topology.gateway.run(|| drop(daemon))?;
-        }
-        let goodput_bps = got.bytes as f64 * 8.0 / lasts.as_secs_f64();
-        Ok(Measured { goodput_bps, held_bytes: held as f64, sender: counts })
+        let daemon = action.map(|action| Proxy::start(&topology.gateway, &proxy(action))).transpose()?;
+        let (held, got) = self.transfer(&topology, daemon.as_deref());
+        let goodput_bps = got.map_err(fail)?.bytes as f64 * 8.0 / lasts.as_secs_f64();
+        Ok(Measured { goodput_bps, held_bytes: held as f64, sender: sender_counts(&server, lasts) })
     }
 
     /// The most bytes that the gateway held at a time, and the client's download.
     fn transfer(
         &self,
         topology: &Topology,
-        address: SocketAddr,
         daemon: Option<&Daemon>,
-    ) -> (u64, Result<io::Result<download::Download>, bentpipe_testbed::Error>) {
+    ) -> (u64, io::Result<download::Download>) {
         let progress = download::Progress::default();
         let request = Request { seed: self.seed, bytes: u64::MAX };
         let started = Instant::now();
         std::thread::scope(|scope| {
-            let client = scope.spawn(|| topology.client.run(|| download(address, request, &progress)));
+            let client = scope.spawn(|| topology.download(request, &progress));
             let mut most = 0;
             while started.elapsed() < self.lasts && !client.is_finished() {
                 most = most.max(held(topology, daemon));
-                std::thread::sleep(SAMPLE_INTERVAL);
+                std::thread::sleep(HELD_INTERVAL);
             }
             progress.cancel();
             (most, client.join().expect("the download does not panic"))
@@ -115,10 +106,9 @@ impl Download {
 
     fn link(&self) -> LinkConfig {
         let per = Probability::new(self.per).expect("the experiment's rates are probabilities");
-        let queue = self.queue;
-        let direction =
-            DirectionConfig { rate: Some(RATE), delay: RTT / 2, per, queue, ..Default::default() };
-        LinkConfig { forward: direction.clone(), reverse: direction }
+        let mut link = symmetric(RATE, RTT, per);
+        (link.forward.queue, link.reverse.queue) = (self.queue, self.queue);
+        link
     }
 }
 
@@ -127,7 +117,7 @@ impl Download {
 fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
     let asked = Instant::now();
     while server.traces().is_empty() && asked.elapsed() < CLOSE_TIMEOUT {
-        std::thread::sleep(SAMPLE_INTERVAL);
+        std::thread::sleep(HELD_INTERVAL);
     }
     let traces = server.traces();
     let during = || traces.first().into_iter().flatten().filter(|sample| sample.at <= lasts);
@@ -148,7 +138,7 @@ fn held(topology: &Topology, daemon: Option<&Daemon>) -> u64 {
 }
 
 /// The agents and ARQs at the gateway and at the client.
-fn stations(mitigation: Mitigation, link: &LinkConfig) -> [LinkEndConfig; 2] {
+fn link_ends(mitigation: Mitigation, link: &LinkConfig) -> [LinkEndConfig; 2] {
     let nothing = LinkEndConfig::default;
     match mitigation {
         Mitigation::EndToEnd | Mitigation::Split | Mitigation::Snoop => [nothing(), nothing()],

@@ -26,7 +26,7 @@ const PERS: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 /// The index of 1%.
 const ONE_PERCENT: usize = 2;
 /// The length of a download.
-const TIME: Duration = Duration::from_secs(60);
+pub(super) const TIME: Duration = Duration::from_secs(60);
 pub(super) const RTT: Duration = Duration::from_millis(600);
 /// The delay of duplicate ACKs in round trips of the link. The experiment `surrey-delay` shows why.
 const DELAY_RTTS: f64 = 1.5;

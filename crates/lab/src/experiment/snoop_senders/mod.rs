@@ -1,15 +1,15 @@
 //! Which senders Snoop helps: the same download without it and with it, by the server's congestion control, the queue in
 //! front of the satellite and the packet error rate, in both worlds.
 
-mod kernel;
 #[cfg(test)]
 mod tests;
-mod virtual_time;
 
 use bentpipe_units::{ByteCount, Rate};
 
-use super::lossy_link::{Measured, Mitigation, RTT, SenderCounts};
-use super::{Experiment, Output, over_seeds};
+use super::lossy_link::kernel::Download;
+use super::lossy_link::{Measured, Mitigation, RTT, SCENARIO, SenderCounts, TIME, virtual_time};
+use super::{Experiment, Lab, Output, Runs, over_seeds, rows};
+use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::results::{Part, Verdict};
 use crate::statistics::{Estimate, Summary};
@@ -20,8 +20,8 @@ pub(super) const SNOOP_SENDERS: Experiment = Experiment {
     title: "Which senders Snoop helps, by the queue in front of the satellite and its packet errors",
     source: "ours; Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995",
     seeds: 20,
-    run: virtual_time::run,
-    on_kernel: Some((3, kernel::run)),
+    run: in_virtual_time,
+    on_kernel: Some((3, on_the_kernel)),
 };
 
 /// The link's rate.
@@ -54,6 +54,18 @@ struct Sender {
     must_gain: bool,
 }
 
+/// The congestion controls that the simulator has.
+const SIMULATED: [Sender; 2] = [
+    Sender { name: "NewReno", key: "newreno", must_gain: true },
+    Sender { name: "CUBIC", key: "cubic", must_gain: true },
+];
+/// Those of the kernel.
+const IN_KERNEL: [Sender; 3] = [
+    Sender { name: "Reno", key: "reno", must_gain: true },
+    Sender { name: "CUBIC", key: "cubic", must_gain: true },
+    Sender { name: "BBR", key: "bbr", must_gain: false },
+];
+
 /// A sender with a queue and a packet error rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Case {
@@ -83,6 +95,41 @@ fn cases(senders: &[Sender]) -> Vec<Case> {
         }
     }
     cases
+}
+
+fn in_virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
+    let cases = cases(&SIMULATED);
+    let by_case = lab.sweep(&SCENARIO, &cases, &COMPARED, settings)?;
+    let pairs = |runs: &Vec<Runs>| -> Vec<Pair> {
+        let [without, with] = [0, 1].map(|with: usize| runs[with].results().map(virtual_time::measured));
+        without.zip(with).map(|(without, with)| [without, with]).collect()
+    };
+    Ok(Comparison::of(&cases, &by_case.iter().map(pairs).collect::<Vec<_>>()).output())
+}
+
+fn settings(case: Case, mitigation: Mitigation) -> Vec<String> {
+    let mut settings = virtual_time::settings(mitigation, case.per);
+    settings.push(format!("tcp.host.congestion={}", case.sender.key));
+    settings.push(format!("link.satellite.queue=\"{}B\"", case.queue().get()));
+    settings
+}
+
+/// A download without Snoop and the one with it run at the same time; no others do, so that they do not disturb each other.
+fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
+    let cases = cases(&IN_KERNEL);
+    let mut jobs = Vec::new();
+    for case in &cases {
+        for seed in lab.seeds() {
+            for mitigation in COMPARED {
+                let (sender, queue) = (case.sender.key, Some(case.queue()));
+                let download = Download { mitigation, sender, queue, per: case.per, lasts: TIME, seed };
+                jobs.push(move || download.measure());
+            }
+        }
+    }
+    let measured = lab.side_by_side(COMPARED.len(), jobs)?;
+    let pairs: Vec<Pair> = measured.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+    Ok(Comparison::of(&cases, &rows(pairs, lab.seeds().count())).output())
 }
 
 /// The measures of a case over the seeds, without Snoop and with it.

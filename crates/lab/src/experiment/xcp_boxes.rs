@@ -1,28 +1,29 @@
 //! XCP and P-XCP between two proxies, one at each side of the satellite, in both worlds: the share of the link that they use,
 //! from the first SYN on.
 
-mod kernel;
-mod virtual_time;
-
 use std::time::Duration;
 
 use bentpipe_units::Rate;
 
-use super::{Curves, Experiment, Measure, Output, listed, over_seeds};
+use super::{Curves, Experiment, Lab, Measure, Output, Runs, listed, over_seeds, rows};
+use crate::Error;
 use crate::figure::{Axis, BarChart};
 use crate::results::{Part, Verdict};
 use crate::table::{Cell, Column};
 use crate::topology::PAYLOAD_SHARE;
+use crate::trial::Trial;
 
 pub(super) const XCP_BOXES: Experiment = Experiment {
     name: "p-xcp-boxes",
     title: "XCP and P-XCP between two boxes, on a GEO link that loses packets",
     source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and Li, GLOBECOM 2004",
     seeds: 5,
-    run: virtual_time::run,
-    on_kernel: Some((1, kernel::run)),
+    run: in_virtual_time,
+    on_kernel: Some((1, on_the_kernel)),
 };
 
+const SCENARIO: (&str, &str) =
+    ("scenarios/xcp-boxes.toml", include_str!("../../../../scenarios/xcp-boxes.toml"));
 const RATE: Rate = Rate::mbps(10);
 /// The congestion control of both proxies towards the satellite.
 const CONTROLS: [&str; 3] = ["p-xcp", "xcp", "hybla"];
@@ -34,6 +35,48 @@ const LINKS: [(f64, u64); 6] =
     [(0.001, 500), (0.001, 600), (0.001, 1000), (0.01, 500), (0.01, 600), (0.01, 1000)];
 /// The length of a download, from its first SYN.
 const TIME: Duration = Duration::from_secs(60);
+
+/// Trials on the kernel that run at the same time; each takes a tenth of a CPU.
+const AT_ONCE: usize = 3;
+
+fn in_virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, &CONTROLS, &LINKS, settings)?;
+    let goodputs = |runs: &Runs| runs.results().map(|run| run.flows[0].goodput_bps).collect();
+    let goodputs: Vec<Vec<Vec<f64>>> =
+        runs.iter().map(|links| links.iter().map(goodputs).collect()).collect();
+    Ok(Shares::of(&goodputs).output())
+}
+
+fn settings(control: &str, (per, rtt_ms): (f64, u64)) -> Vec<String> {
+    let router = match control {
+        "hybla" => "link.satellite.xcp=off".to_owned(),
+        variant => format!("link.satellite.xcp.variant={variant}"),
+    };
+    vec![
+        format!("link.satellite.per={per}"),
+        format!("link.satellite.delay={}ms", rtt_ms / 2),
+        format!("tcp.satellite.congestion={control}"),
+        router,
+    ]
+}
+
+fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
+    let mut jobs = Vec::new();
+    for control in CONTROLS {
+        for (link, (per, _)) in LINKS.into_iter().enumerate() {
+            for seed in lab.seeds() {
+                let trial = Trial {
+                    terminal: Some(control.to_owned()),
+                    lasts: TIME,
+                    ..Trial::of_a_minute(RATE, rtt(link), per, control, seed)
+                };
+                jobs.push(move || Ok(trial.run()?.goodputs_bps[0]));
+            }
+        }
+    }
+    let goodputs = rows(rows(lab.side_by_side(AT_ONCE, jobs)?, lab.seeds().count()), LINKS.len());
+    Ok(Shares::of(&goodputs).output())
+}
 
 /// The payload that the link can deliver at a packet error rate, bits per second. The 16 bytes of the congestion header in each
 /// packet count as unused.

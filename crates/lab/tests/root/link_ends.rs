@@ -1,22 +1,18 @@
 //! Downloads end to end, over a link with agents at its ends.
 
 use crate::common::{missing, symmetric};
-use bentpipe_lab::download::{Download, Progress, Request, Server, download};
+use bentpipe_lab::download::{Download, Progress, Request, SAMPLE_INTERVAL};
 use bentpipe_lab::topology::Topology;
 use bentpipe_link::LinkConfig;
 use bentpipe_link::agent::snoop::{SnoopConfig, SnoopCounters};
 use bentpipe_link::agent::{AgentConfig, AgentReport, LinkEndConfig};
 use bentpipe_units::Rate;
 
-const PORT: u16 = 80;
-
 /// From a server with standard TCP.
 fn reno_download(topology: &Topology, bytes: u64) -> Download {
-    let address = topology.server_address(PORT);
-    let mut server = topology.server.run(|| Server::start(address, Some("reno")).unwrap()).unwrap();
+    let _server = topology.serve(Some("reno"), SAMPLE_INTERVAL).unwrap();
     let request = Request { seed: 1, bytes };
-    let got = topology.client.run(|| download(address, request, &Progress::default())).unwrap().unwrap();
-    topology.server.run(|| server.stop()).unwrap();
+    let got = topology.download(request, &Progress::default()).unwrap();
     assert_eq!(topology.link.unintended_drops().unwrap(), 0);
     topology.link.check().unwrap();
     got
@@ -29,7 +25,7 @@ fn snoop() -> SnoopConfig {
 
 fn with_snoop(config: &LinkConfig, snoop: SnoopConfig) -> Topology {
     let gateway = LinkEndConfig { agents: vec![AgentConfig::Snoop(snoop)], arq: None };
-    Topology::build_with_stations(config, &[gateway, LinkEndConfig::default()], 1).unwrap()
+    Topology::build_with(config, &[gateway, LinkEndConfig::default()], 1, false).unwrap()
 }
 
 fn snoop_counters(topology: &Topology) -> SnoopCounters {
@@ -58,7 +54,7 @@ fn snoop_repairs_a_download_of_standard_tcp_and_leaves_it_identical() {
 }
 
 #[test]
-fn a_station_without_room_for_any_connection_lets_a_download_pass_as_it_is() {
+fn snoop_without_room_for_any_connection_passes_a_download_unchanged() {
     if missing() {
         return;
     }
@@ -71,7 +67,7 @@ fn a_station_without_room_for_any_connection_lets_a_download_pass_as_it_is() {
 }
 
 #[test]
-fn a_scene_without_stations_has_nothing_to_report() {
+fn a_topology_without_agents_has_nothing_to_report() {
     if missing() {
         return;
     }
