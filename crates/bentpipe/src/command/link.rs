@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, OutageTrace, Profile};
@@ -13,9 +12,6 @@ use bentpipe_units::{ByteCount, Probability, Rate, Span};
 use clap::Args;
 
 use agents::Agents;
-
-/// How long packets are held back that are to be reordered: at 10 Mbit/s eight of full size overtake each.
-const REORDER_BY: Duration = Duration::from_millis(10);
 
 /// Run a command behind an emulated satellite link.
 ///
@@ -99,7 +95,7 @@ impl Link {
     fn impairments(&self) -> Impairments {
         Impairments {
             reorder: self.reorder.unwrap_or_default(),
-            reorder_by: self.reorder_by.map_or(REORDER_BY, Span::get),
+            reorder_by: self.reorder_by.map_or(Impairments::DEFAULT_REORDER_BY, Span::get),
             duplicate: self.duplicate.unwrap_or_default(),
             corrupt: self.corrupt.unwrap_or_default(),
         }

@@ -40,6 +40,10 @@ pub struct ImpairmentCounters {
 }
 
 impl Impairments {
+    /// How long packets are held back where nothing else is configured: at 10 Mbit/s eight of full size
+    /// overtake each.
+    pub const DEFAULT_REORDER_BY: Duration = Duration::from_millis(10);
+
     /// True if packets pass unchanged.
     pub fn is_nothing(&self) -> bool {
         [self.reorder, self.duplicate, self.corrupt] == [Probability::ZERO; 3]

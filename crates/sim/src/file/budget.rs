@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bentpipe_link::DirectionConfig;
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
 use bentpipe_units::Rate;
 
@@ -40,7 +41,8 @@ impl<'a> Budget<'a> {
         self.in_flight = self.in_flight.saturating_add(in_flight.saturating_mul(count as u64));
         if self.in_flight > MAX_SEGMENTS_IN_FLIGHT {
             return Err(format!(
-                "with this flow, {} segments could be in flight: at most {MAX_SEGMENTS_IN_FLIGHT} are simulated; \
+                "with this flow, {} segments could be in flight: at most {MAX_SEGMENTS_IN_FLIGHT} are \
+                 simulated; \
                  lower count, send_buffer or receive_buffer",
                 self.in_flight
             ));
@@ -49,7 +51,8 @@ impl<'a> Budget<'a> {
         self.events += events * count as f64;
         if self.events > MAX_EVENTS {
             return Err(format!(
-                "with this flow, the run could send {:.0e} segments: at most {MAX_EVENTS:.0e} are simulated; lower \
+                "with this flow, the run could send {:.0e} segments: at most {MAX_EVENTS:.0e} are simulated; \
+                 lower \
                  duration, bytes, the rates, count or retransmissions",
                 self.events
             ));
@@ -72,10 +75,13 @@ impl<'a> Budget<'a> {
         segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
     }
 
-    /// How often a segment may be sent, with what the ends in front of the path's links send again.
+    /// How often a segment may be sent, with what the ends in front of the path's links send again, and how often links deliver
+    /// a copy of it.
     fn sendings(&self, leg: &LegSpec) -> f64 {
         let near = |hop: &Hop| &self.links[hop.link].ends[usize::from(!hop.forward)];
-        1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>()
+        let copies = |hop: &Hop| 1.0 + self.direction(hop).impairments.duplicate.get();
+        let sent = 1.0 + leg.path.iter().map(near).map(retransmissions).sum::<f64>();
+        sent * leg.path.iter().map(copies).product::<f64>()
     }
 
     /// The round trip of the empty path, seconds; never quite zero.
@@ -89,10 +95,12 @@ impl<'a> Budget<'a> {
 
     /// The rates of the path from the sender to the receiver.
     fn rates<'b>(&'b self, leg: &'b LegSpec) -> impl Iterator<Item = Rate> + 'b {
-        leg.path.iter().filter_map(|hop| {
-            let link = &self.links[hop.link].config;
-            if hop.forward { link.forward.rate } else { link.reverse.rate }
-        })
+        leg.path.iter().filter_map(|hop| self.direction(hop).rate)
+    }
+
+    fn direction(&self, hop: &Hop) -> &DirectionConfig {
+        let link = &self.links[hop.link].config;
+        if hop.forward { &link.forward } else { &link.reverse }
     }
 }
 

@@ -35,7 +35,8 @@ impl Bundles {
     /// Makes a flow in bundles of this one.
     pub(super) fn apply(self, flow: &mut FlowSpec) -> Result<(), Problem> {
         if flow.opened_by == Side::Destination {
-            let why = "a bundle node connects when it has a bundle, so the source opens the flow: leave opened_by out";
+            let why = "a bundle node connects when it has a bundle, so the source opens the flow: leave \
+                opened_by out";
             return Err(Problem::of("bundles", why));
         }
         let spec = self.spec();

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use bentpipe_config::{InTable, Name, Off, Or, Plain, Problem, SpanFrom, Whole, Written};
-use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, LinkConfig};
+use bentpipe_link::{DirectionConfig, Encapsulation, Frame, GilbertElliott, Impairments, LinkConfig};
 use bentpipe_units::{ByteCount, Probability, Rate};
 use serde::Deserialize;
 
@@ -39,6 +39,10 @@ pub(super) struct Link {
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
     encapsulation: Option<EncapsulationKey>,
+    reorder: Option<Written<Probability>>,
+    reorder_by: Option<SpanFrom<1>>,
+    duplicate: Option<Written<Probability>>,
+    corrupt: Option<Written<Probability>>,
 }
 
 /// What a direction says of itself.
@@ -52,6 +56,10 @@ struct Direction {
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
     encapsulation: Option<EncapsulationKey>,
+    reorder: Option<Written<Probability>>,
+    reorder_by: Option<SpanFrom<1>>,
+    duplicate: Option<Written<Probability>>,
+    corrupt: Option<Written<Probability>>,
 }
 
 /// Gilbert's channel, unless the losses in its two states are given.
@@ -110,7 +118,20 @@ impl Link {
             }
         };
         let Self { rate, delay, per, queue, gilbert_elliott, outages, encapsulation, .. } = self;
-        let forward = Direction { rate, delay, per, queue, gilbert_elliott, outages, encapsulation };
+        let Self { reorder, reorder_by, duplicate, corrupt, .. } = self;
+        let forward = Direction {
+            rate,
+            delay,
+            per,
+            queue,
+            gilbert_elliott,
+            outages,
+            encapsulation,
+            reorder,
+            reorder_by,
+            duplicate,
+            corrupt,
+        };
         let forward = forward.over(DirectionConfig::default(), directory)?;
         let reverse = match self.reverse {
             Some(reverse) => reverse.over(forward.clone(), directory).inside("reverse")?,
@@ -119,7 +140,8 @@ impl Link {
         for (direction, name) in [(&forward, "it"), (&reverse, "its reverse")] {
             if direction.rate.is_none() && direction.delay.is_zero() {
                 return Err(Problem::new(format!(
-                    "{name} has neither a rate nor a delay, so that virtual time would stand still: give one, for example \
+                    "{name} has neither a rate nor a delay, so that virtual time would stand still: give \
+                     one, for example \
                      delay = \"1ms\""
                 )));
             }
@@ -141,6 +163,11 @@ impl Direction {
     fn over(self, base: DirectionConfig, directory: &Path) -> Result<DirectionConfig, Problem> {
         let mut direction = base;
         overlay!(self => direction; rate delay per queue gilbert_elliott encapsulation);
+        let impairments = &mut direction.impairments;
+        overlay!(self => impairments; reorder reorder_by duplicate corrupt);
+        if impairments.reorder != Probability::ZERO && impairments.reorder_by.is_zero() {
+            impairments.reorder_by = Impairments::DEFAULT_REORDER_BY;
+        }
         if let Some(outages) = self.outages {
             direction.outages = outages.read(directory).inside("outages")?;
         }

@@ -192,7 +192,8 @@ impl Snoop {
             None => (of_link.map(|rate| Pace::for_link(rate, Duration::ZERO).rate), of_link),
         };
         let (Some(rate), Some(of_link)) = (rate, of_link) else {
-            let idle = "nothing waits without a pace, which is \"off\" or that of a link without a rate: write for example \
+            let idle = "nothing waits without a pace, which is \"off\" or that of a link without a rate: \
+                write for example \
                         pace = \"9.8Mbit/s\", or leave queue out";
             return if self.queue.is_some() { Err(Problem::of("queue", idle)) } else { Ok(None) };
         };

@@ -56,7 +56,8 @@ pub(super) fn check(flow: &FlowSpec, topology: &Topology, links: &[LinkSpec]) ->
         if link.shared[near].is_none() {
             let (name, node) = (&link.name, &topology.names()[link.between[near]]);
             return Err(Problem::new(format!(
-                "its congestion control at {node} is explicit, but no allocator shares out {name} there: give that link \
+                "its congestion control at {node} is explicit, but no allocator shares out {name} there: \
+                 give that link \
                  explicit = {{ at = \"{node}\" }}"
             )));
         }

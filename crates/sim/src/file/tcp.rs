@@ -194,9 +194,9 @@ impl Tcp {
     /// Writes what the section says over the draft.
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
-        overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack limited_transmit
-            proportional_rate_reduction lost_retransmissions nagle restart_after_idle byte_counting_limit retries
-            user_timeout recovery congestion);
+        overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack
+            limited_transmit proportional_rate_reduction lost_retransmissions nagle restart_after_idle
+            byte_counting_limit retries user_timeout recovery congestion);
         for (written, buffer) in
             [(self.send_buffer, &mut config.send_buffer), (self.receive_buffer, &mut config.receive_buffer)]
         {

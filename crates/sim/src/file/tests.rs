@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use bentpipe_link::Encapsulation;
 use bentpipe_link::agent::arq::{ArqConfig, Delivery};
 use bentpipe_link::agent::delayed_dup_ack::DelayedDupAckConfig;
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_link::agent::xcp::control::Gains;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::agent::{AgentConfig, LinkEndConfig};
+use bentpipe_link::{Encapsulation, Impairments};
 use bentpipe_tcp::congestion::{Algorithm, Components};
 use bentpipe_tcp::{Config, Recovery, SynSchedule};
-use bentpipe_units::{ByteCount, Rate, Time};
+use bentpipe_units::{ByteCount, Probability, Rate, Time};
 use proptest::prelude::*;
 
 use super::*;
@@ -33,6 +33,10 @@ queue = "750kB"
 gilbert_elliott = { good_to_bad = "0.1%", bad_to_good = 0.25, loss_in_good = 0, loss_in_bad = "90%" }
 outages = [{ start = "10s", duration = "5s" }, { start = "30s", duration = "1s" }]
 encapsulation = "dvb-mpe"
+duplicate = "1%"
+reorder = 0.02
+reorder_by = "3ms"
+corrupt = "1e-4"
 snoop = { at = "gw", cache = "2MB", retransmissions = 4, timer_floor = "100ms", flows = 9, hide_sack = false, hide_congestion = true, copies = 3, pace = "9Mbit/s", queue = "500kB" }
 delayed_dup_acks = { at = "client", delay = "600ms", flows = 8, hide_sack = false }
 [link.arq]
@@ -47,6 +51,7 @@ encapsulation = { overhead = 8, frame_payload = 48, frame_header = 5 }
 gilbert_elliott = "off"
 outages = []
 queue = "bdp"
+duplicate = 0
 
 [[link]]
 name = "net"
@@ -129,7 +134,25 @@ fn every_key_of_a_link_is_read_and_its_reverse_differs_where_it_says_so() {
     assert!(link.reverse.outages.is_empty());
     assert_eq!(link.forward.encapsulation, Encapsulation::dvb_mpe());
     assert_eq!(link.reverse.encapsulation, Encapsulation::aal5_atm());
+    let probability = |p| Probability::new(p).unwrap();
+    let impairments = Impairments {
+        reorder: probability(0.02),
+        reorder_by: Duration::from_millis(3),
+        duplicate: probability(0.01),
+        corrupt: probability(1e-4),
+    };
+    assert_eq!(link.forward.impairments, impairments);
+    assert_eq!(link.reverse.impairments, Impairments { duplicate: Probability::ZERO, ..impairments });
     assert_eq!(scenario.links[1].config.forward, scenario.links[1].config.reverse);
+}
+
+#[test]
+fn a_link_that_reorders_holds_packets_back_for_ten_milliseconds_by_default() {
+    let impairments = |settings: &[&str]| with(settings).unwrap().links[1].config.forward.impairments;
+    assert!(impairments(&[]).is_nothing());
+    assert_eq!(impairments(&["link.net.reorder=1%"]).reorder_by, Duration::from_millis(10));
+    let error = with(&["link.net.reorder_by=0s"]).unwrap_err().to_string();
+    assert!(error.contains("link.net.reorder_by"), "{error}");
 }
 
 #[test]
