@@ -2,7 +2,6 @@
 
 pub mod virtual_time;
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
@@ -17,8 +16,8 @@ use crate::figure::{Axis, Figure, Legend, Plot, Series, Style};
 use crate::results::World;
 use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
 
-/// A slow download is stopped when it has taken this many times as long as the slowest one through the proxy, and at least
-/// [`STOP_AFTER`].
+/// A slow download is stopped when it has taken this many times as long as the slowest one through the proxy,
+/// and at least [`STOP_AFTER`].
 const STOP_FACTOR: u32 = 6;
 /// See [`STOP_FACTOR`].
 const STOP_AFTER: Duration = Duration::from_secs(30);
@@ -87,7 +86,8 @@ impl Settings {
 
     fn proxy(&self, congestion: &str) -> Config {
         let text = format!(
-            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"{}\"\nrtt = \"{}\"\n\
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\nrate = \"{}\"\n\
+             rtt = \"{}\"\n\
              restart_within = \"{}\"\nsurvive_outage = \"{}\"\n",
             self.rate,
             Span(self.rtt),
@@ -153,35 +153,20 @@ pub struct Comparison {
     pub runs: Vec<Run>,
 }
 
-/// Runs all schemes at the same time, each on a link of its own with the same seed. `watch` is called with the progress of
-/// each scheme before the downloads start.
+/// Runs all schemes at the same time, each on a link of its own with the same seed. `watch` is called with
+/// the progress of each scheme before the downloads start.
 pub fn compare(settings: &Settings, watch: impl FnOnce(&[Progress])) -> Result<Comparison, Error> {
     let progress: Vec<Progress> = settings.schemes.iter().map(|_| Progress::default()).collect();
-    watch_and_run(settings, &progress, || watch(&progress))
-}
-
-fn watch_and_run(
-    settings: &Settings,
-    progress: &[Progress],
-    watch: impl FnOnce(),
-) -> Result<Comparison, Error> {
-    let results: Vec<Mutex<Option<Result<Run, Error>>>> = progress.iter().map(|_| Mutex::new(None)).collect();
-    std::thread::scope(|scope| {
-        for ((scheme, progress), result) in settings.schemes.iter().zip(progress).zip(&results) {
-            scope.spawn(move || {
-                let run = run(settings, scheme, progress);
-                *result.lock().expect("no one panics with it") = Some(run);
-            });
-        }
+    let runs = std::thread::scope(|scope| {
+        let schemes = settings.schemes.iter().zip(&progress);
+        let runs: Vec<_> =
+            schemes.map(|(scheme, progress)| scope.spawn(move || run(settings, scheme, progress))).collect();
         if !settings.whole {
-            scope.spawn(|| stop_slow_schemes(&settings.schemes, progress));
+            scope.spawn(|| stop_slow_schemes(&settings.schemes, &progress));
         }
-        watch();
-    });
-    let runs = results
-        .into_iter()
-        .map(|result| result.into_inner().expect("no one panicked").expect("every thread leaves a result"))
-        .collect::<Result<_, _>>()?;
+        watch(&progress);
+        runs.into_iter().map(|run| run.join().expect("a run does not panic")).collect::<Result<_, _>>()
+    })?;
     Ok(Comparison {
         world: World::Kernel,
         limit_bps: settings.limit_bps(),
@@ -191,7 +176,8 @@ fn watch_and_run(
     })
 }
 
-/// Cancels the end-to-end downloads that are still running when those through the proxy have long been finished.
+/// Cancels the end-to-end downloads that are still running when those through the proxy have long been
+/// finished.
 fn stop_slow_schemes(schemes: &[Scheme], progress: &[Progress]) {
     let started = Instant::now();
     let split = |(scheme, _): &(&Scheme, &Progress)| matches!(scheme, Scheme::Split(_));

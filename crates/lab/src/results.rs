@@ -15,7 +15,7 @@ use crate::file::write_whole;
 use crate::table::Table;
 
 /// The outcome of one experiment.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Results {
     /// The experiment's name, also of its files: small letters, digits and hyphens.
     pub name: String,
@@ -26,12 +26,15 @@ pub struct Results {
     /// Where it ran.
     pub world: World,
     /// The seeds of its runs.
+    #[serde(flatten)]
     pub seeds: Seeds,
     /// The claims, and whether they hold.
     pub verdicts: Vec<Verdict>,
     /// The numbers.
+    #[serde(skip)]
     pub tables: Vec<Part<Table>>,
     /// The pictures.
+    #[serde(skip)]
     pub figures: Vec<Part<Figure>>,
 }
 
@@ -46,12 +49,14 @@ pub enum World {
 }
 
 /// Consecutive seeds, one for each run of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Seeds {
-    /// The first.
-    pub first: u64,
     /// How many.
+    #[serde(rename = "seeds")]
     pub count: u64,
+    /// The first.
+    #[serde(rename = "first_seed")]
+    pub first: u64,
 }
 
 /// Whether a claim holds.
@@ -75,29 +80,23 @@ pub struct Part<T> {
 }
 
 /// The files that were written.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Written {
-    /// The page that shows everything, Markdown.
-    pub page: Option<PathBuf>,
     /// The figures, SVG.
     pub figures: Vec<PathBuf>,
     /// The tables, CSV.
     pub tables: Vec<PathBuf>,
+    /// The page that shows everything, Markdown.
+    pub page: Option<PathBuf>,
 }
 
 /// The JSON document of an experiment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Document<'a> {
-    name: &'a str,
-    title: &'a str,
-    source: &'a str,
-    world: World,
-    seeds: u64,
-    first_seed: u64,
-    verdicts: &'a [Verdict],
-    figures: Vec<String>,
-    tables: Vec<String>,
-    page: Option<String>,
+    #[serde(flatten)]
+    results: &'a Results,
+    #[serde(flatten)]
+    written: &'a Written,
 }
 
 impl Results {
@@ -111,9 +110,9 @@ impl Results {
         page::text(self)
     }
 
-    /// Writes `NAME.md`, `NAME.csv` and `NAME.svg` into a folder, which is created if need be; of several tables or
-    /// figures `NAME-SUFFIX.csv` and `NAME-SUFFIX.svg`. Nothing is written unless everything can be drawn, and each file
-    /// is written as a whole or not at all.
+    /// Writes `NAME.md`, `NAME.csv` and `NAME.svg` into a folder, which is created if need be; of several
+    /// tables or figures `NAME-SUFFIX.csv` and `NAME-SUFFIX.svg`. Nothing is written unless everything can be
+    /// drawn, and each file is written as a whole or not at all.
     ///
     /// # Errors
     /// [`Error::Write`], with the file, the cause and a remedy: if a figure cannot be drawn, a name is
@@ -137,20 +136,8 @@ impl Results {
     }
 
     /// The results as a JSON document, with the paths of the files that were `written`.
-    pub fn document(&self, written: &Written) -> Document<'_> {
-        let path = |path: &PathBuf| path.display().to_string();
-        Document {
-            name: &self.name,
-            title: &self.title,
-            source: &self.source,
-            world: self.world,
-            seeds: self.seeds.count,
-            first_seed: self.seeds.first,
-            verdicts: &self.verdicts,
-            figures: written.figures.iter().map(path).collect(),
-            tables: written.tables.iter().map(path).collect(),
-            page: written.page.as_ref().map(path),
-        }
+    pub fn document<'a>(&'a self, written: &'a Written) -> Document<'a> {
+        Document { results: self, written }
     }
 }
 

@@ -1,9 +1,10 @@
-//! What it costs to see: the time of a survey of thousands of flows, in the daemon and by the command of an operator, and the
-//! processor time of accounting for active ones, beside that of carrying their data. As root, in namespaces, with `--release`;
-//! `--flows N` and `--active N` change the numbers. The command is that of `bentpipe` in the folder above the example's.
+//! What it costs to see: the time of a survey of thousands of flows, in the daemon and by the command of an
+//! operator, and the processor time of accounting for active ones, beside that of carrying their data. As
+//! root, in namespaces, with `--release`; `--flows N` and `--active N` change the numbers. The command is
+//! that of `bentpipe` in the folder above the example's.
 //!
-//! The ends of all connections are in this process, two descriptors for each, and the daemon is a process of its own with as many.
-//! Accounting is all that it does for connections on which data wait that nobody takes.
+//! The ends of all connections are in this process, two descriptors for each, and the daemon is a process of
+//! its own with as many. Accounting is all that it does for connections on which data wait that nobody takes.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -72,7 +73,8 @@ fn survey(net: &Net, flows: usize) -> Duration {
     let idle = share(&daemon, TURN);
     let [all, hundred] = [usize::MAX, 100].map(|most| median(&mut daemon, most, most.min(flows)));
     println!(
-        "{flows} flows: a survey of all takes {all:.1?}, of the 100 fastest {hundred:.1?} (medians of {SURVEYS}); idle, they \
+        "{flows} flows: a survey of all takes {all:.1?}, of the 100 fastest {hundred:.1?} (medians of \
+         {SURVEYS}); idle, they \
          take {:.2}% of a processor",
         100.0 * idle
     );
@@ -122,7 +124,8 @@ fn by_command(net: &Net, flows: usize) {
         time
     });
     println!(
-        "{flows} flows: `bentpipe status --json --flows all` takes {time:.1?} (median of {SURVEYS}), {size} bytes"
+        "{flows} flows: `bentpipe status --json --flows all` takes {time:.1?} (median of {SURVEYS}), {size} \
+         bytes"
     );
     crowd.scatter();
     daemon.signal(Signal::TERM).unwrap();
@@ -143,8 +146,8 @@ fn start(net: &Net, program: &Path, folder: &Path) -> (Child, PathBuf) {
     (daemon, sockets)
 }
 
-/// The share of a processor that goes into looking at connections on each of which something waits: all that the daemon does
-/// then, less what it does while the same connections are idle.
+/// The share of a processor that goes into looking at connections on each of which something waits: all that
+/// the daemon does then, less what it does while the same connections are idle.
 fn accounting(net: &Net, active: usize) -> f64 {
     let mut daemon = net.daemon("");
     let listener = net.listen(SERVER[0]);
@@ -162,7 +165,8 @@ fn accounting(net: &Net, active: usize) -> f64 {
     std::thread::sleep(Duration::from_secs(2));
     let busy = share(&daemon, TURN);
     println!(
-        "{active} flows on which something waits: the daemon takes {:.2}% of a processor, {:.2}% while they are idle",
+        "{active} flows on which something waits: the daemon takes {:.2}% of a processor, {:.2}% while they \
+         are idle",
         100.0 * busy,
         100.0 * idle
     );
@@ -175,7 +179,8 @@ fn accounting(net: &Net, active: usize) -> f64 {
     busy - idle
 }
 
-/// What the daemon takes of a processor while each flow carries something every second, and what is accounting of that.
+/// What the daemon takes of a processor while each flow carries something every second, and what is
+/// accounting of that.
 fn carrying(net: &Net, active: usize, accounting: f64) {
     let mut daemon = net.daemon("");
     let listener = net.listen(SERVER[0]);
@@ -190,14 +195,16 @@ fn carrying(net: &Net, active: usize, accounting: f64) {
         busy
     });
     println!(
-        "{active} flows that carry {CARRIED} bytes/s each: the daemon takes {:.2}% of a processor, of which accounting, as measured \
+        "{active} flows that carry {CARRIED} bytes/s each: the daemon takes {:.2}% of a processor, of which \
+         accounting, as measured \
          above, is {:.0}%",
         100.0 * busy,
         100.0 * accounting / busy
     );
     let question = question(&clients);
     println!(
-        "the kernel answers for a connection (TCP_INFO) in {:.2} µs: for both ends of {active} flows once a second {:.2}% of a \
+        "the kernel answers for a connection (TCP_INFO) in {:.2} µs: for both ends of {active} flows once a \
+         second {:.2}% of a \
          processor",
         question * 1e6,
         200.0 * question * active as f64

@@ -1,11 +1,12 @@
-//! What it costs to take packets to user space on a gateway and to give them back, by a TUN device and by NFQUEUE.
+//! What it costs to take packets to user space on a gateway and to give them back, by a TUN device and by
+//! NFQUEUE.
 //!
 //!     cargo run --release -p bentpipe-proxy --example packet_paths [SECONDS [ROUNDS]]
 //!
-//! Needs root and `iptables-nft`. Three namespaces on a line; UDP packets of one flow, at most [`WINDOW`] of them under way at a
-//! time, so that none is lost and the slowest part sets the pace. Each round goes through all ways; medians. Processor time is that of
-//! all threads of this process, sender and receiver included, and the kernel's forwarding with them: the line of plain
-//! forwarding says how much that is.
+//! Needs root and `iptables-nft`. Three namespaces on a line; UDP packets of one flow, at most [`WINDOW`] of
+//! them under way at a time, so that none is lost and the slowest part sets the pace. Each round goes through
+//! all ways; medians. Processor time is that of all threads of this process, sender and receiver included,
+//! and the kernel's forwarding with them: the line of plain forwarding says how much that is.
 
 mod line;
 
@@ -154,7 +155,8 @@ fn while_running(stop: &AtomicBool, mut work: impl FnMut()) {
     }
 }
 
-/// Nanoseconds on a processor, of every thread that lives now (Documentation/scheduler/sched-stats.rst), in seconds.
+/// Nanoseconds on a processor, of every thread that lives now (Documentation/scheduler/sched-stats.rst), in
+/// seconds.
 fn processor_time() -> Outcome<f64> {
     let mut sum = 0.0;
     for task in fs::read_dir("/proc/self/task")? {

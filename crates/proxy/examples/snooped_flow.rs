@@ -2,11 +2,12 @@
 //!
 //!     cargo run --release -p bentpipe-proxy --example snooped_flow [SECONDS [ROUNDS]]
 //!
-//! Needs root. Three namespaces on a line of veth pairs, nothing emulated and nothing lost; a bulk flow of TCP towards the
-//! satellite's side, whose window is that of a small receive buffer, so that no queue overflows. Segments are not joined for the
-//! line (GSO), so that a packet is a packet for both ways. Each round goes through all ways; medians. Packets are those that arrive
-//! at the gateway, acknowledgements included. Processor time is that of this process, ends and forwarding included; of it, that
-//! of the snooper's thread, with the forwarding of what it writes.
+//! Needs root. Three namespaces on a line of veth pairs, nothing emulated and nothing lost; a bulk flow of
+//! TCP towards the satellite's side, whose window is that of a small receive buffer, so that no queue
+//! overflows. Segments are not joined for the line (GSO), so that a packet is a packet for both ways. Each
+//! round goes through all ways; medians. Packets are those that arrive at the gateway, acknowledgements
+//! included. Processor time is that of this process, ends and forwarding included; of it, that of the
+//! snooper's thread, with the forwarding of what it writes.
 
 mod line;
 
@@ -21,7 +22,8 @@ use line::{Line, Outcome, median, seconds_and_rounds};
 use rustix::net::sockopt;
 use socket2::{Domain, Socket, Type};
 
-/// Payloads of a segment; with IP's and TCP's headers and timestamps these are packets of 1500 and of 152 bytes.
+/// Payloads of a segment; with IP's and TCP's headers and timestamps these are packets of 1500 and of 152
+/// bytes.
 const PAYLOADS: [u32; 2] = [1448, 100];
 /// Receive buffer, bytes: some hundred segments of the longer sort; a device holds 4096 packets.
 const WINDOW: usize = 256 << 10;
@@ -172,7 +174,8 @@ fn between(before: &Reading, after: &Reading) -> Measured {
     }
 }
 
-/// Seconds on a processor of every thread that lives now, and of the snooper's alone (Documentation/scheduler/sched-stats.rst).
+/// Seconds on a processor of every thread that lives now, and of the snooper's alone
+/// (Documentation/scheduler/sched-stats.rst).
 fn processor_time() -> Outcome<(f64, f64)> {
     let (mut all, mut snooper) = (0.0, 0.0);
     for task in fs::read_dir("/proc/self/task")? {

@@ -12,25 +12,8 @@ pub(crate) struct Ns3 {
     programs: PathBuf,
 }
 
-/// Why ns-3 has no answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The program is not there.
-    #[error("cannot run {program}: {source}; build it with scripts/setup-peers and peers/ns3/build")]
-    Missing { program: String, source: std::io::Error },
-    /// It was given options that it does not take, or ended in another way without a result.
-    #[error("{command} failed ({status}): {message}")]
-    Failed { command: String, status: std::process::ExitStatus, message: String },
-    /// A flow did not end: there is nothing to compare.
-    #[error("{pair}, PER {per}, seed {seed}: 10 MB did not arrive; give other seeds or leave this pair out")]
-    Incomplete { pair: &'static str, per: f64, seed: u64 },
-    /// A trace cannot be written.
-    #[error("cannot write the traces into {folder}: {source}; name another folder")]
-    Trace { folder: String, source: std::io::Error },
-    /// Its answer cannot be read.
-    #[error("the answer of {command} cannot be read: {source}")]
-    Answer { command: String, source: serde_json::Error },
-}
+/// Why there is nothing to compare, in a sentence for the user.
+pub(crate) type Error = String;
 
 /// What `single_flow` answers.
 #[derive(Debug, Clone, Deserialize)]
@@ -76,14 +59,17 @@ impl Ns3 {
         let path = self.programs.join(program);
         let mut command = Command::new(&path);
         let output = command.args(options).stdin(Stdio::null()).output();
-        let output =
-            output.map_err(|source| Error::Missing { program: path.display().to_string(), source })?;
+        let output = output.map_err(|error| {
+            let program = path.display();
+            format!("cannot run {program}: {error}; build it with scripts/setup-peers and peers/ns3/build")
+        })?;
         let command = || format!("{program} {}", options.join(" "));
         // A flow that does not end in time is an answer too, with exit code 1 and "complete": false.
         if output.stdout.is_empty() {
-            let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Error::Failed { command: command(), status: output.status, message });
+            let message = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{} failed ({}): {}", command(), output.status, message.trim()));
         }
-        serde_json::from_slice(&output.stdout).map_err(|source| Error::Answer { command: command(), source })
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("the answer of {} cannot be read: {error}", command()))
     }
 }

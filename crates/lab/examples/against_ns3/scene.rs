@@ -1,4 +1,5 @@
-//! Our side: scenarios with the same links as in `peers/ns3`, and endpoints that do what ns-3's do by default.
+//! Our side: scenarios with the same links as in `peers/ns3`, and endpoints that do what ns-3's do by
+//! default.
 
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ pub(crate) const FULL_PACKET: u64 = 1502;
 /// What ns-3's point-to-point device adds to each packet.
 const PPP: ByteCount = ByteCount::new(2);
 
-/// What ns-3's TCP does where its programs are given no option: an initial window of ten segments, an acknowledgement
-/// for every second segment or after 200 ms, a timeout of 1 s to 60 s, SYNs at 0, 3, 9, 21, 45 and 93 s.
+/// What ns-3's TCP does where its programs are given no option: an initial window of ten segments, an
+/// acknowledgement for every second segment or after 200 ms, a timeout of 1 s to 60 s, SYNs at 0, 3, 9, 21,
+/// 45 and 93 s.
 pub(crate) fn as_ns3() -> Config {
     let syn = SynSchedule { first: Duration::from_secs(3), waits: Some(6), ..SynSchedule::NS };
     Config {
@@ -37,8 +39,9 @@ pub(crate) fn as_ns3() -> Config {
     }
 }
 
-/// The drop-tail limit that holds as many full-size packets as ns-3's queue of `bytes`. Ours counts the packet that is
-/// being sent with what is left of it, ns-3's does not count it; rounded to whole packets the two refuse the same ones.
+/// The drop-tail limit that holds as many full-size packets as ns-3's queue of `bytes`. Ours counts the
+/// packet that is being sent with what is left of it, ns-3's does not count it; rounded to whole packets the
+/// two refuse the same ones.
 pub(crate) fn queue_like_ns3(bytes: u64) -> ByteCount {
     ByteCount::new((bytes / FULL_PACKET + 1) * FULL_PACKET)
 }

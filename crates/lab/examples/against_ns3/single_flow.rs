@@ -33,7 +33,8 @@ pub(crate) enum Losses {
     Both,
 }
 
-/// A pair at one packet error rate. Without errors there is no chance in a run, and there is one of each side.
+/// A pair at one packet error rate. Without errors there is no chance in a run, and there is one of each
+/// side.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) pair: &'static str,
@@ -125,7 +126,8 @@ fn run_both(ns3: &Ns3, pair: &Pair, per: f64, seed: u64, losses: Losses) -> Resu
         Losses::Both => None,
     };
     if !ours.complete || !theirs.complete {
-        return Err(Error::Incomplete { pair: pair.name, per, seed });
+        let run = format!("{}, PER {per}, seed {seed}", pair.name);
+        return Err(format!("{run}: 10 MB did not arrive; give other seeds or leave this pair out"));
     }
     Ok(Runs { ours, ns3: theirs, ratio_with_same_losses })
 }
@@ -158,8 +160,8 @@ fn measured<'a>(runs: impl Iterator<Item = &'a SingleFlow> + Clone) -> Measured 
     }
 }
 
-/// The places of the packets that our link loses, counted from the SYN's 0: they depend on the seed alone, so a flow of
-/// twice the length tells more of them than any sender will meet.
+/// The places of the packets that our link loses, counted from the SYN's 0: they depend on the seed alone, so
+/// a flow of twice the length tells more of them than any sender will meet.
 fn lost_packets(per: f64, seed: u64) -> Vec<String> {
     let mut scenario = scenario(as_ns3(), per, Losses::Data);
     scenario.flows[0].bytes = Some(2 * BYTES);

@@ -1,4 +1,5 @@
-//! What a run of six flows costs: three of a round trip of 600 ms and three of 25 ms share 10 Mbit/s for 100 s.
+//! What a run of six flows costs: three of a round trip of 600 ms and three of 25 ms share 10 Mbit/s for 100
+//! s.
 
 use std::time::{Duration, Instant};
 

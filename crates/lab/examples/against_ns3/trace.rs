@@ -15,10 +15,11 @@ use crate::single_flow::{Losses, PERS, scenario, their_run_with_our_losses};
 const SEED: u64 = 1;
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Writes `PAIR-PER-ours.csv` and `PAIR-PER-ns3.csv` for each pair, counted from 0, and packet error rate; both sides
-/// lose the same packets.
+/// Writes `PAIR-PER-ours.csv` and `PAIR-PER-ns3.csv` for each pair, counted from 0, and packet error rate;
+/// both sides lose the same packets.
 pub(crate) fn write(ns3: &Ns3, pairs: &[Pair], folder: &Path) -> Result<(), Error> {
-    let refused = |source| Error::Trace { folder: folder.display().to_string(), source };
+    let refused =
+        |error| format!("cannot write the traces into {}: {error}; name another folder", folder.display());
     std::fs::create_dir_all(folder).map_err(refused)?;
     for (number, pair) in pairs.iter().enumerate() {
         for per in PERS {

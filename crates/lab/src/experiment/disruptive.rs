@@ -1,5 +1,5 @@
-//! Interruptions of the satellite: end to end, with a PEP, and with DTN. The slides of PEPSAL show a figure of short interruptions
-//! without their parameters. The long ones, which no TCP survives, are ours.
+//! Interruptions of the satellite: end to end, with a PEP, and with DTN. The slides of PEPSAL show a figure
+//! of short interruptions without their parameters. The long ones, which no TCP survives, are ours.
 
 use bentpipe_sim::FlowResult;
 
@@ -30,7 +30,8 @@ const FILE_BYTES: f64 = 50e6;
 pub(super) const DISRUPTIVE: Experiment = Experiment {
     name: "dtn-disruptive",
     title: "End-to-end TCP, PEPsal and DTN through interruptions of the satellite",
-    source: "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite connections, IEEE AESM 22(8), 2007, the slides",
+    source: "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite \
+        connections, IEEE AESM 22(8), 2007, the slides",
     seeds: 10,
     run: disruptive,
     on_kernel: Some((1, super::disruptive_kernel::disruptive)),
@@ -141,7 +142,8 @@ struct Long {
     received: Curves,
     /// The share of the runs in which all of the file has arrived, by scheme and length.
     complete: Vec<Vec<Summary>>,
-    /// When DTN had the whole file, in seconds after the end of the outage; `None` where not every run completed.
+    /// When DTN had the whole file, in seconds after the end of the outage; `None` where not every run
+    /// completed.
     time_after: Vec<Option<Summary>>,
 }
 
@@ -196,7 +198,8 @@ impl Long {
         let died = (DEADLY..LONG_MIN.len()).all(|at| all(at, 0.0));
         let received = self.received.all()[..DTN].iter().map(|shares| 100.0 * shares[DEADLY].mean);
         Verdict::new(
-            "Beyond the paper: through 10 minutes every connection lives, through 20 and more none does, PEPsal's neither",
+            "Beyond the paper: through 10 minutes every connection lives, through 20 and more none does, \
+             PEPsal's neither",
             survived && died,
             format!(
                 "after 20 minutes {} % of the file have come, and no more will",

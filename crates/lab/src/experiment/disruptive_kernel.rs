@@ -1,5 +1,5 @@
-//! Outages of the satellite with the TCP of this machine's kernel, in real time: end to end, through the daemon, and as bundles
-//! between two nodes, with the same satellite leg.
+//! Outages of the satellite with the TCP of this machine's kernel, in real time: end to end, through the
+//! daemon, and as bundles between two nodes, with the same satellite leg.
 
 use std::time::Duration;
 
@@ -17,13 +17,15 @@ use crate::trial::Trial;
 const RATE: Rate = Rate::mbps(10);
 const RTT: Duration = Duration::from_millis(600);
 const PER: f64 = 0.01;
-/// The length of one outage in the middle of each run, seconds; 0 is the run that the others are compared with.
+/// The length of one outage in the middle of each run, seconds; 0 is the run that the others are compared
+/// with.
 const OUTAGES_S: [u64; 4] = [0, 1, 10, 60];
 /// Until then connections and windows have grown.
 const WARMUP: Duration = Duration::from_secs(10);
 /// From the end of the warm-up to the outage, and from the outage to the end of the run.
 const CLEAR: Duration = Duration::from_secs(45);
-/// A fifth of a second of the link: delivery is nearly continuous, and headers and acknowledgements take a thousandth.
+/// A fifth of a second of the link: delivery is nearly continuous, and headers and acknowledgements take a
+/// thousandth.
 const BUNDLE: ByteCount = ByteCount::new(250_000);
 /// A file of some 42 s, and the start of the outage in its middle.
 const FILE: ByteCount = ByteCount::new(50_000_000);
@@ -192,7 +194,8 @@ fn verdicts(streams: &Curves, files: &Curves) -> Vec<Verdict> {
         far_above(1),
         far_above(2),
         Verdict::new(
-            "Ours: a file of 50 MB as one bundle takes not more than 5% longer than as a download through the proxy",
+            "Ours: a file of 50 MB as one bundle takes not more than 5% longer than as a download through \
+             the proxy",
             files.iter().all(|ratio| *ratio <= 1.05),
             by_length(&files, 3),
         ),

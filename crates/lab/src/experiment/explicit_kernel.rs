@@ -74,9 +74,9 @@ impl Case {
             Case::FromTheStart { link } => format!("explicit, {}, from the first SYN", on(link)),
             Case::Four => "four downloads".into(),
             Case::TwoAndTwo => format!("two downloads, and two more after {} s", LATER.as_secs()),
-            Case::OneLimited => format!("two downloads, one of whom reads {LIMITED}"),
-            Case::Slower => "a link of 5 Mbit/s of which 10 were said".into(),
-            Case::Unknown => "a capacity that nobody knows".into(),
+            Case::OneLimited => format!("two downloads, one of which reads {LIMITED}"),
+            Case::Slower => "a link of 5 Mbit/s, configured as 10".into(),
+            Case::Unknown => "no configured capacity".into(),
         }
     }
 
@@ -260,7 +260,7 @@ impl Measurements {
         let free = |run: &Measured| run.goodputs_bps[0] / (run.limit_bps - run.goodputs_bps[1]);
         let share = self.of(Case::OneLimited, free);
         Verdict::new(
-            "A download that is limited elsewhere leaves its share to the other, who has 95% of what is left or more",
+            "A download that is limited elsewhere leaves its share to the other, which has 95% of the rest or more",
             share >= 0.95,
             format!("{:.1}% of it", 100.0 * share),
         )

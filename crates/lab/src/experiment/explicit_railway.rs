@@ -1,4 +1,5 @@
-//! Explicit rates through the tunnels of a railway: the journey of PSATS09, with the gateway's rate controller.
+//! Explicit rates through the tunnels of a railway: the journey of PSATS09, with the gateway's rate
+//! controller.
 
 use super::psats09::{GOODPUT, SCENARIO, SPEEDS_KMH, by_speed, chart_by_speed, clear_sky, journey};
 use super::{Curves, Experiment, Lab, Output, Scheme, listed};
@@ -9,7 +10,8 @@ use crate::topology::PAYLOAD_SHARE;
 pub(super) const RAILWAY: Experiment = Experiment {
     name: "explicit-railway",
     title: "Explicit rates, Hybla and NewReno behind a splitter, through the tunnels of a railway",
-    source: "ours; the scenario is that of Caini, Firrincieli, Lacamera: PEPsal Performance Analysis on Disruptive Radio Channels, PSATS 2009",
+    source: "ours; the scenario is that of Caini, Firrincieli, Lacamera: PEPsal Performance Analysis on \
+        Disruptive Radio Channels, PSATS 2009",
     seeds: 5,
     run: railway,
     on_kernel: Some((1, super::explicit_kernel::railway)),
@@ -19,8 +21,8 @@ pub(super) const RAILWAY: Experiment = Experiment {
 const LIMIT: f64 = 10e6 * PAYLOAD_SHARE * 0.99;
 const EXPLICIT: usize = 0;
 const HYBLA: usize = 1;
-/// Congestion controls of the satellite leg, each with the lowest maximum RTO that its queue allows. Like Linux, all detect
-/// lost retransmissions.
+/// Congestion controls of the satellite leg, each with the lowest maximum RTO that its queue allows. Like
+/// Linux, all detect lost retransmissions.
 const SCHEMES: [Scheme; 4] = [
     Scheme {
         name: "explicit",

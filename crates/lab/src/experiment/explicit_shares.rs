@@ -18,7 +18,7 @@ const PAYLOAD: f64 = PAYLOAD_SHARE * 0.99;
 
 pub(super) const SHARES: Experiment = Experiment {
     name: "explicit-shares",
-    title: "Explicit rates: four flows, newcomers, a flow limited elsewhere, a link slower than it was said to be",
+    title: "Explicit rates: four flows, new flows, a flow limited elsewhere, a link slower than configured",
     source: "ours",
     seeds: 10,
     run: shares,
@@ -127,7 +127,7 @@ fn fair(observed: &[Observed<'_>]) -> Verdict {
     Verdict::new(
         "Four flows share alike, also when two of them have run for 30 s: Jain's index is at least 0.98",
         four >= 0.98 && late >= 0.98,
-        format!("{four:.4}, and {late:.4} from 10 s after the newcomers on"),
+        format!("{four:.4}, and {late:.4} from 10 s after the new flows"),
     )
 }
 
@@ -138,7 +138,8 @@ fn leaves(limited: &Observed<'_>) -> Verdict {
         goodputs[0] / available(goodputs[1])
     });
     Verdict::new(
-        "A flow that is limited to 0.5 Mbit/s elsewhere leaves its share: the other one has at least 95% of the rest",
+        "A flow that is limited to 0.5 Mbit/s elsewhere leaves its share: the other one has at least 95% of \
+         the rest",
         share.mean >= 0.95,
         format!("{:.1}%", 100.0 * share.mean),
     )
@@ -147,7 +148,7 @@ fn leaves(limited: &Observed<'_>) -> Verdict {
 fn obeys(slower: &Observed<'_>) -> Verdict {
     let (used, dropped) = (slower.used().mean, slower.dropped().mean);
     Verdict::new(
-        "A link of half the rate that it was said to have is used to at least 90%, and its queue drops at most 1%",
+        "A link of half the configured rate is used to at least 90%, and its queue drops at most 1%",
         used >= 0.9 && dropped <= 0.01,
         format!("{:.1}% used, {:.2}% dropped after 30 s", 100.0 * used, 100.0 * dropped),
     )
@@ -164,7 +165,7 @@ fn short_queue(observed: &[Observed<'_>]) -> Verdict {
 
 fn table(observed: &[Observed<'_>]) -> Table {
     let mut table = Table::new(
-        "From 30 s on, or from 10 s after the newcomers",
+        "From 30 s on, or from 10 s after the new flows",
         vec![
             Column::new("", "case"),
             Column::new("of what the link can carry", "used").shown_in("%", 1e-2),

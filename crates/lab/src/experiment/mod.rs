@@ -1,9 +1,10 @@
-//! The published experiments. Each is a function from seeds to [`Results`]; its verdicts are computed from the data.
+//! The published experiments. Each is a function from seeds to [`Results`]; its verdicts are computed from
+//! the data.
 //!
-//! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it compares, and
-//! runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel, it runs trials in namespaces, a
-//! few at a time ([`Lab::side_by_side`]). Either way, one measure over the seeds becomes [`Curves`], from which tables, figures
-//! and verdicts are made.
+//! In virtual time, an experiment sets parameters of a file in `scenarios/` for each scheme and point that it
+//! compares, and runs the resulting scenarios with every seed on all cores ([`Lab::sweep`]). On the kernel,
+//! it runs trials in namespaces, a few at a time ([`Lab::side_by_side`]). Either way, one measure over the
+//! seeds becomes [`Curves`], from which tables, figures and verdicts are made.
 
 mod curves;
 mod disruptive;
@@ -131,8 +132,8 @@ impl Experiment {
     /// Runs it in virtual time, or with the TCP of this machine's kernel.
     ///
     /// # Errors
-    /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the kernel, and there any
-    /// error of the namespaces, links and proxies.
+    /// [`Error::Scenario`] if a scenario is invalid, [`Error::NotInThisWorld`] if it cannot run on the
+    /// kernel, and there any error of the namespaces, links and proxies.
     pub fn run(&self, world: World, seeds: Seeds, progress: &Progress) -> Result<Results, Error> {
         let run = match (world, self.on_kernel) {
             (World::Sim, _) => self.run,
@@ -233,8 +234,8 @@ impl Lab<'_> {
         rows(results, seeds as usize).into_iter().map(Runs).collect()
     }
 
-    /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine affects all of these
-    /// alike. The results are in the order of the jobs.
+    /// Runs jobs in real time, `at_once` of them at the same time, so that a disturbance of the machine
+    /// affects all of these alike. The results are in the order of the jobs.
     fn side_by_side<T: Send>(
         &self,
         at_once: usize,

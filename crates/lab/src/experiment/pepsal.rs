@@ -1,5 +1,5 @@
-//! PEPSAL: Caini, Firrincieli, Lacamera, "PEPsal: a Performance Enhancing Proxy for TCP satellite connections" (IEEE AESM
-//! 22(8), 2007, and its slides).
+//! PEPSAL: Caini, Firrincieli, Lacamera, "PEPsal: a Performance Enhancing Proxy for TCP satellite
+//! connections" (IEEE AESM 22(8), 2007, and its slides).
 
 use bentpipe_sim::{FlowResult, RunResult};
 
@@ -10,7 +10,8 @@ use crate::results::{Part, Verdict};
 use crate::statistics::{Summary, jain_index};
 use crate::table::{Cell, Column, Table};
 
-const SOURCE: &str = "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite connections, IEEE AESM 22(8), 2007";
+const SOURCE: &str = "Caini, Firrincieli, Lacamera: PEPsal: a Performance Enhancing Proxy for TCP satellite \
+    connections, IEEE AESM 22(8), 2007";
 pub(super) const SCENARIO: (&str, &str) =
     ("scenarios/pepsal.toml", include_str!("../../../../scenarios/pepsal.toml"));
 const MBIT: f64 = 1e6;
@@ -39,7 +40,8 @@ pub(super) const PER: Experiment = Experiment {
 
 pub(super) const BOTH: Experiment = Experiment {
     name: "pepsal-both",
-    title: "A satellite connection and five wired ones on a shared bottleneck, one packet in a hundred lost on the satellite",
+    title: "A satellite connection and five wired ones on a shared bottleneck, one packet in a hundred lost \
+        on the satellite",
     source: SOURCE,
     seeds: 5,
     run: |lab| by_rtt(lab, &Conditions { background: 5, per: "1%" }, &SCHEMES),
@@ -67,7 +69,8 @@ const NEWRENO: usize = 0;
 const PEPSAL: usize = 2;
 const BENTPIPE: usize = 3;
 const DTN: usize = 4;
-/// DTN uses PEPsal's legs ("maximum commonality with the PEPsal architecture") and joins them by bundle nodes.
+/// DTN uses PEPsal's legs ("maximum commonality with the PEPsal architecture") and joins them by bundle
+/// nodes.
 const SCHEMES: [Scheme; 5] = [
     Scheme { name: "end to end, NewReno", key: "newreno", settings: &["flow.satellite.split=[]"] },
     Scheme {
@@ -197,7 +200,8 @@ fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
     Ok(Output {
         verdicts: vec![
             Verdict::new(
-                "End to end with NewReno, satellite connections starve: less than a fifth of a wired one's goodput",
+                "End to end with NewReno, satellite connections starve: less than a fifth of a wired one's \
+                 goodput",
                 share < 0.2,
                 format!("{:.1} % of it", 100.0 * share),
             ),
@@ -212,7 +216,8 @@ fn fairness(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-/// The mean goodputs of the satellite and of the wired connections, and Jain's index over all of them: a row for each name.
+/// The mean goodputs of the satellite and of the wired connections, and Jain's index over all of them: a row
+/// for each name.
 pub(super) fn shares_table(
     title: &str,
     wired: &str,

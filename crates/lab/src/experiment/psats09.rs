@@ -1,4 +1,5 @@
-//! PSATS09: Caini, Firrincieli, Lacamera, "PEPsal Performance Analysis on Disruptive Radio Channels", PSATS 2009.
+//! PSATS09: Caini, Firrincieli, Lacamera, "PEPsal Performance Analysis on Disruptive Radio Channels", PSATS
+//! 2009.
 
 use super::{Curves, Experiment, Lab, Measure, Output, Runs, Scheme, listed};
 use crate::Error;
@@ -117,8 +118,8 @@ fn lower_at_higher_speed(goodput: &Curves) -> Verdict {
     )
 }
 
-/// Whether the values fall from the first to the last, and no step between two of them rises by more than chance: a ratio of
-/// at most 1 lies within the 95% interval.
+/// Whether the values fall from the first to the last, and no step between two of them rises by more than
+/// chance: a ratio of at most 1 lies within the 95% interval.
 fn falls<'a>(values: impl Iterator<Item = &'a Summary> + Clone) -> bool {
     let first_and_last = values.clone().next().zip(values.clone().last());
     let mut steps = values.clone().zip(values.skip(1));
@@ -189,12 +190,14 @@ fn most_at_the_highest_speed(goodput: &[Vec<Summary>]) -> Verdict {
     )
 }
 
-/// Not in the paper. A ceiling of 1 s, the lowest that Linux accepts, is below the round trip of a link with a full queue.
+/// Not in the paper. A ceiling of 1 s, the lowest that Linux accepts, is below the round trip of a link with
+/// a full queue.
 fn one_second(goodput: &[Vec<Summary>]) -> Verdict {
     let changes: Vec<Estimate> =
         goodput.iter().map(|values| values[PUBLISHED].ratio_to(&values[PUBLISHED - 1])).collect();
     Verdict::new(
-        "Beyond the paper: with a maximum RTO of 1 s, too close to the round trip, it is lower again than with 10 s",
+        "Beyond the paper: with a maximum RTO of 1 s, too close to the round trip, it is lower again than \
+         with 10 s",
         changes.iter().all(|change| change.value < 1.0),
         format!("{} times at {} km/h", listed(&changes, 3, " / "), speeds()),
     )

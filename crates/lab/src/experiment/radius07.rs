@@ -38,10 +38,11 @@ struct Caller {
     expected_s: Option<f64>,
 }
 
-/// Linux' reach is that of the listener, which forgets a half-open connection some time after the SYN; the client's next
-/// segment arrives two one-way delays after its SYN. Each repeated SYN restarts the listener's running wait, which extends the
-/// reach from 31.5 to 49.5 s. On a real machine, SYN and expiry coincide at some distances beyond 33.5 s, and chance decides
-/// which comes first; in virtual time, the one that was scheduled first does.
+/// Linux' reach is that of the listener, which forgets a half-open connection some time after the SYN; the
+/// client's next segment arrives two one-way delays after its SYN. Each repeated SYN restarts the listener's
+/// running wait, which extends the reach from 31.5 to 49.5 s. On a real machine, SYN and expiry coincide at
+/// some distances beyond 33.5 s, and chance decides which comes first; in virtual time, the one that was
+/// scheduled first does.
 const CALLERS: [Caller; 4] = [
     Caller { name: "OPNET 11.5", settings: &["tcp.host.syn=opnet"], expected_s: Some(22.5) },
     Caller { name: "Windows 2003", settings: &["tcp.host.syn=windows-2003"], expected_s: Some(4.5) },
@@ -53,7 +54,8 @@ const CALLERS: [Caller; 4] = [
     },
 ];
 
-/// One-way delays in tenths of a second: each half second up to 70 s, and each tenth around the expected reach.
+/// One-way delays in tenths of a second: each half second up to 70 s, and each tenth around the expected
+/// reach.
 fn delays(caller: &Caller) -> Vec<u32> {
     let around = caller.expected_s.map(|limit| (limit * 10.0) as u32);
     let fine = around.into_iter().flat_map(|limit| limit - 10..=limit + 10);
@@ -266,7 +268,8 @@ fn less_beyond(measured: &[Measured<'_>]) -> Verdict {
     )
 }
 
-/// The variant and the step of each combination of variant, file and buffer. The step is the longest delay with full efficiency.
+/// The variant and the step of each combination of variant, file and buffer. The step is the longest delay
+/// with full efficiency.
 fn steps(measured: &[Measured<'_>]) -> Vec<(usize, f64)> {
     let same = |(a, _): &Measured<'_>, (b, _): &Measured<'_>| {
         (a.variant, a.file_kb, a.buffer_kb) == (b.variant, b.file_kb, b.buffer_kb)

@@ -1,5 +1,5 @@
-//! XCP and P-XCP between two proxies, one at each side of the satellite, in both worlds: the share of the link that they use,
-//! from the first SYN on.
+//! XCP and P-XCP between two proxies, one at each side of the satellite, in both worlds: the share of the
+//! link that they use, from the first SYN on.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::trial::Trial;
 pub(super) const XCP_BOXES: Experiment = Experiment {
     name: "p-xcp-boxes",
     title: "XCP and P-XCP between two boxes, on a GEO link that loses packets",
-    source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and Li, GLOBECOM 2004",
+    source: "Lopez Pacheco and Lochin, IWSSC 2009; Katabi, Handley and Rohrs, SIGCOMM 2002; Zhou, Yeung and \
+        Li, GLOBECOM 2004",
     seeds: 5,
     run: in_virtual_time,
     on_kernel: Some((1, on_the_kernel)),
@@ -78,8 +79,8 @@ fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     Ok(Shares::of(&goodputs).output())
 }
 
-/// The payload that the link can deliver at a packet error rate, bits per second. The 16 bytes of the congestion header in each
-/// packet count as unused.
+/// The payload that the link can deliver at a packet error rate, bits per second. The 16 bytes of the
+/// congestion header in each packet count as unused.
 fn limit_bps(per: f64) -> f64 {
     RATE.bps() as f64 * PAYLOAD_SHARE * (1.0 - per)
 }
@@ -130,7 +131,8 @@ impl Shares {
         let shares = self.0.curve(P_XCP).iter().map(|share| 100.0 * share.mean);
         let least = shares.clone().fold(f64::INFINITY, f64::min);
         Verdict::new(
-            "P-XCP: a minute from the first SYN has 90% of the limit or more, at PER 0.1% and 1%, RTT 500, 600 and 1000 ms",
+            "P-XCP: a minute from the first SYN has 90% of the limit or more, at PER 0.1% and 1%, RTT 500, \
+             600 and 1000 ms",
             least >= 90.0,
             format!("{} %", listed(shares, 1, ", ")),
         )
@@ -141,7 +143,8 @@ impl Shares {
         let lossy = (0..LINKS.len()).filter(|link| LINKS[*link].0 == 0.01);
         let most = lossy.map(ratio).fold(0.0, f64::max);
         Verdict::new(
-            "At PER 1% XCP, which halves its window at each loss, has at most three quarters of what P-XCP has",
+            "At PER 1% XCP, which halves its window at each loss, has at most three quarters of what P-XCP \
+             has",
             most <= 0.75,
             format!("{:.0} % of it at the most", 100.0 * most),
         )

@@ -1,4 +1,5 @@
-//! What `packet_paths` and `snooped_flow` share: three namespaces on a line of veth pairs, and medians of rounds.
+//! What `packet_paths` and `snooped_flow` share: three namespaces on a line of veth pairs, and medians of
+//! rounds.
 
 use std::error::Error;
 use std::time::Duration;

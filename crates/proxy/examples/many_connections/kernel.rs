@@ -6,8 +6,8 @@ use std::fs;
 
 use crate::common::footprint::kibibytes;
 
-/// The caches that connections take objects of. The kernel merges caches of one size, so that `eventpoll_epi` may stand
-/// for others of 128 bytes, and a busy machine takes objects of some of them for other work.
+/// The caches that connections take objects of. The kernel merges caches of one size, so that `eventpoll_epi`
+/// may stand for others of 128 bytes, and a busy machine takes objects of some of them for other work.
 const CACHES: [&str; 12] = [
     "TCP",
     "TCPv6",

@@ -1,8 +1,8 @@
-//! Thousands of connections through the daemon at once, held for minutes while others come and go: what each of them
-//! costs, and whether all of them live at the end. As root; `--help` says the options.
+//! Thousands of connections through the daemon at once, held for minutes while others come and go: what each
+//! of them costs, and whether all of them live at the end. As root; `--help` says the options.
 //!
-//! The client's and the server's ends are both in this process, two descriptors for each connection, and the daemon is a
-//! process of its own with as many. Compare figures of one machine only.
+//! The client's and the server's ends are both in this process, two descriptors for each connection, and the
+//! daemon is a process of its own with as many. Compare figures of one machine only.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -88,7 +88,8 @@ fn main() -> ExitCode {
     if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The most connections that a daemon lets in by default, but for a few visitors; this process needs no more descriptors.
+/// The most connections that a daemon lets in by default, but for a few visitors; this process needs no more
+/// descriptors.
 fn room() -> usize {
     let limit = raise_descriptor_limit().unwrap_or_else(|error| {
         eprintln!("cannot raise the number of descriptors: {error}");
@@ -139,7 +140,8 @@ fn measure(net: &Net, options: Options) -> Report {
     report
 }
 
-/// What as many connections cost the kernel where nobody splits them: their own ends, which are on this machine too.
+/// What as many connections cost the kernel where nobody splits them: their own ends, which are on this
+/// machine too.
 fn plain_growth(net: &Net, connections: usize) -> Growth {
     let before = Kernel::now();
     let mut crowd = Crowd::new(net);
@@ -210,7 +212,8 @@ impl Report {
         let open = Cost::between(self.cold, self.open, *connections);
         let after = Cost::between(self.cold, self.after_others, *connections);
         format!(
-            "\n{connections} connections, relay \"{relay}\", opened in {:.1} s; the gateway has {} TCP sockets\n\
+            "\n{connections} connections, relay \"{relay}\", opened in {:.1} s; the gateway has {} TCP \
+             sockets\n\
              the daemon, for each      sockets   other descriptors but pipes   resident       PSS   private\n\
              all open, idle     {open}\n\
              after {:6} others {after}\n\

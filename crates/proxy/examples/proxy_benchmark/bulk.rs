@@ -1,9 +1,11 @@
 //! Bulk: flows that send as fast as they can, one way, and what that costs.
 //!
-//! One thread sends for all flows and one receives. The receiver has the kernel discard the data (tcp(7), `MSG_TRUNC`), and
-//! blocks are large, so that on a machine with few processors as much as possible is left to what is measured.
+//! One thread sends for all flows and one receives. The receiver has the kernel discard the data (tcp(7),
+//! `MSG_TRUNC`), and blocks are large, so that on a machine with few processors as much as possible is left
+//! to what is measured.
 
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -116,15 +118,18 @@ impl State {
         for (index, stream) in streams.iter().enumerate() {
             epoll::add(&poll, stream, EventData::new_u64(index as u64), interest).unwrap();
         }
-        let mut events = Vec::with_capacity(64);
-        while !self.stop.load(Ordering::Relaxed) {
-            events.clear();
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            if epoll::wait(&poll, spare, Some(&PATIENCE)).is_ok() {
-                for event in &events {
-                    work(&streams[event.data.u64() as usize]);
-                }
-            }
+        until_stopped(&self.stop, &poll, |index| work(&streams[index as usize]));
+    }
+}
+
+/// One call of `work` for each socket in `poll` that is ready, with its number, until the end.
+pub(crate) fn until_stopped(stop: &AtomicBool, poll: &OwnedFd, mut work: impl FnMut(u64)) {
+    let mut events = Vec::with_capacity(256);
+    while !stop.load(Ordering::Relaxed) {
+        events.clear();
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        if epoll::wait(poll, spare, Some(&PATIENCE)).is_ok() {
+            events.iter().for_each(|event| work(event.data.u64()));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Processor time: what our traffic costs the whole machine, and the proxy's part of it. All in seconds.
 //!
-//! Other programs may run at the same time. What they use is counted process by process and left out, so that it need not
-//! be guessed from what they did before.
+//! Other programs may run at the same time. What they use is counted process by process and left out, so that
+//! it need not be guessed from what they did before.
 
 use std::fs;
 
-/// Ticks of the counters in /proc per second: `USER_HZ` of proc(5), 100 on all architectures that matter here.
+/// Ticks of the counters in /proc per second: `USER_HZ` of proc(5), 100 on all architectures that matter
+/// here.
 const TICKS: f64 = 100.0;
 /// `PF_KTHREAD` of linux/sched.h: a thread of the kernel's own, which may be at work for our packets.
 const KERNEL_THREAD: u64 = 0x0020_0000;

@@ -1,6 +1,7 @@
 //! Latency: a small request and its reply on an open connection, again and again.
 //!
-//! Where the threads of a connection happen to run decides much of it, so several connections have their turn.
+//! Where the threads of a connection happen to run decides much of it, so several connections have their
+//! turn.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,10 @@
-//! Transparent proxies side by side: the same traffic through plain forwarding, bentpipe, HAProxy and any other proxy
-//! that a file describes, on the same machine in the same minutes. `proxy_benchmark --help`, as root.
+//! Transparent proxies side by side: the same traffic through plain forwarding, bentpipe, HAProxy and any
+//! other proxy that a file describes, on the same machine in the same minutes. `proxy_benchmark --help`, as
+//! root.
 //!
-//! Each round makes new networks, client – gateway – server, one for each way; each measurement goes round all ways
-//! before the next one begins, so that whatever else the machine does meets them alike. Compare ratios within one run.
+//! Each round makes new networks, client – gateway – server, one for each way; each measurement goes round
+//! all ways before the next one begins, so that whatever else the machine does meets them alike. Compare
+//! ratios within one run.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;

@@ -8,14 +8,14 @@ use clap::{Parser, ValueEnum, value_parser};
 use crate::peer::Peer;
 
 const FILES: &str = "\
-FILE is TOML. Its commands run on the gateway, whose interface ground0 faces the client (10.77.1.2) and sat0 the server
-(10.77.2.2); {dir} stands for the file's folder, {bin} for the folder of this build's programs.
+FILE is TOML. Its commands run on the gateway, whose interface ground0 faces the client (10.77.1.2) and sat0
+the server (10.77.2.2); {dir} stands for the file's folder, {bin} for the folder of this build's programs.
 
   command = [\"haproxy\", \"-db\", \"-f\", \"{dir}/haproxy.cfg\"]   # stays in the foreground, ends at SIGTERM
-  setup = [\"nft -f {dir}/rules.nft\"]                         # lines for the shell, before the proxy starts
-  teardown = []                                             # and after it has ended
-  ready.port = 7700                                         # ready when this TCP port listens, or
-  ready.line = \"ready\"                                      # when it has written a line with this on standard error";
+  setup = [\"nft -f {dir}/rules.nft\"]      # lines for the shell, before the proxy starts
+  teardown = []                            # and after it has ended
+  ready.port = 7700                        # ready when this TCP port listens, or
+  ready.line = \"ready\"                   # when it has written a line with this on standard error";
 
 /// The folder of the proxies that come with bentpipe.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../peers");
@@ -29,8 +29,8 @@ const DEFAULTS: [(&str, &str); 3] = [
 #[derive(Debug, Parser)]
 #[command(after_help = FILES)]
 pub(crate) struct Options {
-    /// Measure the proxy that FILE describes; may be given several times [default: bentpipe, haproxy and haproxy-tuned, of the
-    /// folder peers/]
+    /// Measure the proxy that FILE describes; may be given several times [default: bentpipe, haproxy and
+    /// haproxy-tuned, of the folder peers/]
     #[arg(long = "proxy", value_name = "NAME=FILE", value_parser = load)]
     proxies: Vec<Peer>,
     /// The proxy that the others are compared with

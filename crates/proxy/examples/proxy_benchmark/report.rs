@@ -160,6 +160,7 @@ impl Report {
             ways.into_iter().filter_map(|way| Some((self.ways[way].clone(), value(way)?))).collect()
         };
         let all = || (0..self.ways.len()).collect();
+        let median = |way: usize| Spread::of(&figure.samples[way]).map(|spread| json!(spread.median));
         let ratio = |way| {
             let Spread { median, least, most } = self.ratio(figure, way)?;
             Some(json!({ "median": median, "least": least, "most": most }))
@@ -168,7 +169,7 @@ impl Report {
             "name": figure.name,
             "unit": figure.unit,
             "samples": by_way(&|way| Some(json!(figure.samples[way])), all()),
-            "median": by_way(&|way| Spread::of(&figure.samples[way]).map(|spread| json!(spread.median)), all()),
+            "median": by_way(&median, all()),
             "ratio": by_way(&ratio, self.compared()),
         })
     }

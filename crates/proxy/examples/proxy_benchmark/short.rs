@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::sockopt;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,6 +16,7 @@ use rustix::net::{
     socket_with,
 };
 
+use crate::bulk::until_stopped;
 use crate::common::SERVER;
 use crate::cpu::Usage;
 use crate::way::Way;
@@ -25,8 +25,6 @@ pub(crate) const CONCURRENCIES: [usize; 3] = [1, 64, 256];
 
 const REQUEST: [u8; 100] = [b'q'; 100];
 const REPLY: [u8; 1000] = [b'r'; 1000];
-/// How soon a generator that has nothing to do notices the end.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const LISTENER: u64 = u64::MAX;
 
 pub(crate) struct Outcome {
@@ -99,7 +97,7 @@ impl State {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut clients: Vec<Client> =
             (0..concurrency).map(|index| Client::start(&poll, to, index)).collect();
-        self.until_the_end(&poll, |index| {
+        until_stopped(&self.stop, &poll, |index| {
             let client = &mut clients[index as usize];
             let Some(in_order) = client.go_on() else { return };
             let count = if in_order { &self.done } else { &self.failed };
@@ -115,7 +113,7 @@ impl State {
         epoll::add(&poll, listener, EventData::new_u64(LISTENER), EventFlags::IN).unwrap();
         let mut open: Vec<Option<OwnedFd>> = Vec::new();
         let mut free = Vec::new();
-        self.until_the_end(&poll, |index| {
+        until_stopped(&self.stop, &poll, |index| {
             if index == LISTENER {
                 return accept_all(&poll, listener, &mut open, &mut free);
             }
@@ -125,23 +123,13 @@ impl State {
             if matches!(received, None | Some(Err(Errno::AGAIN))) {
                 return;
             }
-            // The request is one segment. Whatever else was received, an end or a reset, is the client's failure.
+            // The request is one segment. Whatever else was received, an end or a reset, is the client's
+            // failure.
             if let Some(socket) = place.take_if(|_| true) {
                 let _ = send(&socket, &REPLY, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
                 free.push(index as usize);
             }
         });
-    }
-
-    fn until_the_end(&self, poll: &OwnedFd, mut work: impl FnMut(u64)) {
-        let mut events = Vec::with_capacity(256);
-        while !self.stop.load(Ordering::Relaxed) {
-            events.clear();
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            if epoll::wait(poll, spare, Some(&PATIENCE)).is_ok() {
-                events.iter().for_each(|event| work(event.data.u64()));
-            }
-        }
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::common::{Host, Net, network};
 use crate::peer::{Peer, Running};
 
-/// The congestion control of all sockets but those that a proxy sets otherwise: the one that every namespace may choose.
+/// The congestion control of all sockets but those that a proxy sets otherwise: the one that every namespace
+/// may choose.
 const CONGESTION: &str = "reno";
 
 pub(crate) struct Way {

@@ -6,7 +6,8 @@ use crate::Error;
 use crate::figure::{Axis, BarChart};
 use crate::results::{Part, Verdict};
 
-/// The congestion controls of all flows: the name, the scenario's name, and whether the bottleneck is an XCP router.
+/// The congestion controls of all flows: the name, the scenario's name, and whether the bottleneck is an XCP
+/// router.
 const CONTROLS: [(&str, &str, bool); 3] =
     [("NewReno", "newreno", false), ("XCP", "xcp", true), ("P-XCP", "p-xcp", true)];
 

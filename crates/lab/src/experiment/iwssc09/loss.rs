@@ -84,7 +84,8 @@ fn drops(by_delay: &[Vec<Vec<LossRuns>>]) -> Verdict {
     let ratio = |runs: &Vec<Vec<LossRuns>>| goodput(&runs[0][STEADY]).mean / goodput(&runs[1][STEADY]).mean;
     let ratios: Vec<f64> = by_delay.iter().map(ratio).collect();
     Verdict::new(
-        "XCP halves its window at each loss, P-XCP does not: over Slow-but-Steady XCP has at most 95% of P-XCP's goodput",
+        "XCP halves its window at each loss, P-XCP does not: over Slow-but-Steady XCP has at most 95% of \
+         P-XCP's goodput",
         ratios.iter().all(|ratio| *ratio <= 0.95),
         at_delays(ratios.iter().map(|ratio| format!("{:.0} %", 100.0 * ratio))),
     )

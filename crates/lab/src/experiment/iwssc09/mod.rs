@@ -1,5 +1,6 @@
-//! IWSSC09: Lopez Pacheco and Lochin, "Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a
-//! Routers-Assisted Approach" (IWSSC 2009); and the fairness of XCP (Katabi, Handley and Rohrs, SIGCOMM 2002).
+//! IWSSC09: Lopez Pacheco and Lochin, "Optimal Configuration for Satellite PEPs using a Reliable Service on
+//! Top of a Routers-Assisted Approach" (IWSSC 2009); and the fairness of XCP (Katabi, Handley and Rohrs,
+//! SIGCOMM 2002).
 
 mod asymmetric;
 mod fairness;
@@ -7,12 +8,14 @@ mod loss;
 
 use super::{Experiment, Lab, Output, Runs, Scheme};
 
-const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable Service on Top of a Routers-Assisted Approach, IWSSC 2009";
+const SOURCE: &str = "Lopez Pacheco, Lochin: Optimal Configuration for Satellite PEPs using a Reliable \
+    Service on Top of a Routers-Assisted Approach, IWSSC 2009";
 const KATABI: &str =
     "Katabi, Handley, Rohrs: Congestion Control for High Bandwidth-Delay Product Networks, SIGCOMM 2002";
 const SCENARIO: (&str, &str) = ("scenarios/xcp.toml", include_str!("../../../../../scenarios/xcp.toml"));
 const MBIT: f64 = 1e6;
-/// Payload of a 1500-byte packet with 20 bytes of IP, 20 of TCP, 12 of timestamps and 16 of congestion header.
+/// Payload of a 1500-byte packet with 20 bytes of IP, 20 of TCP, 12 of timestamps and 16 of congestion
+/// header.
 const PACKET: f64 = 1432.0;
 const PAYLOAD: f64 = PACKET / 1500.0;
 

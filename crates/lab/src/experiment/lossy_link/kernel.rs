@@ -20,8 +20,8 @@ const RATE: Rate = Rate::mbps(10);
 const SERVER: &str = "reno";
 /// The interval between two samples of the bytes that the gateway holds.
 const HELD_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest wait until the server learns that the client has gone. The reset, and its repetition in answer to the next
-/// segment, may be lost several times.
+/// The longest wait until the server learns that the client has gone. The reset, and its repetition in answer
+/// to the next segment, may be lost several times.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Seeds or packet error rates that run at the same time. Each link takes about a twentieth of a CPU.
 const ROUNDS_AT_ONCE: usize = 2;
@@ -112,8 +112,8 @@ impl Download {
     }
 }
 
-/// The counters of the server's socket (tcp(7), `TCP_INFO`) at the end of the download. They are recorded until the server learns
-/// that the client has gone, and available when its connection has ended.
+/// The counters of the server's socket (tcp(7), `TCP_INFO`) at the end of the download. They are recorded
+/// until the server learns that the client has gone, and available when its connection has ended.
 fn sender_counts(server: &Server, lasts: Duration) -> Option<SenderCounts> {
     let asked = Instant::now();
     while server.traces().is_empty() && asked.elapsed() < CLOSE_TIMEOUT {
@@ -153,11 +153,12 @@ fn link_ends(mitigation: Mitigation, link: &LinkConfig) -> [LinkEndConfig; 2] {
     }
 }
 
-/// The configuration of a daemon that takes this action. Snoop's cache is [`CACHE_BDPS`] of the leg, and its pace follows from
-/// the leg's rate.
+/// The configuration of a daemon that takes this action. Snoop's cache is [`CACHE_BDPS`] of the leg, and its
+/// pace follows from the leg's rate.
 fn proxy(action: &str) -> Config {
     let text = format!(
-        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \"{}ms\"\n\
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"hybla\"\nrate = \"{RATE}\"\nrtt = \
+         \"{}ms\"\n\
          [snoop]\ncache = \"{}B\"\n[[rules]]\naction = \"{action}\"\n",
         RTT.as_millis(),
         CACHE_BDPS * RATE.bytes_in(RTT) as f64,

@@ -1,12 +1,14 @@
-//! TCP across a link that loses packets, in both worlds: end to end, with splitting, which gives up TCP's end-to-end semantics,
-//! and with two mitigations of the literature that keep them.
+//! TCP across a link that loses packets, in both worlds: end to end, with splitting, which gives up TCP's
+//! end-to-end semantics, and with two mitigations of the literature that keep them.
 
 pub(super) mod kernel;
-pub(super) mod virtual_time;
 
 use std::time::Duration;
 
-use super::{Curves, Experiment, Measure, Output, over_seeds};
+use bentpipe_sim::RunResult;
+
+use super::{Curves, Experiment, Lab, Measure, Output, Runs, over_seeds};
+use crate::Error;
 use crate::figure::{Axis, BarChart};
 use crate::results::{Part, Verdict};
 use crate::table::{Cell, Column};
@@ -14,9 +16,11 @@ use crate::table::{Cell, Column};
 pub(super) const LOSSY_LINK: Experiment = Experiment {
     name: "lossy-link",
     title: "End to end, split, Snoop, and delayed duplicate ACKs over ARQ, on a GEO link that loses packets",
-    source: "Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995; delayed duplicate ACKs: Vaidya, Mehta, Perkins, Montenegro, Texas A&M University 1997; splitting: Caini, Firrincieli, Lacamera, IEEE AESM 22(8), 2007",
+    source: "Snoop: Balakrishnan, Seshan, Amir, Katz, MobiCom 1995; delayed duplicate ACKs: Vaidya, Mehta, \
+        Perkins, Montenegro, Texas A&M University 1997; splitting: Caini, Firrincieli, Lacamera, IEEE AESM \
+        22(8), 2007",
     seeds: 5,
-    run: virtual_time::run,
+    run: in_virtual_time,
     on_kernel: Some((3, kernel::run)),
 };
 
@@ -35,8 +39,12 @@ const CACHE_BDPS: f64 = 3.0;
 /// The default size of Snoop's queue in bandwidth-delay products.
 const QUEUE_BDPS: f64 = 2.0;
 const MB: f64 = 1e6;
+/// The satellite among the scenario's links, and the node whose memory is compared.
+const SATELLITE: usize = 1;
+const GATEWAY: &str = "gateway";
 
-/// A mitigation of the link's losses. In this experiment the server's congestion control is Reno's with all of them.
+/// A mitigation of the link's losses. In this experiment the server's congestion control is Reno's with all
+/// of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mitigation {
     EndToEnd,
@@ -62,8 +70,8 @@ impl Mitigation {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
     pub goodput_bps: f64,
-    /// The most bytes that the gateway held at a time: in the proxy's buffers and sockets, or in its agents (Snoop's queue included)
-    /// and its ARQ.
+    /// The most bytes that the gateway held at a time: in the proxy's buffers and sockets, or in its agents
+    /// (Snoop's queue included) and its ARQ.
     pub held_bytes: f64,
     /// The sender's counters; `None` if its socket did not report them in time.
     pub sender: Option<SenderCounts>,
@@ -76,6 +84,42 @@ pub(super) struct SenderCounts {
     pub retransmissions: u64,
     /// Expiries of the retransmission timer (RFC 6298 §5).
     pub timeouts: u64,
+}
+
+fn in_virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
+    let runs = lab.sweep(&SCENARIO, &Mitigation::ALL, &PERS, settings)?;
+    let measured = |runs: &Runs| runs.results().map(measured).collect();
+    let measured: Vec<Vec<Vec<Measured>>> =
+        runs.iter().map(|pers| pers.iter().map(measured).collect()).collect();
+    Ok(Comparison::of(&measured).output())
+}
+
+pub(super) fn settings(mitigation: Mitigation, per: f64) -> Vec<String> {
+    let delay_ms = DELAY_RTTS * RTT.as_secs_f64() * 1e3;
+    let mut settings = vec![format!("link.satellite.per={per}")];
+    match mitigation {
+        Mitigation::EndToEnd => {}
+        Mitigation::Split => settings.push(
+            "flow.download.split=[{ at = \"gateway\", buffer = \"2.25MB\", tcp = \"satellite\" }]".into(),
+        ),
+        Mitigation::Snoop => {
+            settings.push(format!("link.satellite.snoop={{ at = \"gateway\", cache_bdps = {CACHE_BDPS:?} }}"))
+        }
+        Mitigation::DelayedDupAcks => settings.extend([
+            format!("link.satellite.delayed_dup_acks={{ at = \"client\", delay = \"{delay_ms}ms\" }}"),
+            "link.satellite.arq={ delivery = \"immediate\" }".into(),
+        ]),
+    }
+    settings
+}
+
+pub(super) fn measured(run: &RunResult) -> Measured {
+    let flow = &run.flows[0];
+    let ends = run.links[SATELLITE].ends.iter().filter(|end| end.node == GATEWAY);
+    let split = flow.splitters.iter().map(|splitter| splitter.most_bytes);
+    let held: u64 = ends.map(|end| end.most_held_bytes).chain(split).sum();
+    let sender = SenderCounts { retransmissions: flow.retransmissions, timeouts: flow.timeouts };
+    Measured { goodput_bps: flow.goodput_bps, held_bytes: held as f64, sender: Some(sender) }
 }
 
 /// The measures of each mitigation at each packet error rate, over the seeds.
@@ -144,7 +188,8 @@ impl Comparison {
     fn delay_hides_congestion(&self) -> Verdict {
         let ratio = self.times_end_to_end(Mitigation::DelayedDupAcks, 0);
         Verdict::new(
-            "Where what is lost is lost in the queue, delaying duplicate ACKs costs something: less goodput than without",
+            "Where what is lost is lost in the queue, delaying duplicate ACKs costs something: less goodput \
+             than without",
             ratio < 1.0,
             format!("{ratio:.2} of it"),
         )
@@ -162,7 +207,8 @@ impl Comparison {
     fn delayed_dup_acks_multiply(&self) -> Verdict {
         let ratio = self.times_end_to_end(Mitigation::DelayedDupAcks, ONE_PERCENT);
         Verdict::new(
-            "At PER 1% delayed dup-ACKs over ARQ have 5 times the goodput of the same TCP without them, or more",
+            "At PER 1% delayed dup-ACKs over ARQ have 5 times the goodput of the same TCP without them, or \
+             more",
             ratio >= 5.0,
             format!("{ratio:.1} times"),
         )

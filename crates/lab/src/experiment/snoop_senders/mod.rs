@@ -1,5 +1,5 @@
-//! Which senders Snoop helps: the same download without it and with it, by the server's congestion control, the queue in
-//! front of the satellite and the packet error rate, in both worlds.
+//! Which senders Snoop helps: the same download without it and with it, by the server's congestion control,
+//! the queue in front of the satellite and the packet error rate, in both worlds.
 
 #[cfg(test)]
 mod tests;
@@ -7,8 +7,8 @@ mod tests;
 use bentpipe_units::{ByteCount, Rate};
 
 use super::lossy_link::kernel::Download;
-use super::lossy_link::{Measured, Mitigation, RTT, SCENARIO, SenderCounts, TIME, virtual_time};
-use super::{Experiment, Lab, Output, Runs, over_seeds, rows};
+use super::lossy_link::{Measured, Mitigation, RTT, SCENARIO, SenderCounts, TIME};
+use super::{Experiment, Lab, Output, Runs, lossy_link, over_seeds, rows};
 use crate::Error;
 use crate::figure::{Axis, BarChart, BarGroup};
 use crate::results::{Part, Verdict};
@@ -101,20 +101,21 @@ fn in_virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = cases(&SIMULATED);
     let by_case = lab.sweep(&SCENARIO, &cases, &COMPARED, settings)?;
     let pairs = |runs: &Vec<Runs>| -> Vec<Pair> {
-        let [without, with] = [0, 1].map(|with: usize| runs[with].results().map(virtual_time::measured));
+        let [without, with] = [0, 1].map(|with: usize| runs[with].results().map(lossy_link::measured));
         without.zip(with).map(|(without, with)| [without, with]).collect()
     };
     Ok(Comparison::of(&cases, &by_case.iter().map(pairs).collect::<Vec<_>>()).output())
 }
 
 fn settings(case: Case, mitigation: Mitigation) -> Vec<String> {
-    let mut settings = virtual_time::settings(mitigation, case.per);
+    let mut settings = lossy_link::settings(mitigation, case.per);
     settings.push(format!("tcp.host.congestion={}", case.sender.key));
     settings.push(format!("link.satellite.queue=\"{}B\"", case.queue().get()));
     settings
 }
 
-/// A download without Snoop and the one with it run at the same time; no others do, so that they do not disturb each other.
+/// A download without Snoop and the one with it run at the same time; no others do, so that they do not
+/// disturb each other.
 fn on_the_kernel(lab: &Lab<'_>) -> Result<Output, Error> {
     let cases = cases(&IN_KERNEL);
     let mut jobs = Vec::new();
@@ -176,8 +177,9 @@ impl Comparison {
     }
 
     fn output(&self) -> Output {
+        let verdicts = vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()];
         Output {
-            verdicts: vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()],
+            verdicts: verdicts,
             tables: vec![Part::new("goodput", self.goodputs()), Part::new("sender", self.sender_counts())],
             figures: vec![Part::new("goodput", self.chart())],
         }

@@ -42,7 +42,8 @@ impl Observer for Occupancy {
     }
 }
 
-/// The most bytes that the splitter held at a time, and the most that the agents and the ARQ at the gateway held.
+/// The most bytes that the splitter held at a time, and the most that the agents and the ARQ at the gateway
+/// held.
 fn most_held<O>(runs: &Runs<O>) -> [Summary; 2] {
     [0, 1].map(|part| runs.summary(|run| most_bytes(run)[part]))
 }

@@ -59,8 +59,9 @@ fn delay(lab: &Lab<'_>) -> Result<Output, Error> {
         Axis::new("goodput", "Mbit/s"),
     );
     let (plot, curves) = (goodput.plot(plot, DELAYS), goodput.all());
+    let verdicts = vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)];
     Ok(Output {
-        verdicts: vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)],
+        verdicts: verdicts,
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", plot), Part::new("rule", rule(curves))],
     })
@@ -77,7 +78,8 @@ fn by_rtt(values: impl Iterator<Item = f64>) -> String {
 fn too_short(curves: &[Vec<Summary>]) -> Verdict {
     let half = |curve: &Vec<Summary>| curve[HALF].mean / best(curve);
     Verdict::new(
-        "Too short: half a round trip of the link has less than half of the best goodput, at every round trip",
+        "Too short: half a round trip of the link has less than half of the best goodput, at every round \
+         trip",
         curves.iter().all(|curve| half(curve) < 0.5),
         by_rtt(curves.iter().map(half)),
     )
@@ -98,7 +100,8 @@ fn longer_costs_little(curves: &[Vec<Summary>]) -> Verdict {
         curve[RULE..=TWICE_THE_RULE].iter().map(|value| value.mean / best(curve)).fold(1.0, f64::min)
     };
     Verdict::new(
-        "Too long costs little: from 1.5 to 3 round trips it has 85% of the best goodput or more, at every round trip",
+        "Too long costs little: from 1.5 to 3 round trips it has 85% of the best goodput or more, at every \
+         round trip",
         curves.iter().all(|curve| worst(curve) >= GOOD),
         format!("at the least {}", by_rtt(curves.iter().map(worst))),
     )

@@ -70,8 +70,8 @@ impl Claims {
         self.0.curve(scheme)[at].ratio_to(&self.0.curve(to)[at])
     }
 
-    /// At low rates Snoop has the same window as end-to-end TCP and is no better. So "worst" is taken as: no scheme is worse by
-    /// more than a twentieth.
+    /// At low rates Snoop has the same window as end-to-end TCP and is no better. So "worst" is taken as: no
+    /// scheme is worse by more than a twentieth.
     fn end_to_end_is_worst(&self) -> Verdict {
         let best = |at: usize| f64::max(self.mean(RENO, at), self.mean(SACK, at));
         let others = [SPLIT_SACK, SPLIT_DELAYED, SNOOP];
@@ -125,7 +125,8 @@ impl Claims {
         let limit = WINDOW * PACKET * 8.0 / RTT;
         let (snoop, split) = (self.mean(SNOOP, FIRST), self.mean(SPLIT_SACK, FIRST));
         Verdict::new(
-            "At the lowest rate Snoop is limited by the sender's window (within 10% of window/RTT), below split SACK",
+            "At the lowest rate Snoop is limited by the sender's window (within 10% of window/RTT), below \
+             split SACK",
             (snoop / limit - 1.0).abs() <= 0.1 && snoop < split,
             format!("{:.0} kbit/s of {:.0}; split SACK {:.0}", snoop / KBIT, limit / KBIT, split / KBIT),
         )

@@ -1,5 +1,5 @@
-//! SURREY: Karaliopoulos, Tafazolli, Evans, "Enhancing TCP's performance over GEO satellite links with split-connections and
-//! link level retransmissions".
+//! SURREY: Karaliopoulos, Tafazolli, Evans, "Enhancing TCP's performance over GEO satellite links with
+//! split-connections and link level retransmissions".
 
 mod buffers;
 mod delay;
@@ -14,7 +14,8 @@ pub(super) use windows::FIG3;
 use super::Scheme;
 use crate::table::Cell;
 
-const SOURCE: &str = "Karaliopoulos, Tafazolli, Evans: Enhancing TCP's performance over GEO satellite links with split-connections and link level retransmissions";
+const SOURCE: &str = "Karaliopoulos, Tafazolli, Evans: Enhancing TCP's performance over GEO satellite links \
+    with split-connections and link level retransmissions";
 const SCENARIO: (&str, &str) =
     ("scenarios/surrey.toml", include_str!("../../../../../scenarios/surrey.toml"));
 
@@ -96,7 +97,8 @@ mod tests {
     use crate::experiment::{Experiment, Progress};
     use crate::results::{Seeds, World};
 
-    /// The claims that do not agree, with few seeds. A hundred seeds would also refute the last one of figure 2.
+    /// The claims that do not agree, with few seeds. A hundred seeds would also refute the last one of figure
+    /// 2.
     fn disagreements(experiment: &Experiment, count: u64) -> Vec<String> {
         let seeds = Seeds { first: 1, count };
         let results = experiment.run(World::Sim, seeds, &Progress::default()).unwrap();

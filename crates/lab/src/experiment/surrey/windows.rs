@@ -21,7 +21,8 @@ pub(in super::super) const FIG3: Experiment = Experiment {
 
 const PERS: [f64; 4] = [1e-4, 1e-3, 1e-2, 5e-2];
 const LAST: usize = PERS.len() - 1;
-/// The schemes, each with its leg over the satellite and the most packets that the sender may have in flight there.
+/// The schemes, each with its leg over the satellite and the most packets that the sender may have in flight
+/// there.
 const COMPARED: [(usize, usize, f64); 2] = [(SPLIT_SACK, 1, GATEWAY_WINDOW), (SNOOP, 0, WINDOW)];
 
 /// The runs of a scheme at a packet error rate.
@@ -106,7 +107,8 @@ fn both_windows(split: &[WindowRuns], snoop: &[WindowRuns], at: usize) -> String
 fn larger_where_little_is_lost(split: &[WindowRuns], snoop: &[WindowRuns]) -> Verdict {
     let ratio = mean_window(&split[0]).ratio_to(&mean_window(&snoop[0]));
     Verdict::new(
-        "At a low packet error rate the gateway makes use of its larger window: twice that of Snoop's sender or more",
+        "At a low packet error rate the gateway makes use of its larger window: twice that of Snoop's sender \
+         or more",
         ratio.may_be_at_least(2.0),
         both_windows(split, snoop, 0),
     )
