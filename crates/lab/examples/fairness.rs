@@ -1,7 +1,7 @@
-//! How flows that come one after the other share the satellite link through the proxy: `fairness [PER] [CONGESTION]`.
+//! `fairness [PER] [CONGESTION]`: how flows that start one after the other share the satellite through the proxy.
 //!
-//! Four downloads begin five seconds apart. Every six seconds it prints the goodput of each in Mbit/s, Jain's index of
-//! them (Jain, Chiu and Hawe 1984) and the packets that the queue has dropped.
+//! Four downloads begin five seconds apart. Every six seconds it prints the goodput of each in Mbit/s, Jain's
+//! index of them (Jain, Chiu and Hawe 1984) and the packets that the queue has dropped.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What TCP Fast Open saves between two boxes: `fast_open [CONNECTIONS]`, as root.
 //!
-//! Client – near box = GEO satellite = far box – server. Each connection asks for 1 kB with 100 B, as a small web page does;
-//! the time is from `connect(2)` to the last byte of the answer.
+//! Client – near box = GEO satellite = far box – server. Each connection asks for 1 kB with 100 B, as a small
+//! web page does; the time is from `connect(2)` to the last byte of the answer.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Draws Hybla's window in slow start beside the formula, at four round-trip times: `hybla_slow_start FILE.svg`, as root.
+//! `hybla_slow_start FILE.svg`, as root: Hybla's window in slow start beside the formula, at four round trips.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -32,7 +32,8 @@ fn main() {
     let got = topology.download(request, &Progress::default()).unwrap();
     std::thread::sleep(rtt.get() * 2);
     println!(
-        "at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\tdelivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent"
+        "at_s\tcwnd\tssthresh\tdelivered\tunacked\tsrtt_ms\tmin_rtt_ms\tpacing_mbps\t\
+         delivery_mbps\tlost\tretrans\trto_ms\trwnd_ms\tsndbuf_ms\tunsent"
     );
     let mut last = Duration::ZERO;
     for sample in &server.traces()[0] {

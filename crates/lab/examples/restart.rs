@@ -1,7 +1,7 @@
-//! How soon data flows again after an outage, through the proxy: `restart [CUTS] [RESTART_WITHIN] [SYSCTL=VALUE…]`.
+//! `restart [CUTS] [RESTART_WITHIN] [SYSCTL=VALUE…]`: how soon data flow again after an outage, through the proxy.
 //!
-//! For each of a number of outages of different lengths it prints when the first data segment reaches the client again
-//! and when its application reads the next byte.
+//! For each of a number of outages of different lengths it prints when the first data segment reaches the
+//! client again and when its application reads the next byte.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ fn main() {
         topology.gateway.sysctl(key, value).unwrap();
     }
     let text = format!(
-        "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10M\"\nrestart_within = \"{within}\"\nsurvive_outage = \"25m\"\n"
+        "[legs.satellite]\ninterface = \"{SATELLITE}\"\nrate = \"10M\"\nrestart_within = \"{within}\"\n\
+         survive_outage = \"25m\"\n"
     );
     let _proxy = Proxy::start(&topology.gateway, &Config::parse("restart", &text).unwrap()).unwrap();
     let _server = topology.serve(None, SAMPLE_INTERVAL).unwrap();

@@ -1,11 +1,13 @@
-//! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a flow being
-//! `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
+//! One trial on this machine's kernel: `trial CONGESTION RATE CONFIGURED|- RTT PER SECONDS [SEED] [FLOW…]`, a
+//! flow being `BEGINS[:READS]`, as `0s 30s 0s:0.5Mbit/s`.
 //!
-//! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
-//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts a second box at the
-//! terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has
-//! bundles of that size go from a node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB`
-//! tells how long one file takes instead.
+//! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in
+//! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
+//! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
+//! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
+//! at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes
+//! instead.
 
 use std::time::Duration;
 
@@ -61,7 +63,8 @@ fn main() {
     let measured = trial.run().unwrap();
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
     println!(
-        "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} ms, 95% {:.0} ms, drops {:.2}%; {:.1}% of the rate offered",
+        "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} \
+         ms, 95% {:.0} ms, drops {:.2}%; {:.1}% of the rate offered",
         mbps.join(" "),
         100.0 * measured.of_limit(),
         measured.limit_bps / 1e6,

@@ -90,8 +90,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `address`, in the network namespace of the calling thread, with `congestion` on its side of every
-    /// connection (the kernel's default without), and samples the inner variables of each connection every `interval`.
+    /// Listens at `address`, in the network namespace of the calling thread, with `congestion` on its side of
+    /// every connection (the kernel's default without), and samples the inner variables of each connection
+    /// every `interval`.
     pub fn start(address: SocketAddr, congestion: Option<&str>, interval: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         if let Some(name) = congestion {
@@ -114,8 +115,8 @@ impl Server {
         self.address
     }
 
-    /// The recordings of the connections that have ended, in the order of their ends. A connection ends when its client
-    /// has closed.
+    /// The recordings of the connections that have ended, in the order of their ends. A connection ends when
+    /// its client has closed.
     pub fn traces(&self) -> Vec<Vec<Sample>> {
         self.traces.lock().expect("no one panics with it").clone()
     }

@@ -1,8 +1,8 @@
 //! Figures as SVG: lines and bars over labelled axes.
 //!
-//! A [`Plot`] shows how one quantity depends on another, with error bars where there were several runs; a [`BarChart`]
-//! compares schemes in a few situations. An [`Axis`] is made of a quantity and its
-//! unit, so no figure lacks them. Colours stay apart for the colour-blind and each series has a marker of its own, so
+//! A [`Plot`] shows how one quantity depends on another, with error bars where there were several runs; a
+//! [`BarChart`] compares schemes in a few situations. An [`Axis`] is made of a quantity and its unit, so no
+//! figure lacks them. Colours stay apart for the colour-blind and each series has a marker of its own, so
 //! that a print in black and white can be read. The same data give the same bytes.
 
 mod appearance;
@@ -42,7 +42,8 @@ pub enum Scale {
     /// Equal differences are equally far apart. The axis includes zero.
     #[default]
     Linear,
-    /// Equal ratios are equally far apart. The axis ends where the data end; zero and below have no place on it.
+    /// Equal ratios are equally far apart. The axis ends where the data end; zero and below have no place on
+    /// it.
     Log,
 }
 

@@ -1,9 +1,9 @@
 //! How far this machine's own TCP reaches: connections over links of many seconds, tried in parallel.
 //!
-//! Each delay has a pair of hosts and a link of its own, so that nothing but the kernel's timers decides. The client
-//! connects, sends one byte and waits for its echo: connect(2) alone proves nothing, because a server that has forgotten the
-//! half-open connection answers the handshake's last segment with a reset, a round trip after the client took itself for
-//! connected.
+//! Each delay has a pair of hosts and a link of its own, so that nothing but the kernel's timers decides. The
+//! client connects, sends one byte and waits for its echo: connect(2) alone proves nothing, because a server
+//! that has forgotten the half-open connection answers the handshake's last segment with a reset, a round
+//! trip after the client took itself for connected.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -66,8 +66,8 @@ impl Measurement {
         self.probes.iter().filter(|probe| !probe.works()).map(|probe| probe.delay_s).reduce(f64::min)
     }
 
-    /// The delays that contradict a prediction: failures up to `sure`, successes beyond `perhaps` and its `margin`, a share
-    /// of it by which timers may be late.
+    /// The delays that contradict a prediction: failures up to `sure`, successes beyond `perhaps` and its
+    /// `margin`, a share of it by which timers may be late.
     pub fn contradictions(&self, sure: f64, perhaps: f64, margin: f64) -> Vec<f64> {
         let contradicts = |probe: &&Probe| match probe.works() {
             true => probe.delay_s > perhaps * (1.0 + margin),

@@ -54,7 +54,8 @@ pub fn acknowledged(info: &TcpInfo) -> u32 {
     info.delivered.saturating_sub(1)
 }
 
-/// The window after n acknowledged segments of slow start, W = ρ·W0 + (2^ρ − 1)·n, up to the threshold once there is one.
+/// The window after n acknowledged segments of slow start, W = ρ·W0 + (2^ρ − 1)·n, up to the threshold once
+/// there is one.
 pub fn formula(info: &TcpInfo) -> f64 {
     let rho = (info.min_rtt.as_secs_f64() / RTT0.as_secs_f64()).max(1.0);
     let initial = (rho * f64::from(STANDARD_WINDOW)).floor();
@@ -62,7 +63,8 @@ pub fn formula(info: &TcpInfo) -> f64 {
     if info.ssthresh == TcpInfo::NO_SSTHRESH { window } else { window.min(f64::from(info.ssthresh)) }
 }
 
-/// The windows of several recordings over acknowledged segments, on a logarithmic scale: formula as lines, kernel as dots.
+/// The windows of several recordings over acknowledged segments, on a logarithmic scale: formula as lines,
+/// kernel as dots.
 pub fn figure(recordings: &[(String, Vec<Sample>)]) -> Figure {
     let points = |samples: &[Sample], window: fn(&TcpInfo) -> f64| {
         let (before, threshold) = split_at_threshold(samples);

@@ -52,15 +52,15 @@ impl Summary {
         Estimate { value: self.mean, half_width: self.half_width }
     }
 
-    /// Whether the two 95% confidence intervals have a point in common. None if one of them is of a single value, which
-    /// says nothing about its spread.
+    /// Whether the two 95% confidence intervals have a point in common. None if one of them is of a single
+    /// value, which says nothing about its spread.
     pub fn overlaps(&self, other: &Self) -> Option<bool> {
         let reach = self.half_width? + other.half_width?;
         Some((self.mean - other.mean).abs() <= reach)
     }
 
-    /// How many times `other` it is, with an interval by propagation of both errors (the delta method) where both have
-    /// one. It means something only where `other` is well away from zero.
+    /// How many times `other` it is, with an interval by propagation of both errors (the delta method) where
+    /// both have one. It means something only where `other` is well away from zero.
     pub fn ratio_to(&self, other: &Self) -> Estimate {
         let value = self.mean / other.mean;
         let relative = |summary: &Self| Some(summary.half_width? / summary.mean);
@@ -80,7 +80,8 @@ impl Estimate {
         Self { value: self.value / size, half_width: self.half_width.map(|half| half / size) }
     }
 
-    /// Whether a value of at most `limit` is compatible with it: the value itself, or some of its interval, is no larger.
+    /// Whether a value of at most `limit` is compatible with it: the value itself, or some of its interval,
+    /// is no larger.
     pub fn may_be_at_most(&self, limit: f64) -> bool {
         self.value - self.half_width.unwrap_or(0.0) <= limit
     }
@@ -123,9 +124,9 @@ impl From<Summary> for Estimate {
 /// Jain's fairness index of the shares of n users: (Σx)² / (n·Σx²), from 1/n (one user has everything) to 1
 /// (all have the same).
 ///
-/// Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
-/// Computer Systems", DEC-TR-301, 1984. None where it has no meaning: without users, if nobody got anything, or if a
-/// share is negative or not finite.
+/// Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation
+/// in Shared Computer Systems", DEC-TR-301, 1984. None where it has no meaning: without users, if nobody got
+/// anything, or if a share is negative or not finite.
 pub fn jain_index(shares: &[f64]) -> Option<f64> {
     let largest = shares.iter().copied().fold(0.0, f64::max);
     let meaningful = shares.iter().all(|share| share.is_finite() && *share >= 0.0);
@@ -139,12 +140,12 @@ pub fn jain_index(shares: &[f64]) -> Option<f64> {
     Some(sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The 97.5% quantile of Student's t distribution with `freedom` degrees of freedom: a two-sided 95% interval is the mean
-/// plus and minus this many standard errors. None without a degree of freedom.
+/// The 97.5% quantile of Student's t distribution with `freedom` degrees of freedom: a two-sided 95% interval
+/// is the mean plus and minus this many standard errors. None without a degree of freedom.
 ///
-/// Up to 30 from the usual table (NIST/SEMATECH e-Handbook of Statistical Methods, §1.3.6.7.2); beyond that from the
-/// Cornish–Fisher expansion about the normal quantile (Abramowitz and Stegun 1964, 26.7.5) with its first three terms,
-/// which is exact to six decimals there.
+/// Up to 30 from the usual table (NIST/SEMATECH e-Handbook of Statistical Methods, §1.3.6.7.2); beyond that
+/// from the Cornish–Fisher expansion about the normal quantile (Abramowitz and Stegun 1964, 26.7.5) with its
+/// first three terms, which is exact to six decimals there.
 pub fn student_t(freedom: usize) -> Option<f64> {
     match freedom {
         0 => None,
@@ -168,8 +169,8 @@ fn student_t_expansion(freedom: f64) -> f64 {
     Z + (first + (second + third / freedom) / freedom) / freedom
 }
 
-/// The mean and the sum of squared differences from it, in one pass that loses no digits where the values are close
-/// together (Welford 1962): equal values have a deviation of exactly zero.
+/// The mean and the sum of squared differences from it, in one pass that loses no digits where the values are
+/// close together (Welford 1962): equal values have a deviation of exactly zero.
 fn mean_and_squares(values: &[f64]) -> (f64, f64) {
     let (mut mean, mut squares) = (0.0, 0.0);
     for (index, value) in values.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! Tables of results: one set of rows, for people as aligned text or Markdown, and for programs as CSV.
 //!
-//! People read rounded numbers in handy units (`3.42 ± 0.12` under "goodput (Mbit/s)"); programs read all digits in SI
-//! units under a key (`goodput_bps_mean`, `goodput_bps_ci95`). Cells hold SI values; the column has the handy unit.
+//! People read rounded numbers in handy units (`3.42 ± 0.12` under "goodput (Mbit/s)"); programs read all
+//! digits in SI units under a key (`goodput_bps_mean`, `goodput_bps_ci95`). Cells hold SI values; the column
+//! has the handy unit.
 
 mod csv;
 
@@ -94,11 +95,11 @@ impl Table {
         table::markdown(&self.aligned(&headings), &rows)
     }
 
-    /// Comma-separated values (RFC 4180), but with the line ends of Unix. Numbers are in the SI units of the keys, with as many
-    /// digits as identify them, so equal data give equal bytes.
+    /// Comma-separated values (RFC 4180), but with the line ends of Unix. Numbers are in the SI units of the
+    /// keys, with as many digits as identify them, so equal data give equal bytes.
     ///
-    /// A column with intervals becomes two, `KEY_mean` and `KEY_ci95` (half the interval's width). A missing value is empty, an
-    /// infinite one is `inf`.
+    /// A column with intervals becomes two, `KEY_mean` and `KEY_ci95` (half the interval's width). A missing
+    /// value is empty, an infinite one is `inf`.
     pub fn to_csv(&self) -> String {
         csv::document(self)
     }

@@ -32,11 +32,12 @@ pub const TERRESTRIAL: &str = "lan0";
 pub const MTU: u32 = 1500;
 /// The port of the server.
 const PORT: u16 = 80;
-/// The payload share of a full-size packet: its 1500 bytes less the headers of IPv4 and TCP and the timestamps option.
+/// The payload share of a full-size packet: its 1500 bytes less the headers of IPv4 and TCP and the
+/// timestamps option.
 pub(crate) const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
-/// The client's receive buffer in bandwidth-delay products: one window in flight and one that waits behind a lost segment; the
-/// kernel's bookkeeping doubles both. From the default of 64 kB, the receiver would need four round trips to open its window,
-/// whatever the sender does.
+/// The client's receive buffer in bandwidth-delay products: one window in flight and one that waits behind a
+/// lost segment; the kernel's bookkeeping doubles both. From the default of 64 kB, the receiver would need
+/// four round trips to open its window, whatever the sender does.
 const CLIENT_BUFFER_BDPS: u64 = 4;
 /// The gateway's send buffer in bandwidth-delay products, as `bentpipe doctor` advises.
 const GATEWAY_BUFFER_BDPS: u64 = 4;
@@ -74,7 +75,8 @@ impl Topology {
         Self::build_with(config, &Default::default(), seed, false)
     }
 
-    /// The same with agents and ARQs at the link's ends, the gateway's and the far one; and, if wanted, with a terminal.
+    /// The same with agents and ARQs at the link's ends, the gateway's and the far one; and, if wanted, with
+    /// a terminal.
     pub fn build_with(
         config: &LinkConfig,
         link_ends: &[LinkEndConfig; 2],

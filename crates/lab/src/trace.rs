@@ -55,8 +55,9 @@ fn record(socket: impl AsFd, interval: Duration, stopped: &AtomicBool) -> Vec<Sa
     }
 }
 
-/// The kernel reads the window before it takes the socket's lock, and the rest after: an ACK in between would show with
-/// the window of the one before. If no ACK came between two readings, the second one's window goes with both.
+/// The kernel reads the window before it takes the socket's lock, and the rest after: an ACK in between would
+/// show with the window of the one before. If no ACK came between two readings, the second one's window goes
+/// with both.
 fn consistent(socket: &impl AsFd) -> Option<TcpInfo> {
     let mut info = tcp_info(socket).ok()?;
     loop {

@@ -174,7 +174,8 @@ impl Trial {
     fn leg(&self, congestion: &str) -> String {
         let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
         format!(
-            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \"{}\"\n\
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \
+             \"{}\"\n\
              restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
             Span(self.rtt),
         )

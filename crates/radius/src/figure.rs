@@ -25,8 +25,8 @@ type Chart<'a, 'b> = ChartContext<
     Cartesian2d<plotters::coord::combinators::LogCoord<f64>, plotters::coord::types::RangedCoordf64>,
 >;
 
-/// The text of an SVG document: a bar for each protocol over a logarithmic axis of distance, dark up to the inner radius and
-/// light up to the limit, and a line for each place.
+/// The text of an SVG document: a bar for each protocol over a logarithmic axis of distance, dark up to the
+/// inner radius and light up to the limit, and a line for each place.
 ///
 /// # Errors
 /// The drawing library's, as text.

@@ -1,13 +1,14 @@
 //! How far a three-way handshake reaches when both ends have a timer.
 //!
-//! The client gives up when its SYN schedule ends. But the server forgets too: it repeats its SYN-ACK a number of times
-//! and then drops the half-open connection, and the segment that would complete it finds nothing and is answered by a
-//! reset. The client believes for a round trip that it is connected.
+//! The client gives up when its SYN schedule ends. But the server forgets too: it repeats its SYN-ACK a
+//! number of times and then drops the half-open connection, and the segment that would complete it finds
+//! nothing and is answered by a reset. The client believes for a round trip that it is connected.
 //!
-//! On Linux each SYN that arrives restarts the server's running wait without being counted as an expiry (measured on
-//! 6.18: at 45 s one way, 90 s after the first SYN arrived, the handshake completed, although the SYN-ACK's own schedule
-//! ends after 63 s). Client and server count in the same seconds, so that a SYN and an expiry often fall on the same
-//! instant, and the noise of both clocks decides which comes first. The reach therefore has two bounds.
+//! On Linux each SYN that arrives restarts the server's running wait without being counted as an expiry
+//! (measured on 6.18: at 45 s one way, 90 s after the first SYN arrived, the handshake completed, although
+//! the SYN-ACK's own schedule ends after 63 s). Client and server count in the same seconds, so that a SYN
+//! and an expiry often fall on the same instant, and the noise of both clocks decides which comes first. The
+//! reach therefore has two bounds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,8 +22,8 @@ pub struct HandshakeReach {
     pub perhaps: Duration,
 }
 
-/// The reach of a handshake between a client that waits `syn` between its SYNs, and then gives up, and a server that waits
-/// `syn_ack` between its answers, and then forgets.
+/// The reach of a handshake between a client that waits `syn` between its SYNs, and then gives up, and a
+/// server that waits `syn_ack` between its answers, and then forgets.
 ///
 /// A server without a timer is an empty `syn_ack`.
 pub fn reach(syn: &[Duration], syn_ack: &[Duration]) -> HandshakeReach {
@@ -31,8 +32,8 @@ pub fn reach(syn: &[Duration], syn_ack: &[Duration]) -> HandshakeReach {
         return HandshakeReach { sure: give_up / 2, perhaps: give_up / 2 };
     }
     let sent: Vec<Duration> = std::iter::once(Duration::ZERO).chain(running_sum(syn)).collect();
-    // With a round trip between one SYN and the next, all SYNs up to the first of the two have been sent when the answer
-    // comes. The last segment arrives at the server a round trip after the first SYN did.
+    // With a round trip between one SYN and the next, all SYNs up to the first of the two have been sent when
+    // the answer comes. The last segment arrives at the server a round trip after the first SYN did.
     let (mut sure, mut perhaps) = (None, Duration::ZERO);
     for last in 0..syn.len() {
         let (from, to) = (sent[last], sent[last + 1]);

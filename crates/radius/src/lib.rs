@@ -1,16 +1,18 @@
 //! How far a protocol's timers let it reach.
 //!
-//! Every protocol that waits for an answer gives up at some time, and the answer needs a round trip: so its timers bound
-//! the distance over which it works, whatever the radio could do. RADIUS07 (Peoples, Wood, Parr, Scotney, Moore, "TCP's
-//! protocol radius", IWSSC 2007) names two bounds, both as one-way delays in seconds of light:
+//! Every protocol that waits for an answer gives up at some time, and the answer needs a round trip: so its
+//! timers bound the distance over which it works, whatever the radio could do. RADIUS07 (Peoples, Wood, Parr,
+//! Scotney, Moore, "TCP's protocol radius", IWSSC 2007) names two bounds, both as one-way delays in seconds
+//! of light:
 //!
-//! - the **inner radius**, half the first retransmission timeout: beyond it everything is sent at least twice before
-//!   the first answer is there;
+//! - the **inner radius**, half the first retransmission timeout: beyond it everything is sent at least twice
+//!   before the first answer is there;
 //! - the **limiting radius**, half the time until the protocol gives up: beyond it nothing works.
 //!
-//! [`Catalogue`] holds the timers and the places, read strictly from a data file; [`Catalogue::reach`] computes the radii
-//! of a protocol with the protocols below it; [`Catalogue::verdict`] turns the question round and says what works over a
-//! given [`Path`], and which settings would make it work; [`text`], [`document`] and [`figure`] show both.
+//! [`Catalogue`] holds the timers and the places, read strictly from a data file; [`Catalogue::reach`]
+//! computes the radii of a protocol with the protocols below it; [`Catalogue::verdict`] turns the question
+//! round and says what works over a given [`Path`], and which settings would make it work; [`text`],
+//! [`document`] and [`figure`] show both.
 //!
 //! ```
 //! use bentpipe_radius::Catalogue;

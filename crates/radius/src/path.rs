@@ -26,7 +26,8 @@ impl Path {
         kilometres(self.delay)
     }
 
-    /// The lifetime that a bundle needs to cross it (RFC 9171 §4.3.1): the delay after the longest interruption.
+    /// The lifetime that a bundle needs to cross it (RFC 9171 §4.3.1): the delay after the longest
+    /// interruption.
     pub fn bundle_lifetime(self) -> Duration {
         self.delay.saturating_add(self.outage)
     }

@@ -41,7 +41,8 @@ pub struct Timer {
     pub schedule: Schedule,
     /// Round trips that must fit into its schedule, above zero.
     pub round_trips: f64,
-    /// The longest time between two tries, or between two messages that keep it quiet; zero if it does not matter.
+    /// The longest time between two tries, or between two messages that keep it quiet; zero if it does not
+    /// matter.
     pub every: Duration,
     /// Where its numbers stand.
     pub source: String,
@@ -54,7 +55,8 @@ pub struct Timer {
 pub enum Role {
     /// From a message to its answer, before there is a connection. It is tried when the path is there.
     SetUp,
-    /// From the arrival of a SYN to the end of the handshake, at the server; see [`handshake`](crate::handshake).
+    /// From the arrival of a SYN to the end of the handshake, at the server; see
+    /// [`handshake`](crate::handshake).
     HalfOpen,
     /// From a message to its answer on an established connection: an outage adds to the wait.
     Exchange,
@@ -102,8 +104,8 @@ impl Schedule {
         self.total.is_none_or(|total| first < total).then_some(first)
     }
 
-    /// How many copies have left, the first one included, when `answer` has passed; a lower bound where not all waits are
-    /// known.
+    /// How many copies have left, the first one included, when `answer` has passed; a lower bound where not
+    /// all waits are known.
     pub fn copies_before(&self, answer: Duration) -> usize {
         let mut at = Duration::ZERO;
         let repetitions = self.waits.iter().take_while(|&&wait| {
@@ -147,7 +149,8 @@ impl Setting {
         }
     }
 
-    /// The smallest value with which the timer waits for `needed` at least; `None` if its largest is too small.
+    /// The smallest value with which the timer waits for `needed` at least; `None` if its largest is too
+    /// small.
     ///
     /// Seconds are rounded up, repetitions are counted.
     pub fn value_for(&self, needed: Duration) -> Option<u64> {

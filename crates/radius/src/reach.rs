@@ -7,11 +7,11 @@ use crate::{Catalogue, Protocol, Role, Timer, handshake};
 /// How far a protocol reaches, as one-way delays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach {
-    /// The inner radius: beyond it the first message is sent again before its answer is there. `None` if nothing is ever
-    /// sent again.
+    /// The inner radius: beyond it the first message is sent again before its answer is there. `None` if
+    /// nothing is ever sent again.
     pub inner: Option<Duration>,
-    /// The limiting radius: up to it the protocol works, beyond it that is not to be relied on. `None` if nothing ever
-    /// gives up.
+    /// The limiting radius: up to it the protocol works, beyond it that is not to be relied on. `None` if
+    /// nothing ever gives up.
     pub limit: Option<Duration>,
     /// Beyond this it never works. It differs from `limit` where two clocks race: see [`handshake`].
     pub perhaps: Option<Duration>,
@@ -69,7 +69,8 @@ fn own_reach(protocol: &Protocol) -> Reach {
     }
 }
 
-/// Only the first timeout of a set-up is fixed; that of a connection follows the round trips that it has measured.
+/// Only the first timeout of a set-up is fixed; that of a connection follows the round trips that it has
+/// measured.
 fn inner_radius(timer: &Timer) -> Option<Duration> {
     let first = (timer.role == Role::SetUp).then(|| timer.schedule.first_repetition())??;
     Some(one_way(first, timer.round_trips))

@@ -26,8 +26,10 @@ pub fn table(catalogue: &Catalogue) -> String {
     let rows: Vec<_> = catalogue.protocols().iter().map(|protocol| row(catalogue, protocol)).collect();
     let mut text = aligned(&headings, &rows).join("\n") + "\n";
     text.push_str(&wrapped(
-        "\nWithin the inner radius everything is sent once. Beyond it, up to the limit, the first message is sent again \
-         before its answer is there. Beyond the limit it fails: the timer in the last column has expired. ∞: no timer ever \
+        "\nWithin the inner radius everything is sent once. Beyond it, up to the limit, the first message is \
+         sent again \
+         before its answer is there. Beyond the limit it fails: the timer in the last column has expired. \
+         ∞: no timer ever \
          expires. ~: between this and a farther limit two clocks race, and it may work or not.",
         0,
     ));
@@ -75,7 +77,8 @@ pub fn conclusion(catalogue: &Catalogue, path: Path) -> String {
         .collect();
     let lifetime = span(path.bundle_lifetime());
     let bundles = format!(
-        "Store and forward works over it: the bundle protocol (RFC 9171) waits for no answer, and a bundle crosses it with a \
+        "Store and forward works over it: the bundle protocol (RFC 9171) waits for no answer, and a bundle \
+         crosses it with a \
          lifetime above {lifetime}."
     );
     match lost.as_slice() {

@@ -1,5 +1,5 @@
-//! What an event costs: full SACK TCP over one link, with flights from 1 MB to 60 MB, clean and lossy, and the dumbbell
-//! of six flows.
+//! What an event costs: full SACK TCP over one link, with flights from 1 MB to 60 MB, clean and lossy, and
+//! the dumbbell of six flows.
 
 #[path = "../tests/integration/world/scene.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -13,8 +13,8 @@ use bentpipe_tcp::Config;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use scene::{chain, direction, flow, ms, symmetric};
 
-/// A flow whose window is the receive buffer of `flight` bytes: the link has room for it, and the round trip is that of
-/// a GEO satellite.
+/// A flow whose window is the receive buffer of `flight` bytes: the link has room for it, and the round trip
+/// is that of a GEO satellite.
 fn one_flow(flight: u64, per: f64) -> Scenario {
     let mbit = flight * 8 / 600_000;
     let mut scenario = chain(vec![symmetric(direction(mbit.max(1) * 11 / 10, ms(300), per))]);

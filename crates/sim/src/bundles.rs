@@ -17,8 +17,9 @@ use bentpipe_units::Time;
 use crate::events::Alarm;
 use crate::scenario::{BundleSpec, FlowSpec};
 
-/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node and hop count, the
-/// head of the payload block, the break (RFC 9171 §4.3, §4.4), with node ids of some 20 bytes.
+/// Bytes of a bundle that are not data: the primary block with its CRC, two extension blocks as previous node
+/// and hop count, the head of the payload block, the break (RFC 9171 §4.3, §4.4), with node ids of some 20
+/// bytes.
 pub(crate) const BUNDLE_OVERHEAD: u64 = 100;
 
 /// The nodes of a flow and the sessions between them.
@@ -222,7 +223,8 @@ impl BundleNodes {
         self.data_in(self.bundles_delivered())
     }
 
-    /// Bytes of whole bundles in the store of the node behind this many pairs, 1 or more: the destination keeps none.
+    /// Bytes of whole bundles in the store of the node behind this many pairs, 1 or more: the destination
+    /// keeps none.
     fn stored(&self, node: usize) -> u64 {
         let Some(next) = self.pairs.get(node) else { return 0 };
         let whole = self.pairs[node - 1].complete;
@@ -371,7 +373,8 @@ impl NodePair {
         }
     }
 
-    /// The near node has nothing on its way, so that TCP finds out nothing, but the far one has something to say.
+    /// The near node has nothing on its way, so that TCP finds out nothing, but the far one has something to
+    /// say.
     fn waits_for_answer(&self, endpoint: &Endpoint) -> bool {
         let expects = match self.session {
             Session::Opening => endpoint.state() == State::Established,

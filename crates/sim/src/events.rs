@@ -26,8 +26,8 @@ pub(crate) enum Event {
     Sample,
 }
 
-/// The wake-up, of something that wants to be woken, that is in the queue of events. It may come too early, and is then put
-/// off: so what sets its timer anew with each packet has one entry all the same.
+/// The wake-up, of something that wants to be woken, that is in the queue of events. It may come too early,
+/// and is then put off: so what sets its timer anew with each packet has one entry all the same.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     scheduled: Time,
@@ -73,9 +73,10 @@ impl Alarm {
 
 /// The events to come, the earliest first; of those at one time, the one that was scheduled first.
 ///
-/// Of the packets in flight on a direction of a link only the next one is here: the queue is as long as there are links and
-/// endpoints, however many packets are in flight. A packet that overtakes the next one gets an event too; the event of the
-/// overtaken one then comes without a packet, or for another packet that is due at its time.
+/// Of the packets in flight on a direction of a link only the next one is here: the queue is as long as there
+/// are links and endpoints, however many packets are in flight. A packet that overtakes the next one gets an
+/// event too; the event of the overtaken one then comes without a packet, or for another packet that is due
+/// at its time.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     heap: BinaryHeap<Reverse<(Time, u64, Event)>>,

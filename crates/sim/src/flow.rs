@@ -8,8 +8,8 @@ use crate::bundles::BundleNodes;
 use crate::occupancy::Occupancy;
 use crate::scenario::{FlowSpec, Side};
 
-/// The endpoints of a flow lie one after the other in the list of all: the sending and the receiving end of the first leg,
-/// then those of the second, and so on.
+/// The endpoints of a flow lie one after the other in the list of all: the sending and the receiving end of
+/// the first leg, then those of the second, and so on.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) first: usize,
@@ -65,8 +65,8 @@ impl Flow {
         }
     }
 
-    /// When `endpoint`, the accepting end of a leg, has its connection, the splitter behind it opens the next leg: with this
-    /// endpoint.
+    /// When `endpoint`, the accepting end of a leg, has its connection, the splitter behind it opens the next
+    /// leg: with this endpoint.
     pub(crate) fn opens_after(&self, endpoint: usize) -> Option<usize> {
         if self.bundle_nodes.is_some() {
             return None;

@@ -1,7 +1,7 @@
 //! TCP over satellite links in virtual time.
 //!
-//! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the same results,
-//! to the byte, on any machine and on any number of threads.
+//! The same link model as in the testbed and the same TCP in every run: a [`Scenario`] and a seed give the
+//! same results, to the byte, on any machine and on any number of threads.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods)]
 

@@ -22,7 +22,8 @@ pub(crate) struct NearEnd {
 }
 
 impl NearEnd {
-    /// The ends of a link, in front of its forward and of its reverse direction; none where nothing is at either.
+    /// The ends of a link, in front of its forward and of its reverse direction; none where nothing is at
+    /// either.
     pub(crate) fn of_link(link: &LinkSpec) -> [Option<Box<NearEnd>>; 2] {
         let nothing = link.ends.iter().all(LinkEndConfig::is_nothing);
         let near_end = |config: &LinkEndConfig| NearEnd {
@@ -44,7 +45,8 @@ impl NearEnd {
         awake
     }
 
-    /// After an event at the link end: records the bytes that it holds, and schedules its next wake-up as `event`.
+    /// After an event at the link end: records the bytes that it holds, and schedules its next wake-up as
+    /// `event`.
     pub(crate) fn settle(&mut self, now: Time, events: &mut Events, event: Event) {
         self.held.observe(now, self.end.held_bytes());
         // Virtual time does not go back, even if an agent asks for it.

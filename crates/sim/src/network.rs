@@ -13,8 +13,8 @@ use crate::scenario::{Hop, LinkSpec};
 pub(crate) struct Pipe {
     direction: Direction,
     in_flight: InFlight<Packet>,
-    /// The link end in front of it, where something is at either end of the link. Then frames are on their way, and `in_flight`
-    /// is empty.
+    /// The link end in front of it, where something is at either end of the link. Then frames are on their
+    /// way, and `in_flight` is empty.
     pub(crate) near: Option<Box<NearEnd>>,
 }
 
@@ -40,7 +40,8 @@ impl Pipe {
         pipe ^ 1
     }
 
-    /// Offers a packet to the transmitter. Returns its fate, and when the pipe delivers next if this packet has changed that.
+    /// Offers a packet to the transmitter. Returns its fate, and when the pipe delivers next if this packet
+    /// has changed that.
     pub(crate) fn offer(&mut self, now: Time, packet: Packet) -> (Fate, Option<Time>) {
         let bytes = packet.segment.ip_length();
         let arrivals = self.direction.transmit(now, bytes, bytes);
@@ -79,7 +80,8 @@ impl Pipe {
     }
 }
 
-/// Adds the copies of a packet that arrive to those in flight. Returns its fate, and the next arrival if that has become an earlier one.
+/// Adds the copies of a packet that arrive to those in flight. Returns its fate, and the next arrival if that
+/// has become an earlier one.
 fn launch<T: Clone>(
     in_flight: &mut InFlight<T>,
     arrivals: Result<Arrivals, Cause>,

@@ -62,8 +62,8 @@ pub trait Observer {
         let _ = (now, link, forward, backlog, counters);
     }
 
-    /// A sample of the bytes that the agents and the ARQ at a link's first node (0) or second node (1) hold. Only of ends that
-    /// have any.
+    /// A sample of the bytes that the agents and the ARQ at a link's first node (0) or second node (1) hold.
+    /// Only of ends that have any.
     fn held(&mut self, now: Time, link: usize, end: usize, bytes: u64) {
         let _ = (now, link, end, bytes);
     }

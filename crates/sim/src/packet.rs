@@ -11,8 +11,8 @@ pub(crate) struct Packet {
     pub(crate) segment: Segment,
     /// The endpoint that sent it.
     pub(crate) from: u32,
-    /// How many links it has crossed. On a link with agents, and in them, the link itself does not count yet: so a
-    /// packet and its copies have the same number wherever a link end sends them from.
+    /// How many links it has crossed. On a link with agents, and in them, the link itself does not count yet:
+    /// so a packet and its copies have the same number wherever a link end sends them from.
     pub(crate) hop: u16,
     /// One of its bits is wrong, as its checksum shows.
     pub(crate) corrupted: bool,

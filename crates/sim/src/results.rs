@@ -33,8 +33,8 @@ pub struct RunResult {
 pub struct FlowResult {
     /// Its name.
     pub name: String,
-    /// Bytes received by the application in each second from the opening to the last byte, or to the end of the run, in
-    /// bits.
+    /// Bytes received by the application in each second from the opening to the last byte, or to the end of
+    /// the run, in bits.
     pub goodput_bps: f64,
     /// The same over the time in which no link of its path was disrupted (PSATS09 §5.2).
     pub clear_sky_goodput_bps: f64,
@@ -119,7 +119,8 @@ pub struct LinkResult {
     pub ends: Vec<LinkEndResult>,
 }
 
-/// The counters of the agents and the ARQ at the end of a link, and the IP bytes of packets that it kept or held back.
+/// The counters of the agents and the ARQ at the end of a link, and the IP bytes of packets that it kept or
+/// held back.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkEndResult {
     /// The node at which it is.

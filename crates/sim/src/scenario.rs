@@ -66,8 +66,8 @@ pub struct FlowSpec {
     pub start_within: Duration,
     /// The side that opens it.
     pub opened_by: Side,
-    /// The TCP connections that it takes from the source to the destination, one after the other; more than one where
-    /// it is split on the way.
+    /// The TCP connections that it takes from the source to the destination, one after the other; more than
+    /// one where it is split on the way.
     pub legs: Vec<LegSpec>,
     /// The splitters between the legs: one fewer than legs.
     pub splitters: Vec<SplitterSpec>,
@@ -85,8 +85,8 @@ pub struct BundleSpec {
     pub segment: u64,
     /// The time between the death of a session and the next connection attempt.
     pub reconnect: Duration,
-    /// How long a node waits for an answer, with nothing on its way, before it sends a KEEPALIVE to see whether the
-    /// connection still lives.
+    /// How long a node waits for an answer, with nothing on its way, before it sends a KEEPALIVE to see
+    /// whether the connection still lives.
     pub keepalive: Duration,
 }
 

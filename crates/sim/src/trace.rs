@@ -27,11 +27,12 @@ pub struct TraceError {
     pub source: io::Error,
 }
 
-/// Writes a trace into the files of a folder. It holds no more than the files' buffers, however long the run is.
+/// Writes a trace into the files of a folder. It holds no more than the files' buffers, however long the run
+/// is.
 ///
 /// | file | a row for each sample of |
 /// |---|---|
-/// | `legs.csv` | the sending end of each connection: window, threshold, round trip, timeout, backoff, flight, counters |
+/// | `legs.csv` | the sending end of each connection: window, round trip, timeout, backoff, flight, counters |
 /// | `flows.csv` | the bytes that each destination has received |
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
@@ -120,8 +121,8 @@ fn link_ends(scenario: &Scenario) -> Vec<[String; 2]> {
     scenario.links.iter().map(|link| link.between.map(|node| scenario.nodes[node].clone())).collect()
 }
 
-const LEGS_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,recovering,\
-                          sent_bytes,acknowledged_bytes,retransmissions,timeouts";
+const LEGS_HEADER: &str = "time_s,flow,leg,cwnd_bytes,ssthresh_bytes,srtt_s,rto_s,backoff,in_flight_bytes,\
+                          recovering,sent_bytes,acknowledged_bytes,retransmissions,timeouts";
 
 impl Observer for Trace {
     fn progress(&mut self, _: Time) -> bool {

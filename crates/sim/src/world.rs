@@ -155,7 +155,8 @@ impl<'a> World<'a> {
     }
 
     /// A packet has crossed a link: it goes over the next one, or it has arrived.
-    #[inline(always)] // The path of every packet: that link ends need it too must not cost those that meet none.
+    // The path of every packet: link ends use it too, which must not cost packets that meet none.
+    #[inline(always)]
     fn pass_on(&mut self, packet: Packet) {
         let place = &self.attachments[packet.from as usize];
         if packet.hop as usize == place.path.len() {

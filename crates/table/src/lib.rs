@@ -13,8 +13,8 @@ pub enum Align {
 /// A column's heading and its alignment.
 pub type Heading<'a> = (&'a str, Align);
 
-/// The lines of a table for a terminal: the headings, then the rows. Each column is as wide as its widest cell, two spaces
-/// separate columns, and no line ends with a space.
+/// The lines of a table for a terminal: the headings, then the rows. Each column is as wide as its widest
+/// cell, two spaces separate columns, and no line ends with a space.
 ///
 /// # Panics
 /// If a row has fewer cells than there are headings.

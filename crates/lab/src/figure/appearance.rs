@@ -13,7 +13,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
 ];
-/// One more than there are colours, so that the seventh series has the first colour again but a shape of its own.
+/// One more than there are colours, so that the seventh series has the first colour again but a shape of its
+/// own.
 const SHAPES: [Shape; 7] = [
     Shape::Circle,
     Shape::Square,

@@ -31,8 +31,8 @@ pub struct BarChart {
 pub struct BarGroup {
     /// Its name in the legend.
     pub name: String,
-    /// The heights in the order of the categories, with an error bar where there is an interval, None where nothing is
-    /// known.
+    /// The heights in the order of the categories, with an error bar where there is an interval, None where
+    /// nothing is known.
     pub bars: Vec<Option<Estimate>>,
 }
 
@@ -54,8 +54,8 @@ impl BarChart {
         self
     }
 
-    /// The figure as the text of an SVG document. Where nothing is known, or nothing that has a place on the axis, it
-    /// says "no data".
+    /// The figure as the text of an SVG document. Where nothing is known, or nothing that has a place on the
+    /// axis, it says "no data".
     ///
     /// # Errors
     /// If a group does not have one bar for each category.

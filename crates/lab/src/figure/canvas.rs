@@ -112,8 +112,8 @@ impl<'a> Canvas<'a> {
         Ok(())
     }
 
-    /// A bar from the base of the axis to a value, with a black error bar, and its marker at its foot. A bar that is too
-    /// short for the marker has it beyond its end.
+    /// A bar from the base of the axis to a value, with a black error bar, and its marker at its foot. A bar
+    /// that is too short for the marker has it beyond its end.
     pub(super) fn bar(&self, (left, right): (f64, f64), bar: Estimate, appearance: Appearance) -> DrawResult {
         let base = self.y_axis().base();
         let corners = [self.pixel((left, base)), self.pixel((right, bar.value))];
@@ -164,7 +164,8 @@ impl<'a> Canvas<'a> {
 }
 
 impl Frame<'_> {
-    /// A legend beside the frame widens the figure, so that the frame keeps its size; a long legend makes it taller.
+    /// A legend beside the frame widens the figure, so that the frame keeps its size; a long legend makes it
+    /// taller.
     fn size(&self) -> Pixel {
         let (width, height) = legend_size(&self.entries);
         let note = if self.note.is_some() { NOTE_HEIGHT } else { 0 };

@@ -110,7 +110,10 @@ impl Plot {
         let all = self.points().count();
         let absent = self.points().filter(|point| !self.has_place(point)).count();
         (absent > 0).then(|| {
-            format!("Not shown: {absent} of {all} points, whose values are not finite or not above 0 on a logarithmic axis.")
+            format!(
+                "Not shown: {absent} of {all} points, whose values are not finite or not above 0 on a \
+                logarithmic axis."
+            )
         })
     }
 

@@ -142,8 +142,8 @@ pub(super) fn drawable(scale: Scale, value: f64) -> bool {
     value.abs() < LIMIT && (scale == Scale::Linear || value > 1.0 / LIMIT)
 }
 
-/// The values that an axis must show of an estimate. Down to a tenth on a logarithmic one: an interval that ends just
-/// above zero would take all its room.
+/// The values that an axis must show of an estimate. Down to a tenth on a logarithmic one: an interval that
+/// ends just above zero would take all its room.
 pub(super) fn reach(scale: Scale, estimate: Estimate) -> [f64; 3] {
     let value = estimate.value;
     let (low, high) = estimate.interval().unwrap_or((value, value));

@@ -48,11 +48,13 @@ struct Host {
 }
 
 impl Nodes {
-    /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as terminals do.
+    /// Starts both, with this satellite leg, and waits until they have a session. The terminal's connects, as
+    /// terminals do.
     pub(super) fn start(topology: &Topology, leg: &str) -> Result<Self, Error> {
         let folder = tempfile::Builder::new().prefix("bentpipe-nodes-").tempdir().map_err(|e| failed(&e))?;
         let address = SocketAddr::new(topology.gateway_address(), PORT);
-        // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two processes.
+        // Of its own name: in one process legs of the same name are the same, and a daemon and a node are two
+        // processes.
         let leg = leg.replace("[legs.satellite]", "[legs.node]");
         let listens = format!(
             "[[listen]]\naddress = \"{address}\"\nleg = \"node\"\n\

@@ -1,5 +1,5 @@
-//! A box at each side of the satellite, both speaking XCP, or one of them alone. Bounds are generous: what is reached on a
-//! quiet machine is in docs/experiments.
+//! A box at each side of the satellite, both speaking XCP, or one of them alone. Bounds are generous: what is
+//! reached on a quiet machine is in docs/experiments.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Hybla in the running kernel, over an emulated link: its window against the formula, its manners without losses, its
-//! gain with them.
+//! Hybla in the running kernel, over an emulated link: its window against the formula, its manners without
+//! losses, its gain with them.
 
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ fn hoes_threshold_is_the_bandwidth_delay_product() {
         let Recording { samples: trace, .. } =
             record(Rate::mbps(10), 600, 0.0, 1_500_000, Duration::from_millis(5));
         let threshold = trace.last().unwrap().info.ssthresh;
-        // 10 Mbit/s for 600 ms are 500 packets of 1500 bytes; the spacing of ten ACKs is subject to the scheduler.
+        // 10 Mbit/s for 600 ms are 500 packets of 1500 bytes; the spacing of ten ACKs is subject to the
+        // scheduler.
         assert!((300..=700).contains(&threshold), "{threshold}");
     });
 }
@@ -80,7 +81,8 @@ fn at_one_percent_of_losses_hybla_fills_more_than_a_third_of_the_link() {
             record(Rate::mbps(10), 600, 0.01, 6_000_000, Duration::from_millis(100));
         let seconds = trace.last().unwrap().at.as_secs_f64();
         let goodput = 6e6 * 8.0 / seconds;
-        // Reno has 0.2 Mbit/s here. The bound leaves room for a busy machine; docs/performance.md has the figure.
+        // Reno has 0.2 Mbit/s here. The bound leaves room for a busy machine; docs/performance.md has the
+        // figure.
         assert!(goodput > 3.3e6, "{goodput} bit/s");
     });
 }

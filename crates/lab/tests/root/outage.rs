@@ -55,15 +55,16 @@ fn after_fifty_seconds_of_outage_data_flows_again_in_time() {
     println!("after the link's return: {restart:?}");
     assert!(got.unwrap().identical);
     assert_eq!(spurious, 0, "a ceiling below the round trip makes every round trip a timeout");
-    // One second until the next try and 300 ms to the client, and what a busy machine adds. With the kernel's default
-    // the next try comes up to 50 s later. That segment is one that the client has; only its acknowledgement was lost.
-    // The next byte comes when one to three round trips have told the sender which ones were: docs/outages.md.
+    // One second until the next try and 300 ms to the client, and what a busy machine adds. With the kernel's
+    // default the next try comes up to 50 s later. That segment is one that the client has; only its
+    // acknowledgement was lost. The next byte comes when one to three round trips have told the sender which
+    // ones were: docs/outages.md.
     assert!(restart.segment < Duration::from_secs(2), "{restart:?}");
     assert!(restart.byte < Duration::from_secs(5), "{restart:?}");
 }
 
-/// Three retries are given up after three seconds, as the usual fifteen are after fifteen minutes: an outage four times
-/// as long stands for one of an hour.
+/// Three retries are given up after three seconds, as the usual fifteen are after fifteen minutes: an outage
+/// four times as long stands for one of an hour.
 const FEW_RETRIES: &str = "3";
 const FOUR_TIMES: Duration = Duration::from_secs(14);
 

@@ -1,4 +1,5 @@
-//! How far this machine's TCP reaches, measured where nobody waits long: two delays that every kernel reaches.
+//! How far this machine's TCP reaches, measured where nobody waits long: two delays that every kernel
+//! reaches.
 
 use std::time::Duration;
 

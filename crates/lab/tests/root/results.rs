@@ -1,4 +1,5 @@
-//! Results on a disk that is full. The disk is a tiny one of this test's own, in a mount namespace of its own.
+//! Results on a disk that is full. The disk is a tiny one of this test's own, in a mount namespace of its
+//! own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +7,8 @@ use std::process::Command;
 use bentpipe_lab::results::{Results, Seeds, World};
 use bentpipe_testbed::{Need, require};
 
-/// The variable that tells a second run of this very test, within the namespace, which folder is the full disk.
+/// The variable that tells a second run of this very test, within the namespace, which folder is the full
+/// disk.
 const FULL_DISK: &str = "BENTPIPE_TEST_FULL_DISK";
 
 #[test]

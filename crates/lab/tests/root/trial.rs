@@ -1,5 +1,5 @@
-//! Explicit rates on this machine's kernel, through the daemon. Bounds are generous: what is reached on a quiet machine is in
-//! docs/experiments.
+//! Explicit rates on this machine's kernel, through the daemon. Bounds are generous: what is reached on a
+//! quiet machine is in docs/experiments.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The data file is read strictly: whatever does not fit is refused with the entry's name, and nothing makes it panic.
+//! The data file is read strictly: whatever does not fit is refused with the entry's name, and nothing makes
+//! it panic.
 
 use bentpipe_radius::{Catalogue, DataError};
 use proptest::prelude::*;

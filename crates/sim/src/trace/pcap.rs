@@ -1,5 +1,5 @@
-//! Packets in the format of libpcap (draft-ietf-opsawg-pcap), for Wireshark and tcpdump: IPv4 and TCP headers with valid
-//! checksums over a payload of zeros, which is not captured.
+//! Packets in the format of libpcap (draft-ietf-opsawg-pcap), for Wireshark and tcpdump: IPv4 and TCP headers
+//! with valid checksums over a payload of zeros, which is not captured.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -46,7 +46,8 @@ impl Capture {
         }
     }
 
-    /// Writes a packet that is delivered, with the time at which it entered the link. A dropped packet was on no wire.
+    /// Writes a packet that is delivered, with the time at which it entered the link. A dropped packet was on
+    /// no wire.
     pub(super) fn packet(&mut self, offered: &OfferedPacket<'_>) -> Result<(), TraceError> {
         if matches!(offered.fate, Fate::Drop(_)) {
             return Ok(());

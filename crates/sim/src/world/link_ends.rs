@@ -53,8 +53,8 @@ impl World<'_> {
         }
     }
 
-    /// After an event at a link end: offers its frames to the link. The packets for its node wait until the event has been
-    /// handled, because an endpoint may be sending right now.
+    /// After an event at a link end: offers its frames to the link. The packets for its node wait until the
+    /// event has been handled, because an endpoint may be sending right now.
     fn serve(&mut self, pipe: u32) {
         while let Some(near) = &mut self.pipes[pipe as usize].near
             && let Some(frame) = near.end.poll_to_link()

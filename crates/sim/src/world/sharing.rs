@@ -68,9 +68,9 @@ impl SharedDirection {
 
     /// The rate for a sender of this weight that starts now, bytes per second.
     fn initial_rate(&mut self, weight: u32) -> f64 {
-        let newcomers = self.allocator.initial_rate();
+        let initial = self.allocator.initial_rate();
         self.joined += weight;
-        newcomers.rate * f64::from(weight) / f64::from(newcomers.weight + self.joined)
+        initial.rate * f64::from(weight) / f64::from(initial.weight + self.joined)
     }
 
     fn tick(&mut self, now: Time, endpoints: &mut [Endpoint]) {

@@ -1,7 +1,8 @@
 //! Golden tables: what each algorithm makes of the same transfers, to the last retransmission.
 //!
-//! A change of an algorithm shows as a readable diff of `snapshots/`. Where the change is meant, take the new tables over
-//! with `INSTA_UPDATE=always cargo test -p bentpipe-sim --test integration golden`, and say in the commit why they moved.
+//! A change of an algorithm shows as a readable diff of `snapshots/`. Where the change is meant, take the new
+//! tables over with `INSTA_UPDATE=always cargo test -p bentpipe-sim --test integration golden`, and say in
+//! the commit why they moved.
 
 mod table;
 

@@ -63,8 +63,8 @@ fn without_losses_the_goodput_is_near_that_of_a_splitter() {
     assert!((0.85..1.0).contains(&ratio), "{ratio}");
 }
 
-/// Of one bundle over one link without a rate everything is round trips: the handshake, the contact headers, SESS_INIT, and the
-/// bundle one way.
+/// Of one bundle over one link without a rate everything is round trips: the handshake, the contact headers,
+/// SESS_INIT, and the bundle one way.
 #[test]
 fn the_first_bundle_comes_after_the_round_trips_of_the_session() {
     let mut link = symmetric(direction(1000, ms(300), 0.0));
@@ -102,8 +102,8 @@ fn a_bundle_that_a_node_has_had_is_taken_once() {
     assert!(repeated.sum::<u64>() > 0);
 }
 
-/// The far end gives up while it waits to be acknowledged, with an answer yet to be sent (that is Nagle's doing here). The near end has
-/// nothing on its way, so that TCP would never tell it.
+/// The far end gives up while it waits to be acknowledged, with an answer yet to be sent (that is Nagle's
+/// doing here). The near end has nothing on its way, so that TCP would never tell it.
 #[test]
 fn a_connection_with_a_vanished_peer_is_detected() {
     let mut link = symmetric(direction(10, ms(300), 0.0));
@@ -119,7 +119,8 @@ fn a_connection_with_a_vanished_peer_is_detected() {
     assert_eq!(bundles(&flow), &BundleResult { delivered: 2, sessions: vec![2], repeated: vec![1] });
 }
 
-/// A splitter's connection dies of an outage that is longer than TCP's patience, and what is not through is lost with it.
+/// A splitter's connection dies of an outage that is longer than TCP's patience, and what is not through is
+/// lost with it.
 #[test]
 fn an_outage_that_no_connection_survives_ends_a_split_flow_and_not_one_in_bundles() {
     let [split, nodes] = [None, Some(SPEC)].map(|bundles| {

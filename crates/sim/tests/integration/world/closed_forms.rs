@@ -11,9 +11,9 @@ use bentpipe_units::{Probability, Time};
 use crate::world::go;
 use crate::world::scene::{chain, direction, flow, ms, symmetric};
 
-/// Mathis, Semke, Mahdavi, Ott, "The macroscopic behavior of the TCP congestion avoidance algorithm" (CCR 27(3), 1997):
-/// BW = (MSS/RTT) · √(3/2) / √p, one segment more in each round trip. It holds for a TCP that repairs any number of losses
-/// in a window without a timeout, and a window that nothing else limits.
+/// Mathis, Semke, Mahdavi, Ott, "The macroscopic behavior of the TCP congestion avoidance algorithm" (CCR
+/// 27(3), 1997): BW = (MSS/RTT) · √(3/2) / √p, one segment more in each round trip. It holds for a TCP that
+/// repairs any number of losses in a window without a timeout, and a window that nothing else limits.
 fn mathis_bps(mss: f64, rtt_s: f64, p: f64) -> f64 {
     8.0 * mss / rtt_s * (1.5 / p).sqrt()
 }
@@ -78,8 +78,8 @@ fn hybla(rtt: Duration, initial_window: u32) -> Scenario {
     scenario
 }
 
-/// Caini and Firrincieli 2004, equation 4: in slow start W(t) = ρ·2^(ρ·t/RTT), that is 2^(t/RTT0) times what it was, at any
-/// distance. In rounds, as acknowledgements come: each multiplies the window by 2^ρ.
+/// Caini and Firrincieli 2004, equation 4: in slow start W(t) = ρ·2^(ρ·t/RTT), that is 2^(t/RTT0) times what
+/// it was, at any distance. In rounds, as acknowledgements come: each multiplies the window by 2^ρ.
 #[test]
 fn in_slow_start_hyblas_window_is_multiplied_by_2_to_the_rho_in_each_round_trip() {
     for (rtt, rho) in [(ms(25), 1.0), (ms(50), 2.0), (ms(100), 4.0)] {
@@ -87,7 +87,8 @@ fn in_slow_start_hyblas_window_is_multiplied_by_2_to_the_rho_in_each_round_trip(
         scenario.duration = 4 * rtt;
         let mut window = Window::default();
         run(&scenario, 1, &mut window);
-        // The handshake takes the first round trip; the first window is acknowledged just after the end of the second.
+        // The handshake takes the first round trip; the first window is acknowledged just after the end of
+        // the second.
         let first = window.0[2].1;
         for (round, sample) in window.0[2..].iter().enumerate() {
             let expected = first * f64::powf(2.0, rho * round as f64);
@@ -100,8 +101,8 @@ fn in_slow_start_hyblas_window_is_multiplied_by_2_to_the_rho_in_each_round_trip(
     }
 }
 
-/// The same, in congestion avoidance: W(t) grows by ρ²/W for each acknowledgement, ρ² in each round trip, ρ/RTT0 a second, so
-/// that the rate W/RTT grows alike at any distance.
+/// The same, in congestion avoidance: W(t) grows by ρ²/W for each acknowledgement, ρ² in each round trip,
+/// ρ/RTT0 a second, so that the rate W/RTT grows alike at any distance.
 #[test]
 fn in_avoidance_hyblas_window_grows_by_rho_over_25_ms() {
     for (rtt, rho) in [(ms(50), 2.0), (ms(100), 4.0), (ms(300), 12.0), (ms(600), 24.0)] {

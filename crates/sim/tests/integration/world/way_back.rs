@@ -45,7 +45,8 @@ impl Received {
     }
 }
 
-/// 10 Mbit/s each way with a queue of one bandwidth-delay product, the way out shared out; an outage of so many seconds.
+/// 10 Mbit/s each way with a queue of one bandwidth-delay product, the way out shared out; an outage of so
+/// many seconds.
 fn scene(downloads: Algorithm, outage: u32, timestamps: bool) -> Scenario {
     let mut way = direction(10, ms(300), 0.0);
     way.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{OUTAGE},{outage}\n")).unwrap();
@@ -89,13 +90,14 @@ fn a_full_way_back_is_no_queue_of_the_uploads() {
     }
 }
 
-/// Without timestamps a full way back is taken for a queue, until it has stood unchanged for three round trips: here that of
-/// downloads whose receivers limit them.
+/// Without timestamps a full way back is taken for a queue, until it has stood unchanged for three round
+/// trips: here that of downloads whose receivers limit them.
 ///
-/// Unchanged is within 5 ms, as round trips vary by that much anyway. Four downloads with Hybla are no example of it: their
-/// queue grows by 1.6 ms in a second, from 154 ms at 15 s to 276 ms at the end, on top of 3 ms from one moment to the next,
-/// and three round trips take 2.3 s. The uploads then stay at 1.2 Mbit/s. After an outage of 3 s, whose longer queue grows by 1
-/// ms in a second, they are at 7.7 Mbit/s from 48 s on.
+/// Unchanged is within 5 ms, as round trips vary by that much anyway. Four downloads with Hybla are no
+/// example of it: their queue grows by 1.6 ms in a second, from 154 ms at 15 s to 276 ms at the end, on top
+/// of 3 ms from one moment to the next, and three round trips take 2.3 s. The uploads then stay at 1.2
+/// Mbit/s. After an outage of 3 s, whose longer queue grows by 1 ms in a second, they are at 7.7 Mbit/s from
+/// 48 s on.
 #[test]
 fn without_timestamps_a_steady_way_back_is_found_out_to_be_none() {
     let mut scenario = scene(Algorithm::Cubic, 0, false);

@@ -50,7 +50,8 @@ fn share(flow: &FlowResult) -> f64 {
     flow.goodput_bps / (10e6 * 1432.0 / 1500.0)
 }
 
-/// Handshake, first feedback and first growth take eight round trips or so, which is a fifth of the run at 3 s.
+/// Handshake, first feedback and first growth take eight round trips or so, which is a fifth of the run at 3
+/// s.
 #[test]
 fn a_link_is_filled_without_a_drop_at_round_trips_to_three_seconds() {
     for (one_way, least) in [(30, 0.97), (300, 0.95), (1500, 0.85)] {
