@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::page::CONTENT_SECURITY_POLICY;
 use crate::token::Token;
-use bentpipe_http::Failure;
+use bentpipe_http::{Failure, decode_percent};
 
 /// The checks of requests over TCP.
 #[derive(Debug, Clone)]
@@ -145,19 +145,7 @@ fn split_token(query: &str) -> Option<(String, String)> {
     let (tokens, rest): (Vec<&str>, Vec<&str>) =
         query.split('&').partition(|pair| pair.starts_with("token="));
     let guess = tokens.first()?.strip_prefix("token=")?;
-    Some((percent_decoded(guess)?, rest.join("&")))
-}
-
-/// RFC 3986 §2.1. A plus sign is itself, as tokens may have one.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(part.get(2..)?.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
+    Some((String::from_utf8(decode_percent(guess)?).ok()?, rest.join("&")))
 }
 
 #[cfg(test)]

@@ -23,12 +23,9 @@ const BACKLOG: i32 = 64;
 /// a successor; [`Sockets::close`] removes the files.
 #[derive(Debug)]
 pub struct Sockets {
-    folder: PathBuf,
-    listen: Listen,
+    settings: AdminSettings,
     token: Option<Token>,
-    unix: Option<UnixSocket>,
-    handover: Option<UnixSocket>,
-    tcp: Option<(OwnedFd, SocketAddr)>,
+    open: Vec<ListeningSocket>,
 }
 
 /// Why the sockets cannot be opened.
@@ -66,13 +63,14 @@ pub enum AdminError {
     },
 }
 
-/// A Unix socket and its file.
+/// A listening socket.
 #[derive(Debug)]
-struct UnixSocket {
+struct ListeningSocket {
+    /// The name by which a successor knows it.
+    name: String,
     socket: OwnedFd,
-    path: PathBuf,
-    /// Device and inode of the file, which identify it.
-    file: Option<(u64, u64)>,
+    /// The file of a Unix socket; device and inode identify it.
+    file: Option<(PathBuf, (u64, u64))>,
 }
 
 impl Sockets {
@@ -91,123 +89,115 @@ impl Sockets {
         coming: &[String],
     ) -> Result<Self, AdminError> {
         let token = settings.token_file.as_deref().map(Token::load).transpose()?;
-        let mut sockets = Self {
-            folder: settings.folder.clone(),
-            listen: settings.listen,
-            token,
-            unix: None,
-            handover: None,
-            tcp: None,
-        };
-        let is_coming = |name: &Option<String>| name.as_ref().is_some_and(|name| coming.contains(name));
+        let mut sockets = Self { settings: settings.clone(), token, open: Vec::new() };
         // Only root can give files away.
         let owner = owner.filter(|_| rustix::process::geteuid().is_root());
         let owner = owner.map(|account| (account.uid(), account.gid()));
         if let Err(error) = unix::make_folder(&settings.folder, FOLDER_MODE, owner) {
             tracing::warn!("cannot make the folder {}: {error}", settings.folder.display());
         }
-        if !is_coming(&Some(sockets.unix_name())) {
-            sockets.unix =
-                listen_unix(&settings.socket(), Type::STREAM, owner, "commands cannot reach this daemon")?;
+        let is_wanted = |name: &String| !coming.contains(name);
+        let (lost_commands, lost_upgrades) =
+            ("commands cannot reach this daemon", "no successor can take over from this daemon");
+        for (name, path, kind, consequence) in [
+            (sockets.unix_name(), settings.socket(), Type::STREAM, lost_commands),
+            (sockets.handover_name(), settings.handover_socket(), Type::SEQPACKET, lost_upgrades),
+        ] {
+            if is_wanted(&name)
+                && let Some(socket) = listen_unix(&path, kind, owner, consequence)?
+            {
+                sockets.open.push(ListeningSocket::new(name, socket));
+            }
         }
-        if !is_coming(&Some(sockets.handover_name())) {
-            let lost = "no successor can take over from this daemon";
-            sockets.handover = listen_unix(&settings.handover_socket(), Type::SEQPACKET, owner, lost)?;
-        }
-        if let Listen::At(address) = settings.listen
-            && !is_coming(&sockets.tcp_name())
-        {
-            sockets.tcp = listen_at(address);
+        if let (Listen::At(address), Some(name)) = (settings.listen, sockets.tcp_name().filter(is_wanted)) {
+            sockets.open.extend(listen_at(address).map(|socket| ListeningSocket::new(name, socket)));
         }
         Ok(sockets)
     }
 
     /// Adds a socket of the predecessor. One that is no longer configured is closed and its file removed.
     pub fn add(&mut self, name: &str, socket: OwnedFd) {
-        if name == self.unix_name() {
-            self.unix = Some(UnixSocket::inherited(socket, name));
-        } else if name == self.handover_name() {
-            self.handover = Some(UnixSocket::inherited(socket, name));
-        } else if self.tcp_name().as_deref() == Some(name) {
-            let address = local_address(&socket);
-            self.tcp = address.map(|address| (socket, address));
+        let socket = ListeningSocket::new(name.to_owned(), socket);
+        let configured = [Some(self.unix_name()), Some(self.handover_name()), self.tcp_name()];
+        if configured.iter().flatten().any(|known| known == name) {
+            self.open.push(socket);
         } else {
             tracing::info!("{name} is not in the configuration any more: closed");
-            UnixSocket::inherited(socket, name).remove();
+            socket.remove();
         }
     }
 
     /// The sockets for a successor, each with the name under which [`Sockets::add`] knows it: `unix:PATH`,
     /// `handover:PATH`, `tcp:ADDRESS`, as configured.
     pub fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
-        let unix = self.unix.iter().map(|unix| (self.unix_name(), unix.socket.as_fd()));
-        let handover = self.handover.iter().map(|unix| (self.handover_name(), unix.socket.as_fd()));
-        let tcp = self.tcp.iter().filter_map(|(socket, _)| Some((self.tcp_name()?, socket.as_fd())));
-        unix.chain(handover).chain(tcp).collect()
+        self.open.iter().map(|open| (open.name.clone(), open.socket.as_fd())).collect()
     }
 
     /// The listening socket for a successor (`SOCK_SEQPACKET`): another descriptor of the one that stays
     /// here.
     pub fn take_handover(&mut self) -> Option<OwnedFd> {
-        duplicate(&self.handover.as_ref()?.socket)
+        duplicate(self.find(&self.handover_name())?)
     }
 
     /// The actual address of the TCP socket, if there is one; its port is not 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().map(|&(_, address)| address)
+        socket2::SockRef::from(self.find(&self.tcp_name()?)?).local_addr().ok()?.as_socket()
     }
 
     /// Closes all sockets and removes their files, as far as permitted: at an orderly end, not after an
     /// upgrade.
     pub fn close(self) {
-        for unix in self.unix.into_iter().chain(self.handover) {
-            unix.remove();
-        }
+        self.open.into_iter().for_each(ListeningSocket::remove);
     }
 
     /// Another descriptor of the Unix socket that speaks HTTP.
     pub(crate) fn unix(&self) -> Option<OwnedFd> {
-        duplicate(&self.unix.as_ref()?.socket)
+        duplicate(self.find(&self.unix_name())?)
     }
 
     /// Another descriptor of the TCP socket, and where it listens.
     pub(crate) fn tcp(&self) -> Option<(OwnedFd, SocketAddr)> {
-        let (socket, address) = self.tcp.as_ref()?;
-        Some((duplicate(socket)?, *address))
+        Some((duplicate(self.find(&self.tcp_name()?)?)?, self.tcp_address()?))
     }
 
     pub(crate) fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
 
+    fn find(&self, name: &str) -> Option<&OwnedFd> {
+        self.open.iter().find(|open| open.name == name).map(|open| &open.socket)
+    }
+
     fn unix_name(&self) -> String {
-        format!("unix:{}", bentpipe_proxy::config::admin_socket(&self.folder).display())
+        format!("unix:{}", self.settings.socket().display())
     }
 
     fn handover_name(&self) -> String {
-        format!("handover:{}", self.folder.join("handover.sock").display())
+        format!("handover:{}", self.settings.handover_socket().display())
     }
 
     fn tcp_name(&self) -> Option<String> {
-        match self.listen {
+        match self.settings.listen {
             Listen::Off => None,
             Listen::At(address) => Some(format!("tcp:{address}")),
         }
     }
 }
 
-impl UnixSocket {
-    fn inherited(socket: OwnedFd, name: &str) -> Self {
-        let path = PathBuf::from(name.split_once(':').map_or(name, |(_, path)| path));
-        let file = socket_file(&path);
-        Self { socket, path, file }
+impl ListeningSocket {
+    fn new(name: String, socket: OwnedFd) -> Self {
+        let path = PathBuf::from(name.split_once(':').map_or(&*name, |(_, path)| path));
+        let file = socket_file(&path).map(|file| (path, file));
+        Self { name, socket, file }
     }
 
     /// Removes the file if it is still the same. Without privileges this may fail; the next daemon then
     /// replaces the stale file.
     fn remove(self) {
-        if self.file.is_some() && socket_file(&self.path) == self.file {
-            let _ = fs::remove_file(&self.path);
+        if let Some((path, file)) = self.file
+            && socket_file(&path) == Some(file)
+        {
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -224,9 +214,9 @@ fn listen_unix(
     kind: Type,
     owner: Option<Owner>,
     consequence: &str,
-) -> Result<Option<UnixSocket>, AdminError> {
+) -> Result<Option<OwnedFd>, AdminError> {
     match unix::listen(path, kind, owner) {
-        Ok(socket) => Ok(Some(UnixSocket { socket, path: path.to_owned(), file: socket_file(path) })),
+        Ok(socket) => Ok(Some(socket)),
         Err(BindError::NotASocket) => Err(AdminError::NotASocket { path: path.to_owned() }),
         Err(BindError::Occupied) => {
             let folder = path.parent().unwrap_or(path).to_owned();
@@ -239,7 +229,7 @@ fn listen_unix(
     }
 }
 
-fn listen_at(address: SocketAddr) -> Option<(OwnedFd, SocketAddr)> {
+fn listen_at(address: SocketAddr) -> Option<OwnedFd> {
     let open = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         // A restart need not wait for connections in TIME-WAIT.
@@ -247,26 +237,15 @@ fn listen_at(address: SocketAddr) -> Option<(OwnedFd, SocketAddr)> {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
-        Ok(OwnedFd::from(socket))
+        io::Result::Ok(socket.into())
     };
-    let opened: io::Result<OwnedFd> = open();
-    match opened {
-        Ok(socket) => {
-            let address = local_address(&socket).unwrap_or(address);
-            Some((socket, address))
-        }
-        Err(error) => {
-            tracing::warn!(
-                "cannot listen at {address}: {error}; page and metrics are on the Unix socket only; choose another \
-                 address with admin.listen, or \"off\""
-            );
-            None
-        }
-    }
-}
-
-fn local_address(socket: &OwnedFd) -> Option<SocketAddr> {
-    socket2::SockRef::from(socket).local_addr().ok()?.as_socket()
+    let warn = |error: &io::Error| {
+        tracing::warn!(
+            "cannot listen at {address}: {error}; page and metrics are on the Unix socket only; choose another \
+             address with admin.listen, or \"off\""
+        );
+    };
+    open().inspect_err(warn).ok()
 }
 
 fn duplicate(socket: &OwnedFd) -> Option<OwnedFd> {

@@ -22,6 +22,19 @@ pub fn encode_path(path: &[u8]) -> String {
     percent_encode(path, &KEPT).to_string()
 }
 
+/// The bytes that percent-encoded text stands for (RFC 3986 §2.1); `None` if an encoding is invalid. A plus sign
+/// is itself.
+pub fn decode_percent(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(part.get(2..)?.as_bytes());
+    }
+    Some(bytes)
+}
+
 /// A path with a query, percent-encoded where it is needed.
 pub fn encode_query(path: &str, query: &[(&str, String)]) -> String {
     const IN_VALUES: AsciiSet = KEPT.remove(b':').remove(b',');

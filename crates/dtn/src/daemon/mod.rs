@@ -105,9 +105,6 @@ impl Prepared {
             tracing::info!("{} bundles in the store", records.len());
         }
         let node = Node::new(&config, store, records);
-        for peer in node.peers() {
-            peer.set_requires_tls(peer.settings.is_encrypted(config.node.certificate.is_some()));
-        }
         let (stop, stopped) = watch::channel(false);
         let context = SessionContext { node: node.clone(), legs, tls, stop: stopped };
         let mut services = JoinSet::new();

@@ -150,7 +150,7 @@ impl SessionContext {
         let mut settings = SessionSettings::new(self.node.id().clone());
         settings.keepalive = keepalive;
         settings.tls = match (&self.tls, peer) {
-            (Some(tls), Some(peer)) if peer.requires_tls() => Tls::Require(tls.clone()),
+            (Some(tls), Some(peer)) if peer.requires_tls => Tls::Require(tls.clone()),
             // An unknown caller: the node admits it without TLS only if the configuration allows that.
             (Some(tls), None) => Tls::Offer(tls.clone()),
             _ => Tls::Off,

@@ -77,27 +77,17 @@ impl ForwardingQueue {
     pub(crate) fn insert(&mut self, record: Record, now: DtnTime) -> Option<Eid> {
         let (key, purpose) = (record.key, record.purpose);
         self.expiries.insert((record.expires, key));
-        let whole = record.bundle.id.whole();
-        let destination = record.bundle.destination.clone();
-        let position = (Reverse(record.bundle.priority), key);
-        let status = match purpose {
-            Purpose::Forward => Status::Parked(now),
-            Purpose::Deliver => Status::Deliverable,
-            Purpose::Reassemble => Status::Part,
-        };
         self.head_bytes += head_len(&record.bundle);
+        if purpose == Purpose::Reassemble {
+            self.parts.entry(record.bundle.id.whole()).or_default().insert(key);
+        }
+        // In this status it is in no queue.
+        let status = Status::Sending;
         self.entries.insert(key, Entry { record, status, refused_by: Vec::new(), leases: 0 });
         match purpose {
-            Purpose::Forward => {
-                self.parked.insert((now, key));
-                return self.route(key, now);
-            }
-            Purpose::Deliver => {
-                self.deliveries.entry(destination).or_default().insert(position);
-            }
-            Purpose::Reassemble => {
-                self.parts.entry(whole).or_default().insert(key);
-            }
+            Purpose::Forward => return self.route(key, now),
+            Purpose::Deliver => self.set(key, Status::Deliverable),
+            Purpose::Reassemble => self.set(key, Status::Part),
         }
         None
     }

@@ -100,7 +100,8 @@ impl Node {
         for record in waiting {
             queue.insert(record, now);
         }
-        let peer = |peer: &PeerSettings| (peer.id.clone(), Peer::new(peer.clone()));
+        let has_identity = config.node.certificate.is_some();
+        let peer = |peer: &PeerSettings| (peer.id.clone(), Peer::new(peer.clone(), has_identity));
         let node = Self(Arc::new(Inner {
             me: config.node.id.clone(),
             lifetime: config.node.lifetime.get(),

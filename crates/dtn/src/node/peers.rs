@@ -1,7 +1,6 @@
 //! The configured peers and their sessions.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
@@ -17,13 +16,21 @@ pub(crate) struct Peer {
     pub(crate) settings: PeerSettings,
     /// Notified when a connection attempt may succeed again.
     pub(crate) dial: Notify,
-    /// Established sessions, the newest last. Only the newest sends: an older one may be half-open, as after
-    /// a crash of the peer's host.
-    sessions: Mutex<Vec<Arc<SessionHandle>>>,
-    /// Why the last session ended or could not begin.
-    last_error: Mutex<Option<String>>,
-    requires_tls: AtomicBool,
-    address: Mutex<Option<SocketAddr>>,
+    /// Whether it has to authenticate itself by a certificate.
+    pub(crate) requires_tls: bool,
+    state: Mutex<PeerState>,
+}
+
+/// The sessions with a peer.
+#[derive(Debug, Default)]
+struct PeerState {
+    /// Established ones, the newest last. Only the newest sends: an older one may be half-open, as after a
+    /// crash of the peer's host.
+    sessions: Vec<Arc<SessionHandle>>,
+    /// Why the last one ended or could not begin.
+    last_error: Option<String>,
+    /// The peer's address in the last one.
+    address: Option<SocketAddr>,
 }
 
 /// An established session.
@@ -36,24 +43,10 @@ pub(crate) struct SessionHandle {
 }
 
 impl Peer {
-    pub(crate) fn new(settings: PeerSettings) -> Self {
-        Self {
-            settings,
-            dial: Notify::new(),
-            sessions: Mutex::default(),
-            last_error: Mutex::default(),
-            requires_tls: AtomicBool::new(false),
-            address: Mutex::default(),
-        }
-    }
-
-    /// Whether it has to authenticate itself by a certificate.
-    pub(crate) fn requires_tls(&self) -> bool {
-        self.requires_tls.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_requires_tls(&self, required: bool) {
-        self.requires_tls.store(required, Ordering::Relaxed);
+    /// A peer of a node that has a certificate or has none.
+    pub(crate) fn new(settings: PeerSettings, has_identity: bool) -> Self {
+        let requires_tls = settings.is_encrypted(has_identity);
+        Self { settings, dial: Notify::new(), requires_tls, state: Mutex::default() }
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -61,62 +54,58 @@ impl Peer {
     }
 
     pub(crate) fn session_count(&self) -> usize {
-        self.sessions().len()
+        self.state().sessions.len()
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Vec<Arc<SessionHandle>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells its session that there may be something to send.
     pub(crate) fn wake(&self) {
-        if let Some(handle) = self.sessions().last() {
+        if let Some(handle) = self.state().sessions.last() {
             handle.ready.notify_one();
         }
     }
 
     /// Whether this session is the one that sends.
     pub(crate) fn sends_by(&self, handle: &Arc<SessionHandle>) -> bool {
-        self.sessions().last().is_some_and(|newest| Arc::ptr_eq(newest, handle))
+        self.state().sessions.last().is_some_and(|newest| Arc::ptr_eq(newest, handle))
     }
 
     /// `None` if there are too many sessions already.
     pub(crate) fn session_began(&self, address: SocketAddr) -> Option<Arc<SessionHandle>> {
         let handle = Arc::new(SessionHandle::default());
-        let mut sessions = self.sessions();
-        if sessions.len() >= MAX_SESSIONS {
+        let mut state = self.state();
+        if state.sessions.len() >= MAX_SESSIONS {
             return None;
         }
-        for older in sessions.iter() {
+        for older in &state.sessions {
             older.superseded.send_replace(true);
         }
-        sessions.push(handle.clone());
-        drop(sessions);
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+        state.sessions.push(handle.clone());
+        (state.last_error, state.address) = (None, Some(address));
         Some(handle)
     }
 
     pub(crate) fn session_ended(&self, handle: &Arc<SessionHandle>) {
-        self.sessions().retain(|other| !Arc::ptr_eq(other, handle));
+        self.state().sessions.retain(|other| !Arc::ptr_eq(other, handle));
         // The remaining session continues with its bundles.
         self.wake();
     }
 
     /// Records why there is no session. Returns whether that is news.
     pub(crate) fn record_error(&self, error: &str) -> bool {
-        let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = last.as_deref() != Some(error);
-        *last = Some(error.to_owned());
-        is_new
+        let last = self.state().last_error.replace(error.to_owned());
+        last.as_deref() != Some(error)
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().last_error.clone()
     }
 
     /// Its address in the last session.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state().address
     }
 }

@@ -70,7 +70,7 @@ impl BundleAgent for PeerSession {
             Some(proven) if proven != peer => {
                 Err(format!("it claims to be {peer}, but has the certificate of {proven}"))
             }
-            None if known.requires_tls() => {
+            None if known.requires_tls => {
                 Err(format!("{peer} does not encrypt, and this node's configuration requires it"))
             }
             _ => {

@@ -96,7 +96,7 @@ impl Node {
             peer: peer.settings.id.to_string(),
             sessions: peer.session_count(),
             address: peer.address().map(|address| address.to_string()),
-            encrypted: peer.requires_tls(),
+            encrypted: peer.requires_tls,
             open: queue.is_open(&peer.settings.id, now),
             queued: queue.queued_for(&peer.settings.id),
             last_error: peer.last_error(),

@@ -10,7 +10,7 @@ use crate::bundle::BundleId;
 use super::committer::Committer;
 use super::files::Files;
 use super::index::{Contents, Index};
-use super::state::{Bounds, Effect, FIRST_ROW, StoreState};
+use super::state::{Effect, FIRST_ROW, StoreState};
 use super::writer::{MAX_ROW, PayloadWriter};
 use super::{
     Change, Extent, Key, Limit, Payload, PayloadReader, Record, SEEN_PER_BUNDLE, StoreConfig, StoreError,
@@ -121,15 +121,10 @@ impl Store {
         let max_seen = config.max_bundles.saturating_mul(SEEN_PER_BUNDLE) as u64;
         let index = Index::open(files.index_path(), max_seen)?;
         files.sync_folder()?;
-        let bounds = Bounds {
-            quota: config.quota.get(),
-            bundles: config.max_bundles,
-            keep_free: config.keep_free.get(),
-        };
         let mut found = Scan::run(&files, index.contents()?)?;
         found.clear(&files, &index)?;
         let core = Arc::new(Core {
-            state: Mutex::new(found.state(bounds)),
+            state: Mutex::new(found.state(config)),
             files,
             index,
             max_row,
@@ -230,8 +225,8 @@ impl Scan {
         Ok(())
     }
 
-    fn state(&mut self, bounds: Bounds) -> StoreState {
-        let mut state = StoreState::new(bounds);
+    fn state(&mut self, limits: StoreConfig) -> StoreState {
+        let mut state = StoreState::new(limits);
         for (file, len) in &self.kept {
             state.found(*file, *len);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bentpipe_units::ByteCount;
 
-use super::{Extent, Limit, Payload, Usage, Wanted};
+use super::{Extent, Limit, Payload, StoreConfig, Usage, Wanted};
 
 /// Files from this number on are rows of the index.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
@@ -21,17 +21,9 @@ pub(crate) enum Effect {
     Forgotten { name: Vec<u8>, until: u64 },
 }
 
-/// The store's limits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) quota: u64,
-    pub(crate) bundles: usize,
-    pub(crate) keep_free: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct StoreState {
-    bounds: Bounds,
+    limits: StoreConfig,
     files: HashMap<u64, Entry>,
     /// Those of `files` that are rows of the index.
     rows: usize,
@@ -68,9 +60,9 @@ struct Entry {
 }
 
 impl StoreState {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(limits: StoreConfig) -> Self {
         Self {
-            bounds,
+            limits,
             files: HashMap::new(),
             rows: 0,
             dead_rows: Vec::new(),
@@ -96,7 +88,7 @@ impl StoreState {
             bytes: ByteCount::new(self.bytes + self.reserved),
             files: self.files.len() - self.rows,
             bundles: self.bundles,
-            quota: ByteCount::new(self.bounds.quota),
+            quota: self.limits.quota,
         }
     }
 
@@ -108,8 +100,8 @@ impl StoreState {
 
     /// Reserves room for another bundle of at least `bytes`; `free` is the free space of the file system.
     pub(crate) fn open_writer(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
-        if self.bundles + self.fresh + self.writers >= self.bounds.bundles {
-            return Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }));
+        if self.bundles + self.fresh + self.writers >= self.limits.max_bundles {
+            return Err((Wanted::Bundle, Limit::Bundles { max: self.limits.max_bundles }));
         }
         self.reserve(bytes, free)?;
         self.writers += 1;
@@ -118,13 +110,13 @@ impl StoreState {
 
     /// Reserves `bytes` more for a writer.
     pub(crate) fn reserve(&mut self, bytes: u64, free: u64) -> Result<(), (Wanted, Limit)> {
-        let Bounds { quota, keep_free, .. } = self.bounds;
+        let StoreConfig { quota, keep_free, .. } = self.limits;
         let taken = self.bytes + self.reserved;
-        if taken.saturating_add(bytes) > quota {
-            let limit = Limit::Quota { quota: ByteCount::new(quota), taken: ByteCount::new(taken) };
+        if taken.saturating_add(bytes) > quota.get() {
+            let limit = Limit::Quota { quota, taken: ByteCount::new(taken) };
             return Err((Wanted::Bytes(bytes), limit));
         }
-        let reserved = keep_free.saturating_add(self.reserved - self.written);
+        let reserved = keep_free.get().saturating_add(self.reserved - self.written);
         if reserved.saturating_add(bytes) > free {
             let limit = Limit::FileSystem { free: ByteCount::new(free), reserved: ByteCount::new(reserved) };
             return Err((Wanted::Bytes(bytes), limit));
@@ -153,10 +145,10 @@ impl StoreState {
 
     /// Whether `added` more bundles are allowed if `gone` leave.
     pub(crate) fn allows(&self, added: usize, gone: usize) -> Result<(), (Wanted, Limit)> {
-        if added == 0 || self.bundles + added <= self.bounds.bundles + gone {
+        if added == 0 || self.bundles + added <= self.limits.max_bundles + gone {
             return Ok(());
         }
-        Err((Wanted::Bundle, Limit::Bundles { max: self.bounds.bundles }))
+        Err((Wanted::Bundle, Limit::Bundles { max: self.limits.max_bundles }))
     }
 
     /// Pins a payload's files until [`unpin`](Self::unpin): all of them, or none and returns a missing

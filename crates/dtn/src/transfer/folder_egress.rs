@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use bentpipe_http::decode_percent;
 use tokio::task::block_in_place;
 
 use crate::node::NodeError;
@@ -84,7 +85,8 @@ fn file_name(target: &str) -> Result<PathBuf, String> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut name = PathBuf::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
-        let bytes = decode(part).ok_or_else(|| format!("{target:?} has an invalid percent-encoding"))?;
+        let bytes =
+            decode_percent(part).ok_or_else(|| format!("{target:?} has an invalid percent-encoding"))?;
         // Not out of the folder, not hidden, and not an invalid name.
         if bytes.starts_with(b".") || bytes.contains(&b'/') || bytes.contains(&0) {
             return Err(format!("{target:?} is not allowed as a file name"));
@@ -92,21 +94,6 @@ fn file_name(target: &str) -> Result<PathBuf, String> {
         name.push(std::ffi::OsString::from_vec(bytes));
     }
     if name.as_os_str().is_empty() { Err(format!("{target:?} names no file")) } else { Ok(name) }
-}
-
-fn decode(part: &str) -> Option<Vec<u8>> {
-    let mut bytes = part.bytes();
-    let mut decoded = Vec::new();
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let digits = [bytes.next()?, bytes.next()?];
-            let text = std::str::from_utf8(&digits).ok().filter(|text| !text.starts_with('+'))?;
-            decoded.push(u8::from_str_radix(text, 16).ok()?);
-        } else {
-            decoded.push(byte);
-        }
-    }
-    Some(decoded)
 }
 
 #[cfg(test)]
