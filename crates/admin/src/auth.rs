@@ -38,7 +38,8 @@ impl Auth {
         }
         match &self.token {
             Some(token) if !self.knows(token, request.headers()) => {
-                let text = "no token, or a wrong one: send \"Authorization: Bearer TOKEN\", or open /?token=TOKEN once";
+                let text = "no token, or a wrong one: send \"Authorization: Bearer TOKEN\", or open \
+                    /?token=TOKEN once";
                 Err(Failure::new(StatusCode::UNAUTHORIZED, text))
             }
             _ => Ok(()),

@@ -91,10 +91,7 @@ impl AppState {
                     "cannot get the status; see the daemon's log",
                 ))
             }
-            Err(_) => Err(Failure::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many status requests; try again later",
-            )),
+            Err(_) => Err(Failure::unavailable("too many status requests; try again later")),
         }
     }
 
@@ -106,16 +103,12 @@ impl AppState {
         make: impl FnOnce(Answer) -> Command,
     ) -> Result<Json<Value>, Failure> {
         let Ok(_permit) = self.commanding.try_acquire() else {
-            return Err(Failure::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "other commands are running; try again later",
-            ));
+            return Err(Failure::unavailable("other commands are running; try again later"));
         };
         let pid = peer.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
         tracing::info!("{what}: requested by user {}{pid}", peer.uid);
         let (answer, outcome): (SyncSender<Result<(), String>>, _) = mpsc::sync_channel(1);
-        let ending =
-            || Failure::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is ending and accepts no commands");
+        let ending = || Failure::unavailable("the daemon is ending and accepts no commands");
         self.commands.send(make(answer)).map_err(|_| ending())?;
         let outcome = spawn_blocking(move || outcome.recv_timeout(COMMAND_TIMEOUT)).await;
         match outcome {
@@ -123,7 +116,8 @@ impl AppState {
             Ok(Ok(Err(reason))) => Err(Failure::new(StatusCode::CONFLICT, reason)),
             Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
                 StatusCode::GATEWAY_TIMEOUT,
-                "no answer from the daemon within 30 s; the command stays queued, see the daemon's log for its outcome",
+                "no answer from the daemon within 30 s; the command stays queued, see the daemon's log for \
+                 its outcome",
             )),
             Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Err(ending()),
         }
@@ -155,7 +149,7 @@ async fn status(
     State(state): State<Arc<AppState>>,
     query: Result<Query<StatusQuery>, QueryRejection>,
 ) -> Result<Response, Failure> {
-    let invalid = || Failure::new(StatusCode::BAD_REQUEST, "the only parameter is flows=N or flows=all");
+    let invalid = || Failure::bad_request("the only parameter is flows=N or flows=all");
     let Query(query) = query.map_err(|_| invalid())?;
     let most = match query.flows.as_deref() {
         None => FLOWS,
@@ -184,10 +178,7 @@ async fn reload(
     body: Body,
 ) -> Result<Json<Value>, Failure> {
     if !read(body).await?.is_empty() {
-        return Err(Failure::new(
-            StatusCode::BAD_REQUEST,
-            "reload takes no body: the daemon reads its own configuration",
-        ));
+        return Err(Failure::bad_request("reload takes no body: the daemon reads its own configuration"));
     }
     state.command(peer, "reload", Command::Reload).await
 }
@@ -199,10 +190,9 @@ async fn drain(
 ) -> Result<Json<Value>, Failure> {
     let bytes = read(body).await?;
     let invalid = |why: String| {
-        Failure::new(
-            StatusCode::BAD_REQUEST,
-            format!("{why}; the body is {{\"deadline_s\": SECONDS}}, or null for no deadline"),
-        )
+        Failure::bad_request(format!(
+            "{why}; the body is {{\"deadline_s\": SECONDS}}, or null for no deadline"
+        ))
     };
     let document: DrainBody = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
     let deadline = match document.deadline_s {

@@ -48,8 +48,8 @@ pub struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Serves at these sockets, which stay the caller's. `view` and `identity` make the status, `recorder` records the
-/// history, and commands go to `commands`.
+/// Serves at these sockets, which stay the caller's. `view` and `identity` make the status, `recorder`
+/// records the history, and commands go to `commands`.
 ///
 /// # Errors
 /// [`AdminError::Start`].

@@ -33,7 +33,8 @@ pub struct Sockets {
 pub enum AdminError {
     /// Another daemon uses this folder.
     #[error(
-        "another daemon uses the folder {folder}: it listens at {socket}; stop it, or give this one a folder of its own \
+        "another daemon uses the folder {folder}: it listens at {socket}; stop it, or give this one a \
+         folder of its own \
          with admin.folder"
     )]
     Occupied {
@@ -53,7 +54,8 @@ pub enum AdminError {
     Token(#[from] TokenError),
     /// The server's thread could not be started.
     #[error(
-        "cannot start the thread that answers {action}: {source}; look for a limit of threads or files (ulimit -a)"
+        "cannot start the thread that answers {action}: {source}; look for a limit of threads or files \
+         (ulimit -a)"
     )]
     Start {
         /// What it would have served.
@@ -241,7 +243,8 @@ fn listen_at(address: SocketAddr) -> Option<OwnedFd> {
     };
     let warn = |error: &io::Error| {
         tracing::warn!(
-            "cannot listen at {address}: {error}; page and metrics are on the Unix socket only; choose another \
+            "cannot listen at {address}: {error}; page and metrics are on the Unix socket only; choose \
+             another \
              address with admin.listen, or \"off\""
         );
     };

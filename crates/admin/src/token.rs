@@ -29,7 +29,8 @@ pub enum TokenError {
     },
     /// Every user of this host can read it.
     #[error(
-        "others than its owner and group may read or change {path} (admin.token_file); forbid it with: chmod o= {path}"
+        "others than its owner and group may read or change {path} (admin.token_file); forbid it with: \
+         chmod o= {path}"
     )]
     Open {
         /// The file.
@@ -37,7 +38,8 @@ pub enum TokenError {
     },
     /// It is too short, or has characters that a header or a URL cannot contain.
     #[error(
-        "the first line of {path} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 -._~+/=; \
+        "the first line of {path} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 \
+         -._~+/=; \
          make one with: openssl rand -hex 32 > {path}"
     )]
     Unfit {

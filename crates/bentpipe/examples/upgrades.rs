@@ -1,13 +1,13 @@
-//! What clients notice of an upgrade, a reload and draining: the longest pause of any of many paced downloads, beside a period of the same
-//! length in which nothing happens.
+//! What clients notice of an upgrade, a reload and draining: the longest pause of any of many paced
+//! downloads, beside a period of the same length in which nothing happens.
 //!
 //! ```sh
 //! make bench-upgrade                              # as root: network namespaces
 //! target/release/examples/upgrades 1000 5         # so many downloads, so many upgrades
 //! ```
 //!
-//! The program is the one beside the example's folder. How long the flows stood still each time is what the next process says of it
-//! (`standstill`).
+//! The program is the one beside the example's folder. How long the flows stood still each time is what the
+//! next process says of it (`standstill`).
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What the store costs: `cargo bench -p bentpipe-dtn --bench store`. The figures are the disk's as much as the store's, so the row
-//! "write and fsync" is the same bytes into a plain file.
+//! What the store costs: `cargo bench -p bentpipe-dtn --bench store`. The figures are the disk's as much as
+//! the store's, so the row "write and fsync" is the same bytes into a plain file.
 
 #[path = "../tests/store_common/mod.rs"]
 mod common;

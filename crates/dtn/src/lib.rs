@@ -7,10 +7,10 @@
 //!  other node ──TCPCLv4──► tcpcl ── receiver ────┘      route
 //! ```
 //!
-//! [`bundle`] encodes and decodes bundles, [`route`] finds the next hop, [`store`] keeps a bundle until the next hop has
-//! acknowledged it, [`tcpcl`] transfers it between two nodes, [`node`] joins these, [`app`] is the interface for
-//! applications, [`transfer`] carries HTTP PUTs and files, and [`daemon`] starts all of it. `bundle` and `route` know no
-//! clock, socket or thread.
+//! [`bundle`] encodes and decodes bundles, [`route`] finds the next hop, [`store`] keeps a bundle until the
+//! next hop has acknowledged it, [`tcpcl`] transfers it between two nodes, [`node`] joins these, [`app`] is
+//! the interface for applications, [`transfer`] carries HTTP PUTs and files, and [`daemon`] starts all of it.
+//! `bundle` and `route` know no clock, socket or thread.
 
 pub mod app;
 pub mod bundle;

@@ -22,8 +22,8 @@ pub fn encode_path(path: &[u8]) -> String {
     percent_encode(path, &KEPT).to_string()
 }
 
-/// The bytes that percent-encoded text stands for (RFC 3986 §2.1); `None` if an encoding is invalid. A plus sign
-/// is itself.
+/// The bytes that percent-encoded text stands for (RFC 3986 §2.1); `None` if an encoding is invalid. A plus
+/// sign is itself.
 pub fn decode_percent(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

@@ -24,6 +24,11 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 
+    /// Status 503: not now.
+    pub fn unavailable(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+
     /// The reply's status.
     pub fn status(&self) -> StatusCode {
         self.status

@@ -1,5 +1,5 @@
-//! The text format of OpenMetrics 1.0, read strictly. Families go by the names of their samples, so that those of
-//! counters end in `_total`.
+//! The text format of OpenMetrics 1.0, read strictly. Families go by the names of their samples, so that
+//! those of counters end in `_total`.
 
 use std::collections::BTreeMap;
 

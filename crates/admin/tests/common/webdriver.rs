@@ -94,7 +94,8 @@ impl Browser {
         self.command("goog/cdp/execute", json!({ "cmd": name, "params": parameters })).await
     }
 
-    /// What has come into a log since it was last read: `browser` (the console) or `performance` (the network).
+    /// What has come into a log since it was last read: `browser` (the console) or `performance` (the
+    /// network).
     pub(crate) async fn log(&self, kind: &str) -> Vec<Value> {
         let entries = self.command("se/log", json!({ "type": kind })).await;
         entries.as_array().cloned().unwrap_or_default()
@@ -106,7 +107,8 @@ impl Browser {
         decode(picture["data"].as_str().unwrap(), File::create(file).unwrap());
     }
 
-    /// Nothing was asked of anybody but `own`, and nothing was complained about, as far as the logs have not been read yet.
+    /// Nothing was asked of anybody but `own`, and nothing was complained about, as far as the logs have not
+    /// been read yet.
     pub(crate) async fn assert_quiet(&self, own: &str) {
         let mut requests = 0;
         for entry in self.log("performance").await {

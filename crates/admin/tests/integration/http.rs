@@ -307,7 +307,8 @@ fn a_client_that_reads_nothing_of_the_answer_is_dropped() {
     lazy.write_all(b"GET /status?flows=all HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut first = [0; 1];
     lazy.read_exact(&mut first).unwrap();
-    // Some ten megabytes are more than the sockets hold: what is read after a while ends before the document does.
+    // Some ten megabytes are more than the sockets hold: what is read after a while ends before the document
+    // does.
     thread::sleep(Duration::from_secs(15));
     let mut rest = Vec::new();
     let outcome = lazy.read_to_end(&mut rest);

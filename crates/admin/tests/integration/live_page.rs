@@ -239,7 +239,8 @@ const WIDE: &str = "return [...document.querySelectorAll('*')] \
      .filter((element) => element.getBoundingClientRect().right > WIDTH + 1) \
      .map((element) => element.tagName + '#' + element.id + '.' + element.className).slice(-5)";
 
-/// Texts whose contrast to their ground is below 4.5 (WCAG 2.2, success criterion 1.4.3), disabled buttons too.
+/// Texts whose contrast to their ground is below 4.5 (WCAG 2.2, success criterion 1.4.3), disabled buttons
+/// too.
 const FAINT: &str = "
     const channels = (text) => text.match(/[\\d.]+/g).map(Number);
     const linear = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -259,7 +260,8 @@ const FAINT: &str = "
             return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.outerHTML.slice(0, 80)];
         }).filter(([ratio]) => ratio < 4.5)";
 
-/// For eyes: `PAGE_PICTURES=/tmp/pictures cargo test -p bentpipe-admin --test integration live_page::pictures`.
+/// For eyes: `PAGE_PICTURES=/tmp/pictures cargo test -p bentpipe-admin --test integration
+/// live_page::pictures`.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures() {
     let Some(folder) = std::env::var_os("PAGE_PICTURES") else {

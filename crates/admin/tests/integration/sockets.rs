@@ -1,4 +1,5 @@
-//! The sockets' files: whose they are, what becomes of those of the dead and of the living, and how they are handed on.
+//! The sockets' files: whose they are, what becomes of those of the dead and of the living, and how they are
+//! handed on.
 
 use std::fs;
 use std::io::ErrorKind;

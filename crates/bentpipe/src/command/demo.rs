@@ -20,8 +20,8 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// Download a file over an emulated GEO satellite, with and without bentpipe, side by side.
 ///
-/// Client, gateway and server are network namespaces of this host, with real kernel TCP between them; nothing of the
-/// host's own network is touched. Where that is not allowed, the same comparison runs in virtual time.
+/// Client, gateway and server are network namespaces of this host, with real kernel TCP between them; nothing
+/// of the host's own network is touched. Where that is not allowed, the same comparison runs in virtual time.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// The link's rate, each way.
@@ -42,11 +42,12 @@ pub(crate) struct Demo {
     /// Where the figure goes.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
-    /// Where it runs: on this machine's kernel, or in virtual time. Without it, on the kernel if that is allowed.
+    /// Where it runs: on this machine's kernel, or in virtual time. Without it, on the kernel if that is
+    /// allowed.
     #[arg(long, value_name = "WORLD")]
     on: Option<On>,
-    /// Let slow downloads run to their end. Without it they are stopped when they have taken six times as long as the slowest
-    /// through bentpipe, and at least 30 s.
+    /// Let slow downloads run to their end. Without it they are stopped when they have taken six times as
+    /// long as the slowest through bentpipe, and at least 30 s.
     #[arg(long)]
     whole: bool,
     /// Print one JSON document instead of the table.
@@ -112,7 +113,8 @@ impl Demo {
                 .context("the demonstration cannot run on the kernel here; --on sim runs it in virtual time"),
             (None, Err(missing)) => {
                 super::print_note(format_args!(
-                    "{missing}\nTherefore this runs in virtual time, with bentpipe's own TCP instead of the kernel's."
+                    "{missing}\nTherefore this runs in virtual time, with bentpipe's own TCP instead of the \
+                     kernel's."
                 ));
                 Ok(On::Sim)
             }

@@ -16,8 +16,8 @@ const BAR: &str = "{bar:40} {pos} of {len} flows have ended  {msg}";
 
 /// Tell the running daemon to accept no new connections and to exit when the last one has ended.
 ///
-/// New connections pass unsplit meanwhile, and those that are split go on until the deadline, when the rest is reset.
-/// The command waits for the end; interrupted, it leaves the daemon draining.
+/// New connections pass unsplit meanwhile, and those that are split go on until the deadline, when the rest
+/// is reset. The command waits for the end; interrupted, it leaves the daemon draining.
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
     #[command(flatten)]

@@ -40,7 +40,8 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
 ///
-/// A verdict that does not agree is a result like any other: the exit code is 0 when the experiments have run.
+/// A verdict that does not agree is a result like any other: the exit code is 0 when the experiments have
+/// run.
 #[derive(Debug, Args)]
 struct Run {
     /// The experiments, by name; "all" for all of them.

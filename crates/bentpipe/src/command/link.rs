@@ -15,10 +15,10 @@ use agents::Agents;
 
 /// Run a command behind an emulated satellite link.
 ///
-/// The command gets a network of its own whose only way out is the link. On the other side is another one, in which a
-/// second command can run, a server for example: `bentpipe link --profile geo --far 'python3 -m http.server 8080' -- sh -c
-/// 'sleep 1; curl http://$BENTPIPE_FAR:8080/'`. The address of the far end is in BENTPIPE_FAR, that of the near end in
-/// BENTPIPE_NEAR.
+/// The command gets a network of its own whose only way out is the link. On the other side is another one, in
+/// which a second command can run, a server for example: `bentpipe link --profile geo --far 'python3 -m
+/// http.server 8080' -- sh -c 'sleep 1; curl http://$BENTPIPE_FAR:8080/'`. The address of the far end is in
+/// BENTPIPE_FAR, that of the near end in BENTPIPE_NEAR.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
     /// Begin with a profile: geo, meo, leo or train.
@@ -33,10 +33,12 @@ pub(crate) struct Link {
     /// Packet error rate of each direction.
     #[arg(long)]
     per: Option<Probability>,
-    /// Bytes that wait in front of each transmitter before more are dropped; one bandwidth-delay product by default.
+    /// Bytes that wait in front of each transmitter before more are dropped; one bandwidth-delay product by
+    /// default.
     #[arg(long)]
     queue: Option<ByteCount>,
-    /// Outages from a CSV file: `start_s,duration_s`, or `start_km,length_km` with a speed behind an @: tunnels.csv@120.
+    /// Outages from a CSV file: `start_s,duration_s`, or `start_km,length_km` with a speed behind an @:
+    /// tunnels.csv@120.
     #[arg(long, value_name = "FILE[@KM/H]")]
     outages: Option<String>,
     /// Share of packets that are held back, so that later ones overtake them.

@@ -34,7 +34,8 @@ use serde::Serialize;
 const TOPOLOGY_NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
-/// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk is.
+/// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk
+/// is.
 fn print(text: &str) -> anyhow::Result<()> {
     print_with(|out| out.write_all(text.as_bytes()))
 }

@@ -19,7 +19,8 @@ const NEEDS: &[Need] = &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Pr
 const KERNEL: &str = "TCP, Linux";
 /// Delays around both bounds of that prediction, 33.5 and 49.5 s, and around half the SYN schedule, 65.5 s.
 const DELAYS: &str = "1s,16s,31s,33s,37s,41s,45s,49s,57s,64s";
-/// How late Linux' timers are at most, as a share of their length: the wheel has 63 slots before its grain grows eightfold.
+/// How late Linux' timers are at most, as a share of their length: the wheel has 63 slots before its grain
+/// grows eightfold.
 const LATENESS: f64 = 0.125;
 /// Far beyond the reach of the kernel's defaults. The bound prevents a measurement of days by mistake.
 const FARTHEST: Duration = Duration::from_secs(3 * 3600);
@@ -28,8 +29,9 @@ const BAR: &str = "{bar:20} {pos} of {len} probes  {elapsed} of about {prefix}  
 
 /// List how far the timers of today's protocols let them reach, or which of them work over a given path.
 ///
-/// Distances are one way, in seconds of light. With --delay, and --outage, the question is turned round: which protocols
-/// work over such a path, with which settings the others would, and where only store and forward does.
+/// Distances are one way, in seconds of light. With --delay, and --outage, the question is turned round:
+/// which protocols work over such a path, with which settings the others would, and where only store and
+/// forward does.
 #[derive(Debug, Args)]
 pub(crate) struct Radius {
     /// Ask for a path: its one-way delay, such as 300ms or 8min.
@@ -124,7 +126,8 @@ fn checked(delays: &[Span]) -> anyhow::Result<Vec<Duration>> {
     }
 }
 
-/// Probes all delays, with a bar that shows how long it takes at most: four trips, or until the kernel gives connecting up.
+/// Probes all delays, with a bar that shows how long it takes at most: four trips, or until the kernel gives
+/// connecting up.
 fn probe(delays: &[Duration]) -> anyhow::Result<Measurement> {
     let longest = *delays.last().context("there is no delay to measure")?;
     let style = ProgressStyle::with_template(BAR).context("the progress bar cannot be drawn")?;

@@ -13,8 +13,8 @@ use super::{program, upgrade};
 pub(crate) struct Reload {
     #[command(flatten)]
     folder: Folder,
-    /// Where this program is another one than the daemon's, let it take the daemon's place instead, as `bentpipe upgrade` does:
-    /// it reads the configuration, too.
+    /// Where this program is another one than the daemon's, let it take the daemon's place instead, as
+    /// `bentpipe upgrade` does: it reads the configuration, too.
     #[arg(long)]
     upgrade: bool,
 }

@@ -27,8 +27,8 @@ pub(crate) const READY: &str = "ready";
 
 /// Run the proxy: intercept TCP on the satellite legs, split it, and give each side what its link needs.
 ///
-/// It ends at SIGTERM or Ctrl-C and takes its rules with it. At SIGHUP it reads its configuration again. Started by root,
-/// it goes on as an ordinary account (proxy.user) once everything is set up.
+/// It ends at SIGTERM or Ctrl-C and takes its rules with it. At SIGHUP it reads its configuration again.
+/// Started by root, it goes on as an ordinary account (proxy.user) once everything is set up.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The configuration.

@@ -18,8 +18,8 @@ use self::progress::{Meter, Watch};
 
 /// Run a scenario in virtual time: links, flows and TCP from a TOML file, described in docs/scenarios.md.
 ///
-/// The same file, settings and seed give the same result on any machine. With several seeds the table shows means and
-/// their 95% confidence intervals.
+/// The same file, settings and seed give the same result on any machine. With several seeds the table shows
+/// means and their 95% confidence intervals.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// The scenario.
@@ -127,8 +127,8 @@ fn refuse_forgotten_pipe(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `--json` prints: one run by itself, or all of them in a list. It borrows the results, of which there may be a
-/// million.
+/// What `--json` prints: one run by itself, or all of them in a list. It borrows the results, of which there
+/// may be a million.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     title: &'a str,

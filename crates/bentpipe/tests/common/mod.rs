@@ -4,7 +4,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Far more than any command here needs, in kilobytes: hunger for memory is a failed test and not a machine that swaps.
+/// Far more than any command here needs, in kilobytes: hunger for memory is a failed test and not a machine
+/// that swaps.
 const ADDRESS_SPACE_KB: &str = "1000000";
 /// Far longer than any command here takes, in seconds: a hang is a failed test.
 const PATIENCE_S: &str = "120";
@@ -14,7 +15,8 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -v $0; exec timeout \"$@\"", ADDRESS_SPACE_KB, PATIENCE_S]);
     command.arg(env!("CARGO_BIN_EXE_bentpipe")).args(arguments).stdin(Stdio::null());
-    // The C library sets address space aside for each thread: on a machine of many cores that alone would be too much.
+    // The C library sets address space aside for each thread: on a machine of many cores that alone would be
+    // too much.
     command.env("MALLOC_ARENA_MAX", "2");
     command
 }

@@ -1,4 +1,5 @@
-//! Bad input is one clear line on standard error, exit code 1, and nothing left behind. No test here needs root.
+//! Bad input is one clear line on standard error, exit code 1, and nothing left behind. No test here needs
+//! root.
 
 use std::io::Write;
 use std::process::{Command, Output};

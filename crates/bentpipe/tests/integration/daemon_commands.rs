@@ -225,7 +225,8 @@ struct Screen {
 }
 
 impl Screen {
-    /// Reads until this has come, and forgets what came before. A program that ends closes the terminal, which fails.
+    /// Reads until this has come, and forgets what came before. A program that ends closes the terminal,
+    /// which fails.
     fn wait_for(&mut self, part: &str) {
         loop {
             if let Some(place) = self.text.find(part) {

@@ -1,5 +1,5 @@
-//! bentpipe's bundle node with an independent one, dtn7-rs, where `scripts/setup-peers dtn7` has installed it. `make interop-dtn` tries
-//! more: larger bundles, and whoever connects.
+//! bentpipe's bundle node with an independent one, dtn7-rs, where `scripts/setup-peers dtn7` has installed
+//! it. `make interop-dtn` tries more: larger bundles, and whoever connects.
 
 // What the comparison in crates/dtn/examples/against_dtn7 uses besides.
 #[allow(dead_code)]

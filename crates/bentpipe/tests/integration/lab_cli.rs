@@ -1,4 +1,5 @@
-//! `bentpipe lab` as users meet it: the list, the document and files of an experiment, and what it refuses before it runs.
+//! `bentpipe lab` as users meet it: the list, the document and files of an experiment, and what it refuses
+//! before it runs.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `bentpipe man` and `bentpipe completions`: what they print is complete, and their readers take it. And the units that the package
-//! has: what the documentation says of them is so.
+//! `bentpipe man` and `bentpipe completions`: what they print is complete, and their readers take it. And the
+//! units that the package has: what the documentation says of them is so.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! `bentpipe sim` as users meet it: its document, the same bytes each time, and what it says to what is no scenario.
+//! `bentpipe sim` as users meet it: its document, the same bytes each time, and what it says to what is no
+//! scenario.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A daemon in operation, as its operator has it: the program itself on a gateway between a client and a server, its commands,
-//! and downloads that run meanwhile.
+//! A daemon in operation, as its operator has it: the program itself on a gateway between a client and a
+//! server, its commands, and downloads that run meanwhile.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,7 +51,8 @@ pub(crate) struct Downloads {
 }
 
 impl Topology {
-    /// Without what it needs, nothing and the reason on standard output. Between gateway and server there is a cable, or this link.
+    /// Without what it needs, nothing and the reason on standard output. Between gateway and server there is
+    /// a cable, or this link.
     pub(crate) fn new(program: &Path, link: Option<&LinkConfig>) -> Option<Self> {
         if let Err(missing) = require(NEEDS) {
             println!("skipped: needs root: {missing}");
@@ -121,7 +122,8 @@ impl Topology {
         self.daemon = Some(child);
     }
 
-    /// Starts it as one whose standard error is the journal, as far as a process can see, and returns the journal when it is ready.
+    /// Starts it as one whose standard error is the journal, as far as a process can see, and returns the
+    /// journal when it is ready.
     pub(crate) fn start_for_the_journal(&mut self) -> PathBuf {
         use std::os::unix::fs::MetadataExt;
         let path = self.folder.path().join("journal");
@@ -197,7 +199,8 @@ impl Topology {
         Downloads { stop, servers, clients }
     }
 
-    /// Opens so many connections, one after the other, on which nothing moves: the client's end and the server's of each.
+    /// Opens so many connections, one after the other, on which nothing moves: the client's end and the
+    /// server's of each.
     pub(crate) fn connections(&self, count: usize) -> Vec<(TcpStream, TcpStream)> {
         let listener = self.server.run(|| TcpListener::bind(self.address(0)).unwrap()).unwrap();
         let to = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! A PUT that is made while the satellite is away: taken at one gateway, carried out at the other when it is there again.
+//! A PUT that is made while the satellite is away: taken at one gateway, carried out at the other when it is
+//! there again.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};

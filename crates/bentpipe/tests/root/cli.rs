@@ -42,7 +42,8 @@ fn run_in(host: &Namespace, file: &tempfile::NamedTempFile) -> Command {
     command
 }
 
-/// Rules, policy routes and what the machine has registered; not the routes that each interface has for itself, which come when it is up.
+/// Rules, policy routes and what the machine has registered; not the routes that each interface has for
+/// itself, which come when it is up.
 fn traces_of_a_daemon(host: &Namespace) -> String {
     let show = |program: &str, arguments: &[&str]| -> String {
         let output = host.command(program).args(arguments).output().unwrap();
@@ -57,7 +58,8 @@ fn traces_of_a_daemon(host: &Namespace) -> String {
         + &show("ss", &["-ltn"])
 }
 
-/// A folder that anybody may write to, with a copy of the program: the build folder may lie where nobody but root can go.
+/// A folder that anybody may write to, with a copy of the program: the build folder may lie where nobody but
+/// root can go.
 fn public_copy() -> tempfile::TempDir {
     let folder = tempfile::Builder::new().prefix("bentpipe").tempdir().unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), folder.path().join("bentpipe")).unwrap();

@@ -18,8 +18,8 @@ fn missing() -> bool {
     }
 }
 
-/// A host that does not forward, and a folder in the place of its /etc. Programs that would change the machine that the test runs on,
-/// modprobe, mount and apt-get, are not to be found.
+/// A host that does not forward, and a folder in the place of its /etc. Programs that would change the
+/// machine that the test runs on, modprobe, mount and apt-get, are not to be found.
 struct Host {
     namespace: Namespace,
     etc: tempfile::TempDir,

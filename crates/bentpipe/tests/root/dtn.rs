@@ -1,4 +1,5 @@
-//! The bundle node as it is run, over an emulated satellite link: started by root, at work as an ordinary account.
+//! The bundle node as it is run, over an emulated satellite link: started by root, at work as an ordinary
+//! account.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,8 +22,8 @@ const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("timeout")];
 const PORT: u16 = 4556;
 const FILE: usize = 3_000_000;
-/// Far longer than it takes on a busy machine, and far less than at the ten segments in a round trip that a connection has to whom
-/// nobody gives a rate: 42 s without outages.
+/// Far longer than it takes on a busy machine, and far less than at the ten segments in a round trip that a
+/// connection has to whom nobody gives a rate: 42 s without outages.
 const PATIENCE: &str = "25";
 
 /// The link is down for two seconds of every four, so that an outage falls into each transfer of this length.

@@ -34,8 +34,8 @@ fn succeed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Looks at the topology from inside the gateway's namespace, where the daemon's loopback address is. Everything happens on a thread
-/// that is in there, so sockets and programs are, too.
+/// Looks at the topology from inside the gateway's namespace, where the daemon's loopback address is.
+/// Everything happens on a thread that is in there, so sockets and programs are, too.
 fn look<T: Send, F: Future<Output = T>>(
     topology: &Topology,
     with: impl FnOnce(Browser) -> F + Send,

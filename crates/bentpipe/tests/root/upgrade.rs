@@ -1,5 +1,5 @@
-//! Upgrades, reloads and draining while downloads run: nobody is the worse for it. How long anything stands still is measured by
-//! the example `upgrades`.
+//! Upgrades, reloads and draining while downloads run: nobody is the worse for it. How long anything stands
+//! still is measured by the example `upgrades`.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -106,8 +106,8 @@ fn explicit_rates_survive_an_upgrade() {
     succeed(&topology.command(&["upgrade"]));
     std::thread::sleep(Duration::from_secs(4));
     let after = topology.status();
-    // Twice what four have who are told no rate: ten segments in a round trip, 0.8 Mbit/s together. A busy machine carries no more than
-    // it has time for.
+    // Twice what four have who are told no rate: ten segments in a round trip, 0.8 Mbit/s together. A busy
+    // machine carries no more than it has time for.
     let rate = carried(&before, &after);
     println!("{rate:.0} bit/s around the upgrade");
     assert!(rate > 1.6e6, "{rate}");
@@ -306,7 +306,8 @@ fn sockets_go_where_the_configuration_of_the_next_process_has_them() {
     assert_eq!(files(&first), 0);
 }
 
-/// Sends a signal to the daemon that answers, so long after an upgrade has begun; whether the upgrade has succeeded.
+/// Sends a signal to the daemon that answers, so long after an upgrade has begun; whether the upgrade has
+/// succeeded.
 fn signal_during_upgrade(topology: &Topology, signal: rustix::process::Signal, delay: Duration) -> bool {
     let pid = rustix::process::Pid::from_raw(topology.status()["pid"].as_i64().unwrap() as i32).unwrap();
     std::thread::scope(|scope| {

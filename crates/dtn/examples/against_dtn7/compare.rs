@@ -1,7 +1,6 @@
 //! The same payloads from application to application through two nodes of each kind, in turns.
 
 use std::fs;
-use std::future::Future;
 use std::io::Cursor;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +64,7 @@ pub(crate) fn bentpipe(programs: &Programs, load: Load) -> Result<Run, String> {
         bentpipe_load(&from, &to, Load { count: 1, size: 1 }, &[0]).await?;
         bentpipe_load(&from, &to, load, &content).await
     })?;
-    Ok(Run { seconds, memory: [one.peak_memory(), two.peak_memory()] })
+    Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
 }
 
 /// Through two dtn7-rs nodes, with bundles in memory.
@@ -80,7 +79,7 @@ pub(crate) fn dtn7(programs: &Programs, load: Load) -> Result<Run, String> {
     let content = payload(load.size);
     dtn7_load(&one, &two, Load { count: 1, size: 1 }, &[0])?;
     let seconds = dtn7_load(&one, &two, load, &content)?;
-    Ok(Run { seconds, memory: [one.peak_memory(), two.peak_memory()] })
+    Ok(Run { seconds, memory: [one.process.peak_memory(), two.process.peak_memory()] })
 }
 
 /// A single bundle with the commands of an operator, `bentpipe dtn send` and `recv`.
@@ -99,7 +98,10 @@ pub(crate) fn one_file(programs: &Programs, size: usize) -> Result<Run, String> 
         one.send(&sent, "dtn://b/in")?;
         receiver.join().map_err(|_| "the receiver panicked".to_owned())?
     })?;
-    let run = Run { seconds: begun.elapsed().as_secs_f64(), memory: [one.peak_memory(), two.peak_memory()] };
+    let run = Run {
+        seconds: begun.elapsed().as_secs_f64(),
+        memory: [one.process.peak_memory(), two.process.peak_memory()],
+    };
     match fs::read(&received) {
         Ok(arrived) if arrived == content => Ok(run),
         Ok(arrived) => Err(format!("{} bytes have come of {size}, and not the same", arrived.len())),
@@ -115,14 +117,51 @@ fn bentpipe_pair(programs: &Programs) -> Result<(Bentpipe, Bentpipe), String> {
     Ok((Bentpipe::start(programs, "dtn://a/", here, &second)?, two))
 }
 
+/// A load under way: what the applications share.
+struct Progress {
+    begun: Instant,
+    count: usize,
+    next: AtomicUsize,
+    left: AtomicUsize,
+    seconds: OnceLock<f64>,
+}
+
+impl Progress {
+    fn begin(load: Load) -> Self {
+        let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(load.count));
+        Self { begun: Instant::now(), count: load.count, next, left, seconds: OnceLock::new() }
+    }
+
+    /// Whether the caller is to send another payload.
+    fn send_another(&self) -> bool {
+        self.next.fetch_add(1, Ordering::Relaxed) < self.count
+    }
+
+    /// Whether payloads have not arrived, and may still.
+    fn is_awaited(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0 && self.begun.elapsed() < RUN_WITHIN
+    }
+
+    fn arrived(&self) {
+        // Others may wait for a while for what does not come any more.
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let _ = self.seconds.set(self.begun.elapsed().as_secs_f64());
+        }
+    }
+
+    /// How long all of it took.
+    fn seconds(&self, node: &str) -> Result<f64, String> {
+        let left = self.left.load(Ordering::Relaxed);
+        let missing = || format!("{node}: {left} of {} bundles have not come", self.count);
+        self.seconds.get().copied().ok_or_else(missing)
+    }
+}
+
 /// Seconds for a load.
 async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -> Result<f64, String> {
-    let begun = Instant::now();
-    let next = AtomicUsize::new(0);
-    let left = AtomicUsize::new(load.count);
-    let last = OnceLock::new();
+    let progress = Progress::begin(load);
     let send = || async {
-        while next.fetch_add(1, Ordering::Relaxed) < load.count {
+        while progress.send_another() {
             let query = [("destination", "dtn://b/in".to_owned())];
             let body = ReadBody::new(Cursor::new(content.to_vec()), Some(content.len() as u64), |_| ());
             from.send(&query, body).await.map_err(|error| error.to_string())?;
@@ -130,7 +169,7 @@ async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -
         Ok(())
     };
     let receive = || async {
-        while left.load(Ordering::Relaxed) > 0 {
+        while progress.is_awaited() {
             let delivery = to.next("in", Duration::from_millis(200)).await;
             let Some(mut delivery) = delivery.map_err(|error| error.to_string())? else { continue };
             let mut rest = content;
@@ -138,46 +177,28 @@ async fn bentpipe_load(from: &Client, to: &Client, load: Load, content: &[u8]) -
                 rest = rest.strip_prefix(&part[..]).ok_or("a payload is not what was sent")?;
             }
             to.acknowledge(delivery.key).await.map_err(|error| error.to_string())?;
-            // Others may wait for a while for what does not come any more.
-            if left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                let _ = last.set(begun.elapsed().as_secs_f64());
-            }
+            progress.arrived();
         }
-        Ok(())
+        Ok::<(), String>(())
     };
     let all = async {
-        tokio::try_join!(
-            all_of(send(), send(), send(), send()),
-            all_of(receive(), receive(), receive(), receive())
-        )
+        tokio::try_join!(async { tokio::try_join!(send(), send(), send(), send()) }, async {
+            tokio::try_join!(receive(), receive(), receive(), receive())
+        })
     };
     if let Ok(done) = tokio::time::timeout(RUN_WITHIN, all).await {
         done?;
     }
-    let missing =
-        || format!("bentpipe: {} of {} bundles have not come", left.load(Ordering::Relaxed), load.count);
-    last.get().copied().ok_or_else(missing)
-}
-
-async fn all_of<F: Future<Output = Result<(), String>>>(
-    one: F,
-    two: F,
-    three: F,
-    four: F,
-) -> Result<(), String> {
-    tokio::try_join!(one, two, three, four).map(drop)
+    progress.seconds("bentpipe")
 }
 
 /// Seconds for a load.
 fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, String> {
-    let begun = Instant::now();
-    let next = AtomicUsize::new(0);
-    let left = AtomicUsize::new(load.count);
-    let last = OnceLock::new();
+    let progress = Progress::begin(load);
     let send = || -> std::io::Result<()> {
         let mut web = Web::connect(from.web)?;
         let mut socket = WebSocket::connect(from.web)?;
-        while next.fetch_add(1, Ordering::Relaxed) < load.count {
+        while progress.send_another() {
             match load.size {
                 ..=HTTP_MAX => web.send("dtn://b/in", content)?,
                 _ => socket.send("dtn://a/", "dtn://b/in", content)?,
@@ -187,7 +208,7 @@ fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, 
     };
     let receive = || -> std::io::Result<()> {
         let mut web = Web::connect(to.web)?;
-        while left.load(Ordering::Relaxed) > 0 && begun.elapsed() < RUN_WITHIN {
+        while progress.is_awaited() {
             let Some(bundle) = web.receive("in")? else {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
@@ -195,9 +216,7 @@ fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, 
             if !holds(&bundle, content) {
                 return Err(std::io::Error::other("a payload is not what was sent"));
             }
-            if left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                let _ = last.set(begun.elapsed().as_secs_f64());
-            }
+            progress.arrived();
         }
         Ok(())
     };
@@ -210,9 +229,7 @@ fn dtn7_load(from: &Dtn7, to: &Dtn7, load: Load, content: &[u8]) -> Result<f64, 
         }
         Ok::<(), String>(())
     })?;
-    let missing =
-        || format!("dtn7-rs: {} of {} bundles have not come", left.load(Ordering::Relaxed), load.count);
-    last.get().copied().ok_or_else(missing)
+    progress.seconds("dtn7-rs")
 }
 
 /// Whether an encoded bundle ends with this payload; a CRC and the break byte may follow.

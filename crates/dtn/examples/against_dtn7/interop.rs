@@ -1,4 +1,5 @@
-//! Bundles from application to application between bentpipe and dtn7-rs: each way, each scheme, whoever connects.
+//! Bundles from application to application between bentpipe and dtn7-rs: each way, each scheme, whoever
+//! connects.
 
 use std::fmt;
 use std::fs;
@@ -163,9 +164,9 @@ pub(crate) fn payload(size: usize) -> Vec<u8> {
 
 /// The outcomes as a table, and what failed below.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
-    let mut text =
-        "| names | who connects | payload, bytes | bentpipe → dtn7-rs | dtn7-rs → bentpipe |\n|---|---|---|---|---|\n"
-            .to_owned();
+    let mut text = "| names | who connects | payload, bytes | bentpipe → dtn7-rs | dtn7-rs → bentpipe \
+         |\n|---|---|---|---|---|\n"
+        .to_owned();
     for outcome in outcomes.iter().filter(|outcome| outcome.to_dtn7) {
         let back = outcomes.iter().find(|other| !other.to_dtn7 && other.case() == outcome.case());
         let (scheme, opener, size) = outcome.case();

@@ -1,9 +1,5 @@
-//! bentpipe's bundle node and dtn7-rs: whether they understand each other, and what each of them costs.
-//!
-//! `against_dtn7 [interop|compare]… [--rounds N] [--dtn7 DIR] [--bentpipe FILE]`, both parts unless one is named. `--rounds` (5) is
-//! how often each load is measured, `--dtn7` (target/peers/dtn7/bin) where `scripts/setup-peers dtn7` has put it, `--bentpipe`
-//! (beside this program's folder) the program whose node is tried. The exit code is 0 if every bundle has arrived as it was sent.
-//! Everything is on loopback and in temporary folders, and ends with this program.
+//! bentpipe's bundle node beside dtn7-rs; `--help` lists the options. The exit code is 0 if every bundle has
+//! arrived as it was sent. Everything is on loopback and in temporary folders, and ends with this program.
 
 mod compare;
 mod interop;
@@ -13,6 +9,8 @@ mod web;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::{Parser, ValueEnum};
+
 use compare::{LOADS, Load, Run};
 use interop::{Opener, SIZES, Scheme};
 use nodes::Programs;
@@ -20,24 +18,30 @@ use nodes::Programs;
 /// The payloads whose memory is looked at, bytes.
 const FILES: [usize; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
+/// bentpipe's bundle node and dtn7-rs: whether they understand each other, and what each of them costs.
+#[derive(Debug, Parser)]
 struct Options {
-    interop: bool,
-    compare: bool,
-    rounds: usize,
-    programs: Programs,
+    /// The parts to run; both unless one is named.
+    parts: Vec<Part>,
+    /// How often each load is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
+    rounds: u8,
+    /// The folder where `scripts/setup-peers dtn7` has put dtn7-rs.
+    #[arg(long, value_name = "DIR", default_value = "target/peers/dtn7/bin")]
+    dtn7: PathBuf,
+    /// The program whose node is tried; by default the one beside this program's folder.
+    #[arg(long, value_name = "FILE")]
+    bentpipe: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Interop,
+    Compare,
 }
 
 fn main() -> ExitCode {
-    let outcome = Options::parse(std::env::args().skip(1)).and_then(|options| {
-        if let Some(missing) = options.programs.missing() {
-            return Err(missing);
-        }
-        if options.interop {
-            interop(&options.programs)?;
-        }
-        if options.compare { compare(&options) } else { Ok(()) }
-    });
-    match outcome {
+    match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("{message}");
@@ -46,38 +50,18 @@ fn main() -> ExitCode {
     }
 }
 
-impl Options {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-        let programs = Programs {
-            dtn7: "target/peers/dtn7/bin".into(),
-            bentpipe: own.ancestors().nth(2).unwrap_or(&own).join("bentpipe"),
-        };
-        let mut options = Self { interop: false, compare: false, rounds: 5, programs };
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| format!("{argument} takes a value"));
-            match argument.as_str() {
-                "interop" => options.interop = true,
-                "compare" => options.compare = true,
-                "--rounds" => {
-                    let rounds = value()?.parse().ok().filter(|rounds| (1..=100).contains(rounds));
-                    options.rounds = rounds.ok_or("--rounds takes a number from 1 to 100")?;
-                }
-                "--dtn7" => options.programs.dtn7 = PathBuf::from(value()?),
-                "--bentpipe" => options.programs.bentpipe = PathBuf::from(value()?),
-                _ => {
-                    return Err(format!(
-                        "\"{argument}\" is neither a part (interop, compare) nor an option (--rounds N, --dtn7 DIR, \
-                         --bentpipe FILE)"
-                    ));
-                }
-            }
-        }
-        if !options.interop && !options.compare {
-            (options.interop, options.compare) = (true, true);
-        }
-        Ok(options)
+fn run(options: Options) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let beside = || own.ancestors().nth(2).unwrap_or(&own).join("bentpipe");
+    let programs = Programs { dtn7: options.dtn7, bentpipe: options.bentpipe.unwrap_or_else(beside) };
+    if let Some(missing) = programs.missing() {
+        return Err(missing);
     }
+    let wanted = |part| options.parts.is_empty() || options.parts.contains(&part);
+    if wanted(Part::Interop) {
+        interop(&programs)?;
+    }
+    if wanted(Part::Compare) { compare(&programs, options.rounds) } else { Ok(()) }
 }
 
 fn interop(programs: &Programs) -> Result<(), String> {
@@ -94,13 +78,12 @@ fn interop(programs: &Programs) -> Result<(), String> {
     }
 }
 
-fn compare(options: &Options) -> Result<(), String> {
-    let programs = &options.programs;
+fn compare(programs: &Programs, rounds: u8) -> Result<(), String> {
     println!("| payloads | | bentpipe | dtn7-rs | bentpipe / dtn7-rs |\n|---|---|---|---|---|");
     for load in LOADS {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..options.rounds {
-            eprintln!("{} × {} bytes, round {} of {}", load.count, load.size, round + 1, options.rounds);
+        for round in 0..rounds {
+            eprintln!("{} × {} bytes, round {} of {}", load.count, load.size, round + 1, rounds);
             // Each round begins with the other one, so that none always comes after a rest.
             if round % 2 == 0 {
                 ours.push(compare::bentpipe(programs, load)?);

@@ -1,4 +1,5 @@
-//! Nodes of both kinds as processes on loopback, each with a folder of its own, which end when they are dropped.
+//! Nodes of both kinds as processes on loopback, each with a folder of its own, which end when they are
+//! dropped.
 
 use std::fs::{self, File};
 use std::io;
@@ -37,7 +38,7 @@ pub(crate) struct Contact {
 #[derive(Debug)]
 pub(crate) struct Bentpipe {
     program: PathBuf,
-    process: Process,
+    pub(crate) process: Process,
     folder: TempDir,
 }
 
@@ -45,14 +46,14 @@ pub(crate) struct Bentpipe {
 #[derive(Debug)]
 pub(crate) struct Dtn7 {
     programs: PathBuf,
-    process: Process,
+    pub(crate) process: Process,
     /// The port of its web interface.
     pub(crate) web: u16,
 }
 
 /// A process that ends with its owner.
 #[derive(Debug)]
-struct Process {
+pub(crate) struct Process {
     child: Child,
     log: PathBuf,
     _folder: Option<TempDir>,
@@ -111,7 +112,7 @@ impl Bentpipe {
     pub(crate) fn send(&self, file: &Path, destination: &str) -> Result<(), String> {
         let mut command = Command::new(&self.program);
         command.args(["dtn", "send"]).arg(file).args([destination, "--socket"]).arg(self.socket());
-        output(command).map(drop).map_err(|error| self.process.failure(&error))
+        self.process.run(command)
     }
 
     /// Waits for a bundle of a service, and puts it into a file.
@@ -122,18 +123,13 @@ impl Bentpipe {
         let mut command = Command::new(&self.program);
         command.args(["dtn", "recv", service, "--wait", &format!("{within_s}s"), "--output"]).arg(file);
         command.arg("--socket").arg(self.socket());
-        output(command).map(drop).map_err(|error| self.process.failure(&error))
-    }
-
-    /// The most memory that it ever had, bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        self.process.peak_memory()
+        self.process.run(command)
     }
 }
 
 impl Dtn7 {
-    /// Starts a node named `name` (`dtn7`, or a number for the scheme `ipn`) that listens at `port`, has the endpoint `service`,
-    /// and knows `peer`. dtn7-rs connects when it has something to send.
+    /// Starts a node named `name` (`dtn7`, or a number for the scheme `ipn`) that listens at `port`, has the
+    /// endpoint `service`, and knows `peer`. dtn7-rs connects when it has something to send.
     ///
     /// # Errors
     /// It does not come up; the line has the end of its log.
@@ -149,7 +145,8 @@ impl Dtn7 {
         let mut command = Command::new(programs.dtn7.join("dtnd"));
         command.args(["-n", name, "-e", service, "-4", "--disable_nd", "-r", "epidemic", "-D", "mem"]);
         command.args(["-C", &format!("tcp:port={port}:bind=127.0.0.1"), "-w", &web.to_string()]);
-        // It looks each second for what could not be sent; and who has connected is its neighbour for a day, not for 20 s.
+        // It looks each second for what could not be sent; and who has connected is its neighbour for a day,
+        // not for 20 s.
         command.args(["-j", "1s", "-p", "1d", "-W"]).arg(folder.path());
         if let Some((peer, port)) = peer.and_then(|peer| Some((peer, peer.port?))) {
             command.args(["-s", &format!("tcp://127.0.0.1:{port}/{}", bare(&peer.id))]);
@@ -169,7 +166,7 @@ impl Dtn7 {
     pub(crate) fn send(&self, file: &Path, destination: &str) -> Result<(), String> {
         let mut command = Command::new(self.programs.join("dtnsend"));
         command.args(["-p", &self.web.to_string(), "-r", destination]).arg(file);
-        output(command).map(drop).map_err(|error| self.process.failure(&error))
+        self.process.run(command)
     }
 
     /// Waits for a bundle of a service with `dtnrecv`, and puts it into a file.
@@ -181,16 +178,11 @@ impl Dtn7 {
         let arrived = until(Duration::from_secs(within_s), || {
             let mut command = Command::new(self.programs.join("dtnrecv"));
             command.args(["-p", &self.web.to_string(), "-e", service, "-o"]).arg(file);
-            outcome = output(command).map(drop);
+            outcome = self.process.run(command);
             outcome.is_err() || file.exists()
         });
-        outcome.map_err(|error| self.process.failure(&error))?;
+        outcome?;
         arrived.ok_or_else(|| self.process.failure("no bundle has come"))
-    }
-
-    /// The most memory that it ever had, bytes.
-    pub(crate) fn peak_memory(&self) -> u64 {
-        self.process.peak_memory()
     }
 }
 
@@ -204,11 +196,17 @@ impl Process {
         Ok(Self { child: child.map_err(cannot("start", &program))?, log, _folder: keep })
     }
 
-    fn peak_memory(&self) -> u64 {
+    /// The most memory that it ever had, bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
         kib.unwrap_or_default() * 1024
+    }
+
+    /// Runs a command that speaks with the process.
+    fn run(&self, command: Command) -> Result<(), String> {
+        output(command).map_err(|error| self.failure(&error))
     }
 
     /// What has failed, with the end of the log.
@@ -263,11 +261,11 @@ fn bare(id: &str) -> &str {
     without_scheme.trim_end_matches('/').trim_end_matches(".0")
 }
 
-fn output(mut command: Command) -> Result<Vec<u8>, String> {
+fn output(mut command: Command) -> Result<(), String> {
     let program = PathBuf::from(command.get_program());
     let output = command.output().map_err(cannot("start", &program))?;
     if output.status.success() {
-        return Ok(output.stdout);
+        return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{} failed: {}", program.display(), said.trim()))

@@ -110,7 +110,8 @@ impl WebSocket {
                     frame.extend((len as u64).to_be_bytes());
                 }
             }
-            // The mask that every client has to use (§5.3). It keeps nothing secret, and zeros leave the content as it is.
+            // The mask that every client has to use (§5.3). It keeps nothing secret, and zeros leave the
+            // content as it is.
             frame.extend([0; 4]);
             frame.extend_from_slice(part);
             self.stream.get_mut().write_all(&frame)?;

@@ -136,7 +136,8 @@ fn report_requests(list: &str) -> Result<ReportRequests, Failure> {
             "deletion" => requests.deletion = true,
             _ => {
                 let text = format!(
-                    "report={word}: unknown event; give reception, forwarding, delivery or deletion, separated by commas"
+                    "report={word}: unknown event; give reception, forwarding, delivery or deletion, \
+                     separated by commas"
                 );
                 return Err(Failure::bad_request(text));
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::blocks::{KNOWN, ReceivedForm, Slot};
-use super::cbor::{Item, ItemStart, Reader, Walker, item};
+use super::cbor::{Item, ItemStart, Reader, Walker};
 use super::decode::{BLOCKS_LIMIT, Malformed, Problem};
 use super::wire::{BlockCrc, Tail, VERSION, flag};
 use super::{Bundle, CrcType, Fragment, ReportRequests};
@@ -17,6 +17,10 @@ const PAYLOAD_LIMIT: u64 = i64::MAX as u64;
 pub(super) struct Head {
     pub(super) raw: Vec<u8>,
     pub(super) walker: Walker,
+    /// How many blocks the bundle says it has; `None` if a break ends it.
+    declared: Option<u64>,
+    /// After the head of the bundle's array.
+    first: usize,
     blocks: Vec<RawBlock>,
 }
 
@@ -38,7 +42,10 @@ impl Head {
         let at = self.raw.len();
         let error = |problem| Err(Malformed { at: at as u64 - 1, problem });
         match started {
-            Some(ItemStart { depth: 0, item, .. }) if !matches!(item, Item::Array(None | Some(2..))) => {
+            Some(ItemStart { depth: 0, item: Item::Array(len @ (None | Some(2..))), .. }) => {
+                (self.declared, self.first) = (len, at);
+            }
+            Some(ItemStart { depth: 0, .. }) => {
                 return error(Problem::Block("a bundle is an array of two blocks or more"));
             }
             Some(ItemStart { depth: 1, item: Item::Array(len), .. }) => {
@@ -47,7 +54,7 @@ impl Head {
                 }
                 // The head of an array of known length may be longer than a byte, but begins where the block
                 // before ended.
-                let start = self.blocks.last().map_or(1, |block| block.end).max(self.array_head());
+                let start = self.blocks.last().map_or(self.first, |block| block.end);
                 self.blocks.push(RawBlock { start, end: 0, declared: len, elements: vec![] });
             }
             Some(ItemStart { depth: 1, .. }) => return error(Problem::Block("a block is an array")),
@@ -81,19 +88,6 @@ impl Head {
             return Err(Malformed { at: at as u64 - 1, problem });
         }
         Ok(false)
-    }
-
-    /// Where the first block begins.
-    fn array_head(&self) -> usize {
-        item(&self.raw).ok().flatten().map_or(1, |(_, len)| len)
-    }
-
-    /// How many blocks the bundle says it has; `None` if a break ends it.
-    fn declared(&self) -> Option<u64> {
-        match item(&self.raw) {
-            Ok(Some((Item::Array(len), _))) => len,
-            _ => None,
-        }
     }
 
     /// Where the item begins whose head is half read, or the next one.
@@ -132,13 +126,12 @@ impl Head {
 
     /// The payload block's header, the payload's length, and what closes the bundle.
     fn payload(&self, block: &RawBlock) -> Result<(Slot, u64, Tail), Malformed> {
-        let declared = self.declared();
-        if declared.is_some_and(|len| len != self.blocks.len() as u64) {
+        if self.declared.is_some_and(|len| len != self.blocks.len() as u64) {
             return Err(block.error("the payload block has to be the last"));
         }
         let (header, len) = block.payload()?;
         let start = &self.raw[block.start..];
-        let tail = Tail::after(start, header.crc, block.declared.is_none(), declared.is_none());
+        let tail = Tail::after(start, header.crc, block.declared.is_none(), self.declared.is_none());
         Ok((header, len, tail))
     }
 }

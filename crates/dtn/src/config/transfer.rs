@@ -80,7 +80,8 @@ impl EgressSettings {
         let Self::Http { server, to, .. } = self else { return Ok(()) };
         match (server, to.is_empty()) {
             (None, true) => Err(Problem::new(
-                "it does not say where PUTs may go: write server = \"ADDRESS:PORT\", or to = [\"10.2.0.0/16\"], the networks of \
+                "it does not say where PUTs may go: write server = \"ADDRESS:PORT\", or to = \
+                 [\"10.2.0.0/16\"], the networks of \
                  servers that they may name themselves",
             )),
             (Some(_), false) => Err(Problem::of("to", "with server all PUTs go there, so leave to out")),

@@ -9,13 +9,16 @@ metrics! {
     pub struct Counts {
         originated: Counter("originated_total", "bundles", "Bundles sent by applications of this node."),
         received: Counter("received_total", "bundles", "Bundles received from other nodes."),
-        received_bytes: Counter("received_payload_bytes_total", "bytes", "Payload received from other nodes."),
+        received_bytes: Counter("received_payload_bytes_total", "bytes", "Payload received from other \
+            nodes."),
         sent: Counter("sent_total", "bundles", "Bundles acknowledged by other nodes."),
         sent_bytes: Counter("sent_payload_bytes_total", "bytes", "Payload acknowledged by other nodes."),
         delivered: Counter("delivered_total", "bundles", "Bundles acknowledged by applications."),
-        delivered_bytes: Counter("delivered_payload_bytes_total", "bytes", "Payload acknowledged by applications."),
+        delivered_bytes: Counter("delivered_payload_bytes_total", "bytes", "Payload acknowledged by \
+            applications."),
         duplicates: Counter("duplicates_total", "bundles", "Received bundles that this node already had."),
-        refused: Counter("refused_total", "bundles", "Bundles refused because they were malformed or there was no room."),
+        refused: Counter("refused_total", "bundles", "Bundles refused because they were malformed or there \
+            was no room."),
         given_up: Counter("given_up_total", "bundles",
             "Deleted bundles: expired, beyond their hop limit, or deleted by an operator."),
         sessions: Counter("sessions_total", "sessions", "Established sessions with other nodes."),

@@ -283,7 +283,8 @@ impl ForwardingQueue {
 
     /// Whether the contact plan allows a session with a peer now.
     pub(crate) fn is_open(&self, peer: &Eid, now: DtnTime) -> bool {
-        matches!(self.routes.next(peer, 0, now, &[]), Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
+        let decision = self.routes.next(peer, 0, now, &[]);
+        matches!(decision, Decision::Via { peer: via, from, .. } if via == *peer && from <= now)
     }
 
     /// How many bytes of a bundle fit into its contact.

@@ -31,7 +31,8 @@ pub enum StoreError {
         source: Arc<io::Error>,
     },
     /// The index is not what it should be.
-    #[error("cannot {attempt} the index {}: {reason}; if a restart does not help, move the folder away and begin with an empty one", path.display())]
+    #[error("cannot {attempt} the index {}: {reason}; if a restart does not help, move the folder away and \
+        begin with an empty one", path.display())]
     Index {
         /// What was attempted, as a verb.
         attempt: &'static str,
@@ -41,20 +42,23 @@ pub enum StoreError {
         reason: String,
     },
     /// The index speaks of payloads, and their folder is not there.
-    #[error("the store {} has an index but no folder payloads; put it back, or remove the index too", folder.display())]
+    #[error("the store {} has an index but no folder payloads; put it back, or remove the index \
+        too", folder.display())]
     NoPayloads {
         /// The store.
         folder: PathBuf,
     },
     /// Another process uses the folder.
-    #[error("the store {} is in use by another process; stop it, or give each node a folder of its own", folder.display())]
+    #[error("the store {} is in use by another process; stop it, or give each node a folder of its \
+        own", folder.display())]
     Locked {
         /// The store.
         folder: PathBuf,
     },
     /// A record names bytes that the store does not have.
     #[error(
-        "bundle {bundle} was not stored: byte {end} of file {file} of its payload is not in the store, it may have been removed meanwhile"
+        "bundle {bundle} was not stored: byte {end} of file {file} of its payload is not in the store, it \
+         may have been removed meanwhile"
     )]
     NoSuchBytes {
         /// The bundle.
@@ -137,7 +141,8 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull => "make room on its file system",
         io::ErrorKind::QuotaExceeded => "raise the disk quota of the node's user, or make room",
         io::ErrorKind::ReadOnlyFilesystem => {
-            "mount its file system for writing, and look into the kernel's log: Linux does this after disk errors"
+            "mount its file system for writing, and look into the kernel's log: Linux does this after disk \
+             errors"
         }
         io::ErrorKind::PermissionDenied => "give it to the node's user",
         io::ErrorKind::NotFound => "make the folder, or correct its name",
@@ -169,7 +174,8 @@ impl fmt::Display for Limit {
             Self::Bundles { max } => write!(f, "it may hold {max}; raise max_bundles"),
             Self::FileSystem { free, reserved } => write!(
                 f,
-                "the file system has {free} left, of which {reserved} are spoken for; make room, or lower keep_free"
+                "the file system has {free} left, of which {reserved} are spoken for; make room, or lower \
+                 keep_free"
             ),
         }
     }

@@ -139,7 +139,8 @@ impl Files {
 /// nothing: a file still needs its fsync, which then has less to do.
 pub(crate) fn start_writeback(file: &File, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
-    // SAFETY: the descriptor is open as long as `file` is borrowed, and no memory is passed. Errors come again at fsync.
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and no memory is passed. Errors come
+    // again at fsync.
     unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!  begin ─► PayloadWriter ── finish: fsync(file) ─► Payload ─┐
-//!                                                            ├─► commit: fsync(folder), then one transaction for all who wait
-//!                                        Record, Change … ───┘      └─► files that no record names any more are deleted
+//!                                                            ├─► commit: fsync(folder), one transaction for all
+//!                                        Record, Change … ───┘      └─► unreferenced files are deleted
 //! ```
 //!
 //! In the folder are `lock`, `index.redb` and `payloads/`, a file for each payload, named by its number. A

@@ -39,7 +39,8 @@ pub enum IdentityError {
         what: &'static str,
     },
     /// The key is no secret.
-    #[error("the key in {} may be read by others (mode {mode:03o}); chmod 600 {}", path.display(), path.display())]
+    #[error("the key in {} may be read by others (mode {mode:03o}); chmod 600 \
+        {}", path.display(), path.display())]
     KeyNotPrivate {
         /// The file.
         path: PathBuf,

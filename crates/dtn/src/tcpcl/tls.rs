@@ -152,7 +152,8 @@ struct Pinned {
 /// A certificate of no configured peer.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "it is none of the {peers} that are configured (SHA-256 begins with {fingerprint}); was it renewed, or is it another node?"
+    "it is none of the {peers} that are configured (SHA-256 begins with {fingerprint}); was it renewed, or \
+     is it another node?"
 )]
 struct UnknownCertificate {
     peers: usize,

@@ -128,7 +128,8 @@ impl Ingress {
                 }
                 Err(error) => {
                     tracing::error!(
-                        "sent {} as {id}, but cannot remove it: {error}; it is not sent again before it changes \
+                        "sent {} as {id}, but cannot remove it: {error}; it is not sent again before it \
+                         changes \
                          or the node starts anew",
                         path.display()
                     );

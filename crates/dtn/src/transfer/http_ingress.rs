@@ -193,7 +193,8 @@ impl ConnectionContext {
 fn unsupported(parts: &Parts) -> Option<(StatusCode, String)> {
     if parts.method != Method::PUT {
         let text = format!(
-            "{} cannot be sent as a bundle: this server is reached by store and forward, and only PUT can be answered \
+            "{} cannot be sent as a bundle: this server is reached by store and forward, and only PUT can \
+             be answered \
              before the server has",
             parts.method
         );

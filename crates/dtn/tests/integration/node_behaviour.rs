@@ -118,7 +118,8 @@ fn contact(from: &str, to: &str, begin: SystemTime, len: Duration) -> String {
     )
 }
 
-/// Year, month and day of a day since 1970, in the Gregorian calendar: years begin in March, so that leap days are last.
+/// Year, month and day of a day since 1970, in the Gregorian calendar: years begin in March, so that leap
+/// days are last.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,4 +1,5 @@
-//! Peers that err, or mean harm, at a real node: what they send is refused or ends their session, and nothing of it stays.
+//! Peers that err, or mean harm, at a real node: what they send is refused or ends their session, and nothing
+//! of it stays.
 
 use crate::node_common::fake::{Fake, bundle, encoded};
 use crate::node_common::*;

@@ -1,4 +1,5 @@
-//! SIGKILL of sender and receiver at any moment: what was accepted is delivered, and what was acknowledged never comes again.
+//! SIGKILL of sender and receiver at any moment: what was accepted is delivered, and what was acknowledged
+//! never comes again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

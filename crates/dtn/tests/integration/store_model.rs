@@ -157,7 +157,8 @@ proptest! {
                 drop(store);
                 let records;
                 (store, records) = open(folder.path());
-                // A small payload that nobody needs any more goes with the next transaction: there was none, perhaps.
+                // A small payload that nobody needs any more goes with the next transaction: there was none,
+                // perhaps.
                 let recovery = store.recovery();
                 prop_assert!(recovery.damaged.is_empty() && recovery.unreadable == 0, "{:?}", recovery);
                 model.check(folder.path(), &store, Some(&records));

@@ -1,5 +1,5 @@
-//! What must be on the disk before what: the system calls of a store, seen by ptrace(2). A power cut between any two of them then
-//! leaves an index that names only what is there.
+//! What must be on the disk before what: the system calls of a store, seen by ptrace(2). A power cut between
+//! any two of them then leaves an index that names only what is there.
 
 use std::fs::File;
 use std::io::Write;
@@ -98,7 +98,8 @@ fn trace(folder: &Path) -> Option<Vec<Call>> {
 }
 
 fn request(what: libc::c_uint, thread: libc::pid_t, data: libc::c_int) {
-    // SAFETY: these requests take a number, not an address. One for a thread that has just been killed fails, which waitpid then tells.
+    // SAFETY: these requests take a number, not an address. One for a thread that has just been killed fails,
+    // which waitpid then tells.
     unsafe { libc::ptrace(what, thread, 0, libc::c_long::from(data)) };
 }
 

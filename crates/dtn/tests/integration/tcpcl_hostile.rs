@@ -192,7 +192,8 @@ async fn lies_end_the_session() {
     ];
     for (lie, why) in lies {
         let mut attack = Attack::established().await;
-        // The first transfer, which is there in full when its 14 + 8 + 10 bytes are, after contact header and SESS_INIT.
+        // The first transfer, which is there in full when its 14 + 8 + 10 bytes are, after contact header and
+        // SESS_INIT.
         attack.peer.read_exact(&mut [0; 100]).await.unwrap();
         attack.says(&lie).await;
         let outcome = attack.waits().await;
@@ -232,7 +233,8 @@ async fn a_peer_that_sends_without_reading_loses_the_session() {
         let extensions = TransferExtensions::default();
         Message::Segment(SegmentHead { start: true, end: true, id, extensions, len: 0 }).encode(&mut out);
     }
-    // Transfer 2 fills what the sockets hold; then the answers wait. Identifiers may repeat, only not at once.
+    // Transfer 2 fills what the sockets hold; then the answers wait. Identifiers may repeat, only not at
+    // once.
     let Attack { mut peer, node } = attack;
     while peer.write_all(&out).await.is_ok() {}
     let (end, seen) = node.ends().await;

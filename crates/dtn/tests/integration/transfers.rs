@@ -175,7 +175,8 @@ async fn a_transfer_goes_to_the_server_that_it_names_if_that_is_in_an_allowed_ne
     send(&pair, "dtn://b/out", &named);
     assert_eq!(server.hears(1).await[0].body, b"body"[..]);
     pair.settle().await;
-    // The same to an outlet that may go anywhere, but was not told of this host; one without a server; and what is no PUT.
+    // The same to an outlet that may go anywhere, but was not told of this host; one without a server; and
+    // what is no PUT.
     send(&pair, "dtn://b/wide", &named);
     send(&pair, "dtn://b/out", "PUT /x HTTP/1.1\r\n\r\nbody");
     send(&pair, "dtn://b/out", "no PUT at all");

@@ -1,4 +1,5 @@
-//! Nodes in this process, as operators configure them and applications meet them, and payloads that follow from a number.
+//! Nodes in this process, as operators configure them and applications meet them, and payloads that follow
+//! from a number.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
 
 pub mod fake;

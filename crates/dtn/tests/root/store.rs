@@ -18,7 +18,8 @@ fn on_a_small_disk(test: impl FnOnce(&Path) + Send + 'static) {
     }
     let run = move || {
         let folder = tempfile::tempdir().unwrap();
-        // SAFETY: the thread, new and about to end, gets mounts of its own; no memory or descriptors are concerned.
+        // SAFETY: the thread, new and about to end, gets mounts of its own; no memory or descriptors are
+        // concerned.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         mount("tmpfs", folder.path(), "tmpfs", MountFlags::empty(), Some(c"size=8m")).unwrap();
@@ -98,7 +99,8 @@ fn a_disk_that_fills_under_a_reception_is_an_error_of_this_reception() {
     });
 }
 
-/// Where the index itself finds no room: the bundles are rows, and only the write that would make it longer fails.
+/// Where the index itself finds no room: the bundles are rows, and only the write that would make it longer
+/// fails.
 #[test]
 fn an_index_without_room_is_opened_again() {
     on_a_small_disk(|folder| {

@@ -70,7 +70,8 @@ mod tests {
 
     fn config(port: u16, action: &str) -> Config {
         let text = format!(
-            "[bundle]\nport = {port}\n[legs.a]\ninterface = \"sat0\"\n[[rules]]\naction = \"{action}\"\nport = 80\n"
+            "[bundle]\nport = {port}\n[legs.a]\ninterface = \"sat0\"\n[[rules]]\naction = \
+             \"{action}\"\nport = 80\n"
         );
         Config::parse("x", &text).unwrap()
     }

@@ -71,7 +71,8 @@ impl KernelTcp {
         give_up_after(least_rto, ceiling, self.retries2)
     }
 
-    /// How far its handshake reaches, one way, to a host with the same settings, if a leg lowers the ceiling of the timeout.
+    /// How far its handshake reaches, one way, to a host with the same settings, if a leg lowers the ceiling
+    /// of the timeout.
     fn handshake(self, rto_max: Option<Duration>) -> handshake::HandshakeReach {
         let retries = rto_max.map_or(self.syn_retries, syn_retries);
         let linear = std::iter::repeat_n(INITIAL_RTO, self.syn_linear_timeouts as usize);
@@ -120,7 +121,8 @@ fn set_up(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp)
         )
     });
     let fix = sysctl.unwrap_or_else(|| "no setting of TCP reaches that far: store and forward does".into());
-    // The leg sets the number of its SYNs by itself where it has restart_within, and that is for the operator to change.
+    // The leg sets the number of its SYNs by itself where it has restart_within, and that is for the operator
+    // to change.
     let (first, retries) = match timers.rto_max {
         Some(_) => ("leave restart_within out, and ", None),
         None => ("", retries),

@@ -14,8 +14,8 @@ use bentpipe_units::ByteCount;
 const PIPE_PAGES: &str = "/proc/sys/fs/pipe-user-pages-soft";
 /// Pages of 4 KiB in a pipe of the relay, 512 KiB.
 const PAGES_OF_A_PIPE: u64 = 128;
-/// A buffer holds a window on its way and one that waits behind a hole, and about as much again for the kernel's own
-/// bookkeeping: in bandwidth-delay products, as for a leg's fixed buffers.
+/// A buffer holds a window on its way and one that waits behind a hole, and about as much again for the
+/// kernel's own bookkeeping: in bandwidth-delay products, as for a leg's fixed buffers.
 const PRODUCTS: u64 = 4;
 
 /// Checks the limits.
@@ -77,7 +77,8 @@ fn connections(config: &Config, host: Host) -> Check {
         name,
         found,
         format!(
-            "LimitNOFILE={needed} in the daemon's service, ulimit -Hn {needed} in a shell; or connections = {most}"
+            "LimitNOFILE={needed} in the daemon's service, ulimit -Hn {needed} in a shell; or connections = \
+             {most}"
         ),
     )
 }

@@ -1,4 +1,5 @@
-//! The files by which kernel parameters and modules are there again after a start of the host: sysctl.d(5), modules-load.d(5).
+//! The files by which kernel parameters and modules are there again after a start of the host: sysctl.d(5),
+//! modules-load.d(5).
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

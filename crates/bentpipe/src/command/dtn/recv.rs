@@ -18,14 +18,16 @@ const ROUND: Duration = Duration::from_secs(30);
 
 /// Receive the bundles of a service.
 ///
-/// A bundle is acknowledged when its payload is on the disk under its last name: until then the node delivers it again.
+/// A bundle is acknowledged when its payload is on the disk under its last name: until then the node delivers
+/// it again.
 #[derive(Debug, Args)]
 pub(super) struct Recv {
     /// The service of the own node, as `files` of dtn://gs1/files or `7` of ipn:5.7.
     service: String,
     #[command(flatten)]
     socket: Socket,
-    /// The file for the payload; `-` is standard output. By default a file in the folder, named after its bundle.
+    /// The file for the payload; `-` is standard output. By default a file in the folder, named after its
+    /// bundle.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The folder for payloads.
@@ -35,7 +37,8 @@ pub(super) struct Recv {
     #[arg(long, value_name = "TIME")]
     wait: Option<Span>,
     /// Bundles to receive.
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "output", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "output",
+          value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Go on for ever.
     #[arg(long, conflicts_with_all = ["count", "output"])]

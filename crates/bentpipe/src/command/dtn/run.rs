@@ -37,7 +37,8 @@ impl Run {
             wanted => account::choose(wanted, "node.user")?,
         };
         let prepared = Prepared::new(config, account.as_ref())?;
-        // Before the first thread: capabilities belong to threads. An ordinary user without any has nothing to give up.
+        // Before the first thread: capabilities belong to threads. An ordinary user without any has nothing
+        // to give up.
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()

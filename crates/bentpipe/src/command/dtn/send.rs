@@ -16,8 +16,8 @@ use super::Socket;
 
 /// Send a file as a bundle.
 ///
-/// It ends when the node has the bundle in its store: from then on the node is responsible. With --wait it ends when the
-/// bundle's application has it.
+/// It ends when the node has the bundle in its store: from then on the node is responsible. With --wait it
+/// ends when the bundle's application has it.
 #[derive(Debug, Args)]
 pub(super) struct Send {
     /// The file; `-` is standard input.
@@ -67,12 +67,17 @@ impl Send {
             };
             if self.json {
                 return crate::command::print_json(&json!({
-                    "id": sent.id, "payload_bytes": sent.payload_bytes, "accepted_s": accepted_s, "delivered_s": delivered_s,
+                    "id": sent.id, "payload_bytes": sent.payload_bytes,
+                    "accepted_s": accepted_s, "delivered_s": delivered_s,
                 }));
             }
             let what = if delivered_s.is_some() { "delivered" } else { "accepted" };
             let seconds = delivered_s.unwrap_or(accepted_s);
-            crate::command::print(&format!("{} ({} bytes) {what} after {seconds:.2} s\n", sent.id, sent.payload_bytes))
+            crate::command::print(&format!(
+                "{} ({} bytes) {what} after {seconds:.2} \
+                s\n",
+                sent.id, sent.payload_bytes
+            ))
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -117,7 +122,8 @@ async fn delivery(client: &Client, sent: &Sent, begun: Instant, wait: Duration) 
         }
         if begun.elapsed() > wait {
             bail!(
-                "{} is accepted, but nobody has reported its delivery within {wait:?}; it is still on its way: \
+                "{} is accepted, but nobody has reported its delivery within {wait:?}; it is still on its \
+                 way: \
                  bentpipe dtn status shows what it waits for",
                 sent.id
             );

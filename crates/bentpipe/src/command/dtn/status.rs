@@ -63,7 +63,8 @@ fn text(status: &Value, bundles: Option<&Value>) -> String {
     );
     let _ = writeln!(
         text,
-        "waiting   {} for a session, {} for a contact or a route, {} for an application, {} fragments; {} in hand",
+        "waiting   {} for a session, {} for a contact or a route, {} for an application, {} fragments; {} \
+         in hand",
         number(&waiting["queued"]),
         number(&waiting["parked"]),
         number(&waiting["deliverable"]),

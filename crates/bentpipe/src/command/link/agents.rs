@@ -15,23 +15,23 @@ const MAX_RETRANSMISSIONS: u32 = 1000;
 /// Agents that help TCP across the link without splitting connections.
 #[derive(Debug, Args)]
 pub(super) struct Agents {
-    /// At the far end Snoop keeps TCP's segments to the command and sends lost ones again. The size of its cache: bytes, or
-    /// bandwidth-delay products of the link as in 2.5BDP; 3BDP by default.
+    /// At the far end Snoop keeps TCP's segments to the command and sends lost ones again. The size of its
+    /// cache: bytes, or bandwidth-delay products of the link as in 2.5BDP; 3BDP by default.
     #[arg(long, value_name = "CACHE", num_args = 0..=1, require_equals = true, default_missing_value = "3BDP",
           value_parser = read_cache)]
     snoop: Option<Cache>,
-    /// At which rate Snoop lets packets go to the link, a bit rate of IP packets, or off; by default 98.5% of the link's forward rate.
-    /// Those before their time wait in a queue of two bandwidth-delay products.
+    /// At which rate Snoop lets packets go to the link, a bit rate of IP packets, or off; by default 98.5% of
+    /// the link's forward rate. Those before their time wait in a queue of two bandwidth-delay products.
     #[arg(long, value_name = "RATE|off", requires = "snoop", value_parser = read_pace)]
     snoop_pace: Option<PaceSetting>,
     /// At the command's end, hold back the third and later duplicate ACKs for this long, and drop them if the
     /// hole is filled by then.
     #[arg(long, value_name = "DELAY")]
     delayed_dup_acks: Option<Span>,
-    /// The link layer sends lost packets again, at most so often; 3 times by default. Packets behind a lost one wait for it,
-    /// except with --delayed-dup-acks, which is there for what does not wait.
-    #[arg(long, value_name = "RETRANSMISSIONS", num_args = 0..=1, require_equals = true, default_missing_value = "3",
-          value_parser = read_retransmissions)]
+    /// The link layer sends lost packets again, at most so often; 3 times by default. Packets behind a lost
+    /// one wait for it, except with --delayed-dup-acks, which is there for what does not wait.
+    #[arg(long, value_name = "RETRANSMISSIONS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "3", value_parser = read_retransmissions)]
     arq: Option<u32>,
 }
 
@@ -87,7 +87,8 @@ impl Cache {
             Self::Bdps(bdps) => bdps,
         };
         let rate = link.forward.rate.context(
-            "--snoop sizes its cache in bandwidth-delay products, which a link without a rate does not have: give the link \
+            "--snoop sizes its cache in bandwidth-delay products, which a link without a rate does not \
+             have: give the link \
              a --rate or a --profile, or the cache in bytes as in --snoop=2MB",
         )?;
         let bdp = rate.bytes_in(link.forward.delay + link.reverse.delay);

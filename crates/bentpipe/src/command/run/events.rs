@@ -64,7 +64,8 @@ impl Events {
             match kill_process(pid, signal) {
                 Ok(()) => tracing::info!(successor, "{name} goes on to the process that has taken over"),
                 Err(error) => {
-                    tracing::error!(successor, %error, "{name} came while another process took over; repeat it")
+                    tracing::error!(successor, %error, "{name} came while another process took over; repeat \
+                        it")
                 }
             }
         }

@@ -15,7 +15,8 @@ use signal_hook::flag;
 
 use super::write_all;
 
-/// Enters an alternate screen without a cursor, and leaves it (xterm's control sequences, `smcup` and `civis` of terminfo(5)).
+/// Enters an alternate screen without a cursor, and leaves it (xterm's control sequences, `smcup` and `civis`
+/// of terminfo(5)).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Moves the cursor home, clears the rest of a line, and clears below the last line.

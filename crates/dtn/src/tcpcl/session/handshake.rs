@@ -45,7 +45,8 @@ impl Session {
         match (&self.settings.tls, peer_can) {
             (Tls::Require(_), false) => {
                 let text = format!(
-                    "the node at {} speaks plain text only, and TLS is required; give it a certificate, or set \
+                    "the node at {} speaks plain text only, and TLS is required; give it a certificate, or \
+                     set \
                      this peer's TLS to optional",
                     self.place
                 );

@@ -188,7 +188,8 @@ impl Session {
             }
             Phase::Tls | Phase::Init | Phase::Admission => {
                 format!(
-                    "the node at {place} closed the connection before there was a session; its log may say why"
+                    "the node at {place} closed the connection before there was a session; its log may say \
+                     why"
                 )
             }
             Phase::Established if self.term.1 => format!("the peer at {place} ended the session"),
