@@ -26,7 +26,6 @@ use bentpipe_http::Failure;
 const FLOWS: usize = 100;
 /// Timeout of a status: it takes less than a second, but others may be queued before it.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most concurrent commands.
 const MAX_COMMANDS: usize = 4;
@@ -124,7 +123,6 @@ impl AppState {
     }
 }
 
-/// The routes that only read.
 pub(crate) fn read_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/status", get(status))

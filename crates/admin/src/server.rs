@@ -148,7 +148,6 @@ impl Listeners {
     }
 }
 
-/// The routes that only read.
 fn read_routes(state: &Arc<AppState>, recorder: &Recorder) -> Router {
     routes::read_routes(Arc::clone(state)).merge(page::routes()).merge(history::routes(recorder.clone()))
 }
@@ -193,7 +192,6 @@ async fn accept<A, F, S>(
         tokio::time::timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Serves one connection.
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,

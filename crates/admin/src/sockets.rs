@@ -14,7 +14,6 @@ use socket2::{Domain, Socket};
 
 use crate::token::{Token, TokenError};
 
-/// Mode of the folder.
 const FOLDER_MODE: u32 = 0o755;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -44,11 +43,8 @@ pub enum AdminError {
         socket: PathBuf,
     },
     /// A file that is no socket has the name.
-    #[error("{path} is not a socket; remove it, or give the daemon another folder with admin.folder")]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} is not a socket; remove it, or give the daemon another folder with admin.folder")]
+    NotASocket(PathBuf),
     /// The token cannot be read.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -65,7 +61,6 @@ pub enum AdminError {
     },
 }
 
-/// A listening socket.
 #[derive(Debug)]
 struct ListeningSocket {
     /// The name by which a successor knows it.
@@ -219,7 +214,7 @@ fn listen_unix(
 ) -> Result<Option<OwnedFd>, AdminError> {
     match unix::listen(path, kind, owner) {
         Ok(socket) => Ok(Some(socket)),
-        Err(BindError::NotASocket) => Err(AdminError::NotASocket { path: path.to_owned() }),
+        Err(BindError::NotASocket) => Err(AdminError::NotASocket(path.to_owned())),
         Err(BindError::Occupied) => {
             let folder = path.parent().unwrap_or(path).to_owned();
             Err(AdminError::Occupied { folder, socket: path.to_owned() })

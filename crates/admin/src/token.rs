@@ -29,23 +29,17 @@ pub enum TokenError {
     },
     /// Every user of this host can read it.
     #[error(
-        "others than its owner and group may read or change {path} (admin.token_file); forbid it with: \
-         chmod o= {path}"
+        "others than its owner and group may read or change {0} (admin.token_file); forbid it with: \
+         chmod o= {0}"
     )]
-    Open {
-        /// The file.
-        path: PathBuf,
-    },
+    Open(PathBuf),
     /// It is too short, or has characters that a header or a URL cannot contain.
     #[error(
-        "the first line of {path} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 \
+        "the first line of {0} (admin.token_file) must have {SHORTEST} or more characters of A-Z a-z 0-9 \
          -._~+/=; \
-         make one with: openssl rand -hex 32 > {path}"
+         make one with: openssl rand -hex 32 > {0}"
     )]
-    Unfit {
-        /// The file.
-        path: PathBuf,
-    },
+    Unfit(PathBuf),
 }
 
 impl Token {
@@ -57,12 +51,12 @@ impl Token {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.mode() & 0o007 != 0 {
-            return Err(TokenError::Open { path: path.to_owned() });
+            return Err(TokenError::Open(path.to_owned()));
         }
         let mut text = String::new();
         file.take(LONGEST).read_to_string(&mut text).map_err(failed)?;
         let line = text.lines().next().unwrap_or_default();
-        Self::parse(line).ok_or_else(|| TokenError::Unfit { path: path.to_owned() })
+        Self::parse(line).ok_or_else(|| TokenError::Unfit(path.to_owned()))
     }
 
     /// A token of RFC 6750 §2.1 (`b64token`), which fits into a header, a cookie and an address.

@@ -14,7 +14,6 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// A client of the daemon.
     pub(super) fn client(&self) -> Result<Client, ClientError> {
         Client::new(&self.folder)
     }

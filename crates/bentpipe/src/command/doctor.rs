@@ -107,7 +107,6 @@ impl Doctor {
     }
 }
 
-/// All checks.
 fn all_checks(config: Option<&Config>) -> Vec<Check> {
     let mut checks = checks(&config.map_or_else(geostationary, legs_of));
     checks.extend(config.into_iter().flat_map(legs::checks));

@@ -35,7 +35,6 @@ pub(crate) const LOADS: [Load; 3] = [
     Load { count: 1000, size: 100 },
 ];
 
-/// One run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     /// From the first byte that was sent until the last payload was received.

@@ -16,7 +16,6 @@ const START_WITHIN: Duration = Duration::from_secs(20);
 /// Between two looks at what is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Where the programs are.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
     /// The folder of `dtnd`, `dtnsend` and `dtnrecv`.
@@ -34,7 +33,6 @@ pub(crate) struct Contact {
     pub(crate) port: Option<u16>,
 }
 
-/// A bentpipe node.
 #[derive(Debug)]
 pub(crate) struct Bentpipe {
     program: PathBuf,
@@ -42,7 +40,6 @@ pub(crate) struct Bentpipe {
     folder: TempDir,
 }
 
-/// A dtn7-rs node.
 #[derive(Debug)]
 pub(crate) struct Dtn7 {
     programs: PathBuf,

@@ -32,13 +32,11 @@ pub(super) struct ReceivedForm {
     pub(super) rewritten: Box<[u8]>,
     /// Flags of the bundle that this node does not know.
     pub(super) flags: u64,
-    /// Flags of the payload block.
     pub(super) payload_flags: u8,
     /// The extension blocks, in their order.
     pub(super) slots: Vec<Slot>,
 }
 
-/// An extension block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) kind: u64,

@@ -95,7 +95,6 @@ impl Head {
         (self.raw.len() - self.walker.half_read()) as u64
     }
 
-    /// The bundle and its tail.
     pub(super) fn bundle(&self) -> Result<(Bundle, Tail), Malformed> {
         let [primary, extensions @ .., payload] = &self.blocks[..] else {
             return Err(Malformed { at: 0, problem: Problem::Block("there is no payload block") });

@@ -63,7 +63,7 @@ pub(super) fn bind_transparent(address: SocketAddr) -> io::Result<TcpListener> {
 pub(super) fn bind_unix(path: &Path, account: Option<&Account>) -> Result<UnixListener, NodeError> {
     match unix::listen(path, unix::Type::STREAM, account.map(owner)) {
         Ok(socket) => Ok(socket.into()),
-        Err(BindError::Occupied) => Err(NodeError::SocketTaken { socket: path.to_owned() }),
+        Err(BindError::Occupied) => Err(NodeError::SocketTaken(path.to_owned())),
         Err(other) => {
             let action = format!("listen for applications at {}", path.display());
             Err(NodeError::System { action, source: io::Error::other(other) })

@@ -33,17 +33,11 @@ pub enum NodeError {
         source: io::Error,
     },
     /// This node cannot have the service of an outlet.
-    #[error("an outlet: {reason}")]
-    Outlet {
-        /// Why.
-        reason: String,
-    },
+    #[error("an outlet: {0}")]
+    Outlet(String),
     /// Another node listens at the socket.
-    #[error("another node answers at {socket}; give each node its own node.socket")]
-    SocketTaken {
-        /// The socket.
-        socket: PathBuf,
-    },
+    #[error("another node answers at {0}; give each node its own node.socket")]
+    SocketTaken(PathBuf),
 }
 
 impl NodeError {

@@ -171,7 +171,6 @@ impl ForwardingQueue {
         elsewhere
     }
 
-    /// Removes a bundle.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Record> {
         // In this status it is in no queue.
         self.set(key, Status::Sending);
@@ -222,14 +221,12 @@ impl ForwardingQueue {
         (record.purpose == Purpose::Deliver).then_some(record)
     }
 
-    /// The fragments of a bundle.
     pub(crate) fn parts_of(&self, id: &BundleId) -> Vec<(Key, Fragment)> {
         let keys = self.parts.get(&id.whole()).into_iter().flatten();
         let part = |key: &Key| Some((*key, self.entries.get(key)?.record.bundle.id.fragment?));
         keys.filter_map(part).collect()
     }
 
-    /// A bundle by its number.
     pub(crate) fn get(&self, key: Key) -> Option<&Record> {
         self.entries.get(&key).map(|entry| &entry.record)
     }

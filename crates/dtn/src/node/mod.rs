@@ -134,7 +134,6 @@ impl Node {
         &self.0.store
     }
 
-    /// The peers.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.0.peers.values()
     }
@@ -199,13 +198,8 @@ impl Node {
 
     /// Takes responsibility for a bundle: it is in the store when this returns. Blocks on the disk.
     fn accept(&self, bundle: Bundle, payload: Payload, from: Option<Eid>) -> Result<(), Refused> {
-        let guard = match CommitGuard::of(self, &bundle.id) {
-            Ok(guard) => guard,
-            Err(refused) => {
-                self.0.store.discard(payload);
-                return Err(refused);
-            }
-        };
+        let guard =
+            CommitGuard::of(self, &bundle.id).inspect_err(|_| self.0.store.discard(payload.clone()))?;
         let now = clock();
         let is_mine = self.is_mine(&bundle.destination);
         let purpose = match (is_mine, bundle.id.fragment) {
@@ -235,10 +229,7 @@ impl Node {
             Purpose::Forward => Ok(()),
         };
         // The bundle has been accepted all the same, so its sender gets no error.
-        if let Err(error) = outcome {
-            tracing::error!("cannot reassemble {}, retrying: {error}", bundle.id.whole());
-            self.0.reassembly_pending.store(true, Ordering::Relaxed);
-        }
+        self.retry_reassembly(&bundle.id, outcome);
         self.report(&bundle, ReportStatus::Received, ReasonCode::NO_INFORMATION);
         Ok(())
     }
@@ -274,10 +265,14 @@ impl Node {
             parts.map(|(record, _)| record.bundle.id.whole()).collect()
         };
         for id in ids {
-            if let Err(error) = self.reassemble(&id) {
-                tracing::error!("cannot reassemble {id}, retrying: {error}");
-                self.0.reassembly_pending.store(true, Ordering::Relaxed);
-            }
+            self.retry_reassembly(&id, self.reassemble(&id));
+        }
+    }
+
+    fn retry_reassembly(&self, id: &BundleId, outcome: Result<(), Refused>) {
+        if let Err(error) = outcome {
+            tracing::error!("cannot reassemble {}, retrying: {error}", id.whole());
+            self.0.reassembly_pending.store(true, Ordering::Relaxed);
         }
     }
 

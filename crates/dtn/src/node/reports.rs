@@ -61,7 +61,6 @@ impl ReportLog {
     }
 }
 
-/// Reads the reports in a payload.
 pub(crate) fn read(store: &Store, payload: &Payload) -> Result<Vec<Report>, String> {
     if payload.len() > RECORD_LIMIT as u64 {
         return Err(format!("it has {} bytes, at most {RECORD_LIMIT} are read", payload.len()));

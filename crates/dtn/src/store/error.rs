@@ -43,18 +43,12 @@ pub enum StoreError {
     },
     /// The index speaks of payloads, and their folder is not there.
     #[error("the store {} has an index but no folder payloads; put it back, or remove the index \
-        too", folder.display())]
-    NoPayloads {
-        /// The store.
-        folder: PathBuf,
-    },
+        too", .0.display())]
+    NoPayloads(PathBuf),
     /// Another process uses the folder.
     #[error("the store {} is in use by another process; stop it, or give each node a folder of its \
-        own", folder.display())]
-    Locked {
-        /// The store.
-        folder: PathBuf,
-    },
+        own", .0.display())]
+    Locked(PathBuf),
     /// A record names bytes that the store does not have.
     #[error(
         "bundle {bundle} was not stored: byte {end} of file {file} of its payload is not in the store, it \
@@ -69,11 +63,8 @@ pub enum StoreError {
         end: u64,
     },
     /// The thread that writes the index has ended.
-    #[error("the store {} has stopped after a defect; restart the node", folder.display())]
-    Stopped {
-        /// The store.
-        folder: PathBuf,
-    },
+    #[error("the store {} has stopped after a defect; restart the node", .0.display())]
+    Stopped(PathBuf),
 }
 
 /// What there was no room for.

@@ -40,13 +40,13 @@ impl Files {
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(StoreError::Locked { folder: folder.to_owned() });
+                return Err(StoreError::Locked(folder.to_owned()));
             }
             Err(error) => return Err(StoreError::io("lock", &path, error)),
         }
         let payloads = folder.join("payloads");
         if !payloads.exists() && folder.join("index.redb").exists() {
-            return Err(StoreError::NoPayloads { folder: folder.to_owned() });
+            return Err(StoreError::NoPayloads(folder.to_owned()));
         }
         make_dir(&payloads)?;
         let open = |path: &Path| File::open(path).map_err(|error| StoreError::io("open", path, error));
@@ -71,7 +71,6 @@ impl Files {
         self.payloads.join(format!("{number:016x}"))
     }
 
-    /// A new file.
     pub(crate) fn create(&self, number: u64) -> Result<File, StoreError> {
         let path = self.path(number);
         let file = OpenOptions::new().write(true).create_new(true).open(&path);

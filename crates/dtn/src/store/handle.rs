@@ -84,7 +84,7 @@ impl Store {
     /// a record is not in the store, [`StoreError::Io`], [`StoreError::Index`], [`StoreError::Stopped`].
     /// Payloads that were waiting for their record are dropped then and have to be written again.
     pub fn commit(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let stopped = || Err(StoreError::Stopped { folder: self.core.files.folder().to_owned() });
+        let stopped = || Err(StoreError::Stopped(self.core.files.folder().to_owned()));
         self.committer.commit(changes).unwrap_or_else(stopped)
     }
 

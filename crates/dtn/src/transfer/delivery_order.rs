@@ -29,7 +29,6 @@ pub(super) struct OrderSlot {
 }
 
 impl DeliveryOrder {
-    /// The slot of a target.
     pub(super) fn slot(&self, source: &Eid, target: &str) -> Arc<OrderSlot> {
         let mut order = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if order.len() >= MAX_TARGETS {

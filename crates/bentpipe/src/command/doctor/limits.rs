@@ -18,7 +18,6 @@ const PAGES_OF_A_PIPE: u64 = 128;
 /// kernel's own bookkeeping: in bandwidth-delay products, as for a leg's fixed buffers.
 const PRODUCTS: u64 = 4;
 
-/// Checks the limits.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let host = Host::read();
     [
