@@ -1,4 +1,4 @@
-//! `node.toml`: what the operator says of a bundle node.
+//! `node.toml`: the configuration of a bundle node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ mod transfer;
 pub use bentpipe_config::Error as ConfigError;
 pub use transfer::{EgressSettings, IngressSettings};
 
-/// The fewest bytes of payload that a fragment is cut to: below, heads and acknowledgements outweigh them.
+/// The smallest fragment size, bytes of payload: heads and acknowledgements outweigh smaller ones.
 const SMALLEST_FRAGMENT: u64 = 4096;
 /// The fewest bytes of a segment.
 const SMALLEST_SEGMENT: u64 = 64;
@@ -41,25 +41,25 @@ pub struct NodeConfig {
     /// The satellite legs by name.
     #[serde(default)]
     pub legs: BTreeMap<String, SatelliteLeg>,
-    /// Sockets of no satellite leg.
+    /// The leg of all other sockets.
     #[serde(default)]
     pub terrestrial: TerrestrialLeg,
-    /// Where other nodes connect to.
+    /// The addresses where other nodes connect.
     #[serde(default)]
     pub listen: Vec<Listen>,
-    /// The nodes that this one speaks with.
+    /// The nodes that this one has sessions with.
     #[serde(default)]
     pub peers: Vec<PeerSettings>,
-    /// Where bundles go that are for nobody of these.
+    /// Where bundles for other nodes go.
     #[serde(default)]
     pub routes: Vec<RouteSettings>,
     /// When nodes can speak with each other.
     #[serde(default)]
     pub contacts: Vec<Contact>,
-    /// Where HTTP PUTs and files come in that travel as bundles.
+    /// Where HTTP PUTs and files enter the network.
     #[serde(default)]
     pub inlets: Vec<IngressSettings>,
-    /// Where they come out.
+    /// Where they leave it.
     #[serde(default)]
     pub outlets: Vec<EgressSettings>,
 }
@@ -68,34 +68,34 @@ pub struct NodeConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSettings {
-    /// Who it is: `dtn://name/` or `ipn:5.0`.
+    /// Its endpoint: `dtn://name/` or `ipn:5.0`.
     pub id: Eid,
     /// The folder of its store.
     #[serde(default = "default_store")]
     pub store: PathBuf,
-    /// Bytes of payload that the store takes at the most.
+    /// The most bytes of payload in the store.
     #[serde(default = "default_quota")]
     pub quota: ByteCount,
-    /// Bundles that the store takes at the most.
+    /// The most bundles in the store.
     #[serde(default = "default_max_bundles")]
     pub max_bundles: usize,
-    /// What is to stay free of the store's file system.
+    /// What stays free on the store's file system.
     #[serde(default = "default_keep_free")]
     pub keep_free: ByteCount,
-    /// The Unix socket where applications speak with it.
+    /// The Unix socket for applications.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
     /// Its certificate and its key, PEM; `bentpipe dtn identity` makes both.
     pub certificate: Option<PathBuf>,
     /// See [`certificate`](Self::certificate).
     pub key: Option<PathBuf>,
-    /// How long a bundle is of use where its application does not say.
+    /// The lifetime of bundles whose application does not choose one.
     #[serde(default = "default_lifetime")]
     pub lifetime: Span,
-    /// Whether status reports that bundles ask for are made.
+    /// Whether it sends the status reports that bundles request.
     #[serde(default = "yes")]
     pub status_reports: bool,
-    /// The account, USER or USER:GROUP, that a node started by root goes on as.
+    /// The account, USER or USER:GROUP, that a node started by root drops to.
     pub user: Option<String>,
 }
 
@@ -105,7 +105,7 @@ pub struct NodeSettings {
 pub struct Listen {
     /// Address and port; that of TCPCL is 4556.
     pub address: SocketAddr,
-    /// The leg whose settings its connections have; none is the terrestrial one.
+    /// The leg whose settings its connections get; by default the terrestrial one.
     pub leg: Option<String>,
 }
 
@@ -113,27 +113,26 @@ pub struct Listen {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSettings {
-    /// Who it is.
+    /// Its endpoint.
     pub id: Eid,
     /// Where it listens; without it this node waits to be connected.
     pub address: Option<SocketAddr>,
-    /// The leg that leads to it; none is the terrestrial one.
+    /// The leg that leads to it; by default the terrestrial one.
     pub leg: Option<String>,
     /// Whether the connection is encrypted; by default where both have a certificate.
     pub tls: Option<TlsChoice>,
-    /// The one certificate that it may have, PEM.
+    /// Its certificate, PEM.
     pub certificate: Option<PathBuf>,
     /// Payloads that are longer go in fragments of at most this size.
     pub fragment_above: Option<ByteCount>,
-    /// Takes the place of the segment MRU that it says.
+    /// Replaces the segment MRU that it announces.
     pub segment_mru: Option<ByteCount>,
-    /// Takes the place of the transfer MRU that it says.
+    /// Replaces the transfer MRU that it announces.
     pub transfer_mru: Option<ByteCount>,
-    /// Overlook what it says wrongly of the lengths of its transfers, and extensions that are malformed.
+    /// Ignore wrong transfer lengths and malformed extensions.
     #[serde(default)]
     pub lenient: bool,
-    /// How often something is heard of an idle peer; by default a minute, and no less than half of what its
-    /// leg survives.
+    /// The keepalive interval; by default a minute, and at least half of the outage that its leg survives.
     pub keepalive: Option<Span>,
     /// The longest wait between two attempts to connect.
     #[serde(default = "default_retry")]
@@ -144,7 +143,7 @@ pub struct PeerSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsChoice {
-    /// Always, or there is none.
+    /// Always.
     Required,
     /// Never.
     Off,
@@ -154,7 +153,7 @@ pub enum TlsChoice {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
-    /// Whose bundles.
+    /// The destinations.
     pub to: EidPattern,
     /// The peer that they go to.
     pub via: Eid,
@@ -205,7 +204,7 @@ impl NodeConfig {
         }
     }
 
-    /// What is more than a single value.
+    /// Checks what concerns more than a single value.
     fn check(&self) -> Result<(), Problem> {
         self.node.check().inside("node")?;
         for (index, listen) in self.listen.iter().enumerate() {
@@ -321,7 +320,7 @@ impl PeerSettings {
         Ok(())
     }
 
-    /// Whether what is said to it is encrypted, where this node has a certificate or has none.
+    /// Whether its sessions are encrypted, if this node has a certificate or has none.
     pub fn is_encrypted(&self, has_identity: bool) -> bool {
         match self.tls {
             Some(choice) => choice == TlsChoice::Required,

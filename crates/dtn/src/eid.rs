@@ -1,11 +1,11 @@
-//! Endpoint identifiers: who sends bundles and who gets them.
+//! Endpoint identifiers: the sources and destinations of bundles.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The longest identifier that is accepted, bytes: more than any DNS name and path that people write.
+/// The longest identifier that is accepted, bytes.
 pub(crate) const MAX_LEN: usize = 1024;
 
 /// An endpoint identifier (RFC 9171 §4.2.5.1): `dtn://node/service`, `ipn:node.service`, or `dtn:none`.
@@ -13,13 +13,13 @@ pub(crate) const MAX_LEN: usize = 1024;
 /// The node itself is the endpoint with an empty service, `dtn://node/`, or service 0, `ipn:node.0`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Eid {
-    /// Nobody.
+    /// The null endpoint, `dtn:none`.
     None,
     /// `dtn://node/service`.
     Dtn {
         /// The node's name, not empty.
         node: Box<str>,
-        /// What follows the node's slash, without it; empty is the node itself.
+        /// What follows the slash after the node; empty is the node itself.
         service: Box<str>,
     },
     /// `ipn:node.service`.
@@ -31,7 +31,7 @@ pub enum Eid {
     },
 }
 
-/// Text that is no endpoint identifier.
+/// Text that is not an endpoint identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no endpoint: {reason}; endpoints are written dtn://node/service, ipn:5.7 or dtn:none")]
 pub struct EidError {
@@ -39,13 +39,13 @@ pub struct EidError {
     reason: &'static str,
 }
 
-/// Endpoints of which a route speaks: one, or with a `*` at the end all that begin like this (`dtn://moon/*`,
-/// `dtn://m*`, `ipn:5.*`, `*`).
+/// A pattern of endpoints: one endpoint, or with a `*` at the end all that begin with what precedes it
+/// (`dtn://moon/*`, `dtn://m*`, `ipn:5.*`, `*`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EidPattern(String);
 
 impl Eid {
-    /// The node that the endpoint belongs to, as an endpoint; of nobody it is nobody.
+    /// The node that the endpoint belongs to, as an endpoint; that of `None` is `None`.
     pub fn node(&self) -> Self {
         match self {
             Self::None => Self::None,
@@ -63,7 +63,7 @@ impl Eid {
         }
     }
 
-    /// The service as text, without the node; `None` of a node and of nobody.
+    /// The service as text, without the node; `None` if it is a node or the null endpoint.
     pub fn service(&self) -> Option<String> {
         match self {
             Self::Dtn { service, .. } if !service.is_empty() => Some(service.to_string()),
@@ -75,7 +75,7 @@ impl Eid {
     /// A service of the same node, under the rules of its scheme: any path, or a number.
     ///
     /// # Errors
-    /// [`EidError`] if the scheme has no such service, or nobody is asked for one.
+    /// [`EidError`] if the scheme has no such service, or this is the null endpoint.
     pub fn with_service(&self, service: &str) -> Result<Self, EidError> {
         match self {
             Self::None => Err(EidError { text: service.into(), reason: "nobody has no services" }),
@@ -141,7 +141,7 @@ impl fmt::Display for Eid {
 }
 
 impl EidPattern {
-    /// Whether it speaks of this endpoint.
+    /// Whether this endpoint matches.
     pub fn matches(&self, eid: &Eid) -> bool {
         let text = eid.to_string();
         match self.0.strip_suffix('*') {
@@ -150,7 +150,7 @@ impl EidPattern {
         }
     }
 
-    /// How much it says: of two patterns that match, the one that says more decides.
+    /// Its precision: of two patterns that match, the more precise one decides.
     pub fn precision(&self) -> usize {
         if self.0.ends_with('*') { self.0.len() - 1 } else { usize::MAX }
     }

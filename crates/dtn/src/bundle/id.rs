@@ -1,4 +1,4 @@
-//! Names of bundles, as text.
+//! IDs of bundles, as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Fragment;
 use crate::{DtnTime, Eid, EidError};
 
-/// The name of a bundle, or of a fragment of one: no two have the same (RFC 9171 §4.2.7).
+/// The ID of a bundle or of a fragment, which is unique (RFC 9171 §4.2.7).
 ///
 /// As text it is `SOURCE-CREATED-SEQUENCE`, of a fragment `SOURCE-CREATED-SEQUENCE-OFFSET.LENGTH.TOTAL`,
 /// which is read from the right, because sources may have hyphens too. In files and in JSON it is this text.
@@ -16,18 +16,18 @@ use crate::{DtnTime, Eid, EidError};
 pub struct BundleId {
     /// The endpoint that made it.
     pub source: Eid,
-    /// When it was made, by the source's clock.
+    /// The creation time, by the source's clock.
     pub created: DtnTime,
-    /// Tells apart what was made in the same millisecond, or without a clock.
+    /// Distinguishes bundles of the same millisecond, or of a source without a clock.
     pub sequence: u64,
-    /// Which part of a bundle it is; `None` is a whole one.
+    /// The part of the payload that it has; `None` is all of it.
     pub fragment: Option<Fragment>,
 }
 
-/// Text that names no bundle.
+/// Text that is not a bundle's ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BundleIdError {
-    /// It is not made like a name.
+    /// It has another form.
     #[error(
         "{text:?} names no bundle: {reason}; bundles are named SOURCE-CREATED-SEQUENCE, \
          fragments SOURCE-CREATED-SEQUENCE-OFFSET.LENGTH.TOTAL"
@@ -38,13 +38,13 @@ pub enum BundleIdError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Its source is no endpoint.
+    /// Its source is not an endpoint.
     #[error("the name of a bundle begins with its source: {0}")]
     Source(#[from] EidError),
 }
 
 impl BundleId {
-    /// The name of the bundle that it is a fragment of, or of itself.
+    /// The ID of the whole bundle.
     #[must_use]
     pub fn whole(&self) -> Self {
         Self { fragment: None, ..self.clone() }

@@ -1,4 +1,4 @@
-//! What travels: a bundle's blocks, its name, and its form on the wire (RFC 9171 §4).
+//! Bundles: their blocks, their IDs, and their encoding (RFC 9171 §4).
 //!
 //! A bundle is on the wire a *head*, all blocks up to the head of the payload's byte string
 //! ([`Bundle::head`]), the payload's bytes, and a *tail* ([`Bundle::tail`]); [`Decoder`] takes it in pieces
@@ -64,32 +64,32 @@ pub struct Fragment {
 pub enum Priority {
     /// When nothing else waits.
     Bulk,
-    /// What applications get that say nothing.
+    /// The default.
     #[default]
     Normal,
     /// Before all others.
     Expedited,
 }
 
-/// What its source wants to be told about, by status reports (RFC 9171 §4.2.3).
+/// The events that the source wants status reports on (RFC 9171 §4.2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReportRequests {
     /// A node has received it.
     pub reception: bool,
-    /// A node has passed it on.
+    /// A node has forwarded it.
     pub forwarding: bool,
     /// An application has it.
     pub delivery: bool,
-    /// A node has given it up.
+    /// A node has deleted it.
     pub deletion: bool,
 }
 
-/// How many nodes a bundle may pass (RFC 9171 §4.4.3).
+/// The hop limit and the hop count (RFC 9171 §4.4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HopCount {
-    /// At the most, 1–255.
+    /// The limit, 1–255.
     pub limit: u8,
-    /// So far.
+    /// Hops so far.
     pub count: u8,
 }
 
@@ -108,35 +108,35 @@ pub enum CrcType {
 /// A bundle without its payload. Two are equal if their fields are, and they are written alike.
 #[derive(Debug, Clone, Eq)]
 pub struct Bundle {
-    /// Its name.
+    /// Its ID.
     pub id: BundleId,
-    /// Who gets it.
+    /// The destination.
     pub destination: Eid,
-    /// Who gets reports of it; nobody where [`Eid::None`].
+    /// The endpoint that gets status reports; [`Eid::None`] if none does.
     pub report_to: Eid,
-    /// How long it is of use after its creation, to the millisecond.
+    /// Its lifetime from its creation on, in whole milliseconds.
     pub lifetime: Duration,
     /// Its payload is an administrative record (RFC 9171 §6).
     pub is_admin: bool,
-    /// It must travel in one piece.
+    /// It must not be fragmented.
     pub must_not_fragment: bool,
-    /// What is to be reported.
+    /// The events to report.
     pub reports: ReportRequests,
-    /// Reports are to say when.
+    /// Reports have to contain times.
     pub report_times: bool,
-    /// How urgent it is. On the wire it is an extension block of ours that other nodes pass on unread.
+    /// Its priority. On the wire it is a private extension block that other nodes forward unread.
     pub priority: Priority,
-    /// How far it may travel.
+    /// Its hop limit and count, if it has any.
     pub hops: Option<HopCount>,
     /// How old it was when it was received, or made.
     pub age: Option<Duration>,
-    /// The node that it came from last.
+    /// The node that it came from.
     pub previous_node: Option<Eid>,
     /// Bytes of payload in this bundle or fragment.
     pub payload_len: u64,
-    /// The check over the payload block.
+    /// The CRC of the payload block.
     pub payload_crc: CrcType,
-    /// What else it came with, and how.
+    /// The rest of its received form.
     received: ReceivedForm,
 }
 

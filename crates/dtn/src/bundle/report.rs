@@ -1,5 +1,4 @@
-//! Bundle status reports: what a node tells the one who wants to know what became of a bundle (RFC 9171
-//! §6.1).
+//! Bundle status reports (RFC 9171 §6.1).
 
 use std::fmt;
 
@@ -7,22 +6,22 @@ use super::cbor::{Item, Reader, put, put_endpoint};
 use super::{Bundle, BundleId, Fragment, Malformed, Problem};
 use crate::{DtnTime, Eid};
 
-/// The longest administrative record that is read, bytes: a status report with the longest endpoint has less.
+/// The longest administrative record that is read, bytes. A status report with the longest endpoint is shorter.
 pub const RECORD_LIMIT: usize = 4096;
 
 /// The type of administrative records that are status reports.
 const STATUS_REPORT: u64 = 1;
 
-/// What became of a bundle at a node.
+/// What happened to a bundle at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// The node has received it.
     Received,
-    /// The node has passed it on.
+    /// The node has forwarded it.
     Forwarded,
     /// An application of the node has it.
     Delivered,
-    /// The node has given it up.
+    /// The node has deleted it.
     Deleted,
 }
 
@@ -62,16 +61,16 @@ impl ReasonCode {
     pub const BLOCK_UNSUPPORTED: Self = Self(11);
 }
 
-/// One statement about one bundle.
+/// One event of one bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What has become of it.
+    /// The event.
     pub status: Status,
-    /// Why.
+    /// The reason.
     pub reason: ReasonCode,
     /// Of which bundle. What is read has a fragment's `total` 0, because reports do not say it.
     pub subject: BundleId,
-    /// When, if the bundle asked for that.
+    /// When it happened, if the bundle requested times.
     pub time: Option<DtnTime>,
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{Eid, EidPattern};
 
-/// `[[inlets]]`: where transfers come in.
+/// `[[inlets]]`: where transfers enter.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename = "$tag:kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum IngressSettings {
@@ -21,18 +21,18 @@ pub enum IngressSettings {
         /// connections that a rule of the proxy hands over (`action = "bundle"`), too: it is transparent.
         #[serde(deserialize_with = "addresses")]
         address: Vec<SocketAddr>,
-        /// Who gets them.
+        /// The destination.
         to: Eid,
-        /// How long they are of use; by default what the node says.
+        /// Their lifetime; by default the node's.
         lifetime: Option<Span>,
     },
     /// Files of a folder, which leave it when the node has them.
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Who gets them.
+        /// The destination.
         to: Eid,
-        /// How long they are of use; by default what the node says.
+        /// Their lifetime; by default the node's.
         lifetime: Option<Span>,
         /// A file that has not changed for this long is complete.
         #[serde(default = "default_settle")]
@@ -40,15 +40,15 @@ pub enum IngressSettings {
     },
 }
 
-/// `[[outlets]]`: where transfers come out.
+/// `[[outlets]]`: where transfers leave.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename = "$tag:kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum EgressSettings {
-    /// HTTP PUTs, to the server that the PUT was meant for, or to one that is said here.
+    /// HTTP PUTs to the original server or to a configured one.
     Http {
-        /// The service that they come for.
+        /// The service that receives them.
         service: String,
-        /// Whose; others' are given up.
+        /// The accepted sources; transfers of others are deleted.
         from: EidPattern,
         /// The server that gets all of them.
         server: Option<SocketAddr>,
@@ -62,9 +62,9 @@ pub enum EgressSettings {
     },
     /// Files of a folder.
     Folder {
-        /// The service that they come for.
+        /// The service that receives them.
         service: String,
-        /// Whose; others' are given up.
+        /// The accepted sources; transfers of others are deleted.
         from: EidPattern,
         /// The folder.
         folder: PathBuf,

@@ -1,13 +1,11 @@
-//! Where a bundle goes next: neighbours, static routes and contact plans. Without a clock: `now` is a
-//! parameter.
+//! Routing: neighbours, static routes and contact plans. It has no clock: `now` is a parameter.
 //!
-//! In this order, and the first that has an answer decides: 1. the destination's node is a neighbour: to it;
-//! 2. a static route speaks of the destination: to its `via`; of several the most precise, of equally precise
-//! ones the first given; 3. the contact plan leads to the destination's node: along the way that arrives
-//! first.
+//! The first rule that applies decides: 1. the destination's node is a neighbour: send it there; 2. static
+//! routes match the destination: send it to the `via` of the most precise one, of equally precise ones the
+//! first; 3. the contact plan leads to the destination's node: use the path that arrives first.
 //!
-//! A node for which the plan has contacts with this one can be reached within them only, also as a neighbour
-//! or by a static route. Other neighbours are taken to be reachable always.
+//! If the plan has contacts with a node, it can be reached only within them, also as a neighbour or by a
+//! static route. Other neighbours are assumed to be always reachable.
 
 mod plan;
 
@@ -19,7 +17,7 @@ use serde::{Deserialize, Deserializer};
 use crate::{DtnTime, Eid, EidPattern};
 use plan::Plan;
 
-/// The fewest bytes that a bundle is worth cutting for: fragments have heads too.
+/// The smallest fragment worth sending, bytes: fragments have heads too.
 pub const LEAST_PART: u64 = 1024;
 
 /// A time in which one node can send to another; the other direction needs a contact of its own. In a
@@ -34,7 +32,7 @@ pub struct Contact {
     /// When it begins.
     #[serde(deserialize_with = "DtnTime::from_date")]
     pub start: DtnTime,
-    /// When it ends: by then the last byte has to have been sent.
+    /// When it ends: the last byte has to be sent before.
     #[serde(deserialize_with = "DtnTime::from_date")]
     pub end: DtnTime,
     /// How fast it is.
@@ -53,26 +51,26 @@ pub struct ContactError {
     reason: &'static str,
 }
 
-/// What is to become of a bundle.
+/// Where a bundle goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It is sent to a neighbour.
+    /// To a neighbour.
     Via {
         /// The neighbour's node.
         peer: Eid,
-        /// Not before this time; `now` is at once.
+        /// From this time on; `now` is at once.
         from: DtnTime,
-        /// All of it before this time; `None` is at any time.
+        /// The time by which all of it has to be sent; `None` has no limit.
         until: Option<DtnTime>,
-        /// How many bytes can be sent in that time, and get through to the destination as far as the plan
-        /// says. If they are fewer than the bundle has, it has to be cut, or to wait for another plan.
+        /// How many bytes fit into all planned contacts on the path. A longer bundle has to be fragmented, or
+        /// to wait.
         fits: u64,
     },
-    /// Nobody is known that would bring it nearer.
+    /// No path is known.
     NoRoute,
 }
 
-/// What a node knows about ways.
+/// The routes of a node.
 #[derive(Debug, Clone)]
 pub struct Routes {
     node: Eid,
@@ -82,12 +80,12 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// A node that knows nobody.
+    /// The routes of a node without neighbours.
     pub fn new(node: &Eid) -> Self {
         Self { node: node.node(), neighbours: Vec::new(), routes: Vec::new(), plan: Plan::default() }
     }
 
-    /// This node can talk to another.
+    /// Adds a neighbour.
     pub fn add_neighbour(&mut self, peer: &Eid) {
         let peer = peer.node();
         if peer != Eid::None && peer != self.node && !self.neighbours.contains(&peer) {
@@ -95,16 +93,16 @@ impl Routes {
         }
     }
 
-    /// This node cannot talk to another any more.
+    /// Removes a neighbour.
     pub fn remove_neighbour(&mut self, peer: &Eid) {
         let peer = peer.node();
         self.neighbours.retain(|neighbour| *neighbour != peer);
     }
 
-    /// What this pattern speaks of goes to the node `via`.
+    /// Adds a static route: endpoints that match go to the node `via`.
     pub fn add_route(&mut self, pattern: EidPattern, via: &Eid) {
         self.routes.push((pattern, via.node()));
-        // Stable, so that of equals the first stays the first.
+        // A stable sort: of equally precise ones the first stays first.
         self.routes.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.precision()));
     }
 
@@ -125,19 +123,19 @@ impl Routes {
         Err(ContactError { from: contact.from, to: contact.to, reason })
     }
 
-    /// Where a bundle of `len` bytes goes that can be sent from `now` on, but not to a node of `except`.
+    /// The route of a bundle of `len` bytes that can be sent from `now` on, but not to a node of `except`.
     ///
-    /// A way that has room for all of the bundle goes before one that has not, however early that arrives;
-    /// one that has room for less than [`LEAST_PART`] is none.
+    /// A path with room for the whole bundle is preferred to one without, however early that arrives. A path
+    /// with room for less than [`LEAST_PART`] is not used.
     pub fn next(&self, destination: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Decision {
-        // As a whole if there is any way, else as much of it as the first way takes that takes enough.
+        // The whole bundle if any path has room, else a part of it.
         [len, len.min(LEAST_PART)]
             .into_iter()
             .find_map(|len| self.next_for(destination, len, now, except))
             .unwrap_or(Decision::NoRoute)
     }
 
-    /// When this node's possibilities change next because a contact of its begins or ends, after `now`.
+    /// When the next contact of this node begins or ends after `now`.
     pub fn next_change(&self, now: DtnTime) -> Option<DtnTime> {
         let times = self.plan.from(&self.node).flat_map(|contact| [contact.start, contact.end]);
         times.filter(|&time| time > now).min()
@@ -157,7 +155,7 @@ impl Routes {
         by_route.or_else(|| self.by_plan(&node, len, now, except))
     }
 
-    /// Sending to a peer: in the first contact with room, or at any time if the plan has none with it.
+    /// Sends to a peer: in the first contact with room, or at any time if the plan has none with it.
     fn reach(&self, peer: &Eid, len: u64, now: DtnTime) -> Option<Decision> {
         if !self.plan.has(&self.node, peer) {
             return Some(Decision::Via { peer: peer.clone(), from: now, until: None, fits: u64::MAX });
@@ -174,7 +172,7 @@ impl Routes {
         })
     }
 
-    /// The way through the plan that arrives first.
+    /// The path through the plan that arrives first.
     fn by_plan(&self, node: &Eid, len: u64, now: DtnTime, except: &[Eid]) -> Option<Decision> {
         let is_free = |peer: &Eid| !except.iter().any(|not| not.node() == *peer);
         let always: Vec<&Eid> =
@@ -189,8 +187,7 @@ impl Routes {
 }
 
 impl Contact {
-    /// When a bundle of `len` bytes has arrived that can be sent from `ready` on; `None` if it does not fit
-    /// any more.
+    /// The arrival of a bundle of `len` bytes that can be sent from `ready` on; `None` if it no longer fits.
     fn arrival(&self, len: u64, ready: DtnTime) -> Option<DtnTime> {
         let start = self.start.max(ready);
         let (busy, left) = (self.rate.time_for(len), self.end.since(start));
@@ -209,7 +206,7 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error
     Span::deserialize(deserializer).map(Span::get)
 }
 
-/// The whole milliseconds that a span needs: plans know no shorter ones, and nothing may arrive too early.
+/// A span rounded up to milliseconds, the plan's resolution: nothing may arrive too early.
 fn ceil_millis(span: Duration) -> Duration {
     Duration::from_millis(u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! Who a node is: its certificate and key, as files.
+//! The identity of a node: its certificate and key, as files.
 
 use std::fmt::Write as _;
 use std::io;
@@ -13,9 +13,9 @@ use crate::Eid;
 /// A certificate and the key that belongs to it.
 #[derive(Debug)]
 pub struct Identity {
-    /// What other nodes know this one by.
+    /// The certificate that other nodes know.
     pub certificate: CertificateDer<'static>,
-    /// What proves it.
+    /// Its key.
     pub key: PrivateKeyDer<'static>,
 }
 
@@ -30,7 +30,7 @@ pub enum IdentityError {
         /// Why.
         source: io::Error,
     },
-    /// The file has something else in it.
+    /// The file contains something else.
     #[error("{} has no {what} in PEM form; `bentpipe dtn identity` makes one", path.display())]
     NotPem {
         /// The file.
@@ -38,7 +38,7 @@ pub enum IdentityError {
         /// What was looked for.
         what: &'static str,
     },
-    /// The key is no secret.
+    /// Others may read the key.
     #[error("the key in {} may be read by others (mode {mode:03o}); chmod 600 \
         {}", path.display(), path.display())]
     KeyNotPrivate {
@@ -50,9 +50,9 @@ pub enum IdentityError {
     /// A key or certificate could not be made.
     #[error("cannot make a certificate for {node}: {reason}")]
     Generate {
-        /// Whose it was to be.
+        /// The node.
         node: Eid,
-        /// Why not.
+        /// Why.
         reason: String,
     },
     /// Certificate and key do not fit, or cannot be used.
@@ -105,7 +105,7 @@ impl Identity {
         Ok(Self { certificate: load_certificate(certificate)?, key })
     }
 
-    /// The same, of what [`generate`] has made.
+    /// The same from the texts that [`generate`] returns.
     ///
     /// # Errors
     /// [`IdentityError::NotPem`].
@@ -119,7 +119,7 @@ impl Identity {
     }
 }
 
-/// Reads a certificate, as that of a peer.
+/// Reads a certificate, such as a peer's.
 ///
 /// # Errors
 /// [`IdentityError`] if there is none.
@@ -129,7 +129,7 @@ pub fn load_certificate(path: &Path) -> Result<CertificateDer<'static>, Identity
         .map_err(|_| IdentityError::NotPem { path: path.into(), what: "certificate" })
 }
 
-/// What people compare: the first 8 bytes of a certificate's SHA-256, as hexadecimal digits.
+/// The fingerprint that people compare: the first 8 bytes of a certificate's SHA-256, as hexadecimal digits.
 pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     let provider = tokio_rustls::rustls::crypto::ring::default_provider();
     let suite = provider.cipher_suites.iter().find_map(|suite| match suite {

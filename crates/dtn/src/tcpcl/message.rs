@@ -1,7 +1,7 @@
 //! The messages of RFC 9174 as bytes: no clock, no socket, no state.
 //!
-//! Of a segment only the head is decoded; its data is never gathered. The longest head is a SESS_INIT of
-//! [`MAX_HEAD`] bytes, so that who reads needs no more memory than that to understand any message.
+//! Only the head of a segment is decoded; its data is never buffered. The longest head is a SESS_INIT of
+//! [`MAX_HEAD`] bytes, which bounds a reader's memory.
 
 use super::Refusal;
 
@@ -13,7 +13,7 @@ pub const MAX_EXTENSIONS: usize = 4096;
 pub const MAX_HEAD: usize = 1 + 2 + 8 + 8 + 2 + MAX_NODE_ID + 4 + MAX_EXTENSIONS;
 /// The length of a contact header, bytes.
 pub const CONTACT_LEN: usize = 6;
-/// The only version that is spoken here.
+/// The supported version.
 pub const VERSION: u8 = 4;
 
 /// Message types (RFC 9174 §9.7).
@@ -43,27 +43,27 @@ const CRITICAL: u8 = 1;
 /// The Transfer Length extension (RFC 9174 §5.2.5.1).
 const TRANSFER_LENGTH: u16 = 1;
 
-/// What opens a connection (RFC 9174 §4.2).
+/// The contact header (RFC 9174 §4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// The protocol's version.
     pub version: u8,
-    /// The sender can and will do TLS.
+    /// The sender offers TLS.
     pub can_tls: bool,
 }
 
 /// A SESS_INIT (RFC 9174 §4.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessInit {
-    /// Seconds between keepalives; 0 wants none.
+    /// Seconds between keepalives; 0 is none.
     pub keepalive: u16,
-    /// The longest data of a segment that is taken, bytes.
+    /// The most data that is accepted in a segment, bytes.
     pub segment_mru: u64,
-    /// The longest transfer that is taken, bytes.
+    /// The longest transfer that is accepted, bytes.
     pub transfer_mru: u64,
     /// The node, as text.
     pub node: String,
-    /// There is an extension item that is critical, and none is known here.
+    /// A critical extension item; none is supported.
     pub critical_extension: Option<u16>,
 }
 
@@ -84,19 +84,18 @@ pub struct SegmentHead {
     pub end: bool,
     /// The transfer.
     pub id: u64,
-    /// What its extensions say; nothing where `start` is not set.
+    /// Its extensions; none unless `start` is set.
     pub extensions: TransferExtensions,
     /// Bytes of data.
     pub len: u64,
 }
 
-/// What a transfer's extension items say.
+/// The extension items of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransferExtensions {
-    /// The transfer's length, bytes. An item of that type whose value is not 8 bytes long is one that is not
-    /// known.
+    /// The transfer's length, bytes. An item of this type whose value is not 8 bytes long counts as unknown.
     pub length: Option<u64>,
-    /// There is an item that is not known and critical.
+    /// An unknown item is critical.
     pub critical_unknown: bool,
     /// The items do not add up to the length of their list.
     pub malformed: bool,
@@ -109,7 +108,7 @@ pub enum Message {
     SessInit(SessInit),
     /// SESS_TERM.
     SessTerm {
-        /// It answers another.
+        /// It is a reply.
         reply: bool,
         /// Why.
         reason: TermReason,
@@ -145,7 +144,7 @@ pub enum Message {
     },
 }
 
-/// Bytes that are no message; what follows them cannot be understood either.
+/// Bytes that are not a message. What follows them cannot be decoded either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// No contact header.
@@ -214,7 +213,7 @@ impl Message {
     /// are needed. [`MAX_HEAD`] bytes are always enough.
     ///
     /// # Errors
-    /// [`MessageError`] if it is none, or longer than what is accepted.
+    /// [`MessageError`] if it is not a message, or longer than accepted.
     pub fn decode(input: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let mut reader = Reader { input, at: 0 };
         let message = match input.first() {
@@ -337,7 +336,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Gives up the surrounding function with "more bytes are needed".
+/// Returns from the surrounding function with "more bytes are needed".
 macro_rules! need {
     ($value:expr) => {
         match $value {
@@ -352,7 +351,7 @@ fn segment_flags(start: bool, end: bool) -> u8 {
 }
 
 fn encode_init(init: &SessInit, out: &mut Vec<u8>) {
-    // What is longer than the field is a mistake of ours: an Eid has at most MAX_NODE_ID bytes.
+    // An Eid has at most MAX_NODE_ID bytes.
     let node = &init.node.as_bytes()[..init.node.len().min(MAX_NODE_ID)];
     out.push(kind::SESS_INIT);
     out.extend(init.keepalive.to_be_bytes());
@@ -379,7 +378,7 @@ fn encode_segment(head: &SegmentHead, out: &mut Vec<u8>) {
             None => out.extend(0_u32.to_be_bytes()),
             Some(length) => {
                 out.extend(13_u32.to_be_bytes());
-                // Not critical: a receiver that does not know it needs it not.
+                // Not critical: a receiver can do without it.
                 out.push(0);
                 out.extend(TRANSFER_LENGTH.to_be_bytes());
                 out.extend(8_u16.to_be_bytes());
@@ -464,7 +463,7 @@ struct Item<'a> {
     value: &'a [u8],
 }
 
-/// The items of a list; `None` once, at the end, where they do not add up.
+/// The items of a list; one `None` at the end if they do not add up to its length.
 struct Items<'a>(&'a [u8]);
 
 impl<'a> Iterator for Items<'a> {
