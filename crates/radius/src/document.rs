@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Answer, Catalogue, Path, Place, Protocol, Timer, TimerReach, kilometres, text};
+use crate::{Answer, Catalogue, Path, Place, Protocol, Role, Timer, TimerReach, kilometres, text};
 
 /// The whole document.
 #[derive(Debug, Clone, Serialize)]
@@ -73,7 +73,7 @@ pub struct TimerDocument {
     /// Its name.
     pub name: String,
     /// The events that start and end it.
-    pub role: &'static str,
+    pub role: Role,
     /// The first wait before a repetition.
     pub first_s: Option<f64>,
     /// When it gives up.
@@ -161,7 +161,7 @@ impl From<(&Timer, TimerReach)> for TimerDocument {
     fn from((timer, reach): (&Timer, TimerReach)) -> Self {
         Self {
             name: timer.name.clone(),
-            role: timer.role.name(),
+            role: timer.role,
             first_s: seconds(timer.schedule.first_repetition()),
             total_s: seconds(timer.schedule.total),
             round_trips: timer.round_trips,

@@ -70,7 +70,7 @@ struct RawProtocol {
 #[serde(deny_unknown_fields)]
 struct RawTimer {
     name: String,
-    role: String,
+    role: Role,
     waits_s: Option<Vec<f64>>,
     first_s: Option<f64>,
     total_s: Option<f64>,
@@ -136,21 +136,15 @@ impl RawTimer {
         text(&entry, "name", &self.name)?;
         text(&entry, "source", &self.source)?;
         round_trips(&entry, self.round_trips)?;
-        let role = Role::ALL.iter().find(|(name, _)| *name == self.role).map(|(_, role)| *role).ok_or_else(
-            || {
-                let found = format!("role is \"{}\"", self.role);
-                value(&entry, found, "it must be set-up, half-open, exchange, silence or distance")
-            },
-        )?;
         let every = self.every_s.map(|every| seconds(&entry, "every_s", every)).transpose()?;
-        if role == Role::Silence && (every.is_none() || self.total_s.is_none()) {
+        if self.role == Role::Silence && (every.is_none() || self.total_s.is_none()) {
             return Err(value(&entry, "a silence without its lengths", "it needs total_s and every_s"));
         }
         Ok(Timer {
             schedule: self.schedule(&entry)?,
             setting: self.setting.map(|setting| setting.check(&entry)).transpose()?,
             name: self.name,
-            role,
+            role: self.role,
             round_trips: self.round_trips,
             every: every.unwrap_or_default(),
             source: self.source,

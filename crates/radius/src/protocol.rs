@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A protocol, or one implementation of it, with the timers that bound its reach.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Protocol {
@@ -51,7 +53,8 @@ pub struct Timer {
 }
 
 /// The events that start and end a timer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// From a message to its answer, before there is a connection. It is tried when the path is there.
     SetUp,
@@ -68,21 +71,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// Every role with its name in the data file.
-    pub const ALL: [(&'static str, Role); 5] = [
-        ("set-up", Role::SetUp),
-        ("half-open", Role::HalfOpen),
-        ("exchange", Role::Exchange),
-        ("silence", Role::Silence),
-        ("distance", Role::Distance),
-    ];
-
-    /// Its name in the data file and in results.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, role)| *role == self).map_or("", |(name, _)| name)
-    }
-
-    /// Whether it bounds the distance.
     pub(crate) fn bounds_distance(self) -> bool {
         self != Role::Silence
     }
