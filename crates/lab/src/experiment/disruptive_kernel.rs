@@ -12,7 +12,7 @@ use crate::figure::{Axis, BarChart};
 use crate::results::{Part, Verdict};
 use crate::statistics::Summary;
 use crate::table::{Cell, Column};
-use crate::trial::Trial;
+use crate::trial::{Flow, Trial};
 
 const RATE: Rate = Rate::mbps(10);
 const RTT: Duration = Duration::from_millis(600);
@@ -32,56 +32,54 @@ const FILE: ByteCount = ByteCount::new(50_000_000);
 const FILE_OUTAGE_AT: Duration = Duration::from_secs(20);
 
 /// How data crosses the satellite, and with which congestion control.
+#[derive(Debug, Clone, Copy)]
+struct Transport {
+    name: &'static str,
+    key: &'static str,
+    congestion: &'static str,
+    kind: Kind,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Transport {
+enum Kind {
     EndToEnd,
-    Proxy(&'static str),
-    Bundles(&'static str),
+    Proxy,
+    Bundles,
 }
 
 const STREAMS: [Transport; 5] = [
-    Transport::EndToEnd,
-    Transport::Proxy("explicit"),
-    Transport::Bundles("explicit"),
-    Transport::Proxy("hybla"),
-    Transport::Bundles("hybla"),
+    Transport { name: "end to end, CUBIC", key: "cubic", congestion: "cubic", kind: Kind::EndToEnd },
+    Transport { name: "proxy, explicit", key: "proxy_explicit", congestion: "explicit", kind: Kind::Proxy },
+    Transport {
+        name: "bundles, explicit",
+        key: "bundles_explicit",
+        congestion: "explicit",
+        kind: Kind::Bundles,
+    },
+    Transport { name: "proxy, hybla", key: "proxy_hybla", congestion: "hybla", kind: Kind::Proxy },
+    Transport { name: "bundles, hybla", key: "bundles_hybla", congestion: "hybla", kind: Kind::Bundles },
 ];
-/// The transports of a single file.
-const FILES: [Transport; 2] = [Transport::Proxy("explicit"), Transport::Bundles("explicit")];
+/// The transports of a single file: those with explicit rates.
+const FILES: [Transport; 2] = [STREAMS[1], STREAMS[2]];
 
 impl Transport {
-    fn name(self) -> String {
-        match self {
-            Transport::EndToEnd => "end to end, CUBIC".into(),
-            Transport::Proxy(congestion) => format!("proxy, {congestion}"),
-            Transport::Bundles(congestion) => format!("bundles, {congestion}"),
-        }
-    }
-
-    fn label(self) -> (String, String) {
-        let key = match self {
-            Transport::EndToEnd => "cubic".into(),
-            Transport::Proxy(congestion) => format!("proxy_{congestion}"),
-            Transport::Bundles(congestion) => format!("bundles_{congestion}"),
-        };
-        (self.name(), key)
+    fn label(self) -> (&'static str, &'static str) {
+        (self.name, self.key)
     }
 
     fn trial(self, outages: OutageTrace, lasts: Duration, seed: u64) -> Trial {
-        let congestion = match self {
-            Transport::EndToEnd => "cubic",
-            Transport::Proxy(congestion) | Transport::Bundles(congestion) => congestion,
+        let (flows, bundles) = match self.kind {
+            Kind::Bundles => (Vec::new(), Some(BUNDLE)),
+            Kind::EndToEnd | Kind::Proxy => (vec![Flow::default()], None),
         };
-        let trial = Trial {
+        Trial {
             outages,
             lasts,
             warmup: WARMUP,
-            split: matches!(self, Transport::Proxy(_)),
-            ..Trial::of_a_minute(RATE, RTT, PER, congestion, seed)
-        };
-        match self {
-            Transport::Bundles(_) => Trial { flows: Vec::new(), bundles: Some(BUNDLE), ..trial },
-            _ => trial,
+            split: self.kind == Kind::Proxy,
+            flows,
+            bundles,
+            ..Trial::of_a_minute(RATE, RTT, PER, self.congestion, seed)
         }
     }
 
@@ -182,7 +180,7 @@ fn verdicts(streams: &Curves, files: &Curves) -> Vec<Verdict> {
     let far_above = |transport: usize| {
         let ratios = ratios(transport, 0);
         Verdict::new(
-            format!("{} is far above CUBIC end to end (5 times or more)", STREAMS[transport].name()),
+            format!("{} is far above CUBIC end to end (5 times or more)", STREAMS[transport].name),
             ratios.iter().all(|ratio| *ratio >= 5.0),
             by_length(&ratios, 1),
         )

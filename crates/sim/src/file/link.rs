@@ -45,7 +45,7 @@ pub(super) struct Link {
     corrupt: Option<Written<Probability>>,
 }
 
-/// What a direction says of itself.
+/// The keys of a direction.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Direction {
@@ -102,20 +102,11 @@ struct OwnKeys {
 impl Link {
     /// The checked link, whose nodes are added to the topology; `directory` is where its outage files are.
     pub(super) fn read(self, topology: &mut Topology, directory: &Path) -> Result<LinkSpec, Problem> {
+        let wrong = |why| Err(Problem::of("between", why));
         let between = match &self.between[..] {
             [from, to] if from != to => [&**from, &**to],
-            [from, to] if from == to => {
-                return Err(Problem::of(
-                    "between",
-                    format!("a link joins two nodes, not {} with itself", &**from),
-                ));
-            }
-            nodes => {
-                return Err(Problem::of(
-                    "between",
-                    format!("{} nodes are given: a link joins two", nodes.len()),
-                ));
-            }
+            [from, _] => return wrong(format!("a link joins two nodes, not {} with itself", &**from)),
+            nodes => return wrong(format!("{} nodes are given: a link joins two", nodes.len())),
         };
         let Self { rate, delay, per, queue, gilbert_elliott, outages, encapsulation, .. } = self;
         let Self { reorder, reorder_by, duplicate, corrupt, .. } = self;
@@ -159,7 +150,7 @@ impl Link {
 }
 
 impl Direction {
-    /// What it says, and `base` where it is silent.
+    /// Its values, and those of `base` where a key is missing.
     fn over(self, base: DirectionConfig, directory: &Path) -> Result<DirectionConfig, Problem> {
         let mut direction = base;
         overlay!(self => direction; rate delay per queue gilbert_elliott encapsulation);
