@@ -1,4 +1,4 @@
-//! `fairness [PER] [CONGESTION]`: how flows that start one after the other share the satellite through the proxy.
+//! `fairness [PER] [CONGESTION]`: how flows that start one after the other share the satellite.
 //!
 //! Four downloads begin five seconds apart. Every six seconds it prints the goodput of each in Mbit/s, Jain's
 //! index of them (Jain, Chiu and Hawe 1984) and the packets that the queue has dropped.

@@ -1,4 +1,4 @@
-//! `hybla_slow_start FILE.svg`, as root: Hybla's window in slow start beside the formula, at four round trips.
+//! `hybla_slow_start FILE.svg`, as root: Hybla's window in slow start beside the formula.
 
 use std::path::PathBuf;
 use std::time::Duration;

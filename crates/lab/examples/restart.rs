@@ -1,4 +1,4 @@
-//! `restart [CUTS] [RESTART_WITHIN] [SYSCTL=VALUE…]`: how soon data flow again after an outage, through the proxy.
+//! `restart [CUTS] [RESTART_WITHIN] [SYSCTL=VALUE…]`: how soon data flow again after an outage.
 //!
 //! For each of a number of outages of different lengths it prints when the first data segment reaches the
 //! client again and when its application reads the next byte.

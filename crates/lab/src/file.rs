@@ -21,7 +21,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or(ErrorKind::IsADirectory)?.display();
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder)?;
-    // What the process's mask leaves of it, as for any new file.
+    // Less the process's mask, as for any new file.
     let mode = fs::Permissions::from_mode(0o666);
     let prefix = format!(".{name}.");
     let mut file = Builder::new().prefix(&prefix).suffix(".partial").permissions(mode).tempfile_in(folder)?;

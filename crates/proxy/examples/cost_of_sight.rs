@@ -1,4 +1,4 @@
-//! What it costs to see: the time of a survey of thousands of flows, in the daemon and by the command of an
+//! The cost of telemetry: the time of a survey of thousands of flows, in the daemon and by the command of an
 //! operator, and the processor time of accounting for active ones, beside that of carrying their data. As
 //! root, in namespaces, with `--release`; `--flows N` and `--active N` change the numbers. The command is
 //! that of `bentpipe` in the folder above the example's.
@@ -25,17 +25,17 @@ use common::{Net, Running, SERVER, network};
 use rustix::process::Signal;
 use socket2::SockRef;
 
-/// The most that a survey may take, and accounting of one processor.
+/// The longest survey that is accepted, and the largest share of a processor for accounting.
 const SURVEY: Duration = Duration::from_millis(200);
 const ACCOUNTING: f64 = 0.03;
 
 const SURVEYS: usize = 20;
-/// For how long processor time is measured; the kernel tells it to 10 ms.
+/// For how long processor time is measured; its resolution is 10 ms.
 const TURN: Duration = Duration::from_secs(20);
-/// The receive buffer of a server that does not read, and what it is sent, bytes.
+/// The receive buffer of a server that does not read, and the data sent to it, bytes.
 const SMALL: usize = 4096;
 const WAITING: usize = 65_536;
-/// What each flow carries in a second, bytes.
+/// Bytes that each flow carries in a second.
 const CARRIED: usize = 4000;
 /// A tenth of the flows gets its data at each beat.
 const BEATS: usize = 10;
@@ -70,7 +70,7 @@ fn survey(net: &Net, flows: usize) -> Duration {
     let mut crowd = Crowd::new(net);
     crowd.grow(net, flows, |_| {});
     daemon.wait_for("flows_open", flows as u64);
-    let idle = share(&daemon, TURN);
+    let idle = daemon.processor_share(TURN);
     let [all, hundred] = [usize::MAX, 100].map(|most| median(&mut daemon, most, most.min(flows)));
     println!(
         "{flows} flows: a survey of all takes {all:.1?}, of the 100 fastest {hundred:.1?} (medians of \
@@ -155,7 +155,7 @@ fn accounting(net: &Net, active: usize) -> f64 {
     SockRef::from(&listener).set_recv_buffer_size(SMALL).unwrap();
     let (mut clients, servers) = net.connections(&listener, active);
     daemon.wait_for("flows_open", active as u64);
-    let idle = share(&daemon, TURN);
+    let idle = daemon.processor_share(TURN);
     for client in &mut clients {
         client.write_all(&[7; WAITING]).unwrap();
     }
@@ -163,7 +163,7 @@ fn accounting(net: &Net, active: usize) -> f64 {
         seen.flows.iter().all(|flow| flow.buffered_bytes > 0 && flow.server_end.unsent_bytes > 0)
     });
     std::thread::sleep(Duration::from_secs(2));
-    let busy = share(&daemon, TURN);
+    let busy = daemon.processor_share(TURN);
     println!(
         "{active} flows on which something waits: the daemon takes {:.2}% of a processor, {:.2}% while they \
          are idle",
@@ -190,7 +190,7 @@ fn carrying(net: &Net, active: usize, accounting: f64) {
     let busy = std::thread::scope(|scope| {
         scope.spawn(|| pump(&clients, &servers, &stop));
         std::thread::sleep(Duration::from_secs(2));
-        let busy = share(&daemon, TURN);
+        let busy = daemon.processor_share(TURN);
         stop.store(true, Ordering::Relaxed);
         busy
     });
@@ -215,7 +215,7 @@ fn carrying(net: &Net, active: usize, accounting: f64) {
     daemon.stop();
 }
 
-/// Gives each client something to send once a second and takes from the servers what has come.
+/// Lets each client send once a second and reads the data from the servers.
 fn pump(clients: &[TcpStream], servers: &[TcpStream], stop: &AtomicBool) {
     servers.iter().for_each(|server| server.set_nonblocking(true).unwrap());
     let (data, mut space) = ([7; CARRIED], [0; 4 * CARRIED]);
@@ -228,7 +228,7 @@ fn pump(clients: &[TcpStream], servers: &[TcpStream], stop: &AtomicBool) {
             client.write_all(&data).unwrap();
         }
         for mut server in servers {
-            // Where nothing has come, the next time.
+            // Servers without data are read next time.
             let _ = server.read(&mut space);
         }
         next += BEAT;
@@ -236,7 +236,7 @@ fn pump(clients: &[TcpStream], servers: &[TcpStream], stop: &AtomicBool) {
     }
 }
 
-/// How long the kernel takes to tell of a connection, s.
+/// How long the kernel takes to answer for a connection, s.
 fn question(connections: &[TcpStream]) -> f64 {
     let rounds = 20;
     let start = Instant::now();
@@ -244,11 +244,4 @@ fn question(connections: &[TcpStream]) -> f64 {
         std::hint::black_box(tcp_info(connection).unwrap());
     }
     start.elapsed().as_secs_f64() / (rounds * connections.len()) as f64
-}
-
-/// The share of a processor that the daemon takes.
-fn share(daemon: &Running, length: Duration) -> f64 {
-    let (start, before) = (Instant::now(), daemon.processor_time());
-    std::thread::sleep(length);
-    (daemon.processor_time() - before).as_secs_f64() / start.elapsed().as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! What it costs to take packets to user space on a gateway and to give them back, by a TUN device and by
+//! The cost of taking packets to user space on a gateway and of giving them back, by a TUN device and by
 //! NFQUEUE.
 //!
 //!     cargo run --release -p bentpipe-proxy --example packet_paths [SECONDS [ROUNDS]]
@@ -26,7 +26,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
 };
 
-/// Packets under way at a time; the queue of NFQUEUE holds 1024 by default, that of the device 4096.
+/// Packets in flight at a time; the queue of NFQUEUE holds 1024 by default, a device 4096.
 const WINDOW: u64 = 256;
 /// UDP payloads: 84 and 1500 bytes of IP.
 const PAYLOADS: [usize; 2] = [56, 1472];
@@ -34,7 +34,7 @@ const PAYLOADS: [usize; 2] = [56, 1472];
 const LATE: Duration = Duration::from_millis(200);
 const QUEUE: u16 = 7;
 const MARK: &str = "0x77";
-/// Packets read before what is decided of them is written.
+/// Packets read before their verdicts are written.
 const BATCH: usize = 64;
 
 /// How packets cross the gateway.
@@ -90,7 +90,7 @@ fn measure(line: &Line, way: Way, payload: usize, length: Duration) -> Outcome<M
     let worker = set_up(line, way)?;
     let receiver = line.far.run(|| UdpSocket::bind("10.77.2.2:7000"))??;
     receiver.set_read_timeout(Some(Duration::from_millis(50)))?;
-    // All that may be under way must fit, with the kernel's bookkeeping.
+    // All packets in flight must fit, with the kernel's bookkeeping.
     sockopt::set_socket_recv_buffer_size_force(&receiver, 8 << 20)?;
     let sender = line.near.run(|| UdpSocket::bind("10.77.1.2:0"))??;
     sender.connect(SocketAddr::from(([10, 77, 2, 2], 7000)))?;
@@ -110,7 +110,7 @@ fn measure(line: &Line, way: Way, payload: usize, length: Duration) -> Outcome<M
     outcome
 }
 
-/// Sends for `length`, and counts what arrives meanwhile.
+/// Sends for `length`, and counts the arrivals.
 fn send_window(
     sender: &UdpSocket,
     payload: usize,
@@ -166,7 +166,7 @@ fn processor_time() -> Outcome<f64> {
     Ok(sum)
 }
 
-/// What reads packets and writes them.
+/// Reads packets and writes them back.
 enum Worker {
     Tun(Tun, Vec<u8>),
     Queue(Queue),

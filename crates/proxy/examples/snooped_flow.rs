@@ -1,4 +1,4 @@
-//! What it costs to look after a flow: packets a second through the daemon's Snoop, beside plain forwarding.
+//! The cost of snooping a flow: packets a second through the daemon's Snoop, beside plain forwarding.
 //!
 //!     cargo run --release -p bentpipe-proxy --example snooped_flow [SECONDS [ROUNDS]]
 //!
@@ -27,7 +27,7 @@ use socket2::{Domain, Socket, Type};
 const PAYLOADS: [u32; 2] = [1448, 100];
 /// Receive buffer, bytes: some hundred segments of the longer sort; a device holds 4096 packets.
 const WINDOW: usize = 256 << 10;
-/// Until the window is open and the flow is looked after.
+/// Until the window is open and the flow is snooped.
 const START: Duration = Duration::from_millis(200);
 const SERVER: ([u8; 4], u16) = ([10, 77, 2, 2], 7000);
 const CONFIGURATION: &str = "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"reno\"\n\
@@ -41,7 +41,7 @@ struct Measured {
     snooper: f64,
 }
 
-/// What has passed, or been used, up to a moment.
+/// The counters at a moment.
 struct Reading {
     at: Instant,
     packets: u64,
@@ -84,7 +84,7 @@ fn main() -> Outcome<()> {
 impl Line {
     /// Packets that have arrived at the gateway over either of its links (proc_net(5)).
     fn arrived(&self) -> Outcome<u64> {
-        // That of the thread that reads it.
+        // The file of the thread that reads it.
         let text = self.gateway.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
         let of_link = |line: &str| {
             let (name, numbers) = line.trim().split_once(':')?;
@@ -124,7 +124,7 @@ fn measure(line: &Line, snooped: bool, payload: u32, length: Duration) -> Outcom
     outcome
 }
 
-/// A flow that was not looked after, or that lost something, would be another measurement.
+/// A flow that was not snooped, or that lost something, would be another measurement.
 fn check(stats: Option<Stats>) -> Outcome<()> {
     match stats.map(|stats| stats.snoop) {
         Some(snoop) if snoop.cached == 0 || snoop.retransmitted + snoop.dropped + snoop.restarts > 0 => {

@@ -1,4 +1,4 @@
-//! What an event costs: full SACK TCP over one link, with flights from 1 MB to 60 MB, clean and lossy, and
+//! The cost of an event: full SACK TCP over one link, with flights from 1 MB to 60 MB, clean and lossy, and
 //! the dumbbell of six flows.
 
 #[path = "../tests/integration/world/scene.rs"]

@@ -1,4 +1,4 @@
-//! What is at the end of a link, in front of one of its directions: agents and an ARQ.
+//! The agents and the ARQ at the end of a link, in front of one of its directions.
 
 use bentpipe_link::InFlight;
 use bentpipe_link::agent::{Frame, LinkEnd, LinkEndConfig};

@@ -50,7 +50,7 @@ pub struct FlowResult {
     pub seconds: f64,
     /// All that was to be sent has arrived.
     pub complete: bool,
-    /// How it ended; `null` while it was still at work.
+    /// How it ended; `null` if it had not ended.
     pub end: Option<&'static str>,
     /// Its connections, from the source on.
     pub legs: Vec<LegResult>,

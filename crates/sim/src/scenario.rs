@@ -35,7 +35,7 @@ pub struct LinkSpec {
     pub name: String,
     /// The nodes that it joins, as indices: the forward direction leads from the first to the second.
     pub between: [usize; 2],
-    /// What the link does to packets.
+    /// The effects of its two directions.
     pub config: LinkConfig,
     /// The agents and ARQs at its first node and at its second.
     pub ends: [LinkEndConfig; 2],

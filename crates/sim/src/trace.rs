@@ -32,7 +32,7 @@ pub struct TraceError {
 ///
 /// | file | a row for each sample of |
 /// |---|---|
-/// | `legs.csv` | the sending end of each connection: window, round trip, timeout, backoff, flight, counters |
+/// | `legs.csv` | the sending end of each connection: window, RTT, timeout, backoff, flight, counters |
 /// | `flows.csv` | the bytes that each destination has received |
 /// | `links.csv` | each direction of each link: queue, and counters of packets by fate |
 /// | `splitters.csv` | the bytes that each splitter holds |
@@ -116,7 +116,6 @@ fn has_agents(scenario: &Scenario) -> bool {
     scenario.links.iter().flat_map(|link| &link.ends).any(|end| !end.is_nothing())
 }
 
-/// The names of the nodes at the ends of each link.
 fn link_ends(scenario: &Scenario) -> Vec<[String; 2]> {
     scenario.links.iter().map(|link| link.between.map(|node| scenario.nodes[node].clone())).collect()
 }
@@ -198,7 +197,6 @@ impl Observer for Trace {
     }
 }
 
-/// One CSV file.
 #[derive(Debug)]
 struct CsvFile {
     path: PathBuf,

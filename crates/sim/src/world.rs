@@ -282,7 +282,6 @@ impl<'a> World<'a> {
     }
 }
 
-/// A random time below `limit`.
 fn random_below(limit: Duration, random: &mut SplitMix64) -> Duration {
     let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
     let drawn = (u128::from(random.next_u64()) * u128::from(nanos)) >> 64;

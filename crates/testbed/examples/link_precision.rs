@@ -108,7 +108,7 @@ fn measure(rate: Rate, length: Duration, ends_config: &[LinkEndConfig; 2]) -> Re
     })
 }
 
-/// What the sender, the receiver and the machine need by themselves, over a cable without any delay.
+/// The errors of sender, receiver and machine by themselves, over a cable without any delay.
 fn control(rate: Rate, length: Duration) -> Result<Outcome> {
     let (gateway, terminal, subnet) =
         (Namespace::new("gateway")?, Namespace::new("terminal")?, Subnet::new(0));
@@ -183,7 +183,7 @@ fn since(epoch: Instant) -> Time {
     Time::ZERO + epoch.elapsed()
 }
 
-/// How far each arrival is from what the model says for the moment of sending.
+/// The difference between each arrival and the model's, for the moment of sending.
 fn errors(config: &DirectionConfig, sent: &[Time], received: &[(u32, Time)]) -> Vec<Duration> {
     let mut model = Direction::new(config, 1);
     let expected: Vec<Fate> = sent.iter().map(|&time| model.offer(time, PACKET)).collect();

@@ -93,7 +93,6 @@ impl Reach {
     }
 }
 
-/// The result for people.
 pub(crate) fn table(reaches: &[Reach]) -> Table {
     let mut table = Table::new(
         "One-way delays of 1 to 60 s over which 1 kB gets through",

@@ -15,7 +15,6 @@ pub(crate) struct Ns3 {
 /// Why there is nothing to compare, in a sentence for the user.
 pub(crate) type Error = String;
 
-/// What `single_flow` answers.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SingleFlow {
     pub(crate) goodput_bps: f64,
@@ -24,7 +23,6 @@ pub(crate) struct SingleFlow {
     pub(crate) complete: bool,
 }
 
-/// What `dumbbell` answers.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Dumbbell {
     pub(crate) events: u64,
@@ -34,13 +32,11 @@ pub(crate) struct Dumbbell {
     pub(crate) flows: Vec<DumbbellFlow>,
 }
 
-/// A flow of [`Dumbbell`].
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct DumbbellFlow {
     pub(crate) goodput_bps: f64,
 }
 
-/// What `handshake` answers for one delay.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Handshake {
     pub(crate) one_way_s: u64,

@@ -1,4 +1,4 @@
-//! The senders that are compared, ours as a change of what ns-3 does by default, ns-3's as its options.
+//! The senders that are compared: ours as a change of ns-3's defaults, ns-3's as its options.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(crate) const PAIRS: &[Pair] = &[
     },
 ];
 
-/// Hybla at a ρ of 24, beside what ns-3 calls so.
+/// Hybla at a ρ of 24, beside the one of ns-3.
 pub(crate) const HYBLA: &[Pair] = &[
     Pair {
         name: "Hybla as bentpipe has it",

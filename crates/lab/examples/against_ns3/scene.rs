@@ -1,5 +1,4 @@
-//! Our side: scenarios with the same links as in `peers/ns3`, and endpoints that do what ns-3's do by
-//! default.
+//! Our side: scenarios with the links of `peers/ns3`, and endpoints with the defaults of ns-3.
 
 use std::time::Duration;
 
@@ -13,10 +12,10 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 pub(crate) const RATE: Rate = Rate::mbps(10);
 /// A full-size packet on the line: 1448 bytes, their headers with timestamps, and 2 bytes of PPP.
 pub(crate) const FULL_PACKET: u64 = 1502;
-/// What ns-3's point-to-point device adds to each packet.
+/// The bytes that ns-3's point-to-point device adds to each packet.
 const PPP: ByteCount = ByteCount::new(2);
 
-/// What ns-3's TCP does where its programs are given no option: an initial window of ten segments, an
+/// The defaults of ns-3's TCP: an initial window of ten segments, an
 /// acknowledgement for every second segment or after 200 ms, a timeout of 1 s to 60 s, SYNs at 0, 3, 9, 21,
 /// 45 and 93 s.
 pub(crate) fn as_ns3() -> Config {

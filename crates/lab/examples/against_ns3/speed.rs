@@ -1,5 +1,4 @@
-//! What a run of six flows costs: three of a round trip of 600 ms and three of 25 ms share 10 Mbit/s for 100
-//! s.
+//! The cost of a run of six flows: three with an RTT of 600 ms and three of 25 ms share 10 Mbit/s for 100 s.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,7 @@ struct Cost {
     cpu_s: f64,
 }
 
-/// What the runs of one simulator have in common, and the medians of what they cost.
+/// The results of one simulator, and the medians of its costs.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Side {
     wall_s: Summary,
@@ -45,7 +44,6 @@ pub(crate) struct Side {
     queue_drops: u64,
 }
 
-/// Both.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Speed {
     ours: Side,
@@ -126,7 +124,6 @@ fn dumbbell() -> Scenario {
     scenario
 }
 
-/// What `work` costs in this thread.
 fn timed<T>(work: impl FnOnce() -> T) -> (Cost, T) {
     let (wall, cpu) = (Instant::now(), thread_time());
     let result = work();
@@ -139,7 +136,6 @@ fn thread_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The result for people.
 pub(crate) fn table(speed: &Speed) -> Table {
     let mut table = Table::new(
         format!(

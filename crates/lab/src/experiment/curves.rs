@@ -100,7 +100,6 @@ impl Curves {
         &self.values
     }
 
-    /// The names and the values of the curves.
     pub(super) fn named(&self) -> impl Iterator<Item = (&str, &[Summary])> {
         self.labels.iter().zip(&self.values).map(|(label, values)| (label.name.as_str(), &values[..]))
     }

@@ -155,7 +155,6 @@ pub(super) fn railway(lab: &Lab<'_>) -> Result<Output, Error> {
     Ok(Output { verdicts: vec![verdict], tables: vec![Part::new("railway", table)], figures: Vec::new() })
 }
 
-/// A measure of trials over the seeds.
 fn summary(runs: &[Measured], measure: impl Fn(&Measured) -> f64) -> Summary {
     over_seeds(runs.iter().map(measure))
 }
@@ -260,7 +259,7 @@ impl Measurements {
         let free = |run: &Measured| run.goodputs_bps[0] / (run.limit_bps - run.goodputs_bps[1]);
         let share = self.of(Case::OneLimited, free);
         Verdict::new(
-            "A download that is limited elsewhere leaves its share to the other, which has 95% of the rest or more",
+            "A download that is limited elsewhere leaves its share: the other has 95% of the rest or more",
             share >= 0.95,
             format!("{:.1}% of it", 100.0 * share),
         )

@@ -54,7 +54,7 @@ pub struct Experiment {
 /// Runs an experiment.
 type RunFn = fn(&Lab<'_>) -> Result<Output, Error>;
 
-/// What the run of an experiment adds to its [`Results`].
+/// The part of [`Results`] that a run produces.
 #[derive(Debug, Default)]
 struct Output {
     verdicts: Vec<Verdict>,
@@ -277,7 +277,7 @@ impl<O> Runs<O> {
         over_seeds(self.results().map(measure))
     }
 
-    /// A measure over the seeds of what the observers have recorded.
+    /// A measure of the observers over the seeds.
     fn observed(&self, measure: impl Fn(&O) -> f64) -> Summary {
         over_seeds(self.0.iter().map(|(_, observer)| measure(observer)))
     }

@@ -11,7 +11,7 @@ use crate::statistics::Estimate;
 /// A time in seconds, and the bytes that a flow had received by then.
 type Received = (f64, u64);
 
-/// What flows receive, and what happens to one link's queue, after the start-up phase.
+/// The goodput of flows, and one link's queue, after the start-up phase.
 #[derive(Debug)]
 pub(super) struct SteadyState {
     /// The end of the start-up phase.

@@ -10,7 +10,6 @@ use super::appearance::{Appearance, MARKER, draw_marker};
 use super::ticks::Ticks;
 use crate::statistics::Estimate;
 
-/// The result of drawing.
 pub(super) type DrawResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 /// The paper.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -85,13 +84,11 @@ impl<'a> Canvas<'a> {
         Ok(Self { area, chart, legend: frame.legend, entries: frame.entries })
     }
 
-    /// Joins points by a line.
     pub(super) fn line(&self, points: &[(f64, f64)], appearance: Appearance) -> DrawResult {
         let pixels: Vec<Pixel> = points.iter().map(|point| self.pixel(*point)).collect();
         Ok(self.area.draw(&PathElement::new(pixels, appearance.colour().stroke_width(2)))?)
     }
 
-    /// Marks a point.
     pub(super) fn marker(&self, point: (f64, f64), appearance: Appearance) -> DrawResult {
         draw_marker(&self.area, self.pixel(point), appearance.shape(), MARKER, appearance.colour())
     }

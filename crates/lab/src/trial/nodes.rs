@@ -22,7 +22,6 @@ const SERVICE: &str = "files";
 /// The bytes that the gateway's node has queued beyond those in transfer: two seconds at 10 Mbit/s, so that
 /// the link does not wait for the application.
 const AHEAD: u64 = 2_500_000;
-/// The interval at which the sender checks the queue.
 const QUEUE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the receiver waits for a bundle before it checks whether the trial is over.
 const RECEIVE_TIMEOUT: Duration = Duration::from_millis(500);

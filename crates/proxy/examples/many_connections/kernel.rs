@@ -1,4 +1,4 @@
-//! What the kernel takes for connections: objects of its caches, as the whole machine has them.
+//! The memory that the kernel takes for connections: objects of its caches, over the whole machine.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -23,7 +23,7 @@ use kernel::{Growth, Kernel};
 
 /// The most memory of the daemon that an idle connection may take, bytes.
 const MEMORY_EACH: f64 = 2048.0;
-/// Connections that come and go before anything is measured: what is taken once is not an idle connection's.
+/// Connections that come and go before anything is measured: memory that is allocated once is not counted.
 const WARM_UP: u64 = 200;
 
 /// Visitors that may be there at the same time, with some that are not quite gone.
@@ -54,7 +54,7 @@ impl Options {
     }
 }
 
-/// What was found.
+/// The result.
 struct Report {
     options: Options,
     opened_in: Duration,
@@ -113,7 +113,7 @@ fn measure(net: &Net, options: Options) -> Report {
     let kernel = Growth::between(&kernel_before, &Kernel::now(), options.connections).beyond(&plain);
     let open = Footprint::of(daemon.pid());
     let sockets = net.gateway.enter(kernel::sockets_in_use);
-    let idle = idle_share(&daemon, options.hold() / 10);
+    let idle = daemon.processor_share(options.hold() / 10);
 
     let others = hold(net, &mut daemon, &options);
     settle(&mut daemon, options.connections as u64);
@@ -140,8 +140,7 @@ fn measure(net: &Net, options: Options) -> Report {
     report
 }
 
-/// What as many connections cost the kernel where nobody splits them: their own ends, which are on this
-/// machine too.
+/// The kernel's cost of as many connections that are not split: their own ends, on this machine, too.
 fn plain_growth(net: &Net, connections: usize) -> Growth {
     let before = Kernel::now();
     let mut crowd = Crowd::new(net);
@@ -177,13 +176,7 @@ fn settle(daemon: &mut Running, flows: u64) {
     }
 }
 
-fn idle_share(daemon: &Running, time: Duration) -> f64 {
-    let (start, before) = (Instant::now(), daemon.processor_time());
-    std::thread::sleep(time);
-    (daemon.processor_time() - before).as_secs_f64() / start.elapsed().as_secs_f64()
-}
-
-/// Holds everybody while others come and go; how many did.
+/// Holds the connections while others come and go, and returns the number of those.
 fn hold(net: &Net, daemon: &mut Running, options: &Options) -> u64 {
     let (visits, stop, start) = (Visits::default(), AtomicBool::new(false), Instant::now());
     let interval = Duration::from_secs(1) / options.rate;
@@ -243,7 +236,7 @@ impl Report {
     }
 }
 
-/// What the daemon takes for each connection.
+/// The resources that the daemon takes for each connection.
 struct Cost {
     sockets: f64,
     /// Descriptors that are neither sockets nor of the pool's idle pipes.

@@ -1,4 +1,4 @@
-//! Bulk: flows that send as fast as they can, one way, and what that costs.
+//! Bulk: flows that send one way as fast as they can, and their cost.
 //!
 //! One thread sends for all flows and one receives. The receiver has the kernel discard the data (tcp(7),
 //! `MSG_TRUNC`), and blocks are large, so that on a machine with few processors as much as possible is left
@@ -24,7 +24,7 @@ pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Up, Direction::Down];
 
 const SEND_BLOCK: usize = 256 * 1024;
 const RECEIVE_BLOCK: usize = 1024 * 1024;
-/// How soon a generator that has nothing to do notices the end.
+/// How soon an idle generator notices the end.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum Direction {
     Down,
 }
 
-/// What one measurement found.
+/// One measurement.
 pub(crate) struct Outcome {
     /// Gbit/s that arrived.
     pub(crate) rate: f64,
@@ -47,7 +47,7 @@ pub(crate) struct Outcome {
     pub(crate) others: f64,
 }
 
-/// What the generators share.
+/// The state that the generators share.
 #[derive(Default)]
 struct State {
     stop: AtomicBool,
@@ -83,7 +83,7 @@ pub(crate) fn measure(
     if bytes == 0 {
         return Err(format!("{flows} flows, {direction:?}: nothing arrived"));
     }
-    // What is on its way is of no interest.
+    // Data in flight do not matter any more.
     clients.iter().chain(&servers).for_each(|stream| sockopt::set_linger_reset(stream).unwrap());
     let gigabytes = bytes as f64 / 1e9;
     Ok(Outcome {

@@ -1,20 +1,19 @@
-//! Processor time: what our traffic costs the whole machine, and the proxy's part of it. All in seconds.
+//! Processor time of the whole machine for our traffic, and the proxy's part of it. All in seconds.
 //!
-//! Other programs may run at the same time. What they use is counted process by process and left out, so that
-//! it need not be guessed from what they did before.
+//! Other programs may run at the same time. Their use is counted process by process and subtracted.
 
 use std::fs;
 
 /// Ticks of the counters in /proc per second: `USER_HZ` of proc(5), 100 on all architectures that matter
 /// here.
 const TICKS: f64 = 100.0;
-/// `PF_KTHREAD` of linux/sched.h: a thread of the kernel's own, which may be at work for our packets.
+/// `PF_KTHREAD` of linux/sched.h: a thread of the kernel, which may be handling our packets.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// The counters at one moment, or what was added between two.
+/// The counters at one moment, or their increase between two.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// What all processors did but for other programs: idling and waiting for discs is not work.
+    /// All processors, other programs excepted; idling and waiting for disks do not count.
     pub(crate) machine: f64,
     /// The proxy's processes.
     pub(crate) proxy: f64,

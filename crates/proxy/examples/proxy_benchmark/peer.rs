@@ -16,10 +16,10 @@ use crate::common::Host;
 
 /// How long a proxy may take to be ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many bytes of its last words an error quotes.
+/// How many bytes of its last output an error quotes.
 const LAST_WORDS: usize = 2000;
 
-/// What is known of a proxy before it runs.
+/// A proxy that is to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) name: String,
@@ -44,13 +44,13 @@ enum Ready {
     Line(String),
 }
 
-/// A proxy at work.
+/// A running proxy.
 pub(crate) struct Running {
     peer: Peer,
     child: Child,
 }
 
-/// What a program has written on standard error.
+/// The standard error of a program.
 #[derive(Clone, Default)]
 struct Words {
     text: Arc<Mutex<String>>,
@@ -119,7 +119,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Ends it in order, or else by force, and undoes what was set up.
+    /// Terminates it, or kills it if it does not end, and runs the teardown.
     pub(crate) fn stop(mut self, gateway: &Host) -> Result<(), String> {
         let name = &self.peer.name;
         let fail = |error| format!("proxy {name}: {error}");
@@ -135,7 +135,7 @@ impl Running {
 }
 
 impl Words {
-    /// Takes down what the program writes until it ends, so that it never waits for us.
+    /// Reads everything that the program writes, so that it never blocks.
     fn listen_to(child: &mut Child) -> Self {
         let words = Self::default();
         let (heard, stderr) = (words.clone(), child.stderr());

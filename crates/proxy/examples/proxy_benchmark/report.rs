@@ -1,4 +1,4 @@
-//! What was found: medians over the rounds, and ratios to the reference, each with its spread.
+//! The result: medians over the rounds, and ratios to the reference, each with its spread.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,6 @@ use crate::{exchange, short};
 
 const PLAIN: &str = "plain forwarding";
 
-/// All samples of a run.
 pub(crate) struct Report {
     ways: Vec<String>,
     reference: Option<usize>,
@@ -127,7 +126,6 @@ impl Report {
         self.figures[place].samples[way].push(value);
     }
 
-    /// The proxies that are compared with the reference.
     fn compared(&self) -> Vec<usize> {
         let Some(reference) = self.reference else { return Vec::new() };
         (0..self.ways.len()).filter(|&way| way != reference && self.ways[way] != PLAIN).collect()
@@ -187,7 +185,7 @@ impl Spread {
     }
 }
 
-/// As many digits as mean anything.
+/// Three significant digits or so.
 fn digits(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),

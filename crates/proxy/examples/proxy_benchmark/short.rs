@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) cost: f64,
 }
 
-/// What the generators share.
+/// The state that the generators share.
 #[derive(Default)]
 struct State {
     stop: AtomicBool,
@@ -144,7 +144,7 @@ impl Client {
         Self { socket, asked: false, received: 0 }
     }
 
-    /// Does what can be done; at the end, whether it came in order.
+    /// Continues the connection; at its end, whether the whole reply arrived.
     fn go_on(&mut self) -> Option<bool> {
         if !self.asked {
             match send(&self.socket, &REQUEST, SendFlags::NOSIGNAL) {

@@ -22,7 +22,6 @@ impl Way {
         Ok(Self { net, proxy })
     }
 
-    /// The process group of the proxy.
     pub(crate) fn proxy_group(&self) -> Option<u32> {
         self.proxy.as_ref().map(Running::group)
     }

@@ -444,6 +444,13 @@ impl Running {
         Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
+    /// The share of a processor that it uses for a while.
+    pub fn processor_share(&self, length: Duration) -> f64 {
+        let (start, before) = (Instant::now(), self.processor_time());
+        std::thread::sleep(length);
+        (self.processor_time() - before).as_secs_f64() / start.elapsed().as_secs_f64()
+    }
+
     /// Fails if it uses more than a twentieth of a processor for a while in which it has nothing to do.
     pub fn expect_idle(&self, length: Duration) {
         let before = self.processor_time();

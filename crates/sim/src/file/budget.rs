@@ -1,4 +1,4 @@
-//! What a run may take: memory for the packets that are on their way, and work for all that are sent.
+//! Limits of a run: memory for the packets in flight, and work for all that are sent.
 //!
 //! Both are estimated from above before the run, so that a slip of the keyboard is an error and not a machine
 //! that swaps for a night.
@@ -66,7 +66,7 @@ impl<'a> Budget<'a> {
         let segment = smallest_segment(flow) as f64;
         let by_window = window_segments(flow, index) as f64 * seconds / self.round_trip(leg);
         let by_rate = self.rates(leg).map(|rate| rate.bps() as f64 / 8.0 * seconds / segment);
-        // What is sent again after a session has died has no bound but the others.
+        // Retransmissions after a session has died are bounded by window and rate only.
         let by_bytes = flow.bytes.filter(|_| flow.bundles.is_none()).map(|bytes| bytes as f64 / segment);
         let segments = by_rate.chain(by_bytes).fold(by_window, f64::min);
         let timers = [leg.sender.rto.max, leg.sender.syn.max, leg.receiver.syn_ack.max];
@@ -75,8 +75,7 @@ impl<'a> Budget<'a> {
         segments * self.sendings(leg) + seconds / shortest_timer.as_secs_f64()
     }
 
-    /// How often a segment may be sent, with what the ends in front of the path's links send again, and how often links deliver
-    /// a copy of it.
+    /// How often a segment may be sent, retransmissions of link ends and duplicates of links included.
     fn sendings(&self, leg: &LegSpec) -> f64 {
         let near = |hop: &Hop| &self.links[hop.link].ends[usize::from(!hop.forward)];
         let copies = |hop: &Hop| 1.0 + self.direction(hop).impairments.duplicate.get();

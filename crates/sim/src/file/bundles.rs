@@ -9,13 +9,13 @@ use serde::Deserialize;
 use crate::bundles::BUNDLE_OVERHEAD;
 use crate::scenario::{BundleSpec, FlowSpec, Side};
 
-/// Data in a bundle where it is not said, bytes: about a bandwidth-delay product of a GEO link. What has to
-/// be sent again when a session dies is then about what TCP had on its way, and the headers are lost in it.
+/// The default size of a bundle, bytes: about a bandwidth-delay product of a GEO link. After
+/// a session has died about as much is sent again as TCP had in flight, and the headers hardly count.
 const DEFAULT_SIZE: u64 = 1_000_000;
-/// What other implementations announce as the most that they take in an XFER_SEGMENT.
+/// The segment MRU that other implementations announce.
 const DEFAULT_SEGMENT: u64 = 64_000;
 const DEFAULT_RECONNECT: Duration = Duration::from_secs(1);
-/// RFC 9174 §5.1.1: not so often that it burdens the link.
+/// RFC 9174 §5.1.1: seldom enough not to burden the link.
 const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Timers below a millisecond would fill virtual time with their expiries.
@@ -46,7 +46,7 @@ impl Bundles {
             let (quota, least) = (ByteCount::new(quota), ByteCount::new(least));
             return Err(Problem::new(format!("a quota of {quota} holds no bundle: write {least} or more")));
         }
-        // As bundle nodes do (TCP_NODELAY): what they write is whole messages.
+        // As bundle nodes do (TCP_NODELAY), since they write whole messages.
         for leg in &mut flow.legs {
             (leg.sender.nagle, leg.receiver.nagle) = (false, false);
         }

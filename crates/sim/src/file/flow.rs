@@ -16,7 +16,6 @@ use crate::scenario::{FlowSpec, Hop, LegSpec, MAX_FLOWS, Side, SplitterSpec};
 /// window.
 pub const DEFAULT_SPLITTER_BUFFER: u64 = 16 << 20;
 
-/// One `[[flow]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Flow {

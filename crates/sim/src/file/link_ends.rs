@@ -1,4 +1,4 @@
-//! `snoop`, `delayed_dup_acks`, `arq` and `xcp` of a `[[link]]`: what is at its ends.
+//! `snoop`, `delayed_dup_acks`, `arq` and `xcp` of a `[[link]]`: the agents at its ends.
 
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use super::overlay;
 const DEFAULT_CACHE_BDPS: f64 = 3.0;
 /// The most bytes that anything is given: the bound of byte counts.
 const MAX_BYTES: u64 = 1_000_000_000_000_000;
-/// A full packet, bytes.
 const PACKET: u64 = FULL_SIZE_PACKET.get();
 
 /// Memory for at least a packet.
@@ -92,7 +91,7 @@ enum ArqDelivery {
     Immediate,
 }
 
-/// A link, as what is at its ends sees it.
+/// A link, as the agents at its ends see it.
 pub(super) struct LinkView<'a> {
     /// The names of its nodes.
     pub(super) between: [&'a str; 2],
@@ -118,13 +117,12 @@ impl LinkView<'_> {
     }
 }
 
-/// The rate of a direction, if its packets have it whatever their size: what an encapsulation leaves of it
-/// depends on them.
+/// The rate of a direction without encapsulation, with which it would depend on the size of packets.
 pub(super) fn plain_rate(direction: &DirectionConfig) -> Option<Rate> {
     direction.rate.filter(|_| direction.encapsulation == Encapsulation::default())
 }
 
-/// What is at the two ends of a link.
+/// The agents and ARQs at the two ends of a link.
 pub(super) fn link_ends(
     link: &LinkView<'_>,
     snoop: Option<Or<Off, Snoop>>,
@@ -141,7 +139,7 @@ pub(super) fn link_ends(
         let (at, config) = delayed.read(link).inside("delayed_dup_acks")?;
         ends[at].agents.push(AgentConfig::DelayedDupAck(config));
     }
-    // After the others, nearest to the link: what they send again passes it too.
+    // After the others, nearest to the link: their retransmissions pass it too.
     if let Some(xcp) = xcp.and_then(|xcp| xcp.value) {
         let (at, config) = xcp.read(link).inside("xcp")?;
         ends[at].agents.push(AgentConfig::Xcp(config));
@@ -184,7 +182,7 @@ impl Snoop {
         Ok(ByteCount::new((bytes as u64).max(MIN_DEFAULT_QUEUE_PACKETS * PACKET)))
     }
 
-    /// That of the link, unless there is another or none.
+    /// The link's rate by default.
     fn pace(&self, outgoing: &DirectionConfig, link: &LinkView<'_>) -> Result<Option<Pace>, Problem> {
         let of_link = outgoing.rate_of_packets();
         let (rate, of_link) = match self.pace {

@@ -45,7 +45,7 @@ pub const DEFAULT_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The longest title, characters.
 const MAX_TITLE: usize = 200;
-/// What an error shows where a key is missing.
+/// The example in an error about a missing key.
 const EXAMPLES: &[(&str, &str)] = &[
     ("duration", "\"60s\""),
     ("name", "\"satellite\""),
@@ -58,7 +58,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("good_to_bad", "\"0.1%\""),
     ("bad_to_good", "\"25%\""),
 ];
-/// Where a setting begins no table: what is there has names.
+/// Tables in which a setting adds no entry, because their entries are named.
 const CLOSED: [&str; 2] = ["", "tcp"];
 
 keyword!(Unlimited = "unlimited");

@@ -84,7 +84,7 @@ impl TraceKeys {
     }
 }
 
-/// Reads a regular file of bearable length: a pipe could wait for ever, a device never end.
+/// Reads a regular file of limited length: a pipe could block, and a device never end.
 fn text_of(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if !metadata.is_file() {

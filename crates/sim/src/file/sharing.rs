@@ -12,7 +12,7 @@ use super::link_ends::{LinkView, plain_rate};
 use super::route::Topology;
 use crate::scenario::{FlowSpec, LinkSpec};
 
-/// The rate allocator is told no shorter round trip of the empty link.
+/// The shortest round trip of an empty link that the rate allocator takes.
 const SHORTEST_RTT: Duration = Duration::from_millis(1);
 
 #[derive(Deserialize)]

@@ -191,7 +191,7 @@ impl Draft {
 }
 
 impl Tcp {
-    /// Writes what the section says over the draft.
+    /// Writes the values of the section over the draft.
     fn apply(&self, draft: &mut Draft) {
         let config = &mut draft.config;
         overlay!(self => config; mss initial_window window_scaling timestamps sack delayed_ack

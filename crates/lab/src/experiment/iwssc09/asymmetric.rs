@@ -12,7 +12,7 @@ const STARTS_UNTIL: u64 = 20;
 const CAPACITY: f64 = 100e6;
 /// The load of the limited flow, bits per second of IP.
 const LIMIT: f64 = 0.5e6;
-/// The bottleneck among the scenario's links, whose queue is not looked at here.
+/// The bottleneck among the scenario's links. Its queue is not measured here.
 const BOTTLENECK: usize = 0;
 
 pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {

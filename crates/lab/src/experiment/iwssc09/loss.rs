@@ -74,7 +74,6 @@ pub(super) fn run(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-/// The timeouts of P-XCP over a recovery, at each delay.
 fn p_xcp_timeouts(by_delay: &[Vec<Vec<LossRuns>>], recovery: usize) -> Vec<f64> {
     by_delay.iter().map(|variants| timeouts(&variants[1][recovery]).mean).collect()
 }

@@ -32,7 +32,6 @@ const QUEUES: [(f64, &str); 2] = [(0.125, "1/8"), (1.0, "1")];
 const PERS: [f64; 3] = [0.0, 0.001, 0.01];
 const NO_LOSS: f64 = PERS[0];
 const ONE_PERCENT: f64 = PERS[2];
-/// The mitigations that are compared.
 const COMPARED: [Mitigation; 2] = [Mitigation::EndToEnd, Mitigation::Snoop];
 /// The share of its goodput without Snoop that every sender must keep.
 const KEEPS: f64 = 0.9;
@@ -171,7 +170,6 @@ impl CaseSummary {
 struct Comparison(Vec<CaseSummary>);
 
 impl Comparison {
-    /// From the runs of each case with each seed.
     fn of(cases: &[Case], runs: &[Vec<Pair>]) -> Self {
         Self(cases.iter().zip(runs).map(|(case, pairs)| CaseSummary::of(case, pairs)).collect())
     }

@@ -58,7 +58,7 @@ fn fig2(lab: &Lab<'_>) -> Result<Output, Error> {
     })
 }
 
-/// What the paper says of the goodputs in its figure.
+/// The paper's claims on the goodputs in its figure.
 struct Claims(Curves);
 
 impl Claims {

@@ -59,7 +59,7 @@ const SCHEMES: [Scheme; 6] = [
             "link.satellite.snoop={ at = \"gateway\", copies = 1, pace = \"off\", hide_congestion = true }",
         ],
     },
-    // Delayed duplicate ACKs with bentpipe's own choice of what the paper leaves open.
+    // Delayed duplicate ACKs with bentpipe's own choice where the paper leaves one.
     Scheme {
         name: "split, delayed longer",
         key: "split_delayed_longer",
