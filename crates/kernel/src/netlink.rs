@@ -237,7 +237,7 @@ impl Socket {
         }
     }
 
-    /// Answers to earlier requests that nobody waits for any more would take the room of those to come.
+    /// Late answers to earlier requests would take the room of later ones.
     fn discard_leftovers(&mut self) {
         while matches!(
             recv(&self.fd, &mut *self.buffer, RecvFlags::DONTWAIT),

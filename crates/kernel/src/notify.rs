@@ -135,7 +135,7 @@ impl Notifier {
 }
 
 impl Manager {
-    /// Not connected: the manager may make its socket anew.
+    /// Not connected: the manager may recreate its socket.
     fn at(name: OsString) -> io::Result<Self> {
         let address = match name.as_bytes() {
             [b'@', abstract_name @ ..] => SocketAddr::from_abstract_name(abstract_name)?,

@@ -1,16 +1,14 @@
 //! Least privilege: dropping root for the capabilities that the daemon still needs once it is set up.
 //!
-//! Loading eBPF and opening files are over by then. What remains are two capabilities (capabilities(7)),
-//! [`DAEMON`]: each is needed, and nothing else is, as `tests/root_privileges.rs` shows. Both count where the
-//! network namespace belongs to the user namespace that holds them: of the initial user namespace, as on any
-//! host, they reach into every network namespace; inside a container's user namespace only into the
-//! container's.
+//! By then eBPF is loaded and files are open. The daemon keeps two capabilities (capabilities(7)), [`DAEMON`]:
+//! `tests/root_privileges.rs` shows that it needs both, and no other. They apply to the network namespaces that
+//! their user namespace owns: on a host, to all of them; inside a container's user namespace, to the
+//! container's only.
 //!
 //! There is no seccomp filter here. The daemon starts `nft` and `ip`, which would inherit it, and a filter
-//! that lets two foreign programs of all versions work lets nearly everything through. Where the tools are
-//! known, the service manager is the place: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`,
-//! without which a process that has given up its capabilities can still be root of a user namespace of its
-//! own.
+//! that suits every version of both programs would allow nearly everything. Where their versions are known, the
+//! service manager can filter: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`, without which a
+//! process without capabilities can still become root of a new user namespace.
 
 use std::fmt;
 use std::fs;
@@ -35,10 +33,10 @@ pub const DAEMON: [Capability; 2] = [Capability::NetAdmin, Capability::NetBindSe
 /// A capability that a process can keep (capabilities(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, congestion controls that are
-    /// not for everybody (those in eBPF are such), nftables, routes and policy rules.
+    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, restricted congestion controls
+    /// (those in eBPF are), nftables, routes and policy rules.
     NetAdmin,
-    /// `CAP_NET_BIND_SERVICE`: to connect in the name of a client whose port is below
+    /// `CAP_NET_BIND_SERVICE`: connections from a client's port below
     /// `net.ipv4.ip_unprivileged_port_start`, 1024.
     NetBindService,
 }
@@ -56,7 +54,7 @@ pub enum PrivilegeError {
         /// The name or number that was looked for.
         name: String,
     },
-    /// There is no such group, or a bare number whose group nobody knows.
+    /// There is no such group, or the number has no entry that names its group.
     #[error(
         "there is no group \"{name}\" in /etc/group, nor a user of that number in /etc/passwd; \
          give USER:GROUP, as names from these files or as numbers"

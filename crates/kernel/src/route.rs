@@ -28,13 +28,12 @@ impl RouteSocket {
         Ok(Self { socket: Socket::open(None)? })
     }
 
-    /// The index of the interface by which packets leave this host towards `to`; that of `lo` for an address
-    /// of its own. `None` where they leave by none: no route, or one that says unreachable, prohibit or
-    /// blackhole.
+    /// The index of the interface through which this host sends packets to `to`; that of `lo` for its own
+    /// addresses. `None` without a route, or if the route is unreachable, prohibit or blackhole.
     ///
-    /// With `from` the answer is for packets with this source address, as rules of policy routing may tell
-    /// them apart. It need not be an address of this host: then the answer is how a packet is forwarded that
-    /// comes from there, and `None` for IPv4 if this host forwards none.
+    /// With `from` the answer is for packets with this source address, which policy routing may distinguish.
+    /// If it is not an address of this host, the answer is for forwarded packets, and `None` for IPv4 if this
+    /// host does not forward.
     ///
     /// # Errors
     /// `InvalidInput` if the addresses are of two families, `TimedOut` if the kernel does not answer for a
@@ -46,7 +45,7 @@ impl RouteSocket {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         match (self.ask(from, to, None)?, from) {
-            // IPv4 sends nothing from an address that is not its own. As for what is only passing through:
+            // IPv4 sends nothing from a foreign address, but may forward it.
             (None, Some(foreign @ IpAddr::V4(_))) => match self.ask(None, foreign, None)? {
                 Some(arrival) => self.ask(from, to, Some((libc::RTA_IIF, arrival))),
                 None => Ok(None),
@@ -55,8 +54,7 @@ impl RouteSocket {
         }
     }
 
-    /// Whether packets to `to` with this mark stay on this host, as if it were an address of its own (`ip
-    /// route`, type `local`).
+    /// Whether packets to `to` with this mark are delivered on this host (`ip route`, type `local`).
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
@@ -67,8 +65,8 @@ impl RouteSocket {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
     }
 
-    /// The index of the interface by which packets to `to` with this mark leave this host; `None` where they
-    /// leave by none.
+    /// The index of the interface through which packets to `to` with this mark leave this host; `None` if they
+    /// do not leave.
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
@@ -88,8 +86,7 @@ impl RouteSocket {
         }
     }
 
-    /// One `RTM_GETROUTE`: for a packet of this host's own, or with `RTA_IIF` for one that arrives by that
-    /// interface.
+    /// One `RTM_GETROUTE`: for a packet of this host, or with `RTA_IIF` for one that arrives at that interface.
     fn ask(
         &mut self,
         from: Option<IpAddr>,
@@ -102,7 +99,7 @@ impl RouteSocket {
     }
 }
 
-/// With `detail`, an attribute and its number, for a packet of which that is known besides.
+/// `detail` is a further attribute of the packet, with its value.
 fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, detail: Option<(u16, u32)>) -> Writer {
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut header = [0; ROUTE_HEADER];
@@ -122,7 +119,7 @@ fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, detail: Option<(u16
     writer
 }
 
-/// The prefix that is one address, in bits.
+/// The prefix length of a single address.
 fn address_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate};
+use rustix::net::sockopt as rustix_sockopt;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -38,20 +39,17 @@ pub fn set_transparent(fd: impl AsFd, address: &SocketAddr) -> io::Result<()> {
 /// Makes every `close(2)`, the kernel's own at the end of the process included, send a reset (socket(7),
 /// `SO_LINGER`).
 pub fn set_linger_reset(fd: impl AsFd) -> io::Result<()> {
-    set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
+    Ok(rustix_sockopt::set_socket_linger(fd, Some(Duration::ZERO))?)
 }
 
 /// Chooses the congestion control by name (tcp(7), `TCP_CONGESTION`).
 pub fn set_congestion(fd: impl AsFd, name: &str) -> io::Result<()> {
-    set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())
+    Ok(rustix_sockopt::set_tcp_congestion(fd, name)?)
 }
 
 /// The name of the congestion control in use.
 pub fn congestion(fd: impl AsFd) -> io::Result<String> {
-    let mut name = [0u8; 16];
-    let len = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
-    let text = name[..len].split(|&b| b == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(text).into_owned())
+    Ok(rustix_sockopt::tcp_congestion(fd)?)
 }
 
 /// The ceiling of the retransmission timeout's exponential backoff, [`RTO_MAX_RANGE`]. Needs Linux 6.15.
@@ -67,17 +65,13 @@ pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
 
 /// How often an unanswered SYN is repeated, 1–127 (tcp(7), `TCP_SYNCNT`).
 pub fn set_syn_retries(fd: impl AsFd, retries: u32) -> io::Result<()> {
-    set_int(
-        fd,
-        libc::IPPROTO_TCP,
-        libc::TCP_SYNCNT,
-        libc::c_int::try_from(retries).unwrap_or(libc::c_int::MAX),
-    )
+    let retries = libc::c_int::try_from(retries).unwrap_or(libc::c_int::MAX);
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_SYNCNT, retries)
 }
 
 /// Sends small messages at once instead of waiting for more to join them (tcp(7), `TCP_NODELAY`).
 pub fn set_nodelay(fd: impl AsFd) -> io::Result<()> {
-    set_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+    Ok(rustix_sockopt::set_tcp_nodelay(fd, true)?)
 }
 
 /// Leaves the choice of the local port to `connect(2)`, which may then reuse one that is busy towards another
@@ -124,20 +118,22 @@ pub fn set_fast_open_queue(fd: impl AsFd, pending: u16) -> io::Result<()> {
 
 /// Marks the packets of this socket with a differentiated services code point, 0–63 (RFC 2474).
 pub fn set_dscp(fd: impl AsFd, family: &SocketAddr, dscp: u8) -> io::Result<()> {
-    let traffic_class = libc::c_int::from(dscp << 2);
+    let traffic_class = dscp << 2;
     match family {
-        SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_TOS, traffic_class),
-        SocketAddr::V6(_) => set_int(fd, libc::SOL_IPV6, libc::IPV6_TCLASS, traffic_class),
+        SocketAddr::V4(_) => rustix_sockopt::set_ip_tos(fd, traffic_class)?,
+        SocketAddr::V6(_) => rustix_sockopt::set_ipv6_tclass(fd, traffic_class.into())?,
     }
+    Ok(())
 }
 
 /// Asks the kernel to remember the code point of a connection's SYN; set it on the listener for
 /// [`dscp_of_syn`].
 pub fn remember_dscp(fd: impl AsFd, family: &SocketAddr) -> io::Result<()> {
     match family {
-        SocketAddr::V4(_) => set_int(fd, libc::SOL_IP, libc::IP_RECVTOS, 1),
-        SocketAddr::V6(_) => set_int(fd, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1),
+        SocketAddr::V4(_) => rustix_sockopt::set_ip_recvtos(fd, true)?,
+        SocketAddr::V6(_) => rustix_sockopt::set_ipv6_recvtclass(fd, true)?,
     }
+    Ok(())
 }
 
 /// The differentiated services code point of the SYN that began this accepted connection, 0–63.
@@ -155,14 +151,14 @@ pub fn dscp_of_syn(fd: impl AsFd, family: &SocketAddr) -> io::Result<u8> {
 /// stream counts as one until it is.
 pub fn unacknowledged(fd: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int to where the pointer leads.
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int to the address.
     let result =
         unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes)) };
     if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes of kernel memory that the socket's buffers take, both ways, the bookkeeping included
-/// (linux/sock_diag.h, `SO_MEMINFO`).
+/// Kernel memory of the socket's send and receive buffers with their bookkeeping, bytes (linux/sock_diag.h,
+/// `SO_MEMINFO`).
 pub fn buffered(fd: impl AsFd) -> io::Result<usize> {
     let mut words = [0u8; 4 * MEMINFO_WORDS];
     get_bytes(fd, libc::SOL_SOCKET, SO_MEMINFO, &mut words)?;
@@ -173,15 +169,12 @@ pub fn buffered(fd: impl AsFd) -> io::Result<usize> {
     Ok(MEMINFO_HELD.into_iter().map(word).sum())
 }
 
-/// Takes the error that the socket has met, as a poll would report it (socket(7), `SO_ERROR`).
+/// Returns and clears the socket's pending error (socket(7), `SO_ERROR`).
 pub fn take_error(fd: impl AsFd) -> io::Result<Option<io::Error>> {
-    let mut code: libc::c_int = 0;
-    get(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut code)?;
-    Ok((code != 0).then(|| io::Error::from_raw_os_error(code)))
+    Ok(rustix_sockopt::socket_error(fd)?.err().map(io::Error::from))
 }
 
-/// The network namespace that a socket belongs to, as a number that no other has or had since the machine
-/// started (`SO_NETNS_COOKIE`, Linux 5.14).
+/// The number of the socket's network namespace, which is unique since boot (`SO_NETNS_COOKIE`, Linux 5.14).
 pub fn network_namespace(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0u64;
     get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
@@ -217,20 +210,6 @@ fn set<T: Copy>(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &
             option,
             std::ptr::from_ref(value).cast(),
             size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn set_bytes(fd: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe the live slice `value`.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            level,
-            option,
-            value.as_ptr().cast(),
-            value.len() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

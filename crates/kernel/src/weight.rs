@@ -21,7 +21,7 @@ impl Weight {
 }
 
 impl Default for Weight {
-    /// 1, the weight of a connection of which nobody says anything.
+    /// 1, the weight of a connection without a configured one.
     fn default() -> Self {
         Self(1)
     }

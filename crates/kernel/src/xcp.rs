@@ -121,7 +121,7 @@ struct Registration {
     full_acks: OwnedFd,
     /// Where there is room, by the interface's number.
     rooms: Mutex<Vec<(u32, Weak<OwnedFd>)>>,
-    // In this order: first nobody can choose it any more.
+    // Dropped in this order, so that no socket chooses it meanwhile.
     _control: libbpf_rs::Link,
     _options: libbpf_rs::Link,
 }

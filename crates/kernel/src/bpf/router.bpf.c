@@ -3,14 +3,13 @@
  * What an XCP router does for each packet, at the egress of an interface (tcx, Linux 6.6).
  *
  * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002),
- * §3.5. The sums are kept here, and the feedback is handed out here; what is to be handed out in a control
- * interval is decided in user space, in floating point, by the code that decides it in virtual time as well.
+ * §3.5. This program keeps the sums and distributes the feedback. User space decides in each control interval
+ * how much there is, in floating point, with the code of virtual time.
  *
- * A super-packet (GSO) has one option for all the segments that it will be cut into, and each of them will
- * have a copy: what is given to the segments together is divided by their number. Bytes are those of IP
- * packets, headers of each included.
+ * A GSO super-packet has one option, which is copied into each of its segments: the feedback for all of them
+ * is divided by their number. Bytes are those of IP packets, with the headers of each.
  *
- * Whatever cannot be read passes as it is.
+ * Packets that cannot be parsed pass unchanged.
  */
 #include "kernel.h"
 #include "xcp_option.h"
@@ -37,7 +36,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
  * Sums of microseconds times nanoseconds lose 10 bits, so that they wrap round no sooner than they are read.
  */
 #define RTT_SPACING_SHIFT 10
-/* ns; what stands for less is a burst */
+/* ns; a shorter queue is a burst */
 #define SHORTEST_WATCH 2000000
 
 /* A product by `factor` fits into 64 bits up to `limit`; beyond, it is more than any pool has. */
@@ -46,7 +45,7 @@ struct ratio {
 	u64 limit;
 };
 
-/* What is to be handed out. */
+/* The feedback to distribute. */
 struct shares {
 	u64 positive;           /* r+ */
 	u64 negative;           /* r- */
@@ -57,8 +56,7 @@ struct shares {
 /* Mapped by user space. */
 struct router {
 	/*
-	 * What user space says. It writes the slot that is not in use, and then the generation, whose last bit is
-	 * the slot.
+	 * Written by user space: the slot that is not in use, then the generation, whose last bit selects the slot.
 	 */
 	u64 generation;
 	struct shares slots[2];
@@ -66,7 +64,7 @@ struct router {
 	u64 mean_rtt;        /* ns */
 	u64 longest_rtt;     /* us; no queue counts as longer either */
 	u64 only_to_askers;  /* P-XCP */
-	/* What this program counts. The sums only grow, or wrap round. */
+	/* Counted by this program. Sums only grow, and wrap. */
 	u64 packets;
 	u64 with_header;
 	u64 lowered;
@@ -79,7 +77,7 @@ struct router {
 	u64 busy_until;      /* ns, monotonic clock */
 	u64 watch_end;       /* ns, monotonic clock */
 	u64 watch_shortest;  /* the shortest queue of this watch so far, ns */
-	u64 standing;        /* that of the last complete one, ns */
+	u64 standing;        /* the shortest queue of the last complete watch, ns */
 	/* What is left of the shares of this generation. */
 	u64 adopted;
 	u64 positive;
@@ -98,7 +96,7 @@ struct {
 	__type(value, struct router);
 } routers SEC(".maps");
 
-/* By itself: a map with a lock cannot be mapped. */
+/* Separate, because a map with a lock cannot be mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -114,7 +112,7 @@ struct packet {
 	u32 segments;   /* packets on the wire */
 	u32 bytes;      /* of them together */
 	u32 length;     /* of the options */
-	u32 at;         /* of the option that is looked at, from the first one */
+	u32 at;         /* offset of the current option from the first */
 	u32 rtt;        /* us */
 	u32 spacing;    /* ns */
 	__s32 asked;      /* bytes per second */
@@ -137,10 +135,7 @@ static inline u8 classify(const u8 *options, u32 at, u32 length)
 	return length == XCP_OFFER || length == XCP_TOTAL ? ABSENT : MALFORMED;
 }
 
-/*
- * Looks at one option; whether that was the last. The verifier sees this once, and a loop would be 40 times
- * that.
- */
+/* Examines one option; returns 1 after the last. The verifier checks this once, but would unroll a loop. */
 static long look_at_option(u32 index, void *context)
 {
 	struct packet *p = context;
@@ -163,7 +158,7 @@ static long look_at_option(u32 index, void *context)
 	return 0;
 }
 
-/* The offset of the TCP header, if the IP packet is whole and has nothing in between; or 0. */
+/* The offset of the TCP header; 0 for other protocols, fragments, and IPv6 extension headers. */
 static inline u32 find_transport(struct __sk_buff *skb, u32 network)
 {
 	u8 ip[20];
@@ -177,10 +172,7 @@ static inline u32 find_transport(struct __sk_buff *skb, u32 network)
 	return network + (ip[0] & 15) * 4;
 }
 
-/*
- * Reads the congestion header of a segment with data; the number of its headers' bytes behind the network's,
- * or 0.
- */
+/* Reads the congestion header of a segment with data. Returns the length of the TCP header, or 0. */
 static inline u32 read_tcp(struct __sk_buff *skb, struct packet *p)
 {
 	u8 tcp[TCP_HEADER];
@@ -212,7 +204,7 @@ static inline u32 read_tcp(struct __sk_buff *skb, struct packet *p)
 }
 
 /*
- * How many packets this will be on the wire, and how long. The kernel has counted the copies of the headers.
+ * The number of packets on the wire, and their length. The kernel's count includes the copies of the headers.
  */
 static inline void measure(struct __sk_buff *skb, struct packet *p, u32 tcp_header)
 {
@@ -224,7 +216,7 @@ static inline void measure(struct __sk_buff *skb, struct packet *p, u32 tcp_head
 	if (!p->segments)
 		p->segments = 1;
 	p->bytes = skb->wire_len - p->segments * link;
-	/* Nobody else than a test leaves it unset. */
+	/* Only tests leave it unset. */
 	if (skb->wire_len < p->segments * link)
 		p->bytes = skb->len - link;
 }
@@ -234,7 +226,7 @@ static inline u64 share_of(const struct ratio *ratio, u64 amount, u64 pool)
 	return amount > ratio->limit ? pool : min_u64(pool, (amount * ratio->factor) >> FACTOR_SHIFT);
 }
 
-/* The feedback of all segments together, in fixed point; the pools have that much less. */
+/* The feedback for all segments together, in fixed point, which is taken from the pools. */
 static inline __s64 give(struct router *r, const struct shares *s, const struct packet *p, u64 spacing)
 {
 	__s64 asked = (__s64)p->asked * p->segments * (1 << FEEDBACK_SHIFT);
@@ -243,7 +235,7 @@ static inline __s64 give(struct router *r, const struct shares *s, const struct 
 	__s64 negative = share_of(&s->per_byte, p->bytes, r->negative);
 	__s64 feedback = positive - negative;
 
-	/* A router before this one, or the sender itself, wants less: what it leaves is for others. */
+	/* An upstream router, or the sender itself, allows less: the rest is for others. */
 	if (asked < feedback) {
 		negative = min_u64(r->negative, negative + (feedback - asked));
 		positive = asked + negative;
@@ -256,7 +248,7 @@ static inline __s64 give(struct router *r, const struct shares *s, const struct 
 	return feedback;
 }
 
-/* What each of the segments gets. There is no signed division. */
+/* The feedback for each segment. eBPF has no signed division. */
 static inline __s32 per_segment(__s64 feedback, u32 segments)
 {
 	u64 size = feedback < 0 ? -feedback : feedback;
@@ -267,8 +259,7 @@ static inline __s32 per_segment(__s64 feedback, u32 segments)
 }
 
 /*
- * A burst drains within a round trip, and a queue that stands does not: what counts is the shortest in half
- * of one.
+ * A burst drains within a round trip, a standing queue does not: the minimum over half a round trip counts.
  */
 static inline void queue(struct router *r, u64 now, u32 bytes)
 {
@@ -298,11 +289,11 @@ static inline const struct shares *adopt(struct router *r)
 	return shares;
 }
 
-/* Counts a packet with a congestion header and says what feedback it has from here on. */
+/* Counts a packet with a congestion header and returns its new feedback. */
 static inline __s32 serve(struct router *r, const struct shares *shares, const struct packet *p)
 {
 	u64 rtt = min_u64(p->rtt, r->longest_rtt);
-	/* A sender sends a packet in each round trip at the least. */
+	/* A sender sends at least one packet in each round trip. */
 	u64 spacing = min_u64(p->spacing, rtt * 1000) * p->segments;
 
 	r->with_header += p->segments;
@@ -345,8 +336,7 @@ static inline void rewrite(struct __sk_buff *skb, struct packet *p, __s32 feedba
 	__s64 difference = bpf_csum_diff((__be32 *)&before, sizeof(before), (__be32 *)&after, sizeof(after), 0);
 
 	/*
-	 * Of a packet whose checksum is still to be computed only the pseudo header is in it: then this changes
-	 * nothing.
+	 * With checksum offload the field holds only the sum of the pseudo-header, which this does not change.
 	 */
 	bpf_skb_store_bytes(skb, p->transport + TCP_HEADER + at, &wire, sizeof(wire), 0);
 	bpf_l4_csum_replace(skb, p->transport + 16, 0, difference, 0);

@@ -1,29 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * XCP's TCP options: offered and taken with the SYN, written into segments and read from them.
- *
- * The program is called for every socket of the machine's cgroups below the one that it is attached to, a few
- * times for each connection. It looks at the name of the congestion control, and lets alone all sockets whose
- * control is not the one that was loaded with it: only for the others it asks to be called for each segment.
+ * XCP's TCP options: offered and accepted with the SYN, written into segments and read from them. The kernel
+ * calls the program a few times for each connection of the cgroup that it is attached to, and of those below.
+ * Only for sockets with the congestion control that was loaded with it, it asks to be called for each
+ * segment.
  */
 #include "xcp.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /*
- * The congestion control whose sockets speak XCP; its name is known when it is registered, and that is behind
- * loading.
+ * The congestion control whose sockets use XCP; its name is known when it is registered, after this program
+ * was loaded.
  */
 char congestion[TCP_CA_NAME_MAX] = "bp_xcp";
 
 /*
- * As many SYNs and SYN-ACKs carry the option. What is on the path may drop them for it, so that it must be
- * left out some time; but over a satellite it is more likely that the first was lost.
+ * So many SYNs and SYN-ACKs carry the option. A middlebox may drop them because of it, so that later ones
+ * must do without; but over a satellite it is more likely that the first was lost.
  */
 #define OFFERS 2
 /*
- * Feedback of as many segments waits for a segment with room to spare; then it takes the place of something
- * else.
+ * The feedback of so many segments waits for a segment with room to spare; then it replaces something else.
  */
 #define OVERDUE 4
 
@@ -67,7 +65,7 @@ static bool has_chosen_xcp(struct bpf_sock_ops *skops)
 	return !bpf_getsockopt(skops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)) && is_ours(name);
 }
 
-/* The same of the listener whose SYN-ACK is being made. */
+/* The same for the listener whose SYN-ACK is being made. */
 static bool listener_has_chosen_xcp(struct request_sock *request)
 {
 	struct inet_connection_sock *listener = (void *)BPF_CORE_READ(request, __req_common.skc_listener);
@@ -79,7 +77,7 @@ static bool listener_has_chosen_xcp(struct request_sock *request)
 
 static struct xcp_endpoint *endpoint(struct bpf_sock_ops *skops, u64 flags)
 {
-	/* The verifier must see that the pointer that was checked is the one that is used. */
+	/* The verifier must see that the checked pointer is the one that is used. */
 	struct bpf_sock *sk = skops->sk;
 
 	return sk ? bpf_sk_storage_get(&xcp_endpoints, sk, 0, flags) : 0;
@@ -90,16 +88,16 @@ static void call_us_for(struct bpf_sock_ops *skops, int events)
 	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | events);
 }
 
-/* Its length, or zero where there is none or one that says nothing known. */
+/* Loads the option; returns its length, or zero where there is none. */
 static int load(struct bpf_sock_ops *skops, struct request *option, u64 flags)
 {
-	/* Kind, and a length of four: the two bytes behind it count too. */
+	/* With a length of four the search compares the experiment's number, too. */
 	*option = (struct request){ HEAD(4) };
 	int length = bpf_load_hdr_opt(skops, option, sizeof(*option), flags);
 	return length > 0 ? length : 0;
 }
 
-/* Segments of the wire in what has arrived as one: all of them have the same option. */
+/* The number of segments that were merged into this one; all of them have the same option. */
 static u32 wire_segments(struct bpf_sock_ops *skops)
 {
 	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
@@ -124,9 +122,8 @@ static void hear(struct bpf_sock_ops *skops, struct xcp_endpoint *x, const struc
 }
 
 /*
- * Both ends know now whether the other one takes XCP: the active one by the SYN-ACK; the passive one by the
- * first segment behind it, with which the other end shows that it has heard the answer, or by the SYN that
- * opened a socket at once (RFC 7413).
+ * Now both ends know whether the other one uses XCP: the active one by the SYN-ACK; the passive one by the
+ * first segment after it, or by the SYN if that opened a socket at once (RFC 7413).
  */
 static void on_established(struct bpf_sock_ops *skops, bool active)
 {
@@ -145,7 +142,7 @@ static void on_established(struct bpf_sock_ops *skops, bool active)
 	}
 }
 
-/* Whether the SYN-ACK of the listener's that is being made takes an offer. */
+/* Whether the SYN-ACK that is being made accepts an offer. */
 static bool takes_offer(struct bpf_sock_ops *skops)
 {
 	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
@@ -159,8 +156,8 @@ static bool takes_offer(struct bpf_sock_ops *skops)
 }
 
 /*
- * What a segment is to carry. Those with data are as long as the size of segments allows, into which the
- * longest option has been counted: no more may be written into them than CURRENT_MSS reserves.
+ * The option for a segment. Segments with data have the full size, from which CURRENT_MSS has reserved room
+ * for the longest option: no more may be written into them.
  */
 static int option_for(const struct xcp_endpoint *x, bool has_data)
 {
@@ -220,7 +217,7 @@ static int write_request(struct bpf_sock_ops *skops, struct xcp_endpoint *x, u32
 	int refused = bpf_store_hdr_opt(skops, &option, sizeof(option), 0);
 
 	if (!refused && x->request > 0) {
-		/* What the kernel calls so knows nothing of this option. */
+		/* The kernel's value does not include this option. */
 		u32 mss = skops->mss_cache > XCP_REQUEST ? skops->mss_cache - XCP_REQUEST : 1;
 		u32 segments = (payload + mss - 1) / mss;
 		x->asked += (u64)x->request * segments;
@@ -284,7 +281,7 @@ int xcp_options(struct bpf_sock_ops *skops)
 		break;
 	case BPF_SOCK_OPS_TCP_LISTEN_CB:
 		if (has_chosen_xcp(skops)) {
-			/* A repeated SYN-ACK looks into it again. */
+			/* A repeated SYN-ACK reads it again. */
 			int save_syn = 1;
 			bpf_setsockopt(skops, SOL_TCP, TCP_SAVE_SYN, &save_syn, sizeof(save_syn));
 			call_us_for(skops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
@@ -315,14 +312,11 @@ int xcp_options(struct bpf_sock_ops *skops)
 /* The longest header of TCP, and its parts. */
 #define HEADER_MAX 60
 #define CHECKSUM 16
-/*
- * NOP, NOP, and the head of a SACK option with three blocks, which stand behind timestamps; with four, where
- * there are none.
- */
+/* NOP, NOP, and the head of a SACK option: with three blocks beside timestamps, with four without. */
 #define THREE_BLOCKS bpf_htonl(0x0101051a)
 #define FOUR_BLOCKS bpf_htonl(0x01010522)
 
-/* Where in a header that SACK blocks fill the SACK option begins; zero where it is none. */
+/* The offset of the SACK option in a header that SACK blocks fill; zero for other headers. */
 static u32 full_of_sack(const u8 *header)
 {
 	u32 length = header[12] >> 4;
@@ -335,9 +329,9 @@ static u32 full_of_sack(const u8 *header)
 }
 
 /*
- * SACK blocks come before all that the other program can write. With a loss in every hundred segments over
- * GEO three of them stand in most acknowledgements for as long as the connection lives, and fill them. The
- * last block has been in the acknowledgements before (RFC 2018 §4): now and then it makes room for the sum.
+ * The kernel writes SACK blocks before the other program can write its option. With a loss in every hundred
+ * segments over GEO, three blocks fill most acknowledgements. Earlier acknowledgements had the last block
+ * already (RFC 2018 §4): now and then it makes room for the sum.
  */
 SEC("tcx/egress")
 int xcp_full_acks(struct __sk_buff *skb)

@@ -34,7 +34,7 @@ pub struct NfTables {
 /// the former one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Adds the element or, where it is there, begins its time-out anew.
+    /// Adds the element, or restarts its time-out if it exists.
     Put {
         /// The set's name; it has the flag `timeout`, and not `interval`.
         set: &'a str,
