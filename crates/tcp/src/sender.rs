@@ -278,7 +278,7 @@ impl Sender {
         {
             self.queue.judge_repetitions(newest);
         }
-        let in_recovery = self.recover(&Acknowledgement { now, progress, duplicate });
+        let in_recovery = self.recover(now, progress, duplicate);
         self.congestion.on_flight(&Flight {
             in_flight: self.in_flight(),
             delivered: self.counters.delivered + progress.delivered + self.recovery.credit(),
@@ -343,21 +343,23 @@ impl Sender {
     }
 
     /// Loss recovery and the timer; returns whether losses are, or were until now, being repaired.
-    fn recover(&mut self, ack: &Acknowledgement) -> bool {
+    fn recover(&mut self, now: Time, progress: Progress, duplicate: bool) -> bool {
         let before = self.recovery.is_active();
-        let action = self.recovery.on_ack(ack, &mut self.queue, &mut *self.congestion);
+        let (queue, congestion) = (&mut self.queue, &mut *self.congestion);
+        let action =
+            self.recovery.on_ack(&mut Acknowledgement { now, progress, duplicate, queue, congestion });
         let after = self.recovery.is_active();
         self.counters.recoveries += u64::from(after && !before);
         self.retransmit_now |= action.retransmit_now;
-        if ack.progress.advanced > 0 {
+        if progress.advanced > 0 {
             self.expiries = 0;
-            self.waiting_since = ack.now;
+            self.waiting_since = now;
         }
         if self.queue.outstanding() == 0 {
             self.timer = Time::MAX;
             self.expiries = 0;
-        } else if (ack.progress.advanced > 0 || action.retransmit_now) && !action.leave_timer {
-            self.restart_timer(ack.now);
+        } else if (progress.advanced > 0 || action.retransmit_now) && !action.leave_timer {
+            self.restart_timer(now);
         }
         before || after
     }

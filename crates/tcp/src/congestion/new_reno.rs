@@ -9,12 +9,12 @@ use super::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parame
 /// halved by a loss.
 #[derive(Debug)]
 pub struct NewReno {
-    mss: u64,
-    initial_window: f64,
-    cwnd: f64,
-    ssthresh: u64,
-    slow_start: SlowStart,
-    avoidance: Avoidance,
+    pub(super) mss: u64,
+    pub(super) initial_window: f64,
+    pub(super) cwnd: f64,
+    pub(super) ssthresh: u64,
+    pub(super) slow_start: SlowStart,
+    pub(super) avoidance: Avoidance,
 }
 
 impl NewReno {
@@ -30,9 +30,7 @@ impl NewReno {
             avoidance: Avoidance::new(parameters.mss),
         }
     }
-}
 
-impl NewReno {
     /// A controller that goes on with a window that is known to be about right: slow start is over.
     pub(super) fn beyond_slow_start(parameters: Parameters) -> Self {
         let new = Self::new(parameters);

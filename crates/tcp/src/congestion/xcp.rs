@@ -139,12 +139,6 @@ impl CongestionControl for Xcp {
         }
     }
 
-    fn on_established(&mut self, now: Time, rtt: Option<Duration>) {
-        if let Window::Standard(standard) = &mut self.window {
-            standard.on_established(now, rtt);
-        }
-    }
-
     fn on_ack(&mut self, ack: &Acked) {
         match &mut self.window {
             Window::Standard(standard) => standard.on_ack(ack),
@@ -166,12 +160,6 @@ impl CongestionControl for Xcp {
                     as_window(half_of(flight_size(in_flight, explicit.cwnd), self.parameters.mss));
             }
             Window::Explicit(_) => {}
-        }
-    }
-
-    fn on_recovery_end(&mut self, now: Time) {
-        if let Window::Standard(standard) = &mut self.window {
-            standard.on_recovery_end(now);
         }
     }
 

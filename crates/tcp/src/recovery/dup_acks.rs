@@ -1,6 +1,5 @@
 //! Reno and NewReno: recovery that counts duplicate acknowledgements.
 
-use crate::congestion::CongestionControl;
 use crate::recovery::{Acknowledgement, Action, LossRecovery, Recovery};
 use crate::send_queue::{DUP_THRESH, SendQueue};
 
@@ -37,20 +36,15 @@ impl DuplicateAcks {
         }
     }
 
-    fn on_duplicate(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
+    fn on_duplicate(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         self.duplicates += 1;
         // Data sent before a timeout causes duplicates when it is sent again. The last of them repeat the
         // acknowledgement of `recover` itself: more than that must be acknowledged (RFC 6582 §3.2 step 2).
-        let trusted = queue.una() > self.recover;
+        let trusted = ack.queue.una() > self.recover;
         if self.active {
             self.credit += self.mss;
         } else if self.duplicates == DUP_THRESH && trusted {
-            return self.begin(ack, queue, congestion);
+            return self.begin(ack);
         } else if self.duplicates < DUP_THRESH && trusted && self.limited_transmit {
             // RFC 3042: a new segment for each of the first two.
             self.credit = self.duplicates * self.mss;
@@ -58,20 +52,15 @@ impl DuplicateAcks {
         Action::default()
     }
 
-    fn begin(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
+    fn begin(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         // What limited transmit has sent does not count (RFC 5681 §3.2 step 2).
-        let flight = queue.outstanding() - self.credit.min(queue.outstanding());
+        let flight = ack.queue.outstanding() - self.credit.min(ack.queue.outstanding());
         self.active = true;
         self.partial_seen = false;
-        self.recover = queue.nxt();
+        self.recover = ack.queue.nxt();
         self.credit = DUP_THRESH * self.mss;
-        congestion.on_loss(ack.now, flight);
-        queue.lose_head();
+        ack.congestion.on_loss(ack.now, flight);
+        ack.queue.lose_head();
         Action { retransmit_now: true, leave_timer: false }
     }
 
@@ -81,7 +70,7 @@ impl DuplicateAcks {
         self.duplicates = 0;
     }
 
-    fn on_partial(&mut self, ack: &Acknowledgement, queue: &mut SendQueue) -> Action {
+    fn on_partial(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         let leave_timer = self.variant == Recovery::NewRenoImpatient && self.partial_seen;
         self.partial_seen = true;
         // RFC 6582 §3.2 step 3: deflate by the acknowledged bytes, and add back a segment.
@@ -90,27 +79,22 @@ impl DuplicateAcks {
         if advanced >= self.mss {
             self.credit += self.mss;
         }
-        queue.lose_head();
+        ack.queue.lose_head();
         Action { retransmit_now: true, leave_timer }
     }
 }
 
 impl LossRecovery for DuplicateAcks {
-    fn on_ack(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
+    fn on_ack(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         if ack.progress.advanced == 0 {
-            return if ack.duplicate { self.on_duplicate(ack, queue, congestion) } else { Action::default() };
+            return if ack.duplicate { self.on_duplicate(ack) } else { Action::default() };
         }
-        let partial = queue.una() < self.recover;
+        let partial = ack.queue.una() < self.recover;
         if self.active && partial && self.variant != Recovery::Reno {
-            return self.on_partial(ack, queue);
+            return self.on_partial(ack);
         }
         if self.active {
-            congestion.on_recovery_end(ack.now);
+            ack.congestion.on_recovery_end(ack.now);
         }
         self.end();
         Action::default()

@@ -84,25 +84,22 @@ pub(crate) struct Action {
     pub(crate) leave_timer: bool,
 }
 
-/// An acknowledgement, after the send queue has taken it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Acknowledgement {
+/// An acknowledgement, after the send queue has taken it, and what it may change.
+#[derive(Debug)]
+pub(crate) struct Acknowledgement<'a> {
     pub(crate) now: Time,
     pub(crate) progress: Progress,
     /// It repeats the last one and nothing else (RFC 5681 §2).
     pub(crate) duplicate: bool,
+    pub(crate) queue: &'a mut SendQueue,
+    pub(crate) congestion: &'a mut dyn CongestionControl,
 }
 
 /// A variant of loss recovery at work on one connection.
 #[allow(unused_variables, reason = "what a variant does not need it ignores")]
 pub(crate) trait LossRecovery: fmt::Debug + Send {
     /// An acknowledgement arrived.
-    fn on_ack(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action;
+    fn on_ack(&mut self, ack: &mut Acknowledgement<'_>) -> Action;
 
     /// The retransmission timer expired; everything in the queue is marked as lost.
     fn on_timeout(&mut self, queue: &SendQueue);

@@ -1,6 +1,5 @@
 //! SACK-based recovery (RFC 6675).
 
-use crate::congestion::CongestionControl;
 use crate::recovery::reduction::Reduction;
 use crate::recovery::{Acknowledgement, Action, LossRecovery};
 use crate::send_queue::{DUP_THRESH, Piece, SendQueue};
@@ -28,60 +27,45 @@ impl Selective {
     }
 
     /// Whether a repair ends or begins with this acknowledgement.
-    fn judge(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
+    fn judge(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         if ack.progress.advanced > 0 {
             self.duplicates = 0;
-            if self.active && queue.una() >= self.recovery_point {
+            if self.active && ack.queue.una() >= self.recovery_point {
                 self.active = false;
                 self.reduction = None;
-                congestion.on_recovery_end(ack.now);
+                ack.congestion.on_recovery_end(ack.now);
             }
         } else if ack.progress.sacked {
             self.duplicates += 1;
         }
-        let lost = queue.head_is_lost() || self.duplicates >= DUP_THRESH;
-        if !self.active && lost && queue.una() >= self.recovery_point {
-            return self.begin(ack, queue, congestion);
+        let lost = ack.queue.head_is_lost() || self.duplicates >= DUP_THRESH;
+        if !self.active && lost && ack.queue.una() >= self.recovery_point {
+            return self.begin(ack);
         }
         Action::default()
     }
 
-    fn begin(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
+    fn begin(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
         self.active = true;
         self.rescued = false;
-        self.recovery_point = queue.nxt();
-        congestion.on_loss(ack.now, queue.outstanding());
-        self.reduction = self.prr.then(|| Reduction::new(self.mss, queue.outstanding()));
-        queue.lose_head();
+        self.recovery_point = ack.queue.nxt();
+        ack.congestion.on_loss(ack.now, ack.queue.outstanding());
+        self.reduction = self.prr.then(|| Reduction::new(self.mss, ack.queue.outstanding()));
+        ack.queue.lose_head();
         Action { retransmit_now: true, leave_timer: false }
     }
 }
 
 impl LossRecovery for Selective {
-    fn on_ack(
-        &mut self,
-        ack: &Acknowledgement,
-        queue: &mut SendQueue,
-        congestion: &mut dyn CongestionControl,
-    ) -> Action {
-        let lost_before = queue.lost_bytes();
+    fn on_ack(&mut self, ack: &mut Acknowledgement<'_>) -> Action {
+        let lost_before = ack.queue.lost_bytes();
         if ack.progress.sacked {
-            queue.judge_by_sack(self.mss);
+            ack.queue.judge_by_sack(self.mss);
         }
-        let action = self.judge(ack, queue, congestion);
+        let action = self.judge(ack);
         if let Some(reduction) = &mut self.reduction {
-            let safe = ack.progress.advanced > 0 && queue.lost_bytes() <= lost_before;
-            reduction.on_ack(ack.progress.delivered, queue.in_flight(), congestion.cwnd(), safe);
+            let safe = ack.progress.advanced > 0 && ack.queue.lost_bytes() <= lost_before;
+            reduction.on_ack(ack.progress.delivered, ack.queue.in_flight(), ack.congestion.cwnd(), safe);
         }
         action
     }

@@ -10,26 +10,16 @@ use bentpipe_units::{Rate, Time};
 use super::path::{DeliveryRate, Queue, RoundTrip};
 use super::train::Train;
 use super::{BURST_SEGMENTS, Components, RTT0};
-use crate::congestion::new_reno::{
-    Avoidance, after_timeout, as_window, flight_size, half_of, initial_window,
-};
 use crate::congestion::slow_start::MAX_WINDOW;
-use crate::congestion::{
-    Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, Parameters, SlowStart,
-};
+use crate::congestion::{Acked, CongestionControl, MIN_SSTHRESH_SEGMENTS, NO_SSTHRESH, NewReno, Parameters};
 
 /// The published Hybla, complete or in parts.
 #[derive(Debug)]
 pub struct PublishedHybla {
     components: Components,
-    mss: u64,
-    /// The standard initial window, bytes.
-    initial_window: f64,
-    cwnd: f64,
-    ssthresh: u64,
+    /// The window, and what Hybla does as any other TCP.
+    standard: NewReno,
     rho: f64,
-    slow_start: SlowStart,
-    avoidance: Avoidance,
     round_trip: RoundTrip,
     delivery: DeliveryRate,
     train: Train,
@@ -43,16 +33,10 @@ impl PublishedHybla {
     /// A controller for a new connection, with those of the `components` that are on. Growth in recovery and
     /// the bound by the queue are bentpipe's additions, and not to be had here.
     pub fn new(parameters: Parameters, components: Components) -> Self {
-        let initial_window = initial_window(&parameters);
         let mut hybla = Self {
             components,
-            mss: parameters.mss,
-            initial_window,
-            cwnd: initial_window,
-            ssthresh: NO_SSTHRESH,
+            standard: NewReno::new(parameters),
             rho: 1.0,
-            slow_start: SlowStart::new(&parameters),
-            avoidance: Avoidance::new(parameters.mss),
             round_trip: RoundTrip::default(),
             delivery: DeliveryRate::default(),
             train: Train::new(0, parameters.mss),
@@ -71,8 +55,8 @@ impl PublishedHybla {
 
     /// The first segments leave back to back, as many as the window allows.
     fn expect_train(&mut self) {
-        let burst = (BURST_SEGMENTS * self.mss).min(self.cwnd as u64);
-        self.train = Train::new(burst, self.mss);
+        let burst = (BURST_SEGMENTS * self.standard.mss).min(self.standard.cwnd as u64);
+        self.train = Train::new(burst, self.standard.mss);
         if !self.components.hoe {
             self.train.end();
         }
@@ -84,13 +68,13 @@ impl PublishedHybla {
         self.round_trip.measure(min_rtt, sample);
         if self.components.rho && self.round_trip.min != min_before {
             self.rho = (min_rtt.as_nanos() as f64 / RTT0.as_nanos() as f64).max(1.0);
-            self.slow_start.set_rho(self.rho);
+            self.standard.slow_start.set_rho(self.rho);
         }
     }
 
     /// ρ times the standard window, bytes.
     fn initial_window(&self) -> f64 {
-        (self.rho * self.initial_window).min(MAX_WINDOW)
+        (self.rho * self.standard.initial_window).min(MAX_WINDOW)
     }
 
     /// The capacity by Hoe's estimate; or, where the first burst told nothing, by the first standing queue.
@@ -110,12 +94,12 @@ impl PublishedHybla {
     /// it.
     fn apply_estimate(&mut self, rate: f64) {
         self.capacity_known = true;
-        if !self.components.hoe || self.ssthresh != NO_SSTHRESH {
+        if !self.components.hoe || self.standard.ssthresh != NO_SSTHRESH {
             return;
         }
         let window = (rate * self.round_trip.min).min(MAX_WINDOW) as u64;
-        self.ssthresh = window.max(MIN_SSTHRESH_SEGMENTS * self.mss);
-        self.cwnd = self.cwnd.min(self.ssthresh as f64);
+        self.standard.ssthresh = window.max(MIN_SSTHRESH_SEGMENTS * self.standard.mss);
+        self.standard.cwnd = self.standard.cwnd.min(self.standard.ssthresh as f64);
     }
 
     fn queue(&self) -> Queue {
@@ -124,14 +108,15 @@ impl PublishedHybla {
 
     /// W += ρ² / W segments for each segment acknowledged.
     fn avoid(&mut self, bytes: u64) {
-        self.cwnd = self.avoidance.grow(self.cwnd, self.rho * self.rho * bytes as f64);
+        self.standard.cwnd =
+            self.standard.avoidance.grow(self.standard.cwnd, self.rho * self.rho * bytes as f64);
     }
 
     /// A segment every RTT / W, bytes per second, by the window alone; `None` before the first measurement.
     fn window_rate(&self, srtt: Duration) -> Option<f64> {
-        let rate = self.cwnd / self.round_trip.now_or(srtt)?;
+        let rate = self.standard.cwnd / self.round_trip.now_or(srtt)?;
         // W doubles within a round of slow start: segments of the second half must not wait for the first.
-        let doubles = self.cwnd < self.ssthresh as f64 / 2.0;
+        let doubles = self.standard.cwnd < self.standard.ssthresh as f64 / 2.0;
         Some(if doubles { 2.0 * rate } else { rate })
     }
 
@@ -144,7 +129,7 @@ impl PublishedHybla {
 
     /// Whether the window, not the bound, sets the pace, so that a larger window would mean more in flight.
     fn window_sets_pace(&self, ack: &Acked) -> bool {
-        let full = ack.in_flight.saturating_add(self.mss) > self.cwnd as u64;
+        let full = ack.in_flight.saturating_add(self.standard.mss) > self.standard.cwnd as u64;
         let rates = self.window_rate(ack.srtt).zip(self.rate_bound());
         let bounded = self.components.pacing && rates.is_some_and(|(rate, bound)| rate > bound);
         full || !bounded
@@ -155,8 +140,8 @@ impl PublishedHybla {
             return;
         }
         let window_sets_pace = self.window_sets_pace(ack);
-        let grown = self.slow_start.grow(self.cwnd, self.ssthresh, ack.bytes);
-        self.cwnd = grown.cwnd;
+        let grown = self.standard.slow_start.grow(self.standard.cwnd, self.standard.ssthresh, ack.bytes);
+        self.standard.cwnd = grown.cwnd;
         if grown.left_over > 0 && window_sets_pace {
             self.avoid(grown.left_over);
         }
@@ -165,11 +150,11 @@ impl PublishedHybla {
 
 impl CongestionControl for PublishedHybla {
     fn cwnd(&self) -> u64 {
-        self.cwnd as u64
+        self.standard.cwnd as u64
     }
 
     fn ssthresh(&self) -> u64 {
-        self.ssthresh
+        self.standard.ssthresh
     }
 
     fn pacing_rate(&self, srtt: Duration) -> Option<Rate> {
@@ -184,7 +169,7 @@ impl CongestionControl for PublishedHybla {
         let Some(rtt) = rtt else { return };
         self.measure(rtt, Some(rtt));
         if !self.started {
-            self.cwnd = self.initial_window();
+            self.standard.cwnd = self.initial_window();
             self.expect_train();
         }
     }
@@ -197,32 +182,24 @@ impl CongestionControl for PublishedHybla {
         self.estimate_capacity(ack);
     }
 
-    fn on_loss(&mut self, _now: Time, in_flight: u64) {
+    fn on_loss(&mut self, now: Time, in_flight: u64) {
         self.started = true;
-        self.ssthresh = half_of(flight_size(in_flight, self.cwnd), self.mss);
-        self.cwnd = as_window(self.ssthresh);
-        self.avoidance.reset();
+        self.standard.on_loss(now, in_flight);
     }
 
     fn on_recovery_end(&mut self, _now: Time) {
-        self.avoidance.reset();
+        self.standard.avoidance.reset();
     }
 
-    fn on_timeout(&mut self, _now: Time, in_flight: u64, first: bool) {
+    fn on_timeout(&mut self, now: Time, in_flight: u64, first: bool) {
         self.started = true;
-        if first {
-            let (of_flight, of_window) = (half_of(in_flight, self.mss), half_of(self.cwnd(), self.mss));
-            self.ssthresh = after_timeout(of_flight, of_window, self.ssthresh);
-        }
-        self.cwnd = self.mss as f64;
-        self.slow_start.on_timeout();
-        self.avoidance.reset();
+        self.standard.on_timeout(now, in_flight, first);
         self.train.end();
         self.delivery.interrupt();
     }
 
     fn on_idle(&mut self, _now: Time) {
-        self.cwnd = self.cwnd.min(self.initial_window());
+        self.standard.cwnd = self.standard.cwnd.min(self.initial_window());
         self.delivery.interrupt();
     }
 }
