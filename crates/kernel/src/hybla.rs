@@ -25,16 +25,11 @@ pub const STANDARD_WINDOW: u32 = 10;
 /// registration.
 #[derive(Debug, Clone)]
 pub struct Hybla {
-    registration: Arc<Registration>,
+    /// Its name, and the link that holds it.
+    registration: Arc<(String, libbpf_rs::Link)>,
 }
 
-#[derive(Debug)]
-struct Registration {
-    name: String,
-    _link: libbpf_rs::Link,
-}
-
-static COPY: ProcessCopy<Registration> = ProcessCopy::new();
+static COPY: ProcessCopy<(String, libbpf_rs::Link)> = ProcessCopy::new();
 
 impl Hybla {
     /// Takes a reference to this process's copy, loading it if this is the first one.
@@ -42,16 +37,12 @@ impl Hybla {
     /// # Errors
     /// [`StructOpsError::Load`] on a kernel without eBPF congestion control or without the privileges for it.
     pub fn acquire() -> Result<Self, StructOpsError> {
-        let registration = COPY.acquire(|| {
-            let (name, link) = under_a_free_name(NAME, register)?;
-            Ok(Registration { name, _link: link })
-        })?;
-        Ok(Self { registration })
+        Ok(Self { registration: COPY.acquire(|| under_a_free_name(NAME, register))? })
     }
 
     /// The name for `TCP_CONGESTION`.
     pub fn name(&self) -> &str {
-        &self.registration.name
+        &self.registration.0
     }
 }
 

@@ -325,24 +325,11 @@ fn cgroup_directory(cgroups: &str, mounts: &str, exists: impl Fn(&Path) -> bool)
     Some(if exists(&own) { own } else { root.to_owned() })
 }
 
-/// The names of the network interfaces of this namespace (if_nameindex(3)).
+/// The names of the network interfaces of the calling thread's namespace (proc_pid_net(5)).
 fn interfaces() -> io::Result<Vec<String>> {
-    // SAFETY: it has no arguments; the list is freed below, once.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let mut names = Vec::new();
-    // SAFETY: the list ends with an entry whose index is zero, and is not read behind that.
-    let entries = (0..).map(|place| unsafe { *list.add(place) }).take_while(|entry| entry.if_index != 0);
-    for entry in entries {
-        // SAFETY: an entry that is not the last one has a name, which ends with a zero.
-        let name = unsafe { std::ffi::CStr::from_ptr(entry.if_name) };
-        names.push(name.to_string_lossy().into_owned());
-    }
-    // SAFETY: what if_nameindex returned; nothing refers to it any more.
-    unsafe { libc::if_freenameindex(list) };
-    Ok(names)
+    let table = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let rows = table.lines().filter_map(|line| line.split_once(':'));
+    Ok(rows.map(|(name, _)| name.trim().to_owned()).collect())
 }
 
 #[cfg(test)]

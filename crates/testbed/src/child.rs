@@ -6,12 +6,13 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, kill_process_group, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal, setpgid,
 };
 
+use crate::clock::timespec;
 use crate::reaper::reaper;
 use crate::{Error, Result, signals};
 
@@ -206,8 +207,7 @@ fn spawn_on_parent_thread(command: Command) -> io::Result<std::process::Child> {
 }
 
 fn wait_readable(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
-    let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)) {
+    match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timespec(limit))) {
         Ok(ready) => Ok(ready > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(errno) => Err(errno.into()),
