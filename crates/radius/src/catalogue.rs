@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{DataError, Protocol, file};
+use crate::{DataError, Place, Protocol, file};
 
 /// The data file that comes with the program.
 const EMBEDDED: &str = include_str!("../../../data/protocol-timers.toml");
@@ -12,17 +12,6 @@ const EMBEDDED: &str = include_str!("../../../data/protocol-timers.toml");
 pub struct Catalogue {
     protocols: Vec<Protocol>,
     places: Vec<Place>,
-}
-
-/// A place with a name, and how far it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Its name.
-    pub name: String,
-    /// The one-way light time.
-    pub delay: Duration,
-    /// Where the distance stands.
-    pub source: String,
 }
 
 impl Catalogue {

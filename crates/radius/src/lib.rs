@@ -30,13 +30,15 @@ pub mod figure;
 mod file;
 pub mod handshake;
 mod path;
+mod place;
 mod protocol;
 mod reach;
 pub mod text;
 
-pub use catalogue::{Catalogue, Place};
+pub use catalogue::Catalogue;
 pub use file::DataError;
 pub use path::{Answer, Need, Path, Verdict};
+pub use place::Place;
 pub use protocol::{Protocol, Role, Schedule, Setting, Timer};
 pub use reach::{Reach, TimerReach};
 
