@@ -66,7 +66,7 @@ impl Bundle {
 
     /// The length of head, payload and tail together, bytes.
     pub fn encoded_len(&self) -> u64 {
-        let around = self.head().len() + self.tail().len();
+        let around = self.head().len() + self.tail().finish().len();
         self.payload_len.saturating_add(around as u64)
     }
 
@@ -131,29 +131,28 @@ impl Tail {
         self.crc.update(payload);
     }
 
-    /// Its length, bytes: 1 to 7.
-    fn len(&self) -> usize {
-        self.crc.field_len() + usize::from(self.block_break) + usize::from(self.bundle_break)
-    }
-
-    /// The bytes that follow the payload.
-    pub fn finish(self) -> Vec<u8> {
-        let (block_break, bundle_break) = (self.block_break, self.bundle_break);
+    /// The bytes that follow the payload: 1 to 7.
+    pub fn finish(mut self) -> Vec<u8> {
         // The CRC is one over the whole block, with zeros in its place (RFC 9171 §4.2.1).
-        let mut crc = self.crc;
-        let mut zeros = crc.zeros();
-        zeros.extend(block_break.then_some(BREAK));
-        crc.update(&zeros);
-        let mut out = crc.field();
-        out.extend(block_break.then_some(BREAK));
-        out.extend(bundle_break.then_some(BREAK));
+        let mut out = match &self.crc {
+            BlockCrc::None => vec![],
+            BlockCrc::Crc16(_) => vec![0x42, 0, 0],
+            BlockCrc::Crc32(_) => vec![0x44, 0, 0, 0, 0],
+        };
+        out.extend(self.block_break.then_some(BREAK));
+        self.crc.update(&out);
+        let value = self.crc.value();
+        if let Some(place) = out.get_mut(1..=value.len()) {
+            place.copy_from_slice(&value);
+        }
+        out.extend(self.bundle_break.then_some(BREAK));
         out
     }
 }
 
 impl std::fmt::Debug for Tail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tail").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Tail").finish_non_exhaustive()
     }
 }
 
@@ -172,33 +171,6 @@ impl BlockCrc {
             Self::Crc16(digest) => digest.update(bytes),
             Self::Crc32(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
         }
-    }
-
-    fn field_len(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Crc16(_) => 3,
-            Self::Crc32(_) => 5,
-        }
-    }
-
-    /// The CRC's byte string, as it stands in the block while the CRC is computed.
-    fn zeros(&self) -> Vec<u8> {
-        match self {
-            Self::None => vec![],
-            Self::Crc16(_) => vec![0x42, 0, 0],
-            Self::Crc32(_) => vec![0x44, 0, 0, 0, 0],
-        }
-    }
-
-    /// The CRC's byte string, or nothing.
-    fn field(self) -> Vec<u8> {
-        let mut out = self.zeros();
-        let value = self.value();
-        if let Some(place) = out.get_mut(1..) {
-            place.copy_from_slice(&value);
-        }
-        out
     }
 
     /// The CRC.

@@ -274,31 +274,29 @@ impl std::fmt::Display for RejectReason {
     }
 }
 
+/// The refusals that have a name, by their codes from 1 on.
+const REFUSALS: [Refusal; 6] = [
+    Refusal::Completed,
+    Refusal::NoResources,
+    Refusal::Retransmit,
+    Refusal::NotAcceptable,
+    Refusal::ExtensionFailure,
+    Refusal::SessionTerminating,
+];
+
 impl Refusal {
-    /// The code on the wire; [`Refusal::Other`] with a code that has a name is the same as that name.
+    /// The code on the wire.
     pub fn code(self) -> u8 {
         match self {
-            Self::Completed => 1,
-            Self::NoResources => 2,
-            Self::Retransmit => 3,
-            Self::NotAcceptable => 4,
-            Self::ExtensionFailure => 5,
-            Self::SessionTerminating => 6,
             Self::Other(code) => code,
+            named => (1..).zip(REFUSALS).find(|(_, other)| *other == named).map_or(0, |(code, _)| code),
         }
     }
 
-    /// What a code on the wire means.
+    /// The meaning of a code.
     pub fn from_code(code: u8) -> Self {
-        match code {
-            1 => Self::Completed,
-            2 => Self::NoResources,
-            3 => Self::Retransmit,
-            4 => Self::NotAcceptable,
-            5 => Self::ExtensionFailure,
-            6 => Self::SessionTerminating,
-            other => Self::Other(other),
-        }
+        let named = (1..).zip(REFUSALS).find(|(other, _)| *other == code);
+        named.map_or(Self::Other(code), |(_, refusal)| refusal)
     }
 }
 
