@@ -7,7 +7,7 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
 use crate::effect::{
     AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
-    Impairments, OutageTrace, PacketCopy, PacketErrors, Transit, Transmitter,
+    Impairments, OutageTrace, Outages, PacketCopy, PacketErrors, Transit, Transmitter,
 };
 use crate::random::derive_seeds;
 use crate::{Cause, Counters, Fate};
@@ -245,7 +245,7 @@ impl DirectionConfig {
             effects.push(Transmitter::new(rate, self.queue_limit()).into());
         }
         if !self.outages.is_empty() {
-            effects.push(self.outages.clone().into());
+            effects.push(Outages::new(self.outages.clone()).into());
         }
         if let Some(model) = self.gilbert_elliott {
             effects.push(BurstErrors::new(model, burst_seed).into());

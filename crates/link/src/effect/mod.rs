@@ -28,6 +28,7 @@ pub(crate) use delay::Delay;
 use duplicate::Duplicate;
 pub use encapsulation::{Encapsulation, Frame};
 pub use impairments::{ImpairmentCounters, Impairments};
+pub(crate) use outage::Outages;
 pub use outage::{OutageTrace, TraceError};
 pub(crate) use packet_errors::PacketErrors;
 use reorder::Reorder;
@@ -160,5 +161,5 @@ macro_rules! effects {
 }
 
 effects! {
-    Encapsulation, Transmitter, OutageTrace, BurstErrors, PacketErrors, Delay, Duplicate, Reorder, Corrupt,
+    Encapsulation, Transmitter, Outages, BurstErrors, PacketErrors, Delay, Duplicate, Reorder, Corrupt,
 }

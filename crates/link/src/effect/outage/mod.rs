@@ -74,10 +74,28 @@ impl OutageTrace {
     }
 }
 
-impl Effect for OutageTrace {
+/// The outages of a direction, whose packets leave in order: the search goes on where it ended.
+#[derive(Debug)]
+pub(crate) struct Outages {
+    trace: OutageTrace,
+    /// The first outage that had not ended when the last packet left.
+    next: usize,
+}
+
+impl Outages {
+    pub(crate) fn new(trace: OutageTrace) -> Self {
+        Self { trace, next: 0 }
+    }
+}
+
+impl Effect for Outages {
     #[inline]
     fn apply(&mut self, packet: &mut Transit) {
-        if self.covers(packet.departure) {
+        let outages = &self.trace.outages;
+        while outages.get(self.next).is_some_and(|&(_, end)| end <= packet.departure) {
+            self.next += 1;
+        }
+        if outages.get(self.next).is_some_and(|&(start, _)| start <= packet.departure) {
             packet.lose(Cause::Outage);
         }
     }
