@@ -2,7 +2,7 @@
 //! order.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::config::{Config, Interface};
 use crate::connect::listener;
 use crate::error::Error;
 use crate::host;
-use crate::intercept::{Family, Interception, Names, Plan, TunDivert};
+use crate::intercept::{Family, Interception, Plan, TABLE, TunDivert};
 use crate::services::{self, Context, Preparation, Service};
 use crate::snapshot::Fd;
 use crate::stats::Stats;
@@ -39,9 +39,9 @@ mod worker_handle;
 use self::ports::PortRanges;
 use self::worker_handle::WorkerHandle;
 
-/// The loopback network of claims, 127.98.0.0/16, and a port below 1024.
-const CLAIM_NETWORK: u8 = 98;
-const CLAIM_PORT: u16 = 1;
+/// The loopback address by which a daemon claims its network namespace, with a port below 1024. It is the same in every
+/// version.
+const CLAIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 98, 201, 5)), 1);
 
 /// A running splitter. It works until it is stopped or dropped.
 #[derive(Debug)]
@@ -89,15 +89,14 @@ impl Daemon {
 
     /// [`Daemon::prepare`] where `predecessor` will hand over what only one process can have.
     fn prepare_with(config: &Config, predecessor: Option<&Predecessor>) -> Result<Prepared, Error> {
-        let names = Names::default();
         host::check(config)?;
         listener::check_privileges()?;
-        let claim = if predecessor.is_none() { Some(OwnedFd::from(claim(&names)?).into()) } else { None };
+        let claim = if predecessor.is_none() { Some(OwnedFd::from(claim()?).into()) } else { None };
         for warning in host::warnings(config) {
             tracing::warn!("{warning}");
         }
         let inherited = predecessor.map_or(&[][..], Predecessor::services);
-        let services = services::prepare(&Preparation { config, names: &names, inherited })?;
+        let services = services::prepare(&Preparation { config, inherited })?;
         let config = adapt(&services, config);
         let legs = Arc::new(config.prepare_legs());
         let limits = budget::admission_limits(&config);
@@ -118,7 +117,6 @@ impl Daemon {
             claim,
             context: Context {
                 config,
-                names,
                 legs,
                 shared: Arc::new(shared),
                 workers: Vec::new(),
@@ -249,7 +247,7 @@ impl Daemon {
     }
 
     fn tun_diverts(&self) -> Vec<TunDivert> {
-        self.services.iter().flat_map(|service| service.tun_diverts(&self.context.names)).collect()
+        self.services.iter().flat_map(|service| service.tun_diverts()).collect()
     }
 
     fn set_interception(&mut self, interception: Interception) {
@@ -274,11 +272,11 @@ impl Prepared {
         }
         daemon.start_services().collect::<Result<(), _>>()?;
         daemon.publish();
-        let Context { config, names, .. } = &daemon.context;
+        let Context { config, .. } = &daemon.context;
         let interfaces = config.interfaces();
         let (plan, diverts) = (plan(config, &interfaces, &daemon.pairs), daemon.tun_diverts());
         let families = daemon.families.clone();
-        daemon.set_interception(Interception::install(names.clone(), &plan, families, diverts)?);
+        daemon.set_interception(Interception::install(&plan, families, diverts)?);
         daemon.unpause_services().collect::<Result<(), _>>()?;
         let relay = daemon.context.config.proxy.relay;
         tracing::info!(workers = daemon.workers.len(), ?relay, "splitting connections");
@@ -307,26 +305,15 @@ fn adapt(services: &[Box<dyn Service>], config: &Config) -> Config {
 /// Keeps a second daemon, whose start would clear our rules as a dead run's, out of this network namespace: a
 /// loopback address that belongs to the namespace and to a living process, with a port that an ordinary user
 /// cannot take. Nobody listens there.
-fn claim(names: &Names) -> Result<Socket, Error> {
+fn claim() -> Result<Socket, Error> {
     let action = "claim this network namespace";
-    let [high, low] = fnv16(&names.table).to_be_bytes();
-    let address = SocketAddr::from(([127, CLAIM_NETWORK, high, low], CLAIM_PORT));
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).map_err(Error::system(action))?;
-    match socket.bind(&address.into()) {
+    match socket.bind(&CLAIM.into()) {
         Ok(()) => Ok(socket),
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            Err(Error::AlreadyRunning { table: names.table.clone() })
-        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Error::AlreadyRunning { table: TABLE }),
         Err(source) if source.kind() == ErrorKind::PermissionDenied => Err(Error::Privileges { source }),
         Err(error) => Err(Error::system(action)(error)),
     }
-}
-
-/// Fowler, Noll and Vo's hash (1a, 32 bits), folded: different tables may run side by side.
-fn fnv16(text: &str) -> u16 {
-    let hash =
-        text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    (hash >> 16) as u16 ^ hash as u16
 }
 
 /// Logs a failure after which the daemon works on.

@@ -70,7 +70,7 @@ pub enum Error {
     )]
     AlreadyRunning {
         /// The table's name.
-        table: String,
+        table: &'static str,
     },
     /// `nft` or `ip` could not be run or refused.
     #[error("cannot {action} with `{command}`: {reason}")]

@@ -36,8 +36,7 @@ impl Daemon {
     /// What a successor learns before it prepares itself. `extra_fds` are the names of the program's own
     /// descriptors.
     pub fn inventory(&self, extra_fds: Vec<String>) -> Inventory {
-        let names = &self.context.names;
-        let with_devices = self.services.iter().filter(|service| !service.tun_diverts(names).is_empty());
+        let with_devices = self.services.iter().filter(|service| !service.tun_diverts().is_empty());
         Inventory::new(with_devices.map(|service| service.name().to_owned()).collect(), extra_fds)
     }
 

@@ -127,9 +127,8 @@ impl Daemon {
 
     /// Continues with the rules and routes that are in place.
     fn take_interception(&mut self, (rules, sides): (String, Vec<Interface>)) {
-        let Context { config, names, .. } = &self.context;
-        let (names, families) = (names.clone(), self.families.clone());
-        let mut interception = Interception::take_over(names, families, self.tun_diverts(), rules, sides);
+        let (config, families) = (&self.context.config, self.families.clone());
+        let mut interception = Interception::take_over(families, self.tun_diverts(), rules, sides);
         // Devices that the predecessor did not have are there without a route.
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();
@@ -208,7 +207,6 @@ mod tests {
             legs: Arc::new(config.prepare_legs()),
             shared: Arc::new(Shared::new(budget::admission_limits(&config)).unwrap()),
             config,
-            names: Names::default(),
             workers: Vec::new(),
             heartbeats: Vec::new(),
             interception: None,

@@ -24,13 +24,11 @@ use bentpipe_legs::Legs;
 
 use crate::config::{AtLimit, Config, Interface};
 
-mod devices;
 mod pending_table;
 mod recent_syns;
 mod syn;
 mod syn_handler;
 
-pub(crate) use devices::Devices;
 pub(crate) use pending_table::{Claim, Connected, Entry, PendingTable};
 pub(crate) use recent_syns::RecentSyns;
 pub(crate) use syn::is_between_hosts;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::route::RouteSocket;
+use bentpipe_kernel::tun::Tun;
 use bentpipe_link::ip::restore_hop;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -25,11 +26,13 @@ use crate::types::mailbox::Mailbox;
 use crate::types::slab::Token;
 
 use super::Settings;
-use super::devices::Devices;
 use super::pending_table::{FourTuple, Outcome, PendingTable, SynStatus};
 use super::recent_syns::{RecentSyns, SynOutcome};
 use super::syn::{Syn, is_between_hosts};
 
+/// The places of the devices.
+const HELD: usize = 0;
+const PASSED: usize = 1;
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
 /// SYNs read before the servers' answers have their turn.
@@ -44,7 +47,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct SynHandler {
-    devices: Arc<Devices>,
+    /// What is routed into the first is read here; what is written there goes to the listeners. What is written to the
+    /// second is forwarded, unsplit.
+    devices: Arc<[Tun; 2]>,
     settings: Settings,
     mailbox: Arc<Mailbox<Settings>>,
     admission: Arc<AdmissionControl>,
@@ -60,7 +65,7 @@ pub(crate) struct SynHandler {
 
 impl SynHandler {
     pub(crate) fn new(
-        devices: Arc<Devices>,
+        devices: Arc<[Tun; 2]>,
         settings: Settings,
         mailbox: Arc<Mailbox<Settings>>,
         admission: Arc<AdmissionControl>,
@@ -70,7 +75,7 @@ impl SynHandler {
     ) -> io::Result<Self> {
         epoll::add(
             pending.epoll(),
-            &devices.held,
+            &devices[HELD],
             EventData::new_u64(Token::Listener(0).encode()),
             EventFlags::IN,
         )?;
@@ -146,7 +151,7 @@ impl SynHandler {
     fn receive(&mut self, now: Instant) -> io::Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..BATCH {
-            match self.devices.held.read(&mut buffer) {
+            match self.devices[HELD].read(&mut buffer) {
                 Ok(length) => {
                     let packet = &mut buffer[..length];
                     restore_hop(packet);
@@ -165,7 +170,7 @@ impl SynHandler {
     fn discard(&mut self) -> io::Result<()> {
         let mut count = 0u32;
         loop {
-            match self.devices.held.read(&mut self.buffer) {
+            match self.devices[HELD].read(&mut self.buffer) {
                 Ok(_) => count += 1,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -261,13 +266,13 @@ impl SynHandler {
 
     fn pass(&self, packet: &[u8]) {
         self.counters.syns_passed.add(1);
-        if let Err(error) = self.devices.passed.write(packet) {
+        if let Err(error) = self.devices[PASSED].write(packet) {
             tracing::debug!(%error, "cannot pass a SYN on");
         }
     }
 
     fn give_to_listener(&self, packet: &[u8]) {
-        if let Err(error) = self.devices.held.write(packet) {
+        if let Err(error) = self.devices[HELD].write(packet) {
             tracing::debug!(%error, "cannot give a SYN to its listener");
         }
     }

@@ -12,7 +12,7 @@
 use crate::types::leg_pair::LegId;
 
 use super::ruleset::{ALIVE, Plan, interface_match};
-use super::{Names, policy};
+use super::{MARK, policy};
 
 /// The chain that a rule of the operator's sends a connection to that is for the node.
 pub(super) const HAND_OVER: &str = "bundle";
@@ -32,19 +32,18 @@ pub(super) fn guards(plan: &Plan<'_>) -> String {
 }
 
 /// Chains. Nothing where no rule says `bundle`.
-pub(super) fn declarations(names: &Names, plan: &Plan<'_>) -> String {
+pub(super) fn declarations(plan: &Plan<'_>) -> String {
     let Some(port) = plan.bundle else { return String::new() };
-    let mark = names.mark;
     let ground = interface_match(LegId::Terrestrial, plan.interfaces);
     let rules = policy::bundles(plan.rules);
-    let to_listener = to_listener(port, mark);
+    let to_listener = to_listener(port);
     format!(
         "\tchain {HAND_OVER} {{\n\
          \t\tiifname {ground} fib daddr oif exists fib daddr oifname {ground} return\n\
          {to_listener}\
          \t}}\n\
          \tchain {HAND_OVER}_if_routed {{\n\
-         \t\tmeta mark set {mark:#x}\n\
+         \t\tmeta mark set {MARK:#x}\n\
          \t\tfib daddr . mark oif missing jump {HAND_OVER}\n\
          \t\tmeta mark set 0\n\
          \t}}\n\
@@ -56,11 +55,11 @@ pub(super) fn declarations(names: &Names, plan: &Plan<'_>) -> String {
 
 /// The rules that give a SYN to the transparent listeners on this loopback port, in each family, if there are
 /// any.
-pub(super) fn to_listener(port: u16, mark: u32) -> String {
+pub(super) fn to_listener(port: u16) -> String {
     [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
         .map(|(family, protocol, host)| {
             format!(
-                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {mark:#x} accept\n"
+                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {MARK:#x} accept\n"
             )
         })
         .concat()
@@ -85,7 +84,7 @@ mod tests {
             snooped: None,
             bundle: config.bundle_port(),
         };
-        ruleset(&Names::default(), &plan)
+        ruleset(&plan)
     }
 
     #[test]

@@ -35,73 +35,30 @@ use ruleset::successor;
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
 
-/// The names under which the daemon's rules and routes are found, and removed, again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
-    /// The nftables table, in the family `inet`.
-    pub table: String,
-    /// The mark of intercepted packets.
-    pub mark: u32,
-    /// The routing table that brings marked packets to this host.
-    pub route_table: u32,
-    /// The preference of the policy rule that leads there; the main table has 32766.
-    pub preference: u32,
-    /// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same
-    /// device.
-    pub held: TunDivert,
-    /// The device to which the daemon writes SYNs that pass unsplit.
-    pub passed: String,
-    /// Diverts packets of snooped flows towards a satellite.
-    pub to_link: TunDivert,
-    /// Diverts packets of snooped flows from a satellite.
-    pub from_link: TunDivert,
-}
+/// The nftables table, in the family `inet`.
+pub(crate) const TABLE: &str = "bentpipe";
+/// The mark of intercepted packets.
+const MARK: u32 = 0x6270;
+/// The routing table that brings marked packets to this host.
+const ROUTE_TABLE: u32 = 25200;
+/// The preference of the policy rule that leads there; the main table has 32766.
+const PREFERENCE: u32 = 7600;
+/// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same device.
+pub(crate) const HELD: TunDivert = TunDivert { number: 1, device: "bentpipe0" };
+/// The device to which the daemon writes SYNs that pass unsplit.
+pub(crate) const PASSED: &str = "bentpipe1";
+/// Diverts packets of snooped flows towards a satellite.
+pub(crate) const TO_LINK: TunDivert = TunDivert { number: 2, device: "bentpipe2" };
+/// Diverts packets of snooped flows from a satellite.
+pub(crate) const FROM_LINK: TunDivert = TunDivert { number: 3, device: "bentpipe3" };
 
 /// Diverts marked packets into a TUN device that the daemon reads; the kernel forwards the packets that it
 /// writes there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TunDivert {
-    /// The mark of the packets.
-    pub mark: u32,
-    /// The routing table that brings them to the device.
-    pub route_table: u32,
-    /// The preference of the policy rule that leads there.
-    pub preference: u32,
-    /// The device.
-    pub device: String,
-}
-
-impl Names {
-    fn tun_diverts(&self) -> [&TunDivert; 3] {
-        [&self.held, &self.to_link, &self.from_link]
-    }
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self {
-            table: "bentpipe".into(),
-            mark: 0x6270,
-            route_table: 25200,
-            preference: 7600,
-            held: TunDivert::new(1, "bentpipe0"),
-            passed: "bentpipe1".into(),
-            to_link: TunDivert::new(2, "bentpipe2"),
-            from_link: TunDivert::new(3, "bentpipe3"),
-        }
-    }
-}
-
-impl TunDivert {
-    /// The one of this number, which stands behind interception's own.
-    fn new(number: u32, device: &str) -> Self {
-        Self {
-            mark: 0x6270 + number,
-            route_table: 25200 + number,
-            preference: 7600 + number,
-            device: device.into(),
-        }
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TunDivert {
+    /// Its mark, its routing table and its preference follow those of interception by this number.
+    number: u32,
+    pub(crate) device: &'static str,
 }
 
 const ROUTE_MARKED: &str = "route intercepted packets to this host";
@@ -122,7 +79,6 @@ pub(crate) struct Interception {
 /// The policy routing behind the rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Routes {
-    names: Names,
     families: Vec<Family>,
     /// Those whose devices are there.
     tun_diverts: Vec<TunDivert>,
@@ -140,19 +96,15 @@ impl Interception {
     ///
     /// The devices of `tun_diverts` must exist.
     pub(crate) fn install(
-        names: Names,
         plan: &Plan<'_>,
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
     ) -> Result<Self, Error> {
-        if clear(&names) {
-            tracing::warn!(
-                table = names.table,
-                "cleared the rules and routes of a run that did not end in order"
-            );
+        if clear() {
+            tracing::warn!(table = TABLE, "cleared the rules and routes of a run that did not end in order");
         }
         let mut interception = Self {
-            routes: Routes { names, families, tun_diverts },
+            routes: Routes { families, tun_diverts },
             rules: String::new(),
             sides: Vec::new(),
             is_left: false,
@@ -168,13 +120,12 @@ impl Interception {
     /// other ones, they take the place of those in one transaction; if they cannot, those stay, and it is an
     /// error.
     pub(crate) fn take_over(
-        names: Names,
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
         rules: String,
         sides: Vec<Interface>,
     ) -> Self {
-        Self { routes: Routes { names, families, tun_diverts }, rules, sides, is_left: false }
+        Self { routes: Routes { families, tun_diverts }, rules, sides, is_left: false }
     }
 
     /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their
@@ -186,7 +137,7 @@ impl Interception {
 
     /// Whether these are the rules that are in force.
     pub(crate) fn has_rules(&self, plan: &Plan<'_>) -> bool {
-        self.rules == ruleset(&self.routes.names, plan)
+        self.rules == ruleset(plan)
     }
 
     /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
@@ -206,10 +157,9 @@ impl Interception {
     /// is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
         let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
-        let names = &self.routes.names;
-        let rules = ruleset(names, plan);
+        let rules = ruleset(plan);
         if !sides.is_empty() && sides == self.sides {
-            load_rules(&successor(names, plan, &self.rules))?;
+            load_rules(&successor(plan, &self.rules))?;
         } else {
             load_rules(&rules)?;
         }
@@ -235,12 +185,12 @@ impl Routes {
     pub(crate) fn mend(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
         let mut mended = false;
         for &family in &self.families {
-            if !self.lead_here(family, socket)? {
+            if !Self::lead_here(family, socket)? {
                 // It complains of what is still there.
                 let outcome = self.add(family);
-                if !self.lead_here(family, socket)? {
+                if !Self::lead_here(family, socket)? {
                     outcome?;
-                    return Err(self.overruled(family));
+                    return Err(overruled(ROUTE_MARKED, family, 0));
                 }
                 mended = true;
             }
@@ -260,44 +210,38 @@ impl Routes {
         Ok(mended)
     }
 
-    fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
-        let answer = socket.is_delivered_here(family.some_address(), self.names.mark);
+    fn lead_here(family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let answer = socket.is_delivered_here(family.some_address(), MARK);
         answer.map_err(Error::system("ask for the route of intercepted packets"))
     }
 
-    fn overruled(&self, family: Family) -> Error {
-        let Names { mark, preference, .. } = self.names;
-        overruled(ROUTE_MARKED, family, mark, preference)
-    }
-
     fn add(&self, family: Family) -> Result<(), Error> {
-        self.route_marked(family)?;
+        Self::route_marked(family)?;
         self.tun_diverts.iter().try_for_each(|tun_divert| tun_divert.add(family))
     }
 
-    fn route_marked(&self, family: Family) -> Result<(), Error> {
-        let Names { mark, route_table, preference, .. } = &self.names;
-        let family = family.flag();
-        ip(ROUTE_MARKED, &format!("{family} route replace local default dev lo table {route_table}"))?;
-        ip(
-            ROUTE_MARKED,
-            &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"),
-        )
+    fn route_marked(family: Family) -> Result<(), Error> {
+        let flag = family.flag();
+        ip(ROUTE_MARKED, &format!("{flag} route replace local default dev lo table {ROUTE_TABLE}"))?;
+        ip(ROUTE_MARKED, &format!("{flag} rule add {}", policy_rule(0)))
     }
 }
 
 impl TunDivert {
+    pub(crate) fn mark(self) -> u32 {
+        MARK + self.number
+    }
+
     /// Without the device there is no route, and the rule leads nowhere.
-    fn add(&self, family: Family) -> Result<(), Error> {
-        let Self { mark, route_table, preference, device } = self;
-        let family = family.flag();
-        let action = ROUTE_TUN_DIVERT;
-        ip(action, &format!("{family} route replace default dev {device} table {route_table}"))?;
-        ip(action, &format!("{family} rule add pref {preference} fwmark {mark:#x} lookup {route_table}"))
+    fn add(self, family: Family) -> Result<(), Error> {
+        let (flag, table) = (family.flag(), ROUTE_TABLE + self.number);
+        let route = format!("{flag} route replace default dev {} table {table}", self.device);
+        ip(ROUTE_TUN_DIVERT, &route)?;
+        ip(ROUTE_TUN_DIVERT, &format!("{flag} rule add {}", policy_rule(self.number)))
     }
 
     /// A device that is set down loses its routes, and keeps the rules that lead to them.
-    fn mend(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+    fn mend(self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
         if self.is_gone_or_leads_here(family, socket)? {
             return Ok(false);
         }
@@ -306,29 +250,25 @@ impl TunDivert {
         let outcome = self.add(family);
         if !self.is_gone_or_leads_here(family, socket)? {
             outcome?;
-            return Err(overruled(ROUTE_TUN_DIVERT, family, self.mark, self.preference));
+            return Err(overruled(ROUTE_TUN_DIVERT, family, self.number));
         }
         Ok(true)
     }
 
     /// A service whose device is gone has failed and logged it.
-    fn is_gone_or_leads_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+    fn is_gone_or_leads_here(self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
         let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
-            let Some(device) = socket.index_of(&self.device)? else { return Ok(true) };
-            Ok(socket.interface_of_marked(family.some_address(), self.mark)? == Some(device))
+            let Some(device) = socket.index_of(self.device)? else { return Ok(true) };
+            Ok(socket.interface_of_marked(family.some_address(), self.mark())? == Some(device))
         };
         ask(socket).map_err(Error::system("ask for the route of packets that the daemon sees"))
-    }
-
-    fn rule(&self) -> (u32, u32, u32) {
-        (self.preference, self.mark, self.route_table)
     }
 }
 
 impl Drop for Interception {
     fn drop(&mut self) {
         if !self.is_left {
-            clear(&self.routes.names);
+            clear();
         }
     }
 }
@@ -350,27 +290,32 @@ impl Family {
     }
 }
 
-/// Removes everything that goes by these names; true if there was anything. The rules go first, so that no
-/// connection is taken that could not be routed to this host any more.
-fn clear(names: &Names) -> bool {
-    let Names { table, mark, route_table, preference, .. } = names;
-    let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {table}")));
+/// The policy rule of the divert of this number; 0 is interception itself.
+fn policy_rule(number: u32) -> String {
+    let [preference, mark, table] = [PREFERENCE, MARK, ROUTE_TABLE].map(|first| first + number);
+    format!("pref {preference} fwmark {mark:#x} lookup {table}")
+}
+
+/// Removes the rules and routes; true if there were any. The rules go first, so that no connection is taken
+/// that could not be routed to this host any more.
+fn clear() -> bool {
+    let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {TABLE}")));
     for family in ["-4", "-6"] {
-        let tun_diverts = names.tun_diverts().map(TunDivert::rule);
-        for (preference, mark, table) in [(*preference, *mark, *route_table)].into_iter().chain(tun_diverts) {
-            let rule = format!("{family} rule del pref {preference} fwmark {mark:#x} lookup {table}");
+        for number in [0, HELD.number, TO_LINK.number, FROM_LINK.number] {
+            let rule = format!("{family} rule del {}", policy_rule(number));
             while succeeds(&mut arguments("ip", &rule)) {
                 found = true;
             }
         }
         // The routes of diverts have vanished with their devices.
-        let route = format!("{family} route del local default dev lo table {route_table}");
+        let route = format!("{family} route del local default dev lo table {ROUTE_TABLE}");
         found |= succeeds(&mut arguments("ip", &route));
     }
     found
 }
 
-fn overruled(action: &'static str, family: Family, mark: u32, preference: u32) -> Error {
+fn overruled(action: &'static str, family: Family, number: u32) -> Error {
+    let (preference, mark) = (PREFERENCE + number, MARK + number);
     Error::Tool {
         action,
         command: format!("ip {} rule", family.flag()),

@@ -9,7 +9,7 @@ use bentpipe_kernel::Weight;
 use crate::config::{AtLimit, Handshake, Interface, Rule};
 use crate::types::leg_pair::{LegId, LegPair};
 
-use super::{Names, bundled, policy, snooped};
+use super::{HELD, MARK, PASSED, TABLE, bundled, policy, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
 /// unless the daemon renews them.
@@ -57,21 +57,20 @@ pub struct Plan<'a> {
 }
 
 /// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
-pub fn ruleset(names: &Names, plan: &Plan<'_>) -> String {
-    let name = &names.table;
-    format!("table inet {name}\ndelete table inet {name}\n{}", table(names, plan))
+pub fn ruleset(plan: &Plan<'_>) -> String {
+    format!("table inet {TABLE}\ndelete table inet {TABLE}\n{}", table(plan))
 }
 
 /// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are
 /// emptied, those that there shall be no more are removed, and the others are filled. A set that is declared
 /// anew gets another size, if it has another and the kernel can do it; Linux 6.18 can.
-pub(super) fn successor(names: &Names, plan: &Plan<'_>, before: &str) -> String {
-    let (name, table) = (&names.table, table(names, plan));
+pub(super) fn successor(plan: &Plan<'_>, before: &str) -> String {
+    let table = table(plan);
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
     // Declared, so that it is no error if somebody else has removed them.
     let declared: String = gone().map(|chain| format!("\tchain {chain} {{\n\t}}\n")).collect();
-    let removed: String = gone().map(|chain| format!("delete chain inet {name} {chain}\n")).collect();
-    format!("table inet {name} {{\n{declared}}}\nflush table inet {name}\n{removed}{table}")
+    let removed: String = gone().map(|chain| format!("delete chain inet {TABLE} {chain}\n")).collect();
+    format!("table inet {TABLE} {{\n{declared}}}\nflush table inet {TABLE}\n{removed}{table}")
 }
 
 /// The names of the chains that a rule set declares.
@@ -79,19 +78,19 @@ fn chains(rules: &str) -> impl Iterator<Item = &str> {
     rules.lines().filter_map(|line| line.strip_prefix("\tchain ")?.strip_suffix(" {"))
 }
 
-fn table(names: &Names, plan: &Plan<'_>) -> String {
+fn table(plan: &Plan<'_>) -> String {
     let body = [
         sets(),
-        prerouting(names, plan),
-        output(names),
+        prerouting(plan),
+        output(),
         connections(plan),
         datagrams(plan),
         limits(plan.at_limit),
-        snooped::declarations(names, plan),
-        bundled::declarations(names, plan),
+        snooped::declarations(plan),
+        bundled::declarations(plan),
     ];
-    let pairs = all_leg_pair_chains(names, plan);
-    format!("table inet {} {{\n{}{pairs}}}\n", names.table, body.concat())
+    let pairs = all_leg_pair_chains(plan);
+    format!("table inet {TABLE} {{\n{}{pairs}}}\n", body.concat())
 }
 
 fn sets() -> String {
@@ -114,17 +113,16 @@ fn sets() -> String {
 /// 0.0.0.0:80, for a packet of a connection that passes to any server's port 80. Ours stand on one address.
 /// The statement breaks off, and so does not return, for handshakes and in TIME-WAIT, which have no full
 /// socket.
-fn prerouting(names: &Names, plan: &Plan<'_>) -> String {
-    let Names { mark, held, passed, .. } = names;
-    let held = &held.device;
-    let (given_back, taken) = (snooped::given_back(names, plan), snooped::taken(plan));
+fn prerouting(plan: &Plan<'_>) -> String {
+    let held = HELD.device;
+    let (given_back, taken) = (snooped::given_back(plan), snooped::taken(plan));
     format!(
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority mangle; policy accept;\n\
          \t\tiif \"lo\" return\n\
          \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
-         \t\tiifname \"{passed}\" tcp urgptr set 0\n\
-         \t\tiifname \"{passed}\" return\n\
+         \t\tiifname \"{PASSED}\" tcp urgptr set 0\n\
+         \t\tiifname \"{PASSED}\" return\n\
          {given_back}\
          \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
          \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
@@ -133,18 +131,17 @@ fn prerouting(names: &Names, plan: &Plan<'_>) -> String {
          \t}}\n\
          \tchain ours {{\n\
          \t\tsocket wildcard 1 return\n\
-         \t\tmeta mark set {mark:#x} accept\n\
+         \t\tmeta mark set {MARK:#x} accept\n\
          \t}}\n"
     )
 }
 
-fn output(names: &Names) -> String {
-    let mark = names.mark;
+fn output() -> String {
     format!(
         "\tchain output {{\n\
          \t\ttype route hook output priority mangle; policy accept;\n\
-         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {mark:#x}\n\
-         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {mark:#x}\n\
+         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {MARK:#x}\n\
+         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {MARK:#x}\n\
          \t}}\n"
     )
 }
@@ -203,8 +200,8 @@ fn limits(at_limit: AtLimit) -> String {
 }
 
 /// The chains of all paths, and before them those that find the path.
-fn all_leg_pair_chains(names: &Names, plan: &Plan<'_>) -> String {
-    let chains: String = plan.pairs.iter().map(|pair| leg_pair_chains(names, pair)).collect();
+fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
+    let chains: String = plan.pairs.iter().map(leg_pair_chains).collect();
     let weights: BTreeSet<Weight> = plan.pairs.iter().map(|pair| pair.weight).collect();
     let others = || weights.iter().filter(|weight| **weight != Weight::default());
     let told: String = others()
@@ -224,10 +221,10 @@ fn all_leg_pair_chains(names: &Names, plan: &Plan<'_>) -> String {
 /// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it
 /// meets one in TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for
 /// which it has a socket (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
-fn leg_pair_chains(names: &Names, pair: &LegPair) -> String {
-    let (mark, held_mark, port) = (names.mark, names.held.mark, pair.port);
+fn leg_pair_chains(pair: &LegPair) -> String {
+    let (held_mark, port) = (HELD.mark(), pair.port);
     let said = if pair.weight == Weight::default() { 0 } else { pair.weight.get() };
-    let to_listener = bundled::to_listener(port, mark);
+    let to_listener = bundled::to_listener(port);
     format!(
         "\tchain split_{port} {{\n{}\t}}\n\
          \tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}\n\
@@ -289,7 +286,7 @@ mod tests {
             snooped: None,
             bundle: None,
         };
-        ruleset(&Names::default(), &plan)
+        ruleset(&plan)
     }
 
     fn early(interfaces: &[&str]) -> String {
@@ -376,7 +373,7 @@ mod tests {
             snooped: None,
             bundle: None,
         };
-        let text = ruleset(&Names::default(), &plan);
+        let text = ruleset(&plan);
         let to_satellite = "!= { \"sat0\" } fib daddr oifname \"sat0\" goto";
         for part in [
             "chain faithful_weight_4 {\n\t\tiifname \"sat0\" fib daddr oifname \"sat0\" goto hold_7603\n".into(),
@@ -406,7 +403,7 @@ mod tests {
             snooped: None,
             bundle: None,
         };
-        let rules = ruleset(&Names::default(), &plan);
+        let rules = ruleset(&plan);
         assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
         let guards =
             "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
@@ -440,7 +437,7 @@ mod tests {
             snooped: None,
             bundle: None,
         };
-        let rules = successor(&Names::default(), &plan, &three);
+        let rules = successor(&plan, &three);
         let first = crate::types::leg_pair::leg_pair_count(1);
         for pair in crate::types::leg_pair::leg_pairs(3, &[], 7600) {
             for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", pair.port)) {

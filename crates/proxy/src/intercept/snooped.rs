@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use super::ruleset::{ALIVE, Plan};
-use super::{Names, TunDivert};
+use super::{FROM_LINK, TO_LINK, TunDivert};
 
 /// The chain that a rule of the operator's sends a connection to that is to be snooped.
 pub(super) const OFFER: &str = "snoop";
@@ -40,9 +40,9 @@ const FAMILIES: [Family; 2] = [
 ];
 
 /// Packets that the daemon has written back pass.
-pub(super) fn given_back(names: &Names, plan: &Plan<'_>) -> String {
-    let lines = [&names.to_link, &names.from_link].map(|tun_divert| {
-        let device = &tun_divert.device;
+pub(super) fn given_back(plan: &Plan<'_>) -> String {
+    let lines = [TO_LINK, FROM_LINK].map(|tun_divert| {
+        let device = tun_divert.device;
         format!("\t\tiifname \"{device}\" return\n")
     });
     if plan.snooped.is_some() { lines.concat() } else { String::new() }
@@ -66,11 +66,11 @@ pub(super) fn taken(plan: &Plan<'_>) -> String {
 }
 
 /// Sets and chains. Nothing where no rule says `snoop`.
-pub(super) fn declarations(names: &Names, plan: &Plan<'_>) -> String {
+pub(super) fn declarations(plan: &Plan<'_>) -> String {
     let Some(flows) = plan.snooped else { return String::new() };
     let of_families = FAMILIES.iter().map(|family| {
-        let to_link = family.tun_divert("to_link", &names.to_link, true);
-        let from_link = family.tun_divert("from_link", &names.from_link, false);
+        let to_link = family.tun_divert("to_link", TO_LINK, true);
+        let from_link = family.tun_divert("from_link", FROM_LINK, false);
         format!("{}{to_link}{from_link}", family.sets(flows))
     });
     format!("{}{}{}", of_families.collect::<String>(), offer(plan), departures())
@@ -147,10 +147,10 @@ impl Family {
     }
 
     /// Without a sign of life from the daemon packets go straight on.
-    fn tun_divert(&self, name: &str, tun_divert: &TunDivert, up: bool) -> String {
+    fn tun_divert(&self, name: &str, tun_divert: TunDivert, up: bool) -> String {
         let Self { number, headers, .. } = self;
         let key = self.key(up);
-        let (mark, idle, ending) = (tun_divert.mark, seconds(IDLE), seconds(ENDING));
+        let (mark, idle, ending) = (tun_divert.mark(), seconds(IDLE), seconds(ENDING));
         format!(
             "\tchain {name}{number} {{\n\
              \t\tmeta l4proto != @{ALIVE} return\n\
@@ -192,7 +192,7 @@ mod tests {
             snooped,
             bundle: None,
         };
-        ruleset(&Names::default(), &plan)
+        ruleset(&plan)
     }
 
     #[test]

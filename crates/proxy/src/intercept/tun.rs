@@ -11,15 +11,14 @@ use crate::intercept::ip;
 /// The longest packet of IP: whatever has come in by one interface fits into ours.
 pub(crate) const MTU: usize = 65535;
 
-/// A device that is up, for `purpose`, in the network namespace of the calling thread; at most `queue`
-/// packets wait in it. `instead` is what an operator can do without it. Needs `CAP_NET_ADMIN` and
-/// `/dev/net/tun`.
-pub(crate) fn open(
-    name: &str,
-    queue: usize,
-    purpose: &'static str,
-    instead: &'static str,
-) -> Result<Tun, Error> {
+/// Packets that may wait in a device to be read. Further ones are dropped, as by any full queue: clients
+/// repeat their SYNs, and for snooped flows it is 6 MB, eight bandwidth-delay products of 10 Mbit/s and
+/// 600 ms.
+pub(crate) const QUEUE: usize = 4096;
+
+/// A device that is up, for `purpose`, in the network namespace of the calling thread. `instead` is what an
+/// operator can do without it. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
+pub(crate) fn open(name: &str, purpose: &'static str, instead: &'static str) -> Result<Tun, Error> {
     let tun = Tun::create(name).map_err(|source| Error::Tun { purpose, instead, source })?;
     // A source that is reached by another interface is what everything here has.
     set("ipv4", name, "rp_filter", "0")?;
@@ -30,7 +29,7 @@ pub(crate) fn open(
         // multicast report.
         set("ipv6", name, "addr_gen_mode", "1")?;
     }
-    ip("set up a device", &format!("link set {name} mtu {MTU} txqueuelen {queue} multicast off up"))?;
+    ip("set up a device", &format!("link set {name} mtu {MTU} txqueuelen {QUEUE} multicast off up"))?;
     Ok(tun)
 }
 

@@ -1,14 +1,16 @@
 //! [Deferred accept](crate::deferred_accept) as a service.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::devices::Devices;
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
-use crate::deferred_accept::{Devices, Entry, PendingTable, RecentSyns, Settings, SynHandler};
+use crate::config::Config;
+use crate::deferred_accept::{Entry, PendingTable, RecentSyns, Settings, SynHandler};
 use crate::error::Error;
-use crate::intercept::{Names, TunDivert};
+use crate::intercept::{HELD, PASSED, TunDivert};
 use crate::snapshot::{Fd, Section, SnapshotError};
 use crate::stats::Counters;
 use crate::types::mailbox::Heartbeat;
@@ -18,12 +20,9 @@ const NAME: &str = "deferred_accept";
 const TITLE: &str = "deferred accept";
 
 /// Deferred accept. Pending connections end with it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DeferredAccept {
-    /// The devices, until the thread has them.
-    unused: Option<Arc<Devices>>,
-    /// The devices, to hand them over. If the thread fails, they are gone.
-    devices: Weak<Devices>,
+    devices: Devices,
     thread: Option<ServiceThread<Settings, Option<SynHandler>>>,
     /// The thread's state while it is paused; SYNs wait in the devices.
     paused: Option<SynHandler>,
@@ -52,16 +51,18 @@ struct Predecessor {
 impl DeferredAccept {
     /// Makes the devices, unless they come from a predecessor.
     pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Self, Error> {
-        let mut service = Self::default();
+        let mut devices = Devices::new([HELD.device, PASSED]);
         if preparation.config.wants_faithful() && !preparation.inherits(NAME) {
-            service.set_devices(Devices::open(preparation.names)?);
+            devices.open("the faithful handshake", "set handshake = \"early\"")?;
         }
-        Ok(service)
-    }
-
-    fn set_devices(&mut self, devices: Devices) {
-        let devices = Arc::new(devices);
-        (self.devices, self.unused) = (Arc::downgrade(&devices), Some(devices));
+        Ok(Self {
+            devices,
+            thread: None,
+            paused: None,
+            counters: Arc::default(),
+            recent_syns: RecentSyns::default(),
+            held: 0,
+        })
     }
 
     fn run(&mut self, handler: SynHandler) -> Result<(), Error> {
@@ -82,7 +83,7 @@ impl Service for DeferredAccept {
         NAME
     }
 
-    fn check(&self, config: &crate::config::Config) -> Result<(), Error> {
+    fn check(&self, config: &Config) -> Result<(), Error> {
         match config.wants_faithful() && self.thread.is_none() {
             true => Err(Error::Restart { what: "a faithful handshake" }),
             false => Ok(()),
@@ -95,15 +96,14 @@ impl Service for DeferredAccept {
         (self.held, self.recent_syns) = (pending.len(), recent_syns.unwrap_or_default());
         // Pending handshakes need a thread that completes them or, in time, ends them.
         if let Some(devices) = devices.filter(|_| self.held > 0 || context.config.wants_faithful()) {
-            let devices = Devices::resume(devices, &context.names);
-            self.set_devices(devices.map_err(Error::system("take over a TUN device"))?);
+            self.devices.resume(devices)?;
         }
         let resumed = context.shared.pending.resume(pending, &context.shared.admission);
         resumed.map_err(Error::system("wait for the servers of pending connections"))
     }
 
     fn start(&mut self, context: &Context) -> Result<(), Error> {
-        let Some(devices) = self.unused.take() else { return Ok(()) };
+        let Some(devices) = self.devices.take() else { return Ok(()) };
         let thread = ServiceThread::new(TITLE)?;
         let handler = SynHandler::new(
             devices,
@@ -141,13 +141,13 @@ impl Service for DeferredAccept {
         if self.thread.is_none() {
             return Ok(None);
         }
-        let devices = self.devices.upgrade().map(|devices| devices.descriptors()).transpose()?;
+        let devices = self.devices.descriptors()?;
         let recent_syns = self.paused.as_ref().map(SynHandler::recent_syns);
         Section::of(&Snapshot { devices, pending: &context.shared.pending, recent_syns }).map(Some)
     }
 
-    fn tun_diverts(&self, names: &Names) -> Vec<TunDivert> {
-        self.devices.upgrade().map(|_| names.held.clone()).into_iter().collect()
+    fn tun_diverts(&self) -> Vec<TunDivert> {
+        self.devices.exist().then_some(HELD).into_iter().collect()
     }
 
     fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {

@@ -16,13 +16,14 @@ use bentpipe_legs::Legs;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::intercept::{Interception, Names, TunDivert};
+use crate::intercept::{Interception, TunDivert};
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
 use crate::types::mailbox::Heartbeat;
 use crate::worker::Shared;
 
 mod deferred_accept;
+mod devices;
 mod rate_control;
 mod snoop;
 mod thread;
@@ -70,7 +71,7 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
 
     /// The packets that come to it through its TUN devices. The devices of a service that has failed are
     /// gone.
-    fn tun_diverts(&self, _names: &Names) -> Vec<TunDivert> {
+    fn tun_diverts(&self) -> Vec<TunDivert> {
         Vec::new()
     }
 
@@ -89,7 +90,6 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Preparation<'a> {
     pub(crate) config: &'a Config,
-    pub(crate) names: &'a Names,
     /// The services whose devices a predecessor hands over.
     pub(crate) inherited: &'a [String],
 }
@@ -99,7 +99,6 @@ pub(crate) struct Preparation<'a> {
 pub(crate) struct Context {
     /// The configuration in force, adapted.
     pub(crate) config: Config,
-    pub(crate) names: Names,
     pub(crate) legs: Arc<Legs>,
     pub(crate) shared: Arc<Shared>,
     /// The counters of the workers.

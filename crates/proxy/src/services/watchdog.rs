@@ -18,7 +18,7 @@ use super::thread::ServiceThread;
 use super::{Context, Service};
 use crate::admission::{Client, OverLimit};
 use crate::error::Error;
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes};
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, TABLE};
 use crate::stats::Counters;
 use crate::types::mailbox::{Heartbeat, Mailbox};
 use crate::worker::Shared;
@@ -58,7 +58,6 @@ struct Supervisor {
     workers: Vec<Arc<Counters>>,
     mailbox: Arc<Mailbox<NewRules>>,
     tables: NfTables,
-    table: String,
     routes: Routes,
     route_socket: RouteSocket,
     /// When to check the diverts again.
@@ -128,7 +127,6 @@ impl Supervisor {
             workers: context.workers.clone(),
             mailbox,
             tables: NfTables::open().map_err(Error::system("speak to nftables"))?,
-            table: context.names.table.clone(),
             routes,
             route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
@@ -253,7 +251,7 @@ impl Supervisor {
         if changes.is_empty() {
             return;
         }
-        match self.tables.apply(&self.table, &changes) {
+        match self.tables.apply(TABLE, &changes) {
             Ok(()) => {
                 if all_alive {
                     self.shared.liveness.note();

@@ -10,7 +10,7 @@ use crate::common::probe::{Probe, Server};
 use crate::common::{Host, Net, Running, network};
 use bentpipe_proxy::Config;
 use bentpipe_proxy::config::{Action, Interface, Rule};
-use bentpipe_proxy::intercept::{Names, Plan, ruleset};
+use bentpipe_proxy::intercept::{Plan, ruleset};
 use bentpipe_proxy::leg_pair;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -222,18 +222,15 @@ fn nft_takes_whatever_rules_there_are() {
         .run(&prop::collection::vec(any_rule(), 1..120), |rules| {
             let config = Config::parse("x", &format!("{LEGS}{}", rules.concat())).unwrap();
             let interfaces: Vec<Interface> = config.legs.values().map(|leg| leg.interface.clone()).collect();
-            let text = ruleset(
-                &Names::default(),
-                &Plan {
-                    interfaces: &interfaces,
-                    pairs: &leg_pair::leg_pairs(interfaces.len(), &config.weights(), 7600),
-                    handshake: config.proxy.handshake,
-                    at_limit: config.limits.at_limit,
-                    rules: &config.rules,
-                    snooped: config.wants_snoop().then_some(1000),
-                    bundle: config.bundle_port(),
-                },
-            );
+            let text = ruleset(&Plan {
+                interfaces: &interfaces,
+                pairs: &leg_pair::leg_pairs(interfaces.len(), &config.weights(), 7600),
+                handshake: config.proxy.handshake,
+                at_limit: config.limits.at_limit,
+                rules: &config.rules,
+                snooped: config.wants_snoop().then_some(1000),
+                bundle: config.bundle_port(),
+            });
             prop_assert_eq!(check(&net.gateway, &text), "");
             Ok(())
         })

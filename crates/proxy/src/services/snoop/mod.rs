@@ -14,17 +14,17 @@
 //! route. With a pace some packets wait in the agent; they are sent at once if it is flushed, and otherwise
 //! lost, like those in a full queue.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use bentpipe_kernel::tun::Tun;
 use bentpipe_link::agent::snoop::SnoopConfig;
 
+use super::devices::Devices;
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
 use crate::config::Config;
 use crate::error::Error;
-use crate::intercept::{Names, TunDivert, tun};
-use crate::snapshot::{Fd, Section, SnapshotError};
+use crate::intercept::{FROM_LINK, TO_LINK, TunDivert};
+use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
 use crate::types::mailbox::Heartbeat;
 
@@ -35,63 +35,23 @@ use thread::Forwarder;
 
 const NAME: &str = "snoop";
 
-/// Packets that wait in a device to be read: at 1500 bytes 6 MB, eight bandwidth-delay products of 10 Mbit/s
-/// and 600 ms. Further packets are dropped, as by any full queue.
-const QUEUE: usize = 4096;
-
-/// The devices, up. They vanish when this value is dropped, or with the process.
-#[derive(Debug)]
-struct Devices {
-    /// For packets to a satellite.
-    to_link: Tun,
-    /// For packets from a satellite.
-    from_link: Tun,
-}
-
 /// Snoop.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Snoop {
-    /// The devices, until the thread has them.
-    unused: Option<Arc<Devices>>,
-    /// The devices, to hand them over. If the thread fails, they are gone.
-    devices: Weak<Devices>,
+    /// For packets to a satellite, and from one.
+    devices: Devices,
     thread: Option<ServiceThread<SnoopConfig>>,
     counters: Arc<Counters>,
-}
-
-impl Devices {
-    /// Duplicates of the descriptors, to hand them over.
-    fn descriptors(&self) -> std::io::Result<[Fd; 2]> {
-        Ok([self.to_link.descriptor()?.into(), self.from_link.descriptor()?.into()])
-    }
-
-    /// The devices that another process has made and handed over.
-    fn resume([to_link, from_link]: [Fd; 2], names: &Names) -> std::io::Result<Self> {
-        let to_link = Tun::inherited(to_link.into_owned()?, &names.to_link.device);
-        Ok(Self { to_link, from_link: Tun::inherited(from_link.into_owned()?, &names.from_link.device) })
-    }
-
-    /// Makes the devices in the network namespace of the calling thread. Needs `CAP_NET_ADMIN` and
-    /// `/dev/net/tun`.
-    fn open(names: &Names) -> Result<Self, Error> {
-        let open = |name| tun::open(name, QUEUE, "action = \"snoop\"", "write \"split\" or \"pass\"");
-        Ok(Self { to_link: open(&names.to_link.device)?, from_link: open(&names.from_link.device)? })
-    }
 }
 
 impl Snoop {
     /// Makes the devices, unless they come from a predecessor.
     pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Self, Error> {
-        let mut service = Self::default();
+        let mut devices = Devices::new([TO_LINK, FROM_LINK].map(|divert| divert.device));
         if preparation.config.wants_snoop() && !preparation.inherits(NAME) {
-            service.set_devices(Devices::open(preparation.names)?);
+            devices.open("action = \"snoop\"", "write \"split\" or \"pass\"")?;
         }
-        Ok(service)
-    }
-
-    fn set_devices(&mut self, devices: Devices) {
-        let devices = Arc::new(devices);
-        (self.devices, self.unused) = (Arc::downgrade(&devices), Some(devices));
+        Ok(Self { devices, thread: None, counters: Arc::default() })
     }
 }
 
@@ -109,13 +69,11 @@ impl Service for Snoop {
 
     fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
         let Some(section) = section.filter(|_| context.config.wants_snoop()) else { return Ok(()) };
-        let devices = Devices::resume(section.read().map_err(Error::snapshot)?, &context.names);
-        self.set_devices(devices.map_err(Error::system("take over a TUN device"))?);
-        Ok(())
+        self.devices.resume(section.read().map_err(Error::snapshot)?)
     }
 
     fn start(&mut self, context: &Context) -> Result<(), Error> {
-        let (Some(devices), Some(config)) = (self.unused.take(), context.config.snoop_config()) else {
+        let (Some(devices), Some(config)) = (self.devices.take(), context.config.snoop_config()) else {
             return Ok(());
         };
         let mut thread = ServiceThread::new("Snoop")?;
@@ -134,13 +92,11 @@ impl Service for Snoop {
 
     /// The thread goes on until the process ends: packets in its queue are not handed over.
     fn snapshot(&self, _context: &Context) -> Result<Option<Section>, SnapshotError> {
-        let Some(devices) = self.devices.upgrade() else { return Ok(None) };
-        Section::of(&devices.descriptors()?).map(Some)
+        self.devices.descriptors()?.map(|devices| Section::of(&devices)).transpose()
     }
 
-    fn tun_diverts(&self, names: &Names) -> Vec<TunDivert> {
-        let diverts = |_| vec![names.to_link.clone(), names.from_link.clone()];
-        self.devices.upgrade().map(diverts).unwrap_or_default()
+    fn tun_diverts(&self) -> Vec<TunDivert> {
+        if self.devices.exist() { vec![TO_LINK, FROM_LINK] } else { Vec::new() }
     }
 
     fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {

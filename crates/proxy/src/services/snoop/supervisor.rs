@@ -10,11 +10,11 @@ use bentpipe_units::Time;
 /// After so many panics packets pass unchanged until a reload.
 const MOST_FAULTS: u32 = 8;
 
-/// Which direction a packet crosses the satellite.
+/// Which direction a packet crosses the satellite; the number is the place of its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    ToLink,
-    FromLink,
+    ToLink = 0,
+    FromLink = 1,
 }
 
 /// An agent that can be restarted, and that may panic.

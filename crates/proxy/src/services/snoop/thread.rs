@@ -14,12 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::deferred_accept::is_between_hosts;
-use crate::intercept::tun::MTU;
+use crate::intercept::tun::{MTU, QUEUE};
 use crate::stats::Counters;
 use crate::types::mailbox::Mailbox;
 
 use super::supervisor::{AgentSupervisor, Direction};
-use super::{Devices, QUEUE};
 
 /// Packets of one direction that are read before the other has its turn, and the clock.
 const BATCH: usize = 64;
@@ -32,7 +31,7 @@ const STALL: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 
 pub(super) struct Forwarder {
-    devices: Arc<Devices>,
+    devices: Arc<[Tun; 2]>,
     agent: AgentSupervisor,
     mailbox: Arc<Mailbox<SnoopConfig>>,
     counters: Arc<Counters>,
@@ -43,7 +42,7 @@ pub(super) struct Forwarder {
 
 impl Forwarder {
     pub(super) fn new(
-        devices: Arc<Devices>,
+        devices: Arc<[Tun; 2]>,
         config: SnoopConfig,
         mailbox: Arc<Mailbox<SnoopConfig>>,
         counters: Arc<Counters>,
@@ -93,7 +92,7 @@ impl Forwarder {
     /// Waits for a packet, a message (true), or a timer of the agent.
     fn wait(&self) -> io::Result<bool> {
         let due = self.agent.wake_at().since(self.now()).clamp(TICK, PULSE);
-        let Devices { to_link, from_link } = &*self.devices;
+        let [to_link, from_link] = &*self.devices;
         let mut fds = [
             PollFd::new(to_link, PollFlags::IN),
             PollFd::new(from_link, PollFlags::IN),
@@ -129,7 +128,7 @@ impl Forwarder {
     /// The next packet from a device, with its hop limit restored.
     fn read(&mut self, direction: Direction) -> io::Result<Option<IpPacket>> {
         loop {
-            match self.devices.of(direction).read(&mut self.buffer) {
+            match self.devices[direction as usize].read(&mut self.buffer) {
                 Ok(length) => {
                     let packet = &mut self.buffer[..length];
                     // Packets that the kernel itself sends on a device are ignored.
@@ -154,7 +153,7 @@ impl Forwarder {
     }
 
     fn write(&self, direction: Direction, packet: &IpPacket) {
-        if let Err(error) = self.devices.of(direction).write(packet.bytes()) {
+        if let Err(error) = self.devices[direction as usize].write(packet.bytes()) {
             tracing::debug!(%error, ?direction, "cannot write a packet");
             self.counters.snoop.dropped.add(1);
         }
@@ -208,14 +207,5 @@ impl Forwarder {
 
     fn now(&self) -> Time {
         Time::ZERO + self.epoch.elapsed()
-    }
-}
-
-impl Devices {
-    fn of(&self, direction: Direction) -> &Tun {
-        match direction {
-            Direction::ToLink => &self.to_link,
-            Direction::FromLink => &self.from_link,
-        }
     }
 }
