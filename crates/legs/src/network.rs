@@ -1,42 +1,40 @@
 //! Networks as CIDR writes them (RFC 4632 §3.1, RFC 4291 §2.3).
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 /// An IPv4 or IPv6 network, or a single address. No bit is set behind the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
+pub struct Network(IpNet);
 
 impl Network {
     /// Its first address.
-    pub const fn address(&self) -> IpAddr {
-        self.address
+    pub fn address(&self) -> IpAddr {
+        self.0.addr()
     }
 
     /// Whether its addresses are IPv4's.
     pub const fn is_ipv4(&self) -> bool {
-        self.address.is_ipv4()
+        matches!(self.0, IpNet::V4(_))
     }
 
     /// Whether it is all of its family.
-    pub const fn is_everything(&self) -> bool {
-        self.prefix == 0
+    pub fn is_everything(&self) -> bool {
+        self.0.prefix_len() == 0
     }
 
     /// Whether the address belongs to it.
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.is_ipv4() == address.is_ipv4() && first(address, self.prefix) == self.address
+        self.0.contains(&address)
     }
 
     /// Whether every address of the other belongs to it.
     pub fn covers(&self, other: &Self) -> bool {
-        self.prefix <= other.prefix && self.contains(other.address)
+        self.0.contains(&other.0)
     }
 }
 
@@ -44,62 +42,34 @@ impl TryFrom<String> for Network {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let (address, prefix) = split(&text).ok_or_else(|| {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| {
             format!(
                 "\"{}\" is not a network; write for example \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.1\"",
                 text.escape_debug()
             )
         })?;
-        let network = Self { address: first(address, prefix), prefix };
-        if network.address == address {
-            Ok(network)
+        if network == network.trunc() {
+            Ok(Self(network))
         } else {
-            Err(format!("\"{text}\" has bits set behind its prefix; write \"{network}\""))
+            Err(format!("\"{text}\" has bits set behind its prefix; write \"{}\"", network.trunc()))
         }
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, prefix } = self;
-        if *prefix == bits(*address) { write!(f, "{address}") } else { write!(f, "{address}/{prefix}") }
-    }
-}
-
-/// Address and prefix length; a single address has all of its bits in the prefix.
-fn split(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let prefix = match prefix {
-        Some(prefix) if prefix.bytes().all(|byte| byte.is_ascii_digit()) => prefix.parse().ok()?,
-        Some(_) => return None,
-        None => bits(address),
-    };
-    (prefix <= bits(address)).then_some((address, prefix))
-}
-
-/// The first address of the network of this length that the address belongs to.
-fn first(address: IpAddr, prefix: u8) -> IpAddr {
-    let behind = u32::from(bits(address).saturating_sub(prefix));
-    match address {
-        IpAddr::V4(address) => {
-            IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & u32::MAX.checked_shl(behind).unwrap_or(0)))
-        }
-        IpAddr::V6(address) => {
-            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX.checked_shl(behind).unwrap_or(0)))
+        let Self(network) = self;
+        match network.prefix_len() == network.max_prefix_len() {
+            true => write!(f, "{}", network.addr()),
+            false => write!(f, "{network}"),
         }
     }
-}
-
-fn bits(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::*;
     use proptest::prelude::*;
 
@@ -146,7 +116,7 @@ mod tests {
         #[test]
         fn an_address_is_in_each_network_made_of_its_first_bits(bits: u128, prefix in 0u8..=128, flipped in 0u32..128) {
             let address = IpAddr::V6(Ipv6Addr::from_bits(bits));
-            let network = Network { address: first(address, prefix), prefix };
+            let network = Network(IpNet::new(address, prefix).unwrap().trunc());
             prop_assert!(network.contains(address));
             // The bit that is flipped counts from the left.
             let other = IpAddr::V6(Ipv6Addr::from_bits(bits ^ (1 << (127 - flipped))));

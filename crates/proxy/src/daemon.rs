@@ -135,7 +135,10 @@ impl Daemon {
         let config = adapt(&self.services, config);
         self.services.iter().try_for_each(|service| service.check(&config))?;
         if let Some(port) = config.bundle_port().filter(|&port| self.ports.has(port)) {
-            return Err(Error::BundlePort { port });
+            return Err(Error::Refused(format!(
+                "bundle.port = {port} is a port of listeners that this daemon opened at a reload; choose another, \
+                 or restart it"
+            )));
         }
         let listeners =
             if self.needs_other_listeners(&config) { Some(self.open_listeners(&config)?) } else { None };
@@ -310,7 +313,9 @@ fn claim() -> Result<Socket, Error> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).map_err(Error::system(action))?;
     match socket.bind(&CLAIM.into()) {
         Ok(()) => Ok(socket),
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Error::AlreadyRunning { table: TABLE }),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Error::Refused(format!(
+            "another bentpipe with the nftables table \"{TABLE}\" runs in this network namespace; stop it first"
+        ))),
         Err(source) if source.kind() == ErrorKind::PermissionDenied => Err(Error::Privileges { source }),
         Err(error) => Err(Error::system(action)(error)),
     }

@@ -56,7 +56,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
     check_interfaces(config)?;
     // Each connection would fail, and only after its server has been asked or has answered.
     if (config.wants_faithful() || config.wants_snoop()) && is_set(&TUN_DIVERT_TRAP) {
-        return Err(Error::Setting { message: TUN_DIVERT_TRAP.warning() });
+        return Err(Error::Refused(TUN_DIVERT_TRAP.warning()));
     }
     Ok(())
 }
@@ -69,11 +69,11 @@ fn check_interfaces(config: &Config) -> Result<(), Error> {
     let existing = interfaces_in(&table);
     for (name, leg) in &config.legs {
         if !existing.contains(&leg.interface.as_str()) {
-            return Err(Error::MissingInterface {
-                leg: name.clone(),
-                interface: leg.interface.to_string(),
-                existing: existing.join(", "),
-            });
+            return Err(Error::Refused(format!(
+                "leg {name}: there is no network interface \"{}\"; this host has {}",
+                leg.interface,
+                existing.join(", ")
+            )));
         }
     }
     Ok(())

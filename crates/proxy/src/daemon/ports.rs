@@ -52,7 +52,10 @@ impl PortRanges {
         let gap = ends.chain(behind_others).chain([first.get()]).filter(fits).min();
         gap.filter(|_| living.len() < PORT_RANGES).ok_or_else(|| {
             let soonest = living.iter().filter_map(|taken| taken.retired_at()).min().unwrap_or(now);
-            Error::TooManyReloads { seconds: soonest.saturating_duration_since(now).as_secs() + 1 }
+            let seconds = soonest.saturating_duration_since(now).as_secs() + 1;
+            Error::Refused(format!(
+                "the legs or weights have been changed several times within a minute; try again in {seconds} s"
+            ))
         })
     }
 

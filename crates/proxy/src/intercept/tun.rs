@@ -19,7 +19,8 @@ pub(crate) const QUEUE: usize = 4096;
 /// A device that is up, for `purpose`, in the network namespace of the calling thread. `instead` is what an
 /// operator can do without it. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
 pub(crate) fn open(name: &str, purpose: &'static str, instead: &'static str) -> Result<Tun, Error> {
-    let tun = Tun::create(name).map_err(|source| Error::Tun { purpose, instead, source })?;
+    let tun = Tun::create(name)
+        .map_err(|error| Error::Refused(format!("{purpose} cannot work: {error}; or {instead}")))?;
     // A source that is reached by another interface is what everything here has.
     set("ipv4", name, "rp_filter", "0")?;
     set("ipv4", name, "forwarding", "1")?;
