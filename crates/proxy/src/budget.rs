@@ -71,7 +71,7 @@ pub(crate) fn admission_limits(config: &Config) -> AdmissionLimits {
     }
 }
 
-/// What a flow may take under this configuration.
+/// The limits of a flow under this configuration.
 pub(crate) fn flow_limits(config: &Config) -> FlowLimits {
     let (limits, outage) = (&config.limits, config.longest_outage());
     FlowLimits {

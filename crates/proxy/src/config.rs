@@ -1,4 +1,4 @@
-//! `bentpipe.toml`: what the operator says, read into values that are valid once they exist.
+//! `bentpipe.toml`, read into values that are valid once they exist.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub struct Config {
     /// Every interface that is not a satellite leg's.
     #[serde(default)]
     pub terrestrial: TerrestrialLeg,
-    /// What the daemon may use.
+    /// The limits of the daemon.
     #[serde(default)]
     pub limits: Limits,
     /// How segments are looked after where a rule says so.
@@ -67,7 +67,7 @@ pub struct Config {
     /// Where the bundle node takes connections.
     #[serde(default)]
     pub bundle: BundleSettings,
-    /// By which ways the daemon can be looked at and told what to do.
+    /// The sockets for status and commands.
     #[serde(default)]
     pub admin: AdminSettings,
     /// Which connections are split; the first rule that matches decides, and without one they are.
@@ -159,7 +159,7 @@ impl Config {
         leg_pair_count(self.legs.len()) * (1 + self.weights().len())
     }
 
-    /// What is more than a single value.
+    /// Checks that concern several values.
     fn check(&self) -> Result<(), Problem> {
         self.check_legs().inside("legs")?;
         rule::check(&self.rules).inside("rules")?;

@@ -24,7 +24,7 @@ use crate::intercept::{Family, Interception, Plan, TABLE, TunDivert};
 use crate::services::{self, Context, Preparation, Service};
 use crate::snapshot::Fd;
 use crate::stats::Stats;
-use crate::telemetry::{LegFacts, Sources, StatsHandle};
+use crate::telemetry::{LegReport, Sources, StatsHandle};
 use crate::types::leg_pair::{self, LegPair};
 use crate::types::mailbox::Heartbeat;
 use crate::upgrade::Predecessor;
@@ -127,9 +127,9 @@ impl Daemon {
     }
 
     /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection;
-    /// those that are there go on as they are, under the new limits. On failure everything is as before.
+    /// existing ones continue as they are, under the new limits. On failure everything is as before.
     ///
-    /// The number of workers and the kind of relay stay as they are until the daemon is started anew.
+    /// The number of workers and the kind of relay stay as they are until a restart.
     pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
         host::check(config)?;
         let config = adapt(&self.services, config);
@@ -163,17 +163,17 @@ impl Daemon {
             worker.send(Command::SetFlowLimits(budget::flow_limits(config)));
         }
         if (config.proxy.workers, config.proxy.relay) != (before.proxy.workers, before.proxy.relay) {
-            tracing::warn!("proxy.workers and proxy.relay take effect when the daemon is started anew");
+            tracing::warn!("proxy.workers and proxy.relay take effect at a restart");
         }
         if config.admin != before.admin {
-            tracing::warn!("[admin] takes effect at an upgrade or when the daemon is started anew");
+            tracing::warn!("[admin] takes effect at an upgrade or a restart");
         }
         self.publish();
         tracing::info!("the configuration has been read again");
         Ok(())
     }
 
-    /// What the daemon has done so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         self.stats.stats()
     }
@@ -183,7 +183,7 @@ impl Daemon {
         self.stats.clone()
     }
 
-    /// What is known of each leg with explicit rates, and its name.
+    /// The estimate of each leg with explicit rates, with its name.
     pub fn link_estimates(&self) -> Vec<(String, LinkEstimate)> {
         self.context.shared.link_estimates.get()
     }
@@ -199,7 +199,7 @@ impl Daemon {
         self.stats.set_sources(Sources {
             workers: self.workers.iter().map(WorkerHandle::source).collect(),
             services: self.services.iter().filter_map(|service| service.counters()).collect(),
-            legs: LegFacts::of(config, legs.terrestrial().name()),
+            legs: LegReport::configured(config, legs.terrestrial().name()),
         });
     }
 

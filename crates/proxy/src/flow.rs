@@ -101,7 +101,7 @@ pub(crate) struct Inspection {
     pub(crate) expired: bool,
 }
 
-/// What the last inspection saw.
+/// The results of the last inspection.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Inspected {
     bytes: u64,
@@ -118,7 +118,7 @@ struct Inspected {
     idle_for: Option<u32>,
 }
 
-/// What the worker has to do with a flow after its turn.
+/// What the worker does with a flow after it has been polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Wait for epoll.
@@ -287,7 +287,7 @@ impl Flow {
         }
     }
 
-    /// What the last inspection found the flow's buffers to take.
+    /// Bytes in the flow's buffers at the last inspection.
     pub(crate) fn memory(&self) -> usize {
         self.state.inspected.memory
     }
@@ -323,7 +323,7 @@ impl Flow {
         !is_alive
     }
 
-    /// Returns what the flow still holds of the pool's.
+    /// Releases the flow's buffers.
     pub(crate) fn release(&mut self, pool: &mut BufferPool) {
         self.state.up.release(pool);
         self.state.down.release(pool);

@@ -11,7 +11,7 @@
 //! Where a rule says so a flow is not split: its packets pass through the daemon, which sends lost ones again
 //! (`services::snoop`).
 //!
-//! What the ends do to each other they still see: half-closes, resets, refusals. A crash of the daemon is a
+//! The ends still see half-closes, resets and refusals of each other. A crash of the daemon is a
 //! reset at both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
 mod admission;

@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for Fd {
     }
 }
 
-/// Does the work with this table as the thread's, and returns what the work has left in it.
+/// Runs `work` with this table as the thread's, and returns what is left in the table.
 fn with_table<R>(table: Table, work: impl FnOnce() -> R) -> (R, Table) {
     /// Puts the table of the section around this one back, whether the work returns or panics.
     struct Restore(Option<Table>);

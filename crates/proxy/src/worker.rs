@@ -47,12 +47,12 @@ pub(crate) struct Shared {
     /// Connections that deferred accept has started.
     pub(crate) pending: Arc<PendingTable>,
     pub(crate) stop: AtomicBool,
-    /// What is known of the legs.
+    /// The statistics of the legs.
     pub(crate) leg_stats: Arc<LegStatsTable>,
     /// Whether new connections are split.
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) draining: Arc<Mutex<Option<Draining>>>,
-    /// What the rate controller knows of the links.
+    /// The estimates of the rate controller.
     pub(crate) link_estimates: LinkEstimates,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         })
     }
 
-    /// What the telemetry reads.
+    /// The part that the telemetry reads.
     pub(crate) fn view(&self) -> View {
         View {
             admission: self.admission.clone(),

@@ -1,4 +1,4 @@
-//! `[admin]`: by which ways the daemon can be looked at and told what to do.
+//! `[admin]`: the sockets for status and commands.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::Config;
 
-/// `[admin]`: a Unix socket for everything, and a TCP address for what can be looked at.
+/// `[admin]`: a Unix socket for everything, and a TCP address for the page and the metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminSettings {

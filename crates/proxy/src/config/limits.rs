@@ -1,4 +1,4 @@
-//! `[limits]`: what the daemon may use, and what becomes of connections beyond it.
+//! `[limits]`: what the daemon may use, and whether connections beyond that pass or are refused.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct Limits {
     pub idle: Option<Span>,
     /// The same where one end has said that it has finished; 10 minutes by default.
     pub half_closed: Option<Span>,
-    /// What becomes of new connections at a limit.
+    /// Whether new connections at a limit pass or are refused.
     pub at_limit: AtLimit,
 }
 

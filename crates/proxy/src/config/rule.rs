@@ -22,7 +22,7 @@ const LONGEST_COMMENT: usize = 120;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Rule {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// Networks of the client, which sends the SYN or the datagram.
     pub client: Option<List<Network>>,
@@ -36,11 +36,11 @@ pub struct Rule {
     pub port: Option<List<Ports>>,
     /// Its code points.
     pub dscp: Option<List<Dscp>>,
-    /// What the operator says of the rule; it stands in the kernel's rules too.
+    /// A comment, which stands in the kernel's rules too.
     pub comment: Option<Comment>,
 }
 
-/// What a rule does with what it matches.
+/// What a rule does with the connections or datagrams that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// TCP connections are split.
@@ -216,7 +216,7 @@ fn check_order(rules: &[Rule]) -> Result<(), Problem> {
     let (mut tcp, mut udp) = (None, None);
     let last_reject = rules.iter().rposition(|rule| rule.action == Action::Reject);
     for (index, rule) in rules.iter().enumerate() {
-        // UDP is looked at for the sake of the rules that reject, and as far as the last of them.
+        // UDP is filtered only up to the last rule that rejects.
         let for_udp = Some(index) < last_reject;
         let decided_by = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Bundle => tcp,

@@ -5,7 +5,7 @@
 //! longer than [`PATIENCE`]; then it connects as any other does. `TCP_FASTOPEN_CONNECT`, which holds the SYN
 //! back until something is written, would wait for ever: both ends of an SMTP connection would.
 //!
-//! The first data are looked at, sent, and only then taken from the client, as many bytes as the kernel has
+//! The first data are peeked at, sent, and only then read from the client, as many bytes as the kernel has
 //! taken for the SYN. So all others are still where the relay finds them, and the stream keeps its order. The
 //! kernel repeats what a server does not take from the SYN, and connects in the usual way where it has no
 //! cookie of the server's yet.
@@ -31,7 +31,7 @@ use crate::types::slab::{Key, Slab, Token};
 ///
 /// A client answers our SYN-ACK after one round trip of its own leg, and a network at a gateway's feet has
 /// one of a few milliseconds. A protocol whose server speaks first pays this once for each connection: a
-/// thirtieth of the round trip to a geostationary satellite, which is what the others save.
+/// thirtieth of the round trip to a geostationary satellite, which the others save.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The most that is offered to a SYN: what an Ethernet frame holds. The kernel takes what fits the path.

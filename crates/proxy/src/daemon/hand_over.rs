@@ -87,8 +87,7 @@ impl Daemon {
     /// Stops the workers, and returns what they had. Where a worker does not answer in time, that and the
     /// ones behind it keep their flows and go on, and it is an error.
     fn freeze(&mut self) -> (Vec<WorkerState>, Result<(), UpgradeError>) {
-        // Without a buffer: what is given away arrives, or stays with the worker if nobody waits for it any
-        // more.
+        // Without a buffer: the state arrives, or stays with the worker if the daemon no longer waits for it.
         let ask = |worker: &WorkerHandle| {
             let (sender, receiver) = mpsc::sync_channel(0);
             worker.send(Command::Export(sender));

@@ -4,7 +4,7 @@
 //! thread reads it there, keeps it, and connects to the server in the client's name. Once the server has
 //! answered, the SYN is given back through the same device: the rules hand it to its path's listener, the
 //! kernel answers, and the worker that accepts the connection claims the server's side from the
-//! [`PendingTable`]. If the server refuses, or somebody says in its place that it cannot be reached, the SYN
+//! [`PendingTable`]. If the server refuses, or an ICMP error says that it cannot be reached, the SYN
 //! is given back through another device, which the rules leave alone: it goes to the server, unsplit, and
 //! what the client sees is the answer that it would have had without a proxy. And where nobody answers the
 //! client hears nothing.

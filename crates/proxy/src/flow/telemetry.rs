@@ -1,4 +1,4 @@
-//! What is told of a flow.
+//! Statistics and reports of a flow.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Flow {
         }
     }
 
-    /// Tells the legs what is new, before the sockets are closed; they do not count the flow any more.
+    /// The last sample, before the sockets are closed; the legs no longer count the flow.
     pub(crate) fn leave(&mut self, now: Instant) {
         if let Some(mut account) = self.account.take() {
             account.close(now, self.infos());

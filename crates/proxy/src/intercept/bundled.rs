@@ -3,9 +3,9 @@
 //! The node is another process with a transparent listener of its own. Whether it lives is asked of the
 //! kernel at each SYN: without the listener `tproxy` does not match and the connection passes, unsplit. So
 //! its connections need no sign of life of the daemon, which gives them nothing but these rules. They need no
-//! route to the server either: to be taken while there is none is what a bundle node is for.
+//! route to the server either: a bundle node takes connections while there is none.
 //!
-//! What the watch sees to for the daemon's own connections is not sure then: that marked packets come to this
+//! The watchdog does not ensure then that marked packets come to this
 //! host. A SYN that is given to a listener and routed elsewhere would be dropped. So it is marked and asked
 //! about first.
 
@@ -17,7 +17,7 @@ use super::{MARK, policy};
 /// The chain that a rule of the operator's sends a connection to that is for the node.
 pub(super) const HAND_OVER: &str = "bundle";
 
-/// What a SYN meets before the guards of those that are to be split. Nothing where no rule says `bundle`.
+/// The conditions before those of connections that are split. Empty if no rule says `bundle`.
 pub(super) fn guards(plan: &Plan<'_>) -> String {
     if plan.bundle.is_none() {
         return String::new();

@@ -7,7 +7,7 @@
 //! unreachable server or a smaller path MTU: they are addressed to the client or the server in whose name it
 //! was sent.
 //!
-//! A `tproxy` statement whose port nobody listens on does not match, so that the connection of a gateway
+//! A `tproxy` statement whose port has no listener does not match, so that the connection of a gateway
 //! whose daemon is dead is forwarded, unsplit, by the rules that the daemon left.
 //!
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
@@ -68,11 +68,11 @@ const ROUTE_TUN_DIVERT: &str = "route packets to the daemon";
 #[derive(Debug)]
 pub(crate) struct Interception {
     routes: Routes,
-    /// The rules that are in force, unless somebody else has removed them.
+    /// The rules that are in force, unless another program has removed them.
     rules: String,
     /// The interfaces that tell the ends of snooped flows apart; empty if no rule snoops.
     sides: Vec<Interface>,
-    /// Another process goes on with them.
+    /// Another process has taken them over.
     is_left: bool,
 }
 
@@ -145,7 +145,7 @@ impl Interception {
         (&self.rules, &self.sides)
     }
 
-    /// Leaves rules and routes to the process that goes on with them.
+    /// Leaves rules and routes to the process that has taken over.
     pub(crate) fn leave(&mut self) {
         self.is_left = true;
     }
@@ -167,12 +167,12 @@ impl Interception {
         Ok(())
     }
 
-    /// Installs the rules again that somebody else has removed.
+    /// Installs the rules again that another program has removed.
     pub(crate) fn restore(&self) -> Result<(), Error> {
         load_rules(&self.rules)
     }
 
-    /// The routes, for one who looks after them.
+    /// The routes, for the watchdog.
     pub(crate) fn routes(&self) -> &Routes {
         &self.routes
     }

@@ -7,7 +7,7 @@ use bentpipe_kernel::Weight;
 use super::{bundled, snooped};
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
-/// What a rule is made for: where it stands decides what it can look at.
+/// The protocol of a chain: its hook decides which fields a rule can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     /// A SYN before it is routed.

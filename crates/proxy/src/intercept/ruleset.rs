@@ -18,7 +18,7 @@ pub(crate) const ALIVE: &str = "alive";
 pub(crate) const FULL: &str = "full";
 /// The sets of clients from which no new connection is let in; those of IPv6 are networks of 64 bits.
 pub(crate) const FULL_CLIENTS: [&str; 2] = ["full_clients4", "full_clients6"];
-/// How long the rules stay in force without a sign of life.
+/// How long the rules stay in force without a renewal.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
 
 /// Time to live of the packets that relayed sockets send: Linux' default, whatever `net.ipv4.ip_default_ttl`
@@ -37,16 +37,16 @@ const ANSWERED: &str = "answered";
 const QUOTED_IPV4: u32 = TTL << 8 | 6;
 const QUOTED_IPV6: u32 = 6 << 8 | TTL;
 
-/// What is to be done with which packets.
+/// The contents of the rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// The interfaces of the satellite legs, in the order of [`LegId::Satellite`].
     pub interfaces: &'a [Interface],
     /// The paths with their listeners' ports.
     pub pairs: &'a [LegPair],
-    /// What becomes of connections that no rule speaks of.
+    /// The handshake of connections that no rule mentions.
     pub handshake: Handshake,
-    /// What becomes of new connections at a limit.
+    /// Whether new connections at a limit pass or are refused.
     pub at_limit: AtLimit,
     /// The operator's rules; the first that matches decides.
     pub rules: &'a [Rule],
@@ -67,7 +67,7 @@ pub fn ruleset(plan: &Plan<'_>) -> String {
 pub(super) fn successor(plan: &Plan<'_>, before: &str) -> String {
     let table = table(plan);
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
-    // Declared, so that it is no error if somebody else has removed them.
+    // Declared, so that it is no error if another program has removed them.
     let declared: String = gone().map(|chain| format!("\tchain {chain} {{\n\t}}\n")).collect();
     let removed: String = gone().map(|chain| format!("delete chain inet {TABLE} {chain}\n")).collect();
     format!("table inet {TABLE} {{\n{declared}}}\nflush table inet {TABLE}\n{removed}{table}")
@@ -146,7 +146,7 @@ fn output() -> String {
     )
 }
 
-/// What becomes of a connection is decided at its SYN.
+/// A connection is decided at its SYN.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
@@ -163,7 +163,7 @@ fn connections(plan: &Plan<'_>) -> String {
     )
 }
 
-/// UDP is not looked at unless the operator wants some of it rejected, and then only where it crosses a
+/// UDP is not filtered unless the operator rejects some of it, and then only where it crosses a
 /// satellite leg.
 fn datagrams(plan: &Plan<'_>) -> String {
     let rules = policy::datagrams(plan.rules);

@@ -1,7 +1,7 @@
 //! The rules by which packets of snooped flows take their way through the daemon.
 //!
 //! A connection is decided at its SYN, which goes on by itself: a rule that says `snoop` enters its ends in
-//! the set of those that are *offered*. Where the SYN leaves this host as it came, it is known that nobody
+//! the set of those that are *offered*. If the SYN leaves this host as it came, nothing
 //! here translates its addresses or drops it, and its ends are entered in the set of *snooped* flows. What
 //! this host translates cannot be diverted: it would be translated on the way into the device, and again on
 //! the way out.

@@ -1,4 +1,4 @@
-//! TUN devices by which packets come to the daemon and go on from it.
+//! TUN devices through which packets reach the daemon and leave it.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Moving bytes from one socket to the other, in order, with nothing but what is in flight in our hands.
+//! Moving bytes from one socket to the other, in order, holding only what is in flight.
 
 mod copy;
 pub(crate) mod pool;
@@ -16,7 +16,7 @@ use crate::snapshot::Fd;
 pub(crate) use copy::Buffer;
 pub(crate) use splice::Pipe;
 
-/// A read of so many bytes makes the next one bulk. It is what a full buffer holds.
+/// A read of so many bytes, a full buffer, makes the next one bulk.
 const BULK: usize = 64 * 1024;
 /// A read of fewer bytes ends bulk.
 const NOT_BULK: usize = 16 * 1024;
@@ -52,7 +52,7 @@ pub(crate) struct Channel {
     bytes: u64,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Nothing can be done until epoll reports a socket.
@@ -105,7 +105,7 @@ impl Channel {
     }
 
     /// Moves what can be moved, at most about [`TURN`] bytes. What a buffer holds leaves before more is read,
-    /// so that a slow destination costs one buffer, and the source's own TCP is told to wait.
+    /// so that a slow destination costs one buffer, and TCP slows the source down.
     pub(crate) fn pump(
         &mut self,
         from: &mut RelaySocket,
@@ -234,15 +234,6 @@ impl RelayBuffer {
         match self {
             RelayBuffer::Buffer(buffer) => buffer.held(),
             RelayBuffer::Pipe(pipe) => pipe.held(),
-        }
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Reading(error) => write!(f, "reading: {error}"),
-            Failure::Writing(error) => write!(f, "writing: {error}"),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Pipe {
     }
 }
 
-/// Never `SPLICE_F_MORE`: nobody knows whether more follows, and a small message would wait for it.
+/// Never `SPLICE_F_MORE`: whether more follows is unknown, and a small message would wait for it.
 fn flags() -> SpliceFlags {
     SpliceFlags::MOVE | SpliceFlags::NONBLOCK
 }

@@ -243,11 +243,10 @@ impl Supervisor {
             changes.push(Change::Remove { set: FULL, key: TCP });
         }
         let gone = self.known.clients.iter().filter(|client| wanted.clients.binary_search(client).is_err());
-        changes
-            .extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.address().into() }));
+        changes.extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.0.into() }));
         let is_due = |client: &&Client| everything || self.known.clients.binary_search(client).is_err();
         let due = wanted.clients.iter().filter(is_due);
-        changes.extend(due.map(|&client| put(set_of(client), client.address().into())));
+        changes.extend(due.map(|&client| put(set_of(client), client.0.into())));
         if changes.is_empty() {
             return;
         }
@@ -321,9 +320,6 @@ fn put(set: &'static str, key: Key) -> Change<'static> {
     Change::Put { set, key, timeout: PATIENCE }
 }
 
-fn set_of(client: Client) -> &'static str {
-    match client {
-        Client::V4(_) => FULL_CLIENTS[0],
-        Client::V6(_) => FULL_CLIENTS[1],
-    }
+fn set_of(Client(address): Client) -> &'static str {
+    FULL_CLIENTS[usize::from(address.is_ipv6())]
 }

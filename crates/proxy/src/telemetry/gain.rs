@@ -5,7 +5,7 @@
 //! assumptions flatter the connection without a proxy: losses are spread evenly, no timer ever expires, and
 //! no window is too small.
 //!
-//! What is measured is the rate of what this gateway sends into a satellite leg, and how much of it had to be
+//! The inputs are the rate at which this gateway sends into a satellite leg, and how much of that had to be
 //! sent again there. Nothing is known of the losses of what comes from the satellite: those who sent it know,
 //! and it is left out. Where nothing had to be sent again the estimate is the rate itself: that splitting
 //! also gains a faster start is left out as well.

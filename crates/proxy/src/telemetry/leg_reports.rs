@@ -7,24 +7,17 @@ use bentpipe_link::explicit::LinkEstimate;
 use super::View;
 use super::leg_stats::{Figures, LegStatsTable};
 use super::report::{ExplicitReport, Gain, LegReport};
-use super::sources::LegFacts;
 
 /// The configured legs, and those on which connections of an earlier configuration live.
-pub(super) fn reports(view: &View, configured: &[LegFacts], now: Instant) -> Vec<LegReport> {
+pub(super) fn reports(view: &View, configured: &[LegReport], now: Instant) -> Vec<LegReport> {
     let (leg_stats, link_estimates) = (&view.leg_stats, view.link_estimates.get());
     let estimate =
         |name: &str| link_estimates.iter().find(|(leg, _)| leg == name).map(|(_, estimate)| estimate);
-    let report = |facts: &LegFacts| {
-        let is_satellite = facts.interface.is_some();
-        let figures = leg_stats.leg(is_satellite, &facts.name).figures(now);
-        let explicit = estimate(&facts.name).filter(|_| is_satellite).map(explicit);
-        LegReport {
-            interface: facts.interface.clone(),
-            congestion: facts.congestion.clone(),
-            rate_bps: facts.rate_bps,
-            explicit,
-            ..of(&facts.name, &figures)
-        }
+    let report = |leg: &LegReport| {
+        let is_satellite = leg.interface.is_some();
+        let figures = leg_stats.leg(is_satellite, &leg.name).figures(now);
+        let explicit = estimate(&leg.name).filter(|_| is_satellite).map(explicit);
+        LegReport { explicit, ..with_figures(leg.clone(), &figures) }
     };
     let mut reports: Vec<LegReport> = configured.iter().map(report).collect();
     let terrestrial = reports.pop();
@@ -32,7 +25,8 @@ pub(super) fn reports(view: &View, configured: &[LegFacts], now: Instant) -> Vec
     for leg in leg_stats.legs().into_iter().filter(|leg| leg.is_satellite() && !is_configured(leg.name())) {
         let figures = leg.figures(now);
         if figures.flows > 0 {
-            reports.push(of(leg.name(), &figures));
+            let report = LegReport { name: leg.name().to_owned(), ..LegReport::default() };
+            reports.push(with_figures(report, &figures));
         }
     }
     reports.sort_by(|a, b| a.name.cmp(&b.name));
@@ -52,13 +46,9 @@ pub(super) fn gain(leg_stats: &LegStatsTable, now: Instant) -> Gain {
     Gain { ratio: (end_to_end > 0).then(|| actual_bps / end_to_end_bps), actual_bps, end_to_end_bps }
 }
 
-fn of(name: &str, figures: &Figures) -> LegReport {
+fn with_figures(leg: LegReport, figures: &Figures) -> LegReport {
     let Figures { totals, shares, .. } = *figures;
     LegReport {
-        name: name.to_owned(),
-        interface: None,
-        congestion: None,
-        rate_bps: None,
         flows: figures.flows,
         active: shares.active,
         sent_bps: figures.sent_bps,
@@ -72,7 +62,7 @@ fn of(name: &str, figures: &Figures) -> LegReport {
         srtt_s: figures.srtt.map(|rtt| rtt.as_secs_f64()),
         min_rtt_s: figures.min_rtt.map(|rtt| rtt.as_secs_f64()),
         outage_s: figures.outage.map(|length: Duration| length.as_secs_f64()),
-        explicit: None,
+        ..leg
     }
 }
 

@@ -35,7 +35,7 @@ pub use report::{Drain, EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, 
 pub(crate) use flow_query::Request;
 pub(crate) use flow_stats::FlowStats;
 pub(crate) use leg_stats::LegStatsTable;
-pub(crate) use sources::{LegFacts, Sources, WorkerSource};
+pub(crate) use sources::{Sources, WorkerSource};
 
 /// Reads the state of a running daemon, from any thread. Clones read the same daemon.
 #[derive(Debug, Clone)]

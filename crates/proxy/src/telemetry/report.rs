@@ -51,7 +51,7 @@ pub struct LegReport {
 /// The rate controller's estimate of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ExplicitReport {
-    /// What the link is thought to carry, bit/s on the wire.
+    /// The estimated capacity of the link, bit/s on the wire.
     pub capacity_bps: f64,
     /// How long a packet waits in the link's queue, s.
     pub queue_s: f64,

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bentpipe_legs::TerrestrialLeg;
-
 use crate::config::Config;
 use crate::stats::{Counters, Stats};
 
 use super::flow_query::Request;
+use super::report::LegReport;
 
 /// The sources of a daemon's statistics: its threads, and what its configuration says of the legs. It keeps
 /// no thread alive.
@@ -17,8 +16,8 @@ pub(crate) struct Sources {
     pub(crate) workers: Vec<WorkerSource>,
     /// The counters of the other threads.
     pub(crate) services: Vec<Arc<Counters>>,
-    /// The satellites in the order of their names, then the terrestrial one.
-    pub(crate) legs: Vec<LegFacts>,
+    /// The configured satellites in the order of their names, then the terrestrial leg; without figures.
+    pub(crate) legs: Vec<LegReport>,
 }
 
 /// A worker, as the telemetry reads it.
@@ -26,16 +25,6 @@ pub(crate) struct WorkerSource {
     /// Sends the worker a query for its flows.
     pub(crate) query: Box<dyn Fn(Request) + Send + Sync>,
     pub(crate) counters: Arc<Counters>,
-}
-
-/// What the configuration says of a leg.
-#[derive(Debug, Clone)]
-pub(crate) struct LegFacts {
-    pub(super) name: String,
-    /// None for the terrestrial one.
-    pub(super) interface: Option<String>,
-    pub(super) congestion: Option<String>,
-    pub(super) rate_bps: Option<u64>,
 }
 
 impl Sources {
@@ -51,21 +40,19 @@ impl Sources {
     }
 }
 
-impl LegFacts {
-    /// Those of every leg, the terrestrial one last, which is called `terrestrial`.
-    pub(crate) fn of(config: &Config, terrestrial: &str) -> Vec<Self> {
+impl LegReport {
+    /// What the configuration says of each leg, the terrestrial one last, which is called `terrestrial`.
+    pub(crate) fn configured(config: &Config, terrestrial: &str) -> Vec<Self> {
         let satellites = config.legs.iter().map(|(name, leg)| Self {
             name: name.clone(),
             interface: Some(leg.interface.as_str().to_owned()),
             congestion: Some(leg.congestion().to_owned()),
             rate_bps: leg.rate.map(|rate| rate.bps()),
+            ..Self::default()
         });
-        satellites.chain([Self::terrestrial(&config.terrestrial, terrestrial)]).collect()
-    }
-
-    fn terrestrial(leg: &TerrestrialLeg, name: &str) -> Self {
-        let congestion = leg.congestion.as_ref().map(|congestion| congestion.as_str().to_owned());
-        Self { name: name.to_owned(), interface: None, congestion, rate_bps: None }
+        let congestion = config.terrestrial.congestion.as_ref().map(|name| name.as_str().to_owned());
+        let terrestrial = Self { name: terrestrial.to_owned(), congestion, ..Self::default() };
+        satellites.chain([terrestrial]).collect()
     }
 }
 

@@ -55,7 +55,7 @@ mod tests {
         // Nothing is added any more.
         assert_eq!(window.at_start(now + 9 * second), Some(38));
         assert_eq!(window.at_start(now + 11 * second), None);
-        // What comes after a rest is not mixed with what was before it.
+        // Changes after an idle time are not mixed with those before it.
         window.before_change(now + 60 * second, 40);
         assert_eq!(window.at_start(now + 60 * second), Some(40));
     }

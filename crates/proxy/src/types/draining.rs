@@ -1,4 +1,4 @@
-//! What it means that the daemon drains.
+//! The state of a daemon that drains.
 
 use std::time::Instant;
 

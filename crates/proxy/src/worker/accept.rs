@@ -20,7 +20,7 @@ use crate::types::slab::Token;
 const ACCEPT_BATCH: usize = 64;
 /// How long accepting pauses when descriptors have run out and no flow ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often the log is told that accepting pauses.
+/// The least time between two log lines about pauses.
 const TELL: Duration = Duration::from_secs(60);
 /// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
 /// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to
@@ -71,7 +71,7 @@ impl Worker {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.pause_accepting(error);
                 }
-                // Somebody has ended the listener (ss -K). Kept, it would be reported for ever; without one
+                // The listener was destroyed (ss -K). Kept, it would be reported for ever; without one
                 // on its port the rules let connections pass.
                 Err(Errno::INVAL) => {
                     tracing::error!(
@@ -140,7 +140,7 @@ impl Worker {
         self.listeners.values().filter_map(|listener| listener.retires).min()
     }
 
-    /// Accepts what is left of the listeners that are due, and closes them.
+    /// Accepts the remaining connections of the listeners that are due, and closes them.
     pub(super) fn retire_listeners(&mut self, now: Instant) {
         let due = |listener: &Listener| listener.retires.is_some_and(|at| at <= now);
         let numbers: Vec<usize> =

@@ -1,4 +1,4 @@
-//! What a worker tells of its flows when it is asked.
+//! A worker's answers to queries for its flows.
 //!
 //! Thousands of flows would wait for tens of milliseconds. So it is done in pieces, between which bytes
 //! are relayed: first all flows are ranked, which takes no system call, then the sockets of those are read
@@ -16,7 +16,7 @@ const RANKED_AT_ONCE: usize = 4096;
 /// Flows whose sockets are read at once: about half a millisecond.
 const READ_AT_ONCE: usize = 256;
 
-/// What is wanted and not yet answered, in order.
+/// The queries that are not answered yet, in order.
 #[derive(Debug, Default)]
 pub(super) struct Surveys(VecDeque<Survey>);
 

@@ -1,4 +1,4 @@
-//! A worker's flows and listeners as a whole: given away to another process, and taken over from one.
+//! Exporting a worker's flows and listeners to another process, and importing them from one.
 
 use std::os::fd::AsFd;
 use std::sync::mpsc::{SendError, SyncSender};
@@ -18,7 +18,7 @@ const REJOIN_BATCH: usize = 128;
 /// other settings.
 const ACCEPT_QUEUE_SLACK: Duration = Duration::from_secs(2);
 
-/// Everything that a worker serves. Nobody reads or writes the sockets.
+/// Everything that a worker serves. No thread reads or writes the sockets.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerState {
     pub(crate) flows: Vec<Flow>,
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// Serves what another worker, here or elsewhere, has given away.
+    /// Serves what another worker, of this or another process, has exported.
     pub(super) fn import(&mut self, state: WorkerState) {
         let WorkerState { flows, listeners, from_elsewhere } = state;
         // A server that has answered is waited for by its client for as long as a retired listener.
@@ -98,7 +98,7 @@ impl Worker {
                     if let Some(flow) = self.flows.get_mut(key) {
                         flow.queued = true;
                     }
-                    // What was there before is reported by epoll; what had more to do without it has it here.
+                    // Epoll reports the socket's state again; flows that had more to do without an event are ready here.
                     self.ready.push_back(key);
                 }
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! What a worker does by the clock: silent clients, idle flows, memory, draining, retirement.
+//! A worker's timers: silent clients, idle flows, memory, draining, retirement.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use rustix::event::Timespec;
 use super::Worker;
 use crate::flow::{FlowError, Seconds};
 
-/// How often draining flows are looked at, should the kernel have closed one without a word.
+/// How often draining flows are checked, should the kernel have closed one without an event.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
-/// How often every flow is looked at, for the memory that it takes and for the time that it has been idle.
+/// How often every flow is inspected: its memory and its idle time.
 const ROUND: Duration = Duration::from_secs(1);
-/// What the worker's clock shows at first, seconds: flows that it is given may have been idle for as long.
+/// The start of the worker's clock, seconds: imported flows may have been idle for as long.
 const BEGINNING: u32 = 1 << 30;
-/// The parts of a round, so that many flows are not looked at all at once.
+/// The parts of a round, so that many flows are not inspected all at once.
 const ROUND_PARTS: u32 = 8;
 
 impl Worker {

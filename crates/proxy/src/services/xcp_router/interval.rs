@@ -126,7 +126,7 @@ impl Interval {
     }
 }
 
-/// Of what has passed earlier and later; the queue is that of the end.
+/// Both together; the queue is that of the end.
 fn sum(earlier: &Sums, later: &Sums) -> Sums {
     Sums {
         bytes: earlier.bytes + later.bytes,
