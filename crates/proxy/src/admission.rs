@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,9 +34,12 @@ pub(crate) struct AdmissionLimits {
     pub(crate) at_limit: AtLimit,
 }
 
-/// One source of connections: an IPv4 address, or the first address of an IPv6 network of 64 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Client(pub(crate) IpAddr);
+/// One source of connections: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Client {
+    V4(Ipv4Addr),
+    V6([u8; 8]),
+}
 
 /// Counts connections and admits them.
 #[derive(Debug)]
@@ -300,9 +303,33 @@ impl Drop for Permit {
 impl From<IpAddr> for Client {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
-            IpAddr::V4(address) => Self(address.into()),
-            IpAddr::V6(address) => Self(Ipv6Addr::from_bits(address.to_bits() & NETWORK_OF_64_BITS).into()),
+            IpAddr::V4(address) => Client::V4(address),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() & NETWORK_OF_64_BITS;
+                let [bytes @ .., _, _, _, _, _, _, _, _] = network.to_be_bytes();
+                Client::V6(bytes)
+            }
         }
+    }
+}
+
+impl Client {
+    /// The address itself, or the network's first.
+    pub(crate) fn address(self) -> IpAddr {
+        match self {
+            Client::V4(address) => address.into(),
+            Client::V6(network) => {
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&network);
+                Ipv6Addr::from(bytes).into()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address())
     }
 }
 

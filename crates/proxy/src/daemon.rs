@@ -18,17 +18,18 @@ use socket2::{Domain, Socket, Type};
 use crate::budget;
 use crate::config::{Config, Interface};
 use crate::connect::listener;
+use crate::deferred_accept::PendingTable;
 use crate::error::Error;
 use crate::host;
 use crate::intercept::{Family, Interception, Plan, TABLE, TunDivert};
 use crate::services::{self, Context, Preparation, Service};
 use crate::snapshot::Fd;
 use crate::stats::Stats;
-use crate::telemetry::{LegReport, Sources, StatsHandle};
+use crate::telemetry::{LegReport, Shared, Sources, StatsHandle};
 use crate::types::leg_pair::{self, LegPair};
 use crate::types::mailbox::Heartbeat;
 use crate::upgrade::Predecessor;
-use crate::worker::{Command, Listener, Shared};
+use crate::worker::{Command, Listener};
 
 mod drain;
 mod hand_over;
@@ -100,9 +101,11 @@ impl Daemon {
         let config = adapt(&services, config);
         let legs = Arc::new(config.prepare_legs());
         let limits = budget::admission_limits(&config);
-        let shared = Shared::new(limits).map_err(Error::system("set up the tables of connections"))?;
+        let shared = Arc::new(Shared::new(limits).map_err(Error::system("set up admission control"))?);
+        let pending =
+            PendingTable::new().map_err(Error::system("set up the table of pending connections"))?;
         Ok(Prepared(Self {
-            stats: StatsHandle::new(shared.view()),
+            stats: StatsHandle::new(shared.clone()),
             services,
             workers: Vec::new(),
             ports: PortRanges::default(),
@@ -118,7 +121,8 @@ impl Daemon {
             context: Context {
                 config,
                 legs,
-                shared: Arc::new(shared),
+                shared,
+                pending: Arc::new(pending),
                 workers: Vec::new(),
                 heartbeats: Vec::new(),
                 interception: None,

@@ -10,27 +10,23 @@ mod timers;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use bentpipe_legs::LinkEstimates;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::flow_query::Surveys;
 use self::timers::SWEEP;
-use crate::admission::{AdmissionControl, AdmissionLimits};
 use crate::config::RelayKind;
 use crate::connect::early_data::AwaitingData;
 use crate::deferred_accept::PendingTable;
 use crate::flow::{Flow, FlowError, Patience, Side, Verdict};
-use crate::intercept::Liveness;
 use crate::relay::pool::BufferPool;
 use crate::stats::Counters;
-use crate::telemetry::{LegStatsTable, Request, View};
-use crate::types::Draining;
+use crate::telemetry::{Request, Shared};
 use crate::types::mailbox::Mailbox;
 use crate::types::slab::{Key, Slab, Token};
 
@@ -39,48 +35,6 @@ pub(crate) use self::inherit::WorkerState;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
-
-/// The state that workers share with the daemon.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) admission: Arc<AdmissionControl>,
-    /// Connections that deferred accept has started.
-    pub(crate) pending: Arc<PendingTable>,
-    pub(crate) stop: AtomicBool,
-    /// The statistics of the legs.
-    pub(crate) leg_stats: Arc<LegStatsTable>,
-    /// Whether new connections are split.
-    pub(crate) liveness: Arc<Liveness>,
-    pub(crate) draining: Arc<Mutex<Option<Draining>>>,
-    /// The estimates of the rate controller.
-    pub(crate) link_estimates: LinkEstimates,
-}
-
-impl Shared {
-    /// Without a connection.
-    pub(crate) fn new(limits: AdmissionLimits) -> io::Result<Self> {
-        Ok(Self {
-            admission: Arc::new(AdmissionControl::new(limits)?),
-            pending: Arc::new(PendingTable::new()?),
-            stop: AtomicBool::new(false),
-            leg_stats: Arc::default(),
-            liveness: Arc::new(Liveness::new()),
-            draining: Arc::default(),
-            link_estimates: LinkEstimates::default(),
-        })
-    }
-
-    /// The part that the telemetry reads.
-    pub(crate) fn view(&self) -> View {
-        View {
-            admission: self.admission.clone(),
-            leg_stats: self.leg_stats.clone(),
-            liveness: self.liveness.clone(),
-            draining: self.draining.clone(),
-            link_estimates: self.link_estimates.clone(),
-        }
-    }
-}
 
 /// The limits of a flow.
 #[derive(Debug, Clone, Copy)]
@@ -113,12 +67,14 @@ pub(crate) struct Worker {
     /// When the first of them is closed, so that they need not be searched in each round.
     next_retirement: Option<Instant>,
     shared: Arc<Shared>,
+    /// Connections that deferred accept has started.
+    pending: Arc<PendingTable>,
     mailbox: Arc<Mailbox<Command>>,
     counters: Arc<Counters>,
     patience: Patience,
     flows: Slab<Flow>,
     /// Connections towards legs with Fast Open whose clients have not sent data yet.
-    listening: AwaitingData,
+    awaiting_data: AwaitingData,
     pool: BufferPool,
     /// Flows that have more to do without waiting for epoll.
     ready: VecDeque<Key>,
@@ -135,7 +91,7 @@ pub(crate) struct Worker {
     surveys: Surveys,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
-    told_of_pause: Option<Instant>,
+    last_pause_log: Option<Instant>,
     /// Closed to make room for the upstream socket of a connection that has taken the last descriptor.
     /// Without it the worker accepts nothing: such connections wait in the kernel instead of being accepted
     /// and reset.
@@ -152,6 +108,7 @@ impl Worker {
     pub(crate) fn new(
         relay: RelayKind,
         shared: Arc<Shared>,
+        pending: Arc<PendingTable>,
         mailbox: Arc<Mailbox<Command>>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
@@ -165,11 +122,12 @@ impl Worker {
             next_listener: 0,
             next_retirement: None,
             shared,
+            pending,
             mailbox,
             counters,
             patience: Patience::default(),
             flows: Slab::new(),
-            listening: AwaitingData::new(),
+            awaiting_data: AwaitingData::new(),
             pool: BufferPool::new(relay),
             ready: VecDeque::new(),
             draining: Vec::new(),
@@ -180,7 +138,7 @@ impl Worker {
             epoch: now,
             surveys: Surveys::default(),
             resume_accepting: None,
-            told_of_pause: None,
+            last_pause_log: None,
             to_rejoin: VecDeque::new(),
             rejoin_until: None,
             export_to: None,
@@ -223,7 +181,7 @@ impl Worker {
             Token::Flow(key, side) => self.wake_flow(key, side, flags),
             Token::Listener(index) => self.accept_from(index),
             Token::Pending(key) => {
-                if let Some(accepted) = self.listening.take(&self.epoll, key) {
+                if let Some(accepted) = self.awaiting_data.take(&self.epoll, key) {
                     self.open(accepted);
                 }
             }
@@ -251,7 +209,7 @@ impl Worker {
 
     fn set_flow_limits(&mut self, FlowLimits { patience, held }: FlowLimits) {
         self.patience = patience;
-        self.pool.fill_at_most(held);
+        self.pool.most = held;
     }
 
     fn wake_flow(&mut self, key: Key, side: Side, flags: EventFlags) {

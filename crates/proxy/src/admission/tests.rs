@@ -1,5 +1,3 @@
-use std::net::Ipv4Addr;
-
 use super::*;
 use proptest::prelude::*;
 
@@ -118,7 +116,7 @@ fn a_host_cannot_be_many_clients_by_choosing_among_its_ipv6_addresses() {
     assert_eq!(client("2001:db8:1:2::1"), client("2001:db8:1:2:ffff::9"));
     assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
     assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
-    assert_eq!(client("2001:db8:1:2::1").0.to_string(), "2001:db8:1:2::");
+    assert_eq!(client("2001:db8:1:2::1").address().to_string(), "2001:db8:1:2::");
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! Draining: new connections pass unsplit, and the daemon ends with the last one that is split.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::Daemon;
@@ -31,6 +31,6 @@ impl Daemon {
     }
 
     pub(super) fn draining(&self) -> MutexGuard<'_, Option<Draining>> {
-        self.context.shared.draining.lock().unwrap_or_else(PoisonError::into_inner)
+        self.context.shared.draining()
     }
 }

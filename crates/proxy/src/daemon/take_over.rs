@@ -206,6 +206,7 @@ mod tests {
         Context {
             legs: Arc::new(config.prepare_legs()),
             shared: Arc::new(Shared::new(budget::admission_limits(&config)).unwrap()),
+            pending: Arc::new(PendingTable::new().unwrap()),
             config,
             workers: Vec::new(),
             heartbeats: Vec::new(),

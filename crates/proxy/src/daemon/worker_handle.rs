@@ -35,7 +35,7 @@ impl WorkerHandle {
         let (mailbox, counters) = (self.mailbox.clone(), self.counters.clone());
         mailbox.send(Command::SetFlowLimits(budget::flow_limits(&context.config)));
         let relay = context.config.proxy.relay;
-        let worker = Worker::new(relay, context.shared.clone(), mailbox, counters);
+        let worker = Worker::new(relay, context.shared.clone(), context.pending.clone(), mailbox, counters);
         let worker = worker.map_err(Error::system(action()))?;
         let thread = std::thread::Builder::new()
             .name(format!("bentpipe-{index}"))

@@ -184,8 +184,8 @@ impl PendingTable {
         self.insert(Entry { upstream, held: Some(held), since: now, pair })
     }
 
-    /// Continues the handshakes that another process has begun. The servers' answers are reported when
-    /// somebody waits for them.
+    /// Continues the handshakes of another process. The servers' answers are reported once a thread polls for
+    /// them.
     pub(crate) fn resume(
         &self,
         entries: Vec<Entry<()>>,

@@ -184,7 +184,7 @@ impl SynHandler {
 
     fn connect(&mut self, packet: &[u8], now: Instant) {
         let Some(syn) = Syn::parse(packet) else {
-            tracing::debug!(length = packet.len(), "a packet that is no SYN of ours");
+            tracing::debug!(length = packet.len(), "not a SYN");
             return if is_between_hosts(packet) {
                 self.pass(packet)
             };
@@ -242,7 +242,7 @@ impl SynHandler {
                 self.counters.held_forgotten.add(1);
             }
             Err(error) => {
-                tracing::debug!(%error, "{pair}: the server cannot be reached; the SYN goes on to it");
+                tracing::debug!(%error, "{pair}: the server is unreachable; the SYN passes");
                 self.counters.held_refused.add(1);
                 self.recent_syns.note(*pair, *isn, SynOutcome::Passed);
                 self.pass(packet);

@@ -16,8 +16,9 @@ impl Flow {
     /// The same where the flow comes from another process, which has accounted for what it has done there.
     pub(crate) fn rejoin(&mut self, leg_stats: &LegStatsTable) {
         let (infos, bytes) = (self.infos(), self.bytes());
-        self.account =
-            Some(leg_stats.open(self.route.pair, &self.route.legs, self.state.since).go_on(infos, bytes));
+        self.account = Some(
+            leg_stats.open(self.route.pair, &self.route.legs, self.state.since).continue_from(infos, bytes),
+        );
     }
 
     /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not
@@ -57,13 +58,13 @@ impl Flow {
         let [client, server] = self.infos();
         let (up_bytes, down_bytes) = self.bytes();
         Some(FlowReport {
-            id: account.number(),
+            id: account.number,
             client: self.state.ends.client.to_string(),
             server: self.state.ends.server.to_string(),
             weight: u8::try_from(self.route.pair.weight.get()).unwrap_or(u8::MAX),
             phase: self.state.phase,
             age_s: now.saturating_duration_since(self.state.since).as_secs_f64(),
-            idle_s: now.saturating_duration_since(account.moved()).as_secs_f64(),
+            idle_s: now.saturating_duration_since(account.moved).as_secs_f64(),
             up_bytes,
             down_bytes,
             up_bps,

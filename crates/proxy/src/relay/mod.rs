@@ -165,7 +165,7 @@ impl Channel {
     fn read_some(&mut self, from: &mut RelaySocket, pool: &mut BufferPool) -> io::Result<()> {
         let by_pipe = self.is_bulk && !from.has_urgent_data;
         let mut buffer = if by_pipe { pool.acquire_for_bulk() } else { pool.acquire_buffer() };
-        let result = self.fill(&mut buffer, from, pool.most());
+        let result = self.fill(&mut buffer, from, pool.most);
         if buffer.is_empty() {
             pool.release(buffer);
         } else {

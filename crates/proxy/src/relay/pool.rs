@@ -16,22 +16,12 @@ pub(crate) struct BufferPool {
     /// Buffers that flows hold.
     in_use: usize,
     /// The most bytes that a buffer is filled with.
-    most: usize,
+    pub(crate) most: usize,
 }
 
 impl BufferPool {
     pub(crate) fn new(kind: RelayKind) -> Self {
         Self { kind, buffers: Vec::new(), pipes: Vec::new(), in_use: 0, most: usize::MAX }
-    }
-
-    /// Limits the bytes in each buffer from now on.
-    pub(crate) fn fill_at_most(&mut self, bytes: usize) {
-        self.most = bytes;
-    }
-
-    /// The most bytes that a buffer may be filled with.
-    pub(crate) fn most(&self) -> usize {
-        self.most
     }
 
     /// Acquires an empty buffer of the kind that is configured for bulk data.

@@ -98,7 +98,7 @@ impl Service for DeferredAccept {
         if let Some(devices) = devices.filter(|_| self.held > 0 || context.config.wants_faithful()) {
             self.devices.resume(devices)?;
         }
-        let resumed = context.shared.pending.resume(pending, &context.shared.admission);
+        let resumed = context.pending.resume(pending, &context.shared.admission);
         resumed.map_err(Error::system("wait for the servers of pending connections"))
     }
 
@@ -110,7 +110,7 @@ impl Service for DeferredAccept {
             Settings::of(&context.config, &context.legs),
             thread.mailbox().clone(),
             context.shared.admission.clone(),
-            context.shared.pending.clone(),
+            context.pending.clone(),
             self.counters.clone(),
             std::mem::take(&mut self.recent_syns),
         );
@@ -143,7 +143,7 @@ impl Service for DeferredAccept {
         }
         let devices = self.devices.descriptors()?;
         let recent_syns = self.paused.as_ref().map(SynHandler::recent_syns);
-        Section::of(&Snapshot { devices, pending: &context.shared.pending, recent_syns }).map(Some)
+        Section::of(&Snapshot { devices, pending: &context.pending, recent_syns }).map(Some)
     }
 
     fn tun_diverts(&self) -> Vec<TunDivert> {

@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bentpipe_legs::Legs;
 
 use crate::config::Config;
+use crate::deferred_accept::PendingTable;
 use crate::error::Error;
 use crate::intercept::{Interception, TunDivert};
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
+use crate::telemetry::Shared;
 use crate::types::mailbox::Heartbeat;
-use crate::worker::Shared;
 
 mod deferred_accept;
 mod devices;
@@ -101,6 +102,8 @@ pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) legs: Arc<Legs>,
     pub(crate) shared: Arc<Shared>,
+    /// Connections that deferred accept has started and no worker has claimed.
+    pub(crate) pending: Arc<PendingTable>,
     /// The counters of the workers.
     pub(crate) workers: Vec<Arc<Counters>>,
     /// The heartbeats of the workers and of the services that have started.

@@ -20,8 +20,8 @@ use crate::admission::{Client, OverLimit};
 use crate::error::Error;
 use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, TABLE};
 use crate::stats::Counters;
+use crate::telemetry::Shared;
 use crate::types::mailbox::{Heartbeat, Mailbox};
-use crate::worker::Shared;
 
 /// Between two renewals. Rules that are not renewed expire at most this plus [`PATIENCE`] after the last
 /// renewal.
@@ -160,7 +160,7 @@ impl Supervisor {
 
     /// Whether new connections pass because the daemon is draining.
     fn is_draining(&self) -> bool {
-        self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.shared.draining().is_some()
     }
 
     /// Whether every thread has acknowledged the last ping; pings again.
@@ -243,10 +243,11 @@ impl Supervisor {
             changes.push(Change::Remove { set: FULL, key: TCP });
         }
         let gone = self.known.clients.iter().filter(|client| wanted.clients.binary_search(client).is_err());
-        changes.extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.0.into() }));
+        changes
+            .extend(gone.map(|&client| Change::Remove { set: set_of(client), key: client.address().into() }));
         let is_due = |client: &&Client| everything || self.known.clients.binary_search(client).is_err();
         let due = wanted.clients.iter().filter(is_due);
-        changes.extend(due.map(|&client| put(set_of(client), client.0.into())));
+        changes.extend(due.map(|&client| put(set_of(client), client.address().into())));
         if changes.is_empty() {
             return;
         }
@@ -320,6 +321,9 @@ fn put(set: &'static str, key: Key) -> Change<'static> {
     Change::Put { set, key, timeout: PATIENCE }
 }
 
-fn set_of(Client(address): Client) -> &'static str {
-    FULL_CLIENTS[usize::from(address.is_ipv6())]
+fn set_of(client: Client) -> &'static str {
+    match client {
+        Client::V4(_) => FULL_CLIENTS[0],
+        Client::V6(_) => FULL_CLIENTS[1],
+    }
 }

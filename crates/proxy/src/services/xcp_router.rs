@@ -1,10 +1,10 @@
 //! The control loop of the satellite legs' XCP routers.
 //!
-//! What happens to each packet happens in the kernel ([`bentpipe_kernel::router`]). A thread takes the sums
-//! once in each control interval, has the shares decided by the code that decides them in virtual time
-//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and puts them where the kernel
-//! finds them. If the thread is late, what it decides is for the time that has really passed, and meanwhile
-//! no more is handed out than was decided before.
+//! The kernel handles each packet ([`bentpipe_kernel::router`]). Once in each control interval a thread reads
+//! the sums, computes the shares with the code that virtual time runs
+//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and writes them to the kernel. If
+//! the thread is late, it decides for the time that has really passed, and meanwhile the kernel hands out no
+//! more than was decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ mod interval;
 
 use interval::Interval;
 
-/// The longest round trip that is believed of a header: far above that of any satellite around the Earth.
+/// The longest round trip accepted from a header: far above that of any satellite around the Earth.
 const LONGEST_RTT: Duration = Duration::from_secs(10);
 /// The thread wakes at least so often, so that its counters are fresh.
 const PULSE: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ type Wanted = BTreeMap<String, WantedRouter>;
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct WantedRouter {
     config: RouterConfig,
-    /// The round-trip time of the empty link, before any packet has told of one.
+    /// The round-trip time of the empty link, until a packet reports one.
     rtt: Duration,
 }
 

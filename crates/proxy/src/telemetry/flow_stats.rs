@@ -17,7 +17,8 @@ const LEAST: Duration = Duration::from_millis(700);
 /// A flow's contribution to the statistics of its two legs. While it exists the legs count the flow.
 #[derive(Debug)]
 pub(crate) struct FlowStats {
-    number: u64,
+    /// Unique in this daemon.
+    pub(crate) number: u64,
     client: EndStats,
     server: EndStats,
     /// When it was last sampled, or opened.
@@ -25,7 +26,7 @@ pub(crate) struct FlowStats {
     /// What had passed through the relay then, towards the server and towards the client, and when that was
     /// last seen to have grown.
     bytes: (u64, u64),
-    moved: Instant,
+    pub(crate) moved: Instant,
 }
 
 #[derive(Debug)]
@@ -71,9 +72,8 @@ impl FlowStats {
         }
     }
 
-    /// The same for a flow that has been here before, in another process, which has accounted for what has
-    /// been done: its sockets' numbers and the bytes that the relay has moved are as they are now.
-    pub(crate) fn go_on(mut self, infos: [Option<TcpInfo>; 2], bytes: (u64, u64)) -> Self {
+    /// For a flow of another process, which has counted everything up to these numbers.
+    pub(crate) fn continue_from(mut self, infos: [Option<TcpInfo>; 2], bytes: (u64, u64)) -> Self {
         for (end, info) in [&mut self.client, &mut self.server].into_iter().zip(infos) {
             end.seen = info.map_or(end.seen, |info| Seen::of(&info));
         }
@@ -81,20 +81,10 @@ impl FlowStats {
         self
     }
 
-    /// The flow's number, which is unique in this daemon.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// What the server, and what the client, acknowledged in the last second or so, bit/s. The relay itself
+    /// The rates at which the server and the client acknowledged in the last second or so, bit/s. The relay itself
     /// moves bytes in large steps where sockets have large buffers.
     pub(crate) fn rates(&self) -> (f64, f64) {
         (self.server.share().sent_bps as f64, self.client.share().sent_bps as f64)
-    }
-
-    /// When something was last seen to have passed through the relay.
-    pub(crate) fn moved(&self) -> Instant {
-        self.moved
     }
 
     pub(crate) fn leg(&self, side: Side) -> &str {
@@ -109,8 +99,8 @@ impl FlowStats {
         now.saturating_duration_since(self.looked) >= LEAST
     }
 
-    /// Takes note of what the relay has moved so far. Whether anything has, or something was going on the
-    /// last time: then the sockets are worth a look.
+    /// Notes the bytes that the relay has moved so far. True if there were new ones, or the flow was active at the
+    /// last sample: then the sockets are worth sampling.
     pub(crate) fn note_bytes(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
         let has_moved = bytes != self.bytes;
         if has_moved {

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use bentpipe_link::explicit::LinkEstimate;
 
-use super::View;
+use super::Shared;
 use super::leg_stats::{Figures, LegStatsTable};
 use super::report::{ExplicitReport, Gain, LegReport};
 
 /// The configured legs, and those on which connections of an earlier configuration live.
-pub(super) fn reports(view: &View, configured: &[LegReport], now: Instant) -> Vec<LegReport> {
-    let (leg_stats, link_estimates) = (&view.leg_stats, view.link_estimates.get());
+pub(super) fn reports(shared: &Shared, configured: &[LegReport], now: Instant) -> Vec<LegReport> {
+    let (leg_stats, link_estimates) = (&shared.leg_stats, shared.link_estimates.get());
     let estimate =
         |name: &str| link_estimates.iter().find(|(leg, _)| leg == name).map(|(_, estimate)| estimate);
     let report = |leg: &LegReport| {

@@ -19,13 +19,14 @@ mod report;
 mod sources;
 mod window;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_legs::LinkEstimates;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::AdmissionControl;
+use crate::admission::{AdmissionControl, AdmissionLimits};
 use crate::intercept::Liveness;
 use crate::stats::Stats;
 use crate::types::Draining;
@@ -40,18 +41,20 @@ pub(crate) use sources::{Sources, WorkerSource};
 /// Reads the state of a running daemon, from any thread. Clones read the same daemon.
 #[derive(Debug, Clone)]
 pub struct StatsHandle {
-    shared: View,
+    shared: Arc<Shared>,
     inner: Arc<Mutex<Inner>>,
 }
 
-/// The state that the daemon and the telemetry share.
-#[derive(Debug, Clone)]
-pub(crate) struct View {
+/// The state that the threads of a daemon share, and that observers read.
+#[derive(Debug)]
+pub(crate) struct Shared {
     pub(crate) admission: Arc<AdmissionControl>,
-    pub(crate) leg_stats: Arc<LegStatsTable>,
-    pub(crate) liveness: Arc<Liveness>,
-    pub(crate) draining: Arc<Mutex<Option<Draining>>>,
+    pub(crate) leg_stats: LegStatsTable,
+    pub(crate) liveness: Liveness,
     pub(crate) link_estimates: LinkEstimates,
+    draining: Mutex<Option<Draining>>,
+    /// Workers end.
+    pub(crate) stop: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -79,10 +82,28 @@ struct LegCounterSnapshot {
     totals: leg_stats::Totals,
 }
 
+impl Shared {
+    /// Without a connection.
+    pub(crate) fn new(limits: AdmissionLimits) -> rustix::io::Result<Self> {
+        Ok(Self {
+            admission: Arc::new(AdmissionControl::new(limits)?),
+            leg_stats: LegStatsTable::default(),
+            liveness: Liveness::new(),
+            link_estimates: LinkEstimates::default(),
+            draining: Mutex::default(),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn draining(&self) -> MutexGuard<'_, Option<Draining>> {
+        self.draining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl StatsHandle {
     /// A handle to the daemon whose threads share this. It shows only the legs until it has
     /// [`sources`](Self::set_sources).
-    pub(crate) fn new(shared: View) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let inner =
             Inner { sources: Arc::default(), began: Instant::now(), before: CounterSnapshot::default() };
         Self { shared, inner: Arc::new(Mutex::new(inner)) }
@@ -159,7 +180,7 @@ impl StatsHandle {
 
     /// Whether the daemon drains: new connections pass unsplit.
     pub fn draining(&self) -> Option<Drain> {
-        let draining = *self.shared.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let draining = *self.shared.draining();
         let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64();
         draining.map(|draining| Drain { left_s: draining.until.map(left) })
     }

@@ -21,7 +21,7 @@ const ACCEPT_BATCH: usize = 64;
 /// How long accepting pauses when descriptors have run out and no flow ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The least time between two log lines about pauses.
-const TELL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a listener is kept that gets no more SYNs: the kernel repeats an answer to a SYN for 63 s
 /// (`net.ipv4.tcp_synack_retries` = 5: 1, 2, 4, 8, 16 and 32 s), and the client's acknowledgement comes to
 /// this listener.
@@ -113,8 +113,8 @@ impl Worker {
     }
 
     fn tell_of_pause(&mut self, error: Errno) {
-        if self.told_of_pause.is_none_or(|told| told.elapsed() > TELL) {
-            self.told_of_pause = Some(Instant::now());
+        if self.last_pause_log.is_none_or(|last| last.elapsed() > LOG_INTERVAL) {
+            self.last_pause_log = Some(Instant::now());
             tracing::warn!(%error, "accepting pauses; where descriptors are short, raise the limit (LimitNOFILE, ulimit -n)");
         }
     }

@@ -38,7 +38,7 @@ impl Worker {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);
         }
-        let claim = self.shared.pending.claim(ends.client, ends.server);
+        let claim = self.pending.claim(ends.client, ends.server);
         if !matches!(claim, Claim::Nothing) {
             return self.join(client, ends, Route { pair, legs: legs.clone() }, claim);
         }
@@ -50,7 +50,7 @@ impl Worker {
         let accepted = Accepted { client, ends, pair, legs: legs.clone(), permit };
         if !legs.get(pair.server).fast_open() {
             self.open(accepted);
-        } else if let Some(accepted) = self.listening.keep(&self.epoll, accepted, Instant::now()) {
+        } else if let Some(accepted) = self.awaiting_data.keep(&self.epoll, accepted, Instant::now()) {
             self.open(accepted);
         }
     }
@@ -110,7 +110,7 @@ impl Worker {
         let (client, server) = (RelaySocket::new(client), RelaySocket::new(socket));
         let pair = route.pair;
         let mut flow = come_so_far(Flow::new(ends, route, client, server, 0, permit));
-        tracing::debug!(%flow, ?pair, "new flow, its server has been asked before");
+        tracing::debug!(%flow, ?pair, "new flow, started by deferred accept");
         flow.join(&self.shared.leg_stats);
         self.register(flow).map(drop)
     }

@@ -28,12 +28,11 @@ pub(crate) struct WorkerState {
 }
 
 impl Worker {
-    /// Gives everything away, and says whether it was taken. Where it was not, because who asked for it has
-    /// stopped waiting, the worker goes on with it.
+    /// Exports everything; false if the daemon no longer waits for it, and the worker continues.
     pub(super) fn export(&mut self, successor: &SyncSender<WorkerState>) -> bool {
-        // Those that wait for their clients' first words ask their servers without.
+        // Connections that wait for their clients' first data are opened without.
         while let Some(accepted) =
-            self.listening.take_overdue(&self.epoll, Instant::now() + early_data::PATIENCE)
+            self.awaiting_data.take_overdue(&self.epoll, Instant::now() + early_data::PATIENCE)
         {
             self.open(accepted);
         }
@@ -58,7 +57,7 @@ impl Worker {
         match successor.send(state) {
             Ok(()) => true,
             Err(SendError(state)) => {
-                tracing::warn!("a worker was asked for its connections and was late: it goes on with them");
+                tracing::warn!("a worker exported its connections too late: it continues with them");
                 self.forget_registrations(&state);
                 self.import(state);
                 false
@@ -66,7 +65,7 @@ impl Worker {
         }
     }
 
-    /// What another worker would serve by an epoll of its own.
+    /// Removes exported sockets from this worker's epoll.
     fn forget_registrations(&self, state: &WorkerState) {
         let ends = |flow| [Side::Client, Side::Server].map(|side| Flow::endpoint(flow, side).socket.as_fd());
         let sockets = state.flows.iter().flat_map(ends);
@@ -81,8 +80,8 @@ impl Worker {
     /// Serves what another worker, of this or another process, has exported.
     pub(super) fn import(&mut self, state: WorkerState) {
         let WorkerState { flows, listeners, from_elsewhere } = state;
-        // A server that has answered is waited for by its client for as long as a retired listener.
-        let window = if self.shared.pending.is_empty() { ACCEPT_QUEUE_SLACK } else { RETIREMENT };
+        // A client may claim an answered server for as long as a retired listener lives.
+        let window = if self.pending.is_empty() { ACCEPT_QUEUE_SLACK } else { RETIREMENT };
         self.rejoin_until = from_elsewhere.then(|| Instant::now() + window);
         let now = self.clock(Instant::now());
         for mut flow in flows {
@@ -103,7 +102,7 @@ impl Worker {
                 }
                 Err(error) => {
                     self.counters.flows_reset.add(1);
-                    tracing::error!(%error, "cannot go on with a connection: it is reset");
+                    tracing::error!(%error, "cannot continue a connection: it is reset");
                 }
             }
         }
@@ -121,7 +120,7 @@ impl Worker {
             for (side, leg) in [(Side::Client, route.pair.client), (Side::Server, route.pair.server)] {
                 let leg = route.legs.get(leg);
                 if let Err(error) = leg.rejoin(flow.endpoint(side).socket.as_fd(), route.pair.weight) {
-                    tracing::debug!(%flow, %error, leg = leg.name(), "goes on with the congestion control that it has");
+                    tracing::debug!(%flow, %error, leg = leg.name(), "keeps its congestion control");
                 }
             }
         }

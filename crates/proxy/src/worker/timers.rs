@@ -20,7 +20,7 @@ impl Worker {
     /// The things that are due by the clock.
     pub(super) fn run_timers(&mut self) {
         let now = Instant::now();
-        while let Some(accepted) = self.listening.take_overdue(&self.epoll, now) {
+        while let Some(accepted) = self.awaiting_data.take_overdue(&self.epoll, now) {
             self.open(accepted);
         }
         if self.resume_accepting.is_some_and(|at| at <= now) {
@@ -83,7 +83,7 @@ impl Worker {
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
         let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
-        let due = [sweep, inspection, self.next_retirement, self.resume_accepting, self.listening.due()]
+        let due = [sweep, inspection, self.next_retirement, self.resume_accepting, self.awaiting_data.due()]
             .into_iter()
             .flatten()
             .min()?;

@@ -1,9 +1,8 @@
 //! The control interval of one router.
 //!
-//! While no packet with a congestion header passes there is nobody to share with, and the capacity that is
-//! spare is known all the same: it is offered to who comes first. So a transfer over an idle link has most of
-//! it one round trip after it began, where the controller by itself would give it α of what is left in each
-//! round trip, from the second one on.
+//! While no packet with a congestion header passes, the spare capacity is offered to the first sender. So a
+//! transfer over an idle link has most of it one round trip after its start, where the controller by itself
+//! would give it α of the rest in each round trip, from the second one on.
 
 use std::time::{Duration, Instant};
 
@@ -13,34 +12,34 @@ use bentpipe_units::Rate;
 
 /// No interval is shorter, whatever a header claims.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// How often it is looked whether packets with a header have come while there are none.
+/// How often to check for packets with a header while there are none.
 const LOOK: Duration = Duration::from_millis(50);
-/// The part of the spare capacity that is offered to newcomers. The rest is for those who begin within the
-/// same round trip and find nothing left.
+/// The part of the spare capacity that is offered. The rest is for senders that start within the same round
+/// trip and find nothing left.
 const OFFERED: f64 = 0.75;
-/// What has been taken of an offer is seen in the traffic one round trip later, and all of it after two:
-/// until then it is not spare any more.
+/// The used part of an offer appears in the traffic after one round trip, and all of it after two: until then
+/// it is not spare.
 const UNSEEN: u32 = 2;
 
-/// Where the time of a router stands.
+/// The control interval of a router.
 #[derive(Debug)]
 pub(super) struct Interval {
     capacity: Rate,
     mean_rtt: Duration,
-    /// When the interval under way began.
+    /// The start of the interval.
     began: Instant,
-    /// Packets with a header at that time, if there is an offer that none has come for yet.
+    /// Packets with a header at that time, while the offer is unused.
     waits_at: Option<u64>,
-    /// The offer, bytes per second, until it is known how much of it was taken.
+    /// The offer, bytes per second, until its used part is known.
     offer: f64,
-    /// What was taken, bytes per second, and for how many intervals it may not be seen in full yet.
+    /// The used part, bytes per second, and for how many intervals it may not appear in full yet.
     taken: (f64, u32),
-    /// Those of the packets by which it was noticed that the interval had begun.
+    /// The sums of the packets that started the interval.
     first: Sums,
 }
 
 impl Interval {
-    /// The first one, at a link whose round trips are thought to be so long.
+    /// The first interval, at a link with this assumed round trip.
     pub(super) fn new(now: Instant, capacity: Rate, rtt: Duration) -> Self {
         Self {
             capacity,

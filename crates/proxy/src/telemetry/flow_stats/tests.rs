@@ -92,7 +92,7 @@ fn the_kernels_numbers_may_wrap() {
 fn a_flow_from_another_process_brings_nothing_that_was_counted_there() {
     let (leg_stats, now) = (LegStatsTable::default(), Instant::now());
     let before = TcpInfo { bytes_acked: 5000, bytes_received: 7000, data_segments_out: 5, ..blank() };
-    let mut account = account(&leg_stats, now).go_on([Some(before); 2], (7000, 5000));
+    let mut account = account(&leg_stats, now).continue_from([Some(before); 2], (7000, 5000));
     assert!(!account.note_bytes(now, (7000, 5000)), "nothing has moved since");
     account.look(now, [Some(TcpInfo { bytes_acked: 5600, ..before }), Some(before)]);
     assert_eq!(
@@ -114,7 +114,7 @@ fn a_flow_that_rests_is_looked_at_once_more_and_then_not() {
     assert!(account.note_bytes(at(2), (0, 100)), "its share is to be taken away");
     account.look(at(2), [Some(info), Some(blank())]);
     assert!(!account.note_bytes(at(3), (0, 100)));
-    assert_eq!((account.rates(), account.moved()), ((0.0, 0.0), at(1)));
+    assert_eq!((account.rates(), account.moved), ((0.0, 0.0), at(1)));
     assert_eq!(leg_stats.leg(false, "terrestrial").figures(at(3)).shares, Share::default());
 }
 
