@@ -1,4 +1,4 @@
-//! The listening sockets of the leg pairs: on loopback, so that no other host can connect to the proxy itself.
+//! The listening sockets of the leg pairs: on loopback, so that no other host can connect to the proxy.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -47,8 +47,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct SynHandler {
-    /// What is routed into the first is read here; what is written there goes to the listeners. What is written to the
-    /// second is forwarded, unsplit.
+    /// SYNs that are routed into the first are read here, and those that are written there go to the listeners.
+    /// SYNs that are written to the second are forwarded, unsplit.
     devices: Arc<[Tun; 2]>,
     settings: Settings,
     mailbox: Arc<Mailbox<Settings>>,

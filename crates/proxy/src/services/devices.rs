@@ -23,8 +23,8 @@ impl Devices {
         Self { names, unused: None, alive: Weak::new() }
     }
 
-    /// Makes the devices in the network namespace of the calling thread. `instead` is what an operator can do without
-    /// `purpose`. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
+    /// Makes the devices in the network namespace of the calling thread. `instead` is what an operator can do
+    /// without `purpose`. Needs `CAP_NET_ADMIN` and `/dev/net/tun`.
     pub(super) fn open(&mut self, purpose: &'static str, instead: &'static str) -> Result<(), Error> {
         let [one, other] = self.names.map(|name| tun::open(name, purpose, instead));
         self.set([one?, other?]);

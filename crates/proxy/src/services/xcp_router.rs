@@ -2,9 +2,9 @@
 //!
 //! The kernel handles each packet ([`bentpipe_kernel::router`]). Once in each control interval a thread reads
 //! the sums, computes the shares with the code that virtual time runs
-//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and writes them to the kernel. If
-//! the thread is late, it decides for the time that has really passed, and meanwhile the kernel hands out no
-//! more than was decided before.
+//! ([`Shares::decide`](bentpipe_link::agent::xcp::control::Shares::decide)), and writes them to the kernel.
+//! If the thread is late, it decides for the time that has really passed, and meanwhile the kernel hands out
+//! no more than was decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

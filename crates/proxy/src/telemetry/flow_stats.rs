@@ -81,8 +81,8 @@ impl FlowStats {
         self
     }
 
-    /// The rates at which the server and the client acknowledged in the last second or so, bit/s. The relay itself
-    /// moves bytes in large steps where sockets have large buffers.
+    /// The rates at which the server and the client acknowledged in the last second or so, bit/s. The relay
+    /// itself moves bytes in large steps where sockets have large buffers.
     pub(crate) fn rates(&self) -> (f64, f64) {
         (self.server.share().sent_bps as f64, self.client.share().sent_bps as f64)
     }
@@ -99,8 +99,8 @@ impl FlowStats {
         now.saturating_duration_since(self.looked) >= LEAST
     }
 
-    /// Notes the bytes that the relay has moved so far. True if there were new ones, or the flow was active at the
-    /// last sample: then the sockets are worth sampling.
+    /// Notes the bytes that the relay has moved so far. True if there were new ones, or the flow was active
+    /// at the last sample: then the sockets are worth sampling.
     pub(crate) fn note_bytes(&mut self, now: Instant, bytes: (u64, u64)) -> bool {
         let has_moved = bytes != self.bytes;
         if has_moved {
