@@ -53,7 +53,7 @@ fn declare_struct(name: &str, fields: &str, rust: &mut String) {
     let camel = words.collect::<String>() + if name.contains('_') { "" } else { "State" };
     *rust += "#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]\n#[repr(C)]\n";
     *rust += &format!("pub struct {camel} {{\n");
-    let mut size = "0".to_owned();
+    let mut sizes = Vec::new();
     for field in fields.split(';').map(str::trim).filter(|field| !field.is_empty()) {
         let (kind, field) = field.split_once(' ').expect("a type and a name");
         let kind = kind.replace('s', "i");
@@ -62,7 +62,8 @@ fn declare_struct(name: &str, fields: &str, rust: &mut String) {
             None => (field, kind),
         };
         *rust += &format!("    pub {field}: {kind},\n");
-        size += &format!(" + size_of::<{kind}>()");
+        sizes.push(format!("size_of::<{kind}>()"));
     }
-    *rust += &format!("}}\nconst _: () = assert!(size_of::<{camel}>() == {size}, \"no padding\");\n");
+    let sizes = sizes.join(" + ");
+    *rust += &format!("}}\nconst _: () = assert!(size_of::<{camel}>() == {sizes}, \"no padding\");\n");
 }

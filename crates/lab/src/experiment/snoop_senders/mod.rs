@@ -177,7 +177,7 @@ impl Comparison {
     fn output(&self) -> Output {
         let verdicts = vec![self.costs_nothing(), self.multiplies(), self.harms_nobody()];
         Output {
-            verdicts: verdicts,
+            verdicts,
             tables: vec![Part::new("goodput", self.goodputs()), Part::new("sender", self.sender_counts())],
             figures: vec![Part::new("goodput", self.chart())],
         }

@@ -61,7 +61,7 @@ fn delay(lab: &Lab<'_>) -> Result<Output, Error> {
     let (plot, curves) = (goodput.plot(plot, DELAYS), goodput.all());
     let verdicts = vec![too_short(curves), rule_is_good(curves), longer_costs_little(curves)];
     Ok(Output {
-        verdicts: verdicts,
+        verdicts,
         tables: vec![Part::new("goodput", table)],
         figures: vec![Part::new("goodput", plot), Part::new("rule", rule(curves))],
     })
