@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-sight bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,10 +56,10 @@ bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles 
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 compare $(OPTIONS)
 
-bench-sight: setup ## what it costs to see thousands of flows, in the daemon and by `bentpipe status`
+bench-telemetry: setup ## what it costs to see thousands of flows, in the daemon and by `bentpipe status`
 	$(CARGO) build --release --locked -p bentpipe
-	$(CARGO) build --release --locked -p bentpipe-proxy --example cost_of_sight
-	$(AS_ROOT) target/release/examples/cost_of_sight $(OPTIONS)
+	$(CARGO) build --release --locked -p bentpipe-proxy --example cost_of_telemetry
+	$(AS_ROOT) target/release/examples/cost_of_telemetry $(OPTIONS)
 
 figures: setup ## the figures of the documentation, drawn anew
 	$(CARGO) build --release --locked -p bentpipe -p bentpipe-lab --examples

@@ -375,7 +375,7 @@ impl Running {
 
     /// What can be seen of it now.
     pub fn stats_handle(&mut self) -> Seen {
-        writeln!(self.stdin.as_mut().unwrap(), "sight").unwrap();
+        writeln!(self.stdin.as_mut().unwrap(), "telemetry").unwrap();
         let line = self.line().expect("the daemon answers");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
     }
@@ -586,13 +586,13 @@ fn daemon_process() {
 }
 
 /// Everything that can be seen of a daemon, in one line.
-fn the_observed_values(sight: &bentpipe_proxy::telemetry::StatsHandle) -> String {
-    let flows = sight.flows(usize::MAX);
+fn the_observed_values(telemetry: &bentpipe_proxy::telemetry::StatsHandle) -> String {
+    let flows = telemetry.flows(usize::MAX);
     serde_json::json!({
-        "legs": sight.legs(),
-        "gain": sight.gain(),
+        "legs": telemetry.legs(),
+        "gain": telemetry.gain(),
         "flows": flows,
-        "ready": sight.is_ready(),
+        "ready": telemetry.is_ready(),
     })
     .to_string()
 }
@@ -636,7 +636,7 @@ pub fn be_daemon_if_asked() -> bool {
             let start = Instant::now();
             let found = daemon.stats_handle().flows(most.parse().unwrap()).len();
             println!("{} {found}", start.elapsed().as_micros());
-        } else if request == "sight" {
+        } else if request == "telemetry" {
             println!("{}", the_observed_values(&daemon.stats_handle()));
         } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {

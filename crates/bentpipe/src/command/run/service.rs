@@ -174,22 +174,22 @@ impl Service {
             tracing::info!(left, "drained: ending; connections that are left are reset");
             return Continue::No;
         }
-        let (sight, now) = (daemon.stats_handle(), Instant::now());
+        let (stats, now) = (daemon.stats_handle(), Instant::now());
         if let Some(interval) = self.notifier.watchdog_interval()
             && now >= self.next_watchdog
-            && sight.is_alive()
+            && stats.is_alive()
         {
             self.next_watchdog = now + interval / 3;
             self.notifier.watchdog();
         }
         if now >= self.next_legs {
             self.next_legs = now + LEGS_INTERVAL;
-            self.outages.update(now, &sight.legs()).iter().for_each(OutageChange::log);
+            self.outages.update(now, &stats.legs()).iter().for_each(OutageChange::log);
         }
         if now >= self.next_status {
             self.next_status = now + STATUS_INTERVAL;
             let open = daemon.stats().flows_open;
-            let what = match (sight.draining().is_some(), sight.is_ready()) {
+            let what = match (stats.draining().is_some(), stats.is_ready()) {
                 (true, _) => "draining: new connections pass unsplit",
                 (false, true) => "splitting",
                 (false, false) => "new connections pass unsplit",
