@@ -96,7 +96,7 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
             bytes as f64 / start.elapsed().as_secs_f64()
         };
         read_for(Duration::from_millis(300));
-        let newcomer = read_for(Duration::from_millis(700));
+        let new_flow = read_for(Duration::from_millis(700));
         let flow = wait_for(&leg, 1)[0];
         explicit.set_rate(flow.slot, 4_000_000);
         read_for(Duration::from_millis(300));
@@ -106,7 +106,7 @@ fn a_connection_sends_at_the_rate_that_it_is_given() {
         // The other side of it is Linux, whose timestamps count milliseconds; on the loopback nobody waits
         // for long.
         assert!(flow.forward.is_some_and(|forward| forward < PATIENCE / 30), "{flow:?}");
-        assert!(given > 2.0 * newcomer, "{newcomer} and {given} bytes/s");
+        assert!(given > 2.0 * new_flow, "{new_flow} and {given} bytes/s");
         assert!(given < 4_400_000.0, "{given} bytes/s");
     });
 }

@@ -230,8 +230,8 @@ mod tests {
     fn every_way_into_the_daemon_asks_for_a_sign_of_life_first() {
         let rules = text(&["sat0", "sat1"], Some(9));
         for chain in ["to_link4", "to_link6", "from_link4", "from_link6"] {
-            let guarded = format!("chain {chain} {{\n\t\tmeta l4proto != @alive return\n");
-            assert!(rules.contains(&guarded), "{chain}\n{rules}");
+            let guarded_chain = format!("chain {chain} {{\n\t\tmeta l4proto != @alive return\n");
+            assert!(rules.contains(&guarded_chain), "{chain}\n{rules}");
         }
     }
 

@@ -578,7 +578,7 @@ fn the_next_process_may_begin_and_end_to_hold_handshakes() {
         let counted = ["held_total", "flows_total", "flows_open"].map(|name| daemon.counter(name));
         assert_eq!(counted, [held, pairs.len() as u64, pairs.len() as u64]);
     }
-    // The policy rules of a detour stay until the end, and lead nowhere without it.
+    // The policy rules of a TUN divert stay until the end, and lead nowhere without it.
     assert_eq!(net.traces().lines().count(), before.lines().count() + 2);
     drop(pairs);
     daemon.settle();

@@ -126,7 +126,7 @@ fn slow_readers_hold_no_more_than_the_legs_buffers() {
             println!("{relay}, {readers} slow readers, buffers of 256 KiB: {cost}");
             let readers = readers as u64;
             // Two socket buffers for each, one of which may exceed its size by a segment of the largest size,
-            // and one vessel.
+            // and one relay buffer.
             assert!(cost.sockets <= readers * (2 * BUFFER + 64 * 1024), "{cost}");
             assert!(cost.pipes <= readers * PIPE, "{cost}");
             assert!(cost.resident <= readers * 80 * 1024 + 4 * MEGABYTE, "{cost}");

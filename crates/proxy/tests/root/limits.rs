@@ -289,14 +289,14 @@ fn a_flow_whose_reader_is_slow_but_reads_is_not_idle() {
 fn an_end_that_says_it_is_there_keeps_an_idle_connection() {
     let Some(net) = network() else { return };
     let mut daemon = net.try_daemon(&with_limits("idle = \"3s\"")).unwrap();
-    for (address, keeper_is_client) in SERVER.into_iter().zip([true, false]) {
+    for (address, client_probes) in SERVER.into_iter().zip([true, false]) {
         let listener = net.listen(address);
         let (mut client, mut server) = net.connection(&listener);
         let every_second = socket2::TcpKeepalive::new()
             .with_time(Duration::from_secs(1))
             .with_interval(Duration::from_secs(1));
-        let keeper = if keeper_is_client { &client } else { &server };
-        socket2::SockRef::from(keeper).set_tcp_keepalive(&every_second).unwrap();
+        let prober = if client_probes { &client } else { &server };
+        socket2::SockRef::from(prober).set_tcp_keepalive(&every_second).unwrap();
         // Two others, one after the other, are idle for their time in the meantime.
         for _ in 0..2 {
             let expired = daemon.counter("flows_expired");

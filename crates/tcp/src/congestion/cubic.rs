@@ -156,7 +156,7 @@ impl CongestionControl for Cubic {
     fn on_loss(&mut self, _now: Time, in_flight: u64) {
         self.ssthresh = self.reduced(flight_size(in_flight, self.cwnd));
         self.cwnd_prior = self.cwnd;
-        // Fast convergence: a window that did not get back to the last plateau gives room to newcomers
+        // Fast convergence: a window that did not get back to the last plateau gives room to new flows
         // (§4.7).
         let converging = self.cwnd < self.w_max;
         self.w_max = if converging { self.cwnd * (1.0 + BETA) / 2.0 } else { self.cwnd };

@@ -154,23 +154,23 @@ fn a_link_end_wakes_without_a_packet() {
 
 /// The packets told of, by link and direction, as how many were offered, and delivered.
 #[derive(Default)]
-struct Tally([[(u64, u64); 2]; 4]);
+struct FateCounts([[(u64, u64); 2]; 4]);
 
-impl Observer for Tally {
+impl Observer for FateCounts {
     fn watches_packets(&self) -> bool {
         true
     }
 
     fn packet(&mut self, offered: &OfferedPacket<'_>) {
-        let tally = &mut self.0[offered.link][usize::from(!offered.forward)];
-        tally.0 += 1;
-        tally.1 += u64::from(matches!(offered.fate, Fate::Deliver { .. }));
+        let counts = &mut self.0[offered.link][usize::from(!offered.forward)];
+        counts.0 += 1;
+        counts.1 += u64::from(matches!(offered.fate, Fate::Deliver { .. }));
     }
 }
 
 #[test]
 fn an_observer_sees_each_packet_that_a_link_end_sends_and_its_fate() {
-    let mut told = Tally::default();
+    let mut told = FateCounts::default();
     let result = run(&snooped(0.01, snoop()), 1, &mut told);
     assert!(counters(&result.links[SATELLITE]).retransmitted > 10, "{result:?}");
     let counted = |link: &LinkResult| [link.forward, link.reverse].map(|way| (way.offered, way.delivered));
@@ -315,7 +315,7 @@ fn between_two_arqs_all_packets_get_through_and_only_frames_with_a_packet_are_to
     scenario.links[SATELLITE].ends.iter_mut().for_each(|end| end.arq = arq);
     scenario.flows.push(flow(&scenario, Some(2 * MB), reno()));
     outlast(&mut scenario);
-    let mut told = Tally::default();
+    let mut told = FateCounts::default();
     let result = run(&scenario, 1, &mut told);
     let [before, satellite, behind, _] = &result.links[..] else { panic!() };
     assert!(result.flows[0].complete && satellite.forward.dropped.packet_error > 10, "{result:?}");
