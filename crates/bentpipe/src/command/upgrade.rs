@@ -50,7 +50,8 @@ pub(super) fn refuse_outside_the_service(daemon: u32) -> anyhow::Result<()> {
     match service_of_another(daemon) {
         None => Ok(()),
         Some(unit) => bail!(
-            "the daemon is the service {unit}, which the new process must be a part of: systemctl reload {unit} lets it take over"
+            "the daemon is the service {unit}, which the new process must be a part of: \
+             systemctl reload {unit} lets it take over"
         ),
     }
 }

@@ -6,7 +6,8 @@ use super::cbor::{Item, Reader, put, put_endpoint};
 use super::{Bundle, BundleId, Fragment, Malformed, Problem};
 use crate::{DtnTime, Eid};
 
-/// The longest administrative record that is read, bytes. A status report with the longest endpoint is shorter.
+/// The longest administrative record that is read, bytes. A status report with the longest endpoint is
+/// shorter.
 pub const RECORD_LIMIT: usize = 4096;
 
 /// The type of administrative records that are status reports.

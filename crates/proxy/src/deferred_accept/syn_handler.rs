@@ -38,7 +38,7 @@ const EVENTS: usize = 256;
 /// SYNs read before the servers' answers have their turn.
 const BATCH: usize = 64;
 /// The thread wakes at least so often, so that it recognises that it was stopped.
-const PULSE: Duration = Duration::from_millis(500);
+const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// After such a pause SYNs that wait in the device may be of connections that have been made without us: the
 /// rules let SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
 const STALL: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl SynHandler {
         let mut last_round = Instant::now();
         while !stop.load(Ordering::Acquire) {
             events.clear();
-            let timeout = Timespec::try_from(PULSE).ok();
+            let timeout = Timespec::try_from(WAKE_INTERVAL).ok();
             match epoll::wait(
                 self.pending.epoll(),
                 rustix::buffer::spare_capacity(&mut events),

@@ -61,7 +61,7 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
     /// Applies the context's configuration, which has passed [`check`](Self::check).
     fn reload(&mut self, _context: &Context) {}
 
-    /// Stops to touch connections, because a successor may take over. Workers still export their flows
+    /// Stops touching connections, because a successor may take over. Workers still export their flows
     /// afterwards.
     fn pause(&mut self) {}
 

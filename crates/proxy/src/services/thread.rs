@@ -29,8 +29,8 @@ impl<M: fmt::Debug + Send + 'static, R: Send + 'static> ServiceThread<M, R> {
         &self.mailbox
     }
 
-    /// Runs `work` in the network namespace of the calling thread until the flag is set, of which the
-    /// mailbox's eventfd tells. The kernel calls the thread `comm`.
+    /// Runs `work` in the network namespace of the calling thread until the flag is set, which the mailbox's
+    /// eventfd signals. The kernel calls the thread `comm`.
     pub(super) fn run(
         &mut self,
         comm: &str,

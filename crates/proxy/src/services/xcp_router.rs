@@ -29,7 +29,7 @@ use interval::Interval;
 /// The longest round trip accepted from a header: far above that of any satellite around the Earth.
 const LONGEST_RTT: Duration = Duration::from_secs(10);
 /// The thread wakes at least so often, so that its counters are fresh.
-const PULSE: Duration = Duration::from_millis(500);
+const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The congestion control of a leg whose router could not be attached.
 const NEXT_BEST: &str = EXPLICIT;
@@ -196,7 +196,8 @@ impl Controller {
     fn wait(&self) -> Option<Wanted> {
         let now = Instant::now();
         let ends = self.routers.values().map(|(_, interval)| interval.wake_at());
-        let left = ends.min().map_or(PULSE, |end| end.saturating_duration_since(now)).min(PULSE);
+        let left =
+            ends.min().map_or(WAKE_INTERVAL, |end| end.saturating_duration_since(now)).min(WAKE_INTERVAL);
         let mut fds = [PollFd::new(&*self.mailbox, PollFlags::IN)];
         match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
             Ok(count) if count > 0 => self.mailbox.take().pop_back(),

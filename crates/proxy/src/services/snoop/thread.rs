@@ -23,7 +23,7 @@ use super::supervisor::{AgentSupervisor, Direction};
 /// Packets of one direction that are read before the other has its turn, and the clock.
 const BATCH: usize = 64;
 /// The thread wakes at least so often, so that it recognises that it was stopped.
-const PULSE: Duration = Duration::from_millis(500);
+const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// After such a stop the agent's state is stale: its timers would all expire at once, and the rules may have
 /// let packets pass that it has not seen.
 const STALL: Duration = Duration::from_secs(1);
@@ -62,8 +62,10 @@ impl Forwarder {
         drop(self);
         while !stop.load(Ordering::Acquire) {
             mailbox.take();
-            let _ =
-                poll(&mut [PollFd::new(&*mailbox, PollFlags::IN)], Timespec::try_from(PULSE).ok().as_ref());
+            let _ = poll(
+                &mut [PollFd::new(&*mailbox, PollFlags::IN)],
+                Timespec::try_from(WAKE_INTERVAL).ok().as_ref(),
+            );
         }
     }
 
@@ -91,7 +93,7 @@ impl Forwarder {
 
     /// Waits for a packet, a message (true), or a timer of the agent.
     fn wait(&self) -> io::Result<bool> {
-        let due = self.agent.wake_at().since(self.now()).clamp(TICK, PULSE);
+        let due = self.agent.wake_at().since(self.now()).clamp(TICK, WAKE_INTERVAL);
         let [to_link, from_link] = &*self.devices;
         let mut fds = [
             PollFd::new(to_link, PollFlags::IN),
