@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
+# Most tests wait for links and timers, so more of them run at a time than there are processors.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
@@ -10,8 +12,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a download over a GEO satellite, with and without bentpipe
-	$(CARGO) build --release --locked -p bentpipe
-	$(AS_ROOT) target/release/bentpipe demo
+	$(CARGO) build --profile demo --locked -p bentpipe
+	$(AS_ROOT) target/demo/bentpipe demo
 
 test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
@@ -21,7 +23,7 @@ test: setup lint deny ## everything that CI runs
 
 test-root: setup ## only the tests that need root: namespaces, eBPF, interception
 	$(CARGO) test --workspace --locked --no-run --test 'root*'
-	$(AS_ROOT) env "PATH=$$PATH" $(CARGO) test --workspace --locked --test 'root*'
+	$(AS_ROOT) env "PATH=$$PATH" "RUST_TEST_THREADS=$$RUST_TEST_THREADS" $(CARGO) test --workspace --locked --test 'root*'
 
 lint: setup ## formatting, import cycles and clippy; warnings are errors
 	$(CARGO) fmt --all --check

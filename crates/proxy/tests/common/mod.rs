@@ -5,6 +5,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod accounts;
+pub mod company;
 pub mod census;
 pub mod crowd;
 pub mod exchange;
@@ -66,6 +67,8 @@ pub struct Net {
     pub link: Option<SatelliteLink>,
     /// What the gateway had before it had a daemon.
     traces: String,
+    /// Held as long as the network exists.
+    _turn: Option<company::Beside>,
 }
 
 /// What can be seen of a daemon.
@@ -116,6 +119,7 @@ fn may_run() -> bool {
 
 impl Net {
     fn new(link: Option<&LinkConfig>) -> Self {
+        let turn = company::beside();
         let [client, gateway, server] = ["client", "gateway", "server"].map(Host::new);
         veth(&gateway.namespace, "ground0", &client.namespace, "up0").unwrap();
         let link = match link {
@@ -134,13 +138,13 @@ impl Net {
             host.wait_for_gateway(network);
         }
         let traces = traces(&gateway);
-        Self { client, gateway, server, link, traces }
+        Self { client, gateway, server, link, traces, _turn: turn }
     }
 
     /// A gateway between two hosts that are wired already.
     fn of(client: Host, gateway: Host, server: Host) -> Self {
         let traces = traces(&gateway);
-        Self { client, gateway, server, link: None, traces }
+        Self { client, gateway, server, link: None, traces, _turn: company::beside() }
     }
 
     /// Joins a host to the gateway by a veth pair in network `number`.

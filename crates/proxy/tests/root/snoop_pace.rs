@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::common::company::alone;
 use crate::common::exchange::Exchange;
 use crate::common::{Net, PATIENCE, Running, SERVER, network_over};
 use bentpipe_link::{DirectionConfig, LinkConfig};
@@ -53,6 +54,7 @@ fn wait_until_queued(daemon: &mut Running, bytes: u64) {
 
 #[test]
 fn with_a_pace_the_daemon_has_the_queue_and_the_links_does_not_overflow() {
+    let _alone = alone();
     let Some(net) = short_queue() else { return };
     let mut lost = Vec::new();
     for rest in ["", OFF] {
@@ -76,6 +78,7 @@ fn with_a_pace_the_daemon_has_the_queue_and_the_links_does_not_overflow() {
 
 #[test]
 fn waiting_transfers_survive_reload_pause_and_upgrade() {
+    let _alone = alone();
     let Some(net) = short_queue() else { return };
     let reload = |daemon: &mut Running| daemon.reload(&format!("{SNOOPED}{OFF}")).unwrap();
     let pause = |daemon: &mut Running| {
@@ -121,6 +124,7 @@ fn a_download_that_begins_beside_another_has_about_half_of_the_link() {
 
 #[test]
 fn a_short_request_does_not_wait_behind_a_download() {
+    let _alone = alone();
     let Some(net) = short_queue() else { return };
     let mut daemon = started(&net, "queue = \"1MB\"\n");
     let listener = net.listen(SERVER[0]);

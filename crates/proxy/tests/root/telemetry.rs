@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::common::company::alone;
 use crate::common::{Net, PATIENCE, SERVER, abort, network, network_over, pattern, read_all};
 use bentpipe_link::{DirectionConfig, LinkConfig, OutageTrace};
 use bentpipe_units::{ByteCount, Probability, Rate, Time};
@@ -80,6 +81,7 @@ fn totals_match_the_carried_bytes_even_of_short_connections() {
 
 #[test]
 fn the_rates_and_both_ends_of_an_upload_are_those_of_their_legs() {
+    let _alone = alone();
     let Some(net) = network_over(&link(200, 0.0)) else { return };
     let mut daemon = net.try_daemon(&config("sky", 200)).unwrap();
     let streams = endless_upload(&net);
