@@ -5,8 +5,8 @@
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod accounts;
-pub mod company;
 pub mod census;
+pub mod company;
 pub mod crowd;
 pub mod exchange;
 pub mod footprint;
