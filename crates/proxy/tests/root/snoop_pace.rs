@@ -103,6 +103,7 @@ fn waiting_transfers_survive_reload_pause_and_upgrade() {
 
 #[test]
 fn a_download_that_begins_beside_another_has_about_half_of_the_link() {
+    let _alone = alone();
     let Some(net) = short_queue() else { return };
     let daemon = &mut started(&net, "");
     let listener = net.listen(SERVER[0]);
