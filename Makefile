@@ -2,9 +2,9 @@
 
 CARGO ?= cargo
 # Loading eBPF and making namespaces needs root; sudo asks for it where we are not.
-# Most tests wait for links and timers, so more of them run at a time than there are processors.
-export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+# Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
 .PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
 

@@ -1,5 +1,5 @@
-//! Which tests run side by side: most of them wait for something most of the time, but what measures time must
-//! run alone.
+//! Which tests run side by side: most of them wait for something most of the time, but one that measures time
+//! must run alone.
 
 use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +22,7 @@ pub struct Alone {
 }
 
 /// Waits while a test runs alone. `None` if this thread's test has its turn already: a test may make several
-/// networks.
+/// networks, of which the first must live as long as the others.
 pub fn beside() -> Option<Beside> {
     (!HAS_TURN.get()).then(|| {
         let turn = COMPANY.read().unwrap_or_else(PoisonError::into_inner);
