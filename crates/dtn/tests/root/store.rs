@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bentpipe_dtn::store::{Change, Record, Store, StoreError};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount};
 use rustix::thread::UnshareFlags;
 
@@ -136,12 +138,22 @@ fn a_disk_that_becomes_read_only_says_so() {
         let (store, _) = open(folder);
         let old = put(&store, 1, 100_000).unwrap();
         drop(store);
-        mount_remount(folder, MountFlags::RDONLY, "").unwrap();
+        become_read_only(folder);
         let error = Store::open(crate::store_common::config(folder)).unwrap_err().to_string();
         assert!(error.contains("mount its file system for writing"), "{error}");
         mount_remount(folder, MountFlags::empty(), "").unwrap();
         all_there(folder, &[old]);
     });
+}
+
+/// A process that another test starts has a copy of our open files until it executes its program, and a
+/// file system with files open for writing does not become read-only.
+fn become_read_only(folder: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = mount_remount(folder, MountFlags::RDONLY, "") {
+        assert!(error == Errno::BUSY && Instant::now() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn all_there(folder: &Path, kept: &[Record]) {
