@@ -18,13 +18,23 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Adds a packet that arrives `at` this time, behind those that arrive at the same time.
-    pub fn launch(&mut self, at: Time, packet: T) {
-        if self.0.back().is_none_or(|last| last.0 <= at) {
-            return self.0.push_back((at, packet));
+    /// Adds a packet that arrives `at` this time, behind those that arrive at the same time. Whether it is now
+    /// the next one.
+    #[inline]
+    pub fn launch(&mut self, at: Time, packet: T) -> bool {
+        let last = self.0.back().map(|last| last.0);
+        if last.is_some_and(|last| last > at) {
+            return self.overtake(at, packet);
         }
+        self.0.push_back((at, packet));
+        last.is_none()
+    }
+
+    #[cold]
+    fn overtake(&mut self, at: Time, packet: T) -> bool {
         let index = self.0.partition_point(|other| other.0 <= at);
         self.0.insert(index, (at, packet));
+        index == 0
     }
 
     /// The next packet, with the time of its arrival, if that has come.
@@ -45,9 +55,9 @@ mod tests {
     #[test]
     fn packets_arrive_in_order_of_time_and_then_of_launch() {
         let mut in_flight = InFlight::default();
-        for (at, packet) in [(3, 'c'), (9, 'e'), (3, 'd'), (1, 'a'), (1, 'b')] {
-            in_flight.launch(Time::from_nanos(at), packet);
-        }
+        let packets = [(3, 'c'), (9, 'e'), (3, 'd'), (1, 'a'), (1, 'b')];
+        let is_next = packets.map(|(at, packet)| in_flight.launch(Time::from_nanos(at), packet));
+        assert_eq!(is_next, [true, false, false, true, false]);
         assert_eq!(in_flight.next_at(), Some(Time::from_nanos(1)));
         let due = |in_flight: &mut InFlight<char>, now| -> String {
             std::iter::from_fn(|| in_flight.pop_due(Time::from_nanos(now)).map(|(_, packet)| packet))

@@ -82,24 +82,28 @@ impl Pipe {
 
 /// Adds the copies of a packet that arrive to those in flight. Returns its fate, and the next arrival if that
 /// has become an earlier one.
+#[inline]
 fn launch<T: Clone>(
     in_flight: &mut InFlight<T>,
     arrivals: Result<Arrivals, Cause>,
     packet: T,
     corrupt: impl Fn(T) -> T,
 ) -> (Fate, Option<Time>) {
-    let Arrivals { packet: arrival, duplicate, .. } = match arrivals {
-        Ok(arrivals) => arrivals,
+    let (at, is_next) = match arrivals {
         Err(cause) => return (Fate::Drop(cause), None),
+        Ok(Arrivals { packet: Arrival { at, flipped_bit: None }, duplicate: None, .. }) => {
+            (at, in_flight.launch(at, packet))
+        }
+        Ok(Arrivals { packet: arrival, duplicate, .. }) => {
+            let mut launch = |copy: Arrival| {
+                let packet = packet.clone();
+                in_flight.launch(copy.at, if copy.flipped_bit.is_some() { corrupt(packet) } else { packet })
+            };
+            let is_duplicate_next = duplicate.is_some_and(&mut launch);
+            (arrival.at, launch(arrival) || is_duplicate_next)
+        }
     };
-    let before = in_flight.next_at();
-    let received =
-        |packet: T, copy: Arrival| if copy.flipped_bit.is_some() { corrupt(packet) } else { packet };
-    if let Some(copy) = duplicate {
-        in_flight.launch(copy.at, received(packet.clone(), copy));
-    }
-    in_flight.launch(arrival.at, received(packet, arrival));
-    (Fate::Deliver { at: arrival.at }, in_flight.next_at().filter(|_| in_flight.next_at() != before))
+    (Fate::Deliver { at }, in_flight.next_at().filter(|_| is_next))
 }
 
 fn deliver<T>(in_flight: &mut InFlight<T>, now: Time) -> Option<(T, Option<Time>)> {

@@ -82,6 +82,8 @@ pub(crate) struct Sender {
     restart_after_idle: bool,
     /// A loss reduces the flight at once, and not in steps, by the configuration.
     reduces_at_once: bool,
+    /// The congestion control is told of each packet, by the configuration.
+    counts_packets: bool,
     retries: Option<u32>,
     user_timeout: Option<Duration>,
     /// The offset behind the last byte that the application wrote.
@@ -135,6 +137,7 @@ impl Sender {
             reduces_at_once: config.congestion.spreads_reduction()
                 && config.congestion.weight().is_none()
                 && !config.proportional_rate_reduction,
+            counts_packets: config.congestion.counts_packets(),
             retries: config.retries,
             user_timeout: config.user_timeout,
             written: 1,
@@ -279,11 +282,13 @@ impl Sender {
             self.queue.judge_repetitions(newest);
         }
         let in_recovery = self.recover(now, progress, duplicate);
-        self.congestion.on_flight(&Flight {
-            in_flight: self.in_flight(),
-            delivered: self.counters.delivered + progress.delivered + self.recovery.credit(),
-            lost: self.queue.ever_lost(),
-        });
+        if self.counts_packets {
+            self.congestion.on_flight(&Flight {
+                in_flight: self.in_flight(),
+                delivered: self.counters.delivered + progress.delivered + self.recovery.credit(),
+                lost: self.queue.ever_lost(),
+            });
+        }
         if progress.delivered > 0 {
             self.congestion.on_ack(&Acked {
                 now,
@@ -491,8 +496,7 @@ impl Sender {
         }
         let start = self.queue.nxt();
         self.queue.push(len as u32, now);
-        self.congestion.on_sent(now, after_pause);
-        self.sent(now, Piece { start, len: len as u32 })
+        self.sent(now, Piece { start, len: len as u32 }, after_pause)
     }
 
     fn send_again(&mut self, now: Time, piece: Piece) -> Outgoing {
@@ -502,11 +506,13 @@ impl Sender {
             self.restart_timer(now);
         }
         self.counters.retransmissions += 1;
-        self.congestion.on_sent(now, false);
-        self.sent(now, piece)
+        self.sent(now, piece, false)
     }
 
-    fn sent(&mut self, now: Time, piece: Piece) -> Outgoing {
+    fn sent(&mut self, now: Time, piece: Piece, after_pause: bool) -> Outgoing {
+        if self.counts_packets {
+            self.congestion.on_sent(now, after_pause);
+        }
         let fin = self.finished && piece.start + u64::from(piece.len) > self.written;
         let len = piece.len - u32::from(fin);
         self.counters.segments += 1;

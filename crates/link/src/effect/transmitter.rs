@@ -13,26 +13,23 @@ use crate::Cause;
 ///
 /// Time is counted in ticks of 1/rate nanoseconds. A bit takes 10⁹ of them whatever the rate is, and a
 /// nanosecond takes `rate` of them: both are integers, so nothing is ever rounded in the state and nothing
-/// can drift.
+/// can drift. What one packet takes fits a machine word, in which a division is an order of magnitude cheaper
+/// than in two; the time that this makes is kept as nanoseconds and ticks.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
-    ticks_per_nano: u128,
+    ticks_per_nano: u64,
     /// Room in front of the transmitter, in ticks.
     room: Option<u128>,
-    /// When the last accepted packet will have left.
-    free_at: u128,
+    /// When the last accepted packet will have left: nanoseconds, and ticks of the one that has begun.
+    free_at: (u128, u64),
 }
 
-const TICKS_PER_BYTE: u128 = 8 * 1_000_000_000;
+const TICKS_PER_BYTE: u64 = 8 * 1_000_000_000;
 
 impl Transmitter {
     /// A transmitter of `rate` with room for `limit` wire bytes; `None` is room without end.
     pub(crate) fn new(rate: Rate, limit: Option<ByteCount>) -> Self {
-        Self {
-            ticks_per_nano: u128::from(rate.bps()),
-            room: limit.map(|limit| u128::from(limit.get()) * TICKS_PER_BYTE),
-            free_at: 0,
-        }
+        Self { ticks_per_nano: rate.bps(), room: limit.map(|limit| work(limit.get())), free_at: (0, 0) }
     }
 
     /// When the last bit of a packet of `wire_bytes` that arrives `now` leaves; `None` if the queue has no
@@ -40,29 +37,50 @@ impl Transmitter {
     ///
     /// The backlog is everything not yet sent: the waiting packets and the rest of the one being sent. A
     /// packet that finds the transmitter idle does not queue, and is sent whatever the limit is.
+    #[inline]
     fn send(&mut self, now: Time, wire_bytes: u64) -> Option<Time> {
-        let work = u128::from(wire_bytes) * TICKS_PER_BYTE;
         let backlog = self.unsent(now);
-        if backlog > 0 && self.room.is_some_and(|room| backlog.saturating_add(work) > room) {
+        if backlog > 0 && self.room.is_some_and(|room| backlog.saturating_add(work(wire_bytes)) > room) {
             return None;
         }
-        self.free_at = self.ticks(now).max(self.free_at).saturating_add(work);
+        let (start, ticks) = if backlog > 0 { self.free_at } else { (now.as_nanos().into(), 0) };
+        let (nanos, rest) = self.time_for(wire_bytes);
+        // Two parts of a nanosecond are less than two nanoseconds; as a sum they may exceed a word.
+        let until_next = self.ticks_per_nano - rest;
+        self.free_at = match ticks.checked_sub(until_next) {
+            Some(beyond) => (start.saturating_add(nanos + 1), beyond),
+            None => (start.saturating_add(nanos), ticks + rest),
+        };
         Some(self.last_departure())
     }
 
+    /// What `wire_bytes` take: nanoseconds, and ticks of less than one.
+    fn time_for(&self, wire_bytes: u64) -> (u128, u64) {
+        if let Some(work) = wire_bytes.checked_mul(TICKS_PER_BYTE) {
+            return ((work / self.ticks_per_nano).into(), work % self.ticks_per_nano);
+        }
+        let (work, rate) = (work(wire_bytes), u128::from(self.ticks_per_nano));
+        (work / rate, (work % rate) as u64)
+    }
+
+    /// The ticks from `now` until all is sent.
+    #[inline]
     fn unsent(&self, now: Time) -> u128 {
-        self.free_at.saturating_sub(self.ticks(now))
+        let (nanos, ticks) = self.free_at;
+        let rate = u128::from(self.ticks_per_nano);
+        let whole = nanos.checked_sub(now.as_nanos().into());
+        whole.map_or(0, |nanos| nanos.saturating_mul(rate).saturating_add(ticks.into()))
     }
 
     /// Rounded up to the nanosecond, so that no packet is reported to have left before it has.
     fn last_departure(&self) -> Time {
-        let nanos = self.free_at.div_ceil(self.ticks_per_nano);
-        Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let (nanos, ticks) = self.free_at;
+        Time::from_nanos(u64::try_from(nanos + u128::from(ticks > 0)).unwrap_or(u64::MAX))
     }
+}
 
-    fn ticks(&self, time: Time) -> u128 {
-        u128::from(time.as_nanos()) * self.ticks_per_nano
-    }
+fn work(bytes: u64) -> u128 {
+    u128::from(bytes) * u128::from(TICKS_PER_BYTE)
 }
 
 impl Effect for Transmitter {
@@ -76,7 +94,7 @@ impl Effect for Transmitter {
 
     /// A byte partly sent counts.
     fn backlog(&self, now: Time) -> u64 {
-        u64::try_from(self.unsent(now).div_ceil(TICKS_PER_BYTE)).unwrap_or(u64::MAX)
+        u64::try_from(self.unsent(now).div_ceil(TICKS_PER_BYTE.into())).unwrap_or(u64::MAX)
     }
 }
 
@@ -129,7 +147,28 @@ mod tests {
         assert_eq!(transmitter.backlog(Time::ZERO), u64::MAX);
     }
 
+    /// The end of all that was accepted, in ticks, by the definition.
+    fn exact_departure(free_at: &mut u128, bps: u64, now: Time, bytes: u64) -> Time {
+        let rate = u128::from(bps);
+        *free_at = (*free_at).max(u128::from(now.as_nanos()) * rate) + u128::from(bytes) * 8_000_000_000;
+        Time::from_nanos(free_at.div_ceil(rate) as u64)
+    }
+
     proptest! {
+        #[test]
+        fn departures_are_exact(
+            bps in prop_oneof![1_000u64..1_000_000_000_000, (u64::MAX - 1000)..=u64::MAX],
+            packets in prop::collection::vec((0u64..100_000, 0u64..100_000), 1..200),
+        ) {
+            let mut transmitter = Transmitter::new(Rate::from_bps(bps).unwrap(), None);
+            let (mut now, mut free_at) = (Time::ZERO, 0);
+            for (gap, bytes) in packets {
+                now += std::time::Duration::from_nanos(gap);
+                let expected = exact_departure(&mut free_at, bps, now, bytes);
+                prop_assert_eq!(transmitter.send(now, bytes), Some(expected));
+            }
+        }
+
         #[test]
         fn an_idle_transmitter_takes_the_time_of_the_rate(
             bps in 1u64..1_000_000_000_000,

@@ -138,7 +138,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The handshake is over and has measured `rtt`, unless its SYN was repeated (RFC 6298 §3).
     fn on_established(&mut self, now: Time, rtt: Option<Duration>) {}
 
-    /// A segment has been sent. `after_pause`: nothing was in flight before.
+    /// A segment has been sent. `after_pause`: nothing was in flight before. Only for those that
+    /// [count packets](Algorithm::counts_packets).
     fn on_sent(&mut self, now: Time, after_pause: bool) {}
 
     /// The request that the next segment, of `segment` payload bytes, carries to the routers of its path,
@@ -156,7 +157,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_timestamp(&mut self, now: Time, value: u32) {}
 
     /// An acknowledgement, of new data or not, has left this in flight; before [`on_ack`](Self::on_ack) of
-    /// the same one.
+    /// the same one. Only for those that [count packets](Algorithm::counts_packets).
     fn on_flight(&mut self, flight: &Flight) {}
 
     /// The rate controller sets this rate on the wire, where `header` bytes go with each segment, or takes it
@@ -248,6 +249,12 @@ impl Algorithm {
             Algorithm::Hybla(components) => !components.are_published(),
             _ => false,
         }
+    }
+
+    /// Whether it needs [`on_sent`](CongestionControl::on_sent) and [`on_flight`](CongestionControl::on_flight),
+    /// which are a call for each packet: it works on the counters that Linux keeps.
+    pub fn counts_packets(self) -> bool {
+        matches!(self, Algorithm::Hybla(components) if !components.are_published())
     }
 
     /// The weight of its share, where a rate controller sets its rate.
