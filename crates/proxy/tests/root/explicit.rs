@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::company::alone;
 use crate::common::{PATIENCE, SERVER, network_over, pattern, read_all};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::with_timing_retries;
@@ -79,6 +80,7 @@ impl Drop for Open {
 
 #[test]
 fn weights_hold_in_the_next_process() {
+    let _alone = alone();
     let Some(net) = network_over(&link(40, 0.0)) else { return };
     let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
@@ -163,6 +165,7 @@ fn wait_for_share(what: &str, transfers: &[AtomicU64], least: f64, patience: Dur
 /// after it.
 #[test]
 fn uploads_keep_their_rates_where_the_way_back_is_full() {
+    let _alone = alone();
     with_timing_retries(|| {
         let direction =
             DirectionConfig { rate: Some(RATE), delay: Duration::from_millis(300), ..Default::default() };

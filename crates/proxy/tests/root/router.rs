@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
+use crate::common::company::alone;
 use crate::common::exchange::Exchange;
 use crate::common::{Host, Net, PATIENCE, Running, SERVER, network};
 use bentpipe_kernel::router::{Router, RouterConfig, Variant, programs_at};
@@ -121,6 +122,7 @@ impl Obedient {
 
 #[test]
 fn spare_capacity_is_handed_out_and_too_much_traffic_taken_back_without_a_restart() {
+    let _alone = alone();
     let Some(net) = network() else { return };
     for congestion in ["xcp", "p-xcp"] {
         let mut daemon = started(&net, &leg(congestion, "80Mbit/s"));
@@ -147,6 +149,7 @@ fn spare_capacity_is_handed_out_and_too_much_traffic_taken_back_without_a_restar
 
 #[test]
 fn senders_that_obey_come_to_share_the_capacity_evenly() {
+    let _alone = alone();
     let Some(net) = network() else { return };
     let daemon = started(&net, &leg("xcp", "8Mbit/s"));
     let mut wire = Wire::new(&net);
