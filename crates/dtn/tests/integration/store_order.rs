@@ -73,8 +73,10 @@ fn trace(folder: &Path) -> Option<Vec<Call>> {
     let mut options = true;
     loop {
         let mut status = 0;
-        // SAFETY: `status` lives as long as the call. This process has no other children.
-        let thread = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
+        // Other threads run tests with children of their own.
+        let flags = libc::__WALL | libc::__WNOTHREAD;
+        // SAFETY: `status` lives as long as the call.
+        let thread = unsafe { libc::waitpid(-1, &raw mut status, flags) };
         assert!(thread > 0, "the child is gone");
         if !libc::WIFSTOPPED(status) {
             if thread == child {
