@@ -71,7 +71,7 @@ async fn many_receivers_get_each_bundle_once() {
     let a = TestNode::start("dtn://a/", "").await;
     let receiver = async |client: bentpipe_dtn::app::Client| {
         let mut numbers = Vec::new();
-        while let Some(mut delivery) = client.next("in", Duration::from_secs(2)).await.unwrap() {
+        while let Some(mut delivery) = client.next("in", Duration::from_secs(60)).await.unwrap() {
             let mut payload = Vec::new();
             while let Some(part) = delivery.part().await.unwrap() {
                 payload.extend_from_slice(&part);
