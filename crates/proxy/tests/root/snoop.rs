@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::common::company::alone;
 use crate::common::exchange::Exchange;
 use crate::common::{CLIENT, Host, Net, PATIENCE, Running, SERVER, network, network_over, socket_address};
 use bentpipe_link::{DirectionConfig, LinkConfig};
@@ -177,6 +178,7 @@ fn a_reload_harms_no_flow_whatever_it_changes() {
 
 #[test]
 fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops() {
+    let _alone = alone();
     let Some(net) = network_over(&lossy()) else { return };
     let cache = format!("{CACHE}hide_congestion = true\n");
     let first = format!("{LEG}{cache}{RULE}");
@@ -214,6 +216,7 @@ fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops()
 
 #[test]
 fn flows_are_looked_after_by_the_process_that_takes_over() {
+    let _alone = alone();
     let Some(net) = network_over(&lossy()) else { return };
     let cache = format!("{CACHE}hide_congestion = true\n");
     let mut daemon = repairing(&net);
