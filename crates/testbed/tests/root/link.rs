@@ -169,9 +169,11 @@ fn a_packet_in_flight_when_the_link_is_cut_arrives() {
 /// Sends `count` numbered datagrams, few enough for a socket's buffer, and returns the numbers that arrive at
 /// the gateway until nothing has come for a while.
 fn numbers_that_arrive(topology: &Topology, count: u32) -> Vec<u32> {
-    let sink = topology.gateway.run(|| std::net::UdpSocket::bind("0.0.0.0:9")).unwrap().unwrap();
+    // Any port: a process that another test forks may have the last socket of this one for a moment.
+    let sink = topology.gateway.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    let port = sink.local_addr().unwrap().port();
     sink.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    let socket = topology.terminal_socket((topology.subnet.left4(), 9));
+    let socket = topology.terminal_socket((topology.subnet.left4(), port));
     (0..count).for_each(|number| assert_eq!(socket.send(&number.to_be_bytes()).unwrap(), 4));
     let mut packet = [0; 4];
     std::iter::from_fn(|| sink.recv(&mut packet).is_ok().then(|| u32::from_be_bytes(packet))).collect()
