@@ -5,6 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::common::{PATIENCE, Running, SERVER, abort, configuration, network};
 
 #[test]
@@ -91,8 +93,11 @@ fn short_of_descriptors_the_daemon_lets_connections_wait_and_then_goes_on() {
         let to = listener.local_addr().unwrap();
         let limit = daemon.descriptors() + free;
         net.gateway.run(&format!("prlimit --pid {} --nofile={limit}:{limit}", daemon.pid()));
+        // All of them are in its queue before it finds out, or the later ones would pass unsplit.
+        daemon.signal(Signal::STOP);
         let mut clients: Vec<_> =
             net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
+        daemon.signal(Signal::CONT);
         wait_for_pause(&mut daemon);
         // Those that it has no room for wait in the kernel; nobody is reset, and nothing spins.
         let served = daemon.counter("flows_total");
