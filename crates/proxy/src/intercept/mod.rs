@@ -13,10 +13,7 @@
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
 //! The device vanishes with the process, and the route with it; then the packets take their usual route.
 
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Output, Stdio};
 
 use bentpipe_kernel::route::RouteSocket;
 
@@ -26,11 +23,14 @@ use crate::error::Error;
 mod bundled;
 mod liveness;
 mod policy;
+mod program;
 mod ruleset;
 mod snooped;
 pub(crate) mod tun;
 
 pub(crate) use liveness::Liveness;
+pub(crate) use program::ip;
+use program::{load_rules, succeeds};
 use ruleset::successor;
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
@@ -299,17 +299,17 @@ fn policy_rule(number: u32) -> String {
 /// Removes the rules and routes; true if there were any. The rules go first, so that no connection is taken
 /// that could not be routed to this host any more.
 fn clear() -> bool {
-    let mut found = succeeds(&mut arguments("nft", &format!("delete table inet {TABLE}")));
+    let mut found = succeeds("nft", &format!("delete table inet {TABLE}"));
     for family in ["-4", "-6"] {
         for number in [0, HELD.number, TO_LINK.number, FROM_LINK.number] {
             let rule = format!("{family} rule del {}", policy_rule(number));
-            while succeeds(&mut arguments("ip", &rule)) {
+            while succeeds("ip", &rule) {
                 found = true;
             }
         }
         // The routes of diverts have vanished with their devices.
         let route = format!("{family} route del local default dev lo table {ROUTE_TABLE}");
-        found |= succeeds(&mut arguments("ip", &route));
+        found |= succeeds("ip", &route);
     }
     found
 }
@@ -320,68 +320,5 @@ fn overruled(action: &'static str, family: Family, number: u32) -> Error {
         action,
         command: format!("ip {} rule", family.flag()),
         reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
-    }
-}
-
-fn load_rules(text: &str) -> Result<(), Error> {
-    let action = "load the interception rules";
-    let mut command = arguments("nft", "-f -");
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let output = command.spawn().and_then(|mut child| {
-        // One that ends before it has read everything says why.
-        let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
-        let output = child.wait_with_output()?;
-        if output.status.success() { written.map(|()| output) } else { Ok(output) }
-    });
-    check(action, "nft -f -", "install the package nftables", output)
-}
-
-/// Runs `ip` with these arguments.
-pub(crate) fn ip(action: &'static str, line: &str) -> Result<(), Error> {
-    let output = arguments("ip", line).stdin(Stdio::null()).output();
-    check(action, &format!("ip {line}"), "install the package iproute2", output)
-}
-
-fn check(
-    action: &'static str,
-    command: &str,
-    package: &str,
-    output: std::io::Result<Output>,
-) -> Result<(), Error> {
-    let reason = match output {
-        Ok(output) if output.status.success() => return Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it failed without a word").to_owned()
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("{error}; {package}"),
-        Err(error) => error.to_string(),
-    };
-    Err(Error::Tool { action, command: command.to_owned(), reason })
-}
-
-/// In a process group of its own: Ctrl-C is for the daemon, whose programs have rules and routes to remove.
-fn arguments(program: &str, line: &str) -> Command {
-    let mut command = Command::new(program);
-    command.args(line.split(' ')).process_group(0);
-    command
-}
-
-fn succeeds(command: &mut Command) -> bool {
-    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    quiet.status().is_ok_and(|status| status.success())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interrupt_from_the_terminal_does_not_reach_the_programs_that_undo_things() {
-        let output = arguments("cat", "/proc/self/stat").output().unwrap();
-        let stat = String::from_utf8(output.stdout).unwrap();
-        let (pid, after_name) = (stat.split(' ').next(), stat.rsplit_once(") ").unwrap().1);
-        // State, parent, process group (proc_pid_stat(5)).
-        assert_eq!(after_name.split(' ').nth(2), pid, "{stat}");
     }
 }
