@@ -13,7 +13,7 @@
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
-//! - [`notify`]: status messages to the service manager.
+//! - [`notify`], [`journal`]: status messages to the service manager, entries for the journal.
 //! - [`tun`]: network interfaces whose far side is this process.
 //! - [`privileges`], [`limits`]: dropping privileges after set-up, and the limit of file descriptors.
 //! - [`host`]: checks of this host, each finding with the line that fixes it.
@@ -23,6 +23,7 @@ pub mod explicit;
 pub mod feature;
 pub mod host;
 pub mod hybla;
+pub mod journal;
 pub mod leg;
 pub mod limits;
 mod mapped;
