@@ -3,6 +3,8 @@
 //! All workers share it. A connection holds a [`Permit`] for as long as it exists, so the counts are
 //! those of open connections, however they end. The rules decide whether new connections pass unsplit
 //! *before* they are answered; the watchdog updates them from [`AdmissionControl::over_limit`].
+//!
+//! Near a limit the clients with most connections are shed first, before everybody is: see [`State::is_shed`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,6 +19,12 @@ use crate::config::AtLimit;
 
 /// The bits of an IPv6 address that tell one client from another: a host chooses the rest at will (RFC 7421).
 const NETWORK_OF_64_BITS: u128 = !0 << 64;
+
+/// The share of a limit above which clients are shed.
+const SHED_ABOVE: f64 = 0.8;
+/// The most clients that [`AdmissionControl::over_limit`] names: as many as fit into one transaction of the
+/// rules. Connections of others are reset when accepted.
+const MOST_CLIENTS: usize = 1000;
 
 /// The limits that admission control enforces; a reload changes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +60,9 @@ pub(crate) struct AdmissionControl {
     memory_full: AtomicBool,
     /// The state last signalled, so that only changes are signalled.
     full: AtomicBool,
+    shedding: AtomicBool,
+    /// The clients that were shed when that was last asked for.
+    shed_clients: AtomicUsize,
     changed: OwnedFd,
 }
 
@@ -60,6 +71,8 @@ struct State {
     admission_limits: AdmissionLimits,
     open: usize,
     clients: HashMap<Client, usize>,
+    /// Bytes in buffers, up to half a second ago.
+    buffered: u64,
 }
 
 /// Counts one connection, until it is dropped.
@@ -75,8 +88,10 @@ pub(crate) struct Permit {
 pub(crate) struct OverLimit {
     /// The limit because of which no client is admitted.
     pub(crate) everybody: Option<Limit>,
-    /// The clients that are at their own limit, sorted.
+    /// The clients that are at their own limit or are shed, sorted.
     pub(crate) clients: Vec<Client>,
+    /// The limit because of which clients are shed.
+    pub(crate) shedding: Option<Limit>,
 }
 
 /// The limit that a connection came up against.
@@ -92,11 +107,13 @@ pub(crate) enum Limit {
 impl AdmissionControl {
     pub(crate) fn new(admission_limits: AdmissionLimits) -> rustix::io::Result<Self> {
         Ok(Self {
-            state: Mutex::new(State { admission_limits, open: 0, clients: HashMap::new() }),
+            state: Mutex::new(State { admission_limits, open: 0, clients: HashMap::new(), buffered: 0 }),
             connecting: AtomicUsize::new(0),
             short_of_descriptors: AtomicUsize::new(0),
             memory_full: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            shedding: AtomicBool::new(false),
+            shed_clients: AtomicUsize::new(0),
             changed: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -119,7 +136,8 @@ impl AdmissionControl {
         let of_client = *count;
         let client_is_full = state.admission_limits.per_client == Some(of_client);
         self.connecting.fetch_add(1, Ordering::Relaxed);
-        self.settle(&state, client_is_full);
+        let client_is_shed = state.pressure().is_some_and(|pressure| state.is_shed(of_client, pressure));
+        self.settle(&state, client_is_full || client_is_shed);
         drop(state);
         Ok(Permit { admission: self.clone(), client, connecting: true })
     }
@@ -151,7 +169,8 @@ impl AdmissionControl {
 
     /// Sets the number of bytes in buffers.
     pub(crate) fn set_buffered(&self, bytes: u64) {
-        let state = self.state();
+        let mut state = self.state();
+        state.buffered = bytes;
         self.memory_full.store(bytes >= state.admission_limits.buffered, Ordering::Relaxed);
         self.settle(&state, false);
     }
@@ -166,20 +185,31 @@ impl AdmissionControl {
     /// Which new connections must not be answered now.
     pub(crate) fn over_limit(&self) -> OverLimit {
         let state = self.state();
-        let clients = match state.admission_limits.per_client {
-            None => Vec::new(),
-            Some(most) => {
-                let mut full: Vec<_> = state
-                    .clients
-                    .iter()
-                    .filter(|&(_, &open)| open >= most)
-                    .map(|(&client, _)| client)
-                    .collect();
-                full.sort_unstable();
-                full
-            }
+        let (pressure, per_client) = (state.pressure(), state.admission_limits.per_client);
+        let is_shed = |open| pressure.is_some_and(|pressure| state.is_shed(open, pressure));
+        let is_over = |open| is_shed(open) || per_client.is_some_and(|most| open >= most);
+        let mut found: Vec<(usize, Client)> = match pressure.is_some() || per_client.is_some() {
+            true => state.clients.iter().map(|(&client, &open)| (open, client)).collect(),
+            false => Vec::new(),
         };
-        OverLimit { everybody: self.reached(&state), clients }
+        let shed = found.iter().filter(|(open, _)| is_shed(*open)).count();
+        self.shed_clients.store(shed, Ordering::Relaxed);
+        found.retain(|&(open, _)| is_over(open));
+        let everybody = self.reached(&state);
+        drop(state);
+        if found.len() > MOST_CLIENTS {
+            found.sort_unstable_by(|a, b| b.cmp(a));
+            found.truncate(MOST_CLIENTS);
+        }
+        let mut clients: Vec<Client> = found.into_iter().map(|(_, client)| client).collect();
+        clients.sort_unstable();
+        let shedding = pressure.filter(|_| shed > 0).map(|pressure| pressure.limit);
+        OverLimit { everybody, clients, shedding }
+    }
+
+    /// The clients that were shed when [`over_limit`](Self::over_limit) was last asked for.
+    pub(crate) fn shed_clients(&self) -> usize {
+        self.shed_clients.load(Ordering::Relaxed)
     }
 
     /// Becomes readable when [`over_limit`](Self::over_limit) may have changed.
@@ -205,8 +235,10 @@ impl AdmissionControl {
 
     /// Signals if a limit has been reached or is no longer reached.
     fn settle(&self, state: &State, client_changed: bool) {
-        let full = self.reached(state).is_some();
-        if self.full.swap(full, Ordering::Relaxed) != full || client_changed {
+        let (full, shedding) = (self.reached(state).is_some(), state.pressure().is_some());
+        let full_changed = self.full.swap(full, Ordering::Relaxed) != full;
+        let shedding_changed = self.shedding.swap(shedding, Ordering::Relaxed) != shedding;
+        if full_changed || shedding_changed || client_changed {
             self.wake();
         }
     }
@@ -246,7 +278,41 @@ impl AdmissionControl {
     }
 }
 
+/// A limit that is nearly reached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Pressure {
+    limit: Limit,
+    /// The share of it that is used, above [`SHED_ABOVE`]; 1 is all of it.
+    used: f64,
+}
+
 impl State {
+    /// The limit that is used most, if that is enough to shed clients.
+    fn pressure(&self) -> Option<Pressure> {
+        let AdmissionLimits { connections, descriptors, buffered, .. } = self.admission_limits;
+        let used = |limit, used: f64, most: f64| Pressure { limit, used: (used / most).min(1.0) };
+        let open = self.open as f64;
+        let all = [
+            used(Limit::Connections, open, connections as f64),
+            used(Limit::Descriptors, open, descriptors as f64),
+            used(Limit::Buffered, self.buffered as f64, buffered as f64),
+        ];
+        let most = all.into_iter().max_by(|a, b| a.used.total_cmp(&b.used));
+        most.filter(|pressure| pressure.used > SHED_ABOVE)
+    }
+
+    /// Whether a client with `open` connections is shed: it uses as much of the limit as is left of it. Its
+    /// part of what is used is that of its connections. So those with most are first, equal ones are treated
+    /// alike, and the closer the limit comes the more are shed; at the limit it is everybody. (A. Choudhury
+    /// and E. Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM
+    /// Transactions on Networking 6(2), 1998, share a switch's memory between its ports in this way.)
+    ///
+    /// A client that is alone takes nothing from anybody, and has all of it.
+    fn is_shed(&self, open: usize, pressure: Pressure) -> bool {
+        let part = open as f64 / self.open as f64;
+        self.clients.len() > 1 && part * pressure.used >= 1.0 - pressure.used
+    }
+
     fn check(&self, client: Client, connecting: usize) -> Result<(), Limit> {
         let AdmissionLimits {
             connections,
@@ -333,14 +399,24 @@ impl fmt::Debug for Client {
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Limit {
+    /// Its key, or one word for the limit that has none.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
             Limit::Connections => "limits.connections",
             Limit::PerClient => "limits.connections_per_client",
             Limit::Connecting => "limits.connecting",
             Limit::Buffered => "limits.buffered",
+            Limit::Descriptors => "descriptors",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Limit::Descriptors => "the process's descriptors (LimitNOFILE, ulimit -n)",
+            limit => limit.key(),
         })
     }
 }

@@ -8,10 +8,11 @@ use bentpipe_config::{Document, InTable, Problem};
 use bentpipe_kernel::Weight;
 use bentpipe_legs::Legs;
 use bentpipe_units::Span;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::types::leg_pair::{PORT_RANGES, leg_pair_count};
 
+mod access_log;
 mod admin;
 mod bundle;
 mod dscp;
@@ -24,17 +25,18 @@ mod snoop;
 mod values;
 mod xcp;
 
+pub use access_log::{AccessLogSettings, LogFormat};
 pub use admin::{AdminSettings, Listen, admin_socket};
 pub use bentpipe_config::{Error as ConfigError, List};
 pub use bentpipe_legs::Network;
 pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
 pub use bundle::BundleSettings;
 pub use dscp::Dscp;
-pub use limits::{AtLimit, Limits};
+pub use limits::{AtLimit, ConnectionRates, Limits};
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
-pub use values::{Count, Port, Workers};
+pub use values::{Count, PerSecond, Port, Workers};
 pub(crate) use xcp::xcp_variant;
 
 /// The most satellite legs that one daemon serves: each pair of legs takes a port and four rules.
@@ -70,6 +72,9 @@ pub struct Config {
     /// The sockets for status and commands.
     #[serde(default)]
     pub admin: AdminSettings,
+    /// One line for each connection that has ended.
+    #[serde(default)]
+    pub access_log: AccessLogSettings,
     /// Which connections are split; the first rule that matches decides, and without one they are.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -94,7 +99,7 @@ pub struct ProxySettings {
 }
 
 /// When the client's handshake completes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handshake {
     /// At once, while the server is asked: a round trip is saved, and a refused connection looks like one
@@ -167,6 +172,7 @@ impl Config {
         self.limits.check(self.longest_outage()).inside("limits")?;
         bundle::check(self).inside("bundle")?;
         admin::check(self).inside("admin")?;
+        self.access_log.check().inside("access_log")?;
         snoop::check(self).inside("snoop")
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
 use bentpipe_kernel::leg::Leg;
+use bentpipe_kernel::privileges::Account;
 use bentpipe_kernel::xcp::Xcp;
 use bentpipe_legs::Legs;
 use bentpipe_link::explicit::LinkEstimate;
@@ -263,6 +264,11 @@ impl Daemon {
 }
 
 impl Prepared {
+    /// Gives the files that it has opened to the account that the process goes on as. Call it as root.
+    pub fn give_files_to(&self, account: Account) {
+        self.0.services.iter().for_each(|service| service.give_files_to(account));
+    }
+
     /// Starts to split connections. When it returns, every new connection is split.
     pub fn start(self) -> Result<Daemon, Error> {
         let Self(mut daemon) = self;
@@ -296,9 +302,10 @@ impl Drop for Daemon {
         // The watchdog, which is last in the list, holds the rules: they go with it, before the workers and
         // the services that serve what they divert.
         self.context.interception = None;
-        while self.services.pop().is_some() {}
+        while self.services.pop_if(|service| !service.outlives_workers()).is_some() {}
         self.context.shared.stop.store(true, Ordering::Release);
         self.workers.iter_mut().for_each(WorkerHandle::join);
+        while self.services.pop().is_some() {}
     }
 }
 
@@ -332,13 +339,14 @@ fn warn_of(outcome: Result<(), Error>) {
     }
 }
 
-fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair]) -> Plan<'a> {
+pub(crate) fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair]) -> Plan<'a> {
     Plan {
         interfaces,
         pairs,
         rules: &config.rules,
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,
+        rates: config.limits.rates(),
         snooped: config.snoop_config().map(|wanted| wanted.flows),
         bundle: config.bundle_port(),
     }

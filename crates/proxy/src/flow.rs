@@ -10,6 +10,7 @@
 //! user timeout decides how long the last bytes are tried through an outage. Closed earlier, they would be an
 //! orphan's, and soon given up.
 
+mod access_log;
 mod telemetry;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use rustix::event::epoll::EventFlags;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::admission::{AdmissionControl, Permit};
+use crate::config::Handshake;
 use crate::connect::upstream::Endpoints;
 use crate::relay::pool::BufferPool;
 use crate::relay::{Channel, Failure, Progress, RelaySocket};
@@ -32,6 +34,9 @@ use crate::snapshot;
 use crate::telemetry::{FlowPhase, FlowStats};
 pub(crate) use crate::types::Side;
 use crate::types::leg_pair::LegPair;
+
+/// What a flow does that nothing moves on.
+const IDLE: &str = "waiting";
 
 /// An intercepted connection and its other half.
 #[derive(Debug)]
@@ -60,6 +65,11 @@ pub(crate) struct FlowState {
     /// From the server to the client.
     down: Channel,
     phase: FlowPhase,
+    #[serde(default)]
+    handshake: Handshake,
+    /// The end that has closed its direction first.
+    #[serde(default)]
+    closed_first: Option<Side>,
     #[serde(default)]
     inspected: Inspected,
 }
@@ -157,6 +167,8 @@ impl Flow {
             up: Channel::after(sent),
             down: Channel::default(),
             phase: FlowPhase::Connecting,
+            handshake: Handshake::Early,
+            closed_first: None,
             inspected: Inspected::default(),
         };
         Self { state, route, permit, account: None, queued: false, watched: false }
@@ -335,6 +347,7 @@ impl Flow {
         let up = up.map_err(broken(Side::Client, Side::Server))?;
         let down = self.state.down.pump(&mut self.state.server, &mut self.state.client, pool);
         let down = down.map_err(broken(Side::Server, Side::Client))?;
+        self.note_first_close();
         if self.state.up.is_shut() && self.state.down.is_shut() {
             self.state.phase = FlowPhase::Draining;
             return self.drain();
@@ -420,7 +433,7 @@ impl FlowError {
             io::ErrorKind::TimedOut,
             "nothing moved for too long (limits.idle, limits.half_closed)",
         );
-        Self { side: Side::Client, doing: "waiting", error }
+        Self { side: Side::Client, doing: IDLE, error }
     }
 
     fn relaying(from: Side, to: Side, failure: Failure) -> Self {

@@ -14,6 +14,7 @@
 //! The ends still see half-closes, resets and refusals of each other. A crash of the daemon is a
 //! reset at both ends, never an end of file; and while no daemon runs, connections pass unsplit.
 
+mod access_log;
 mod admission;
 pub mod budget;
 pub mod config;

@@ -2,6 +2,7 @@
 //! life.
 
 mod accept;
+mod access_log;
 mod connect;
 mod flow_query;
 mod inherit;
@@ -172,6 +173,7 @@ impl Worker {
             self.survey_some();
             self.counters.relay_buffers_in_use.set(self.pool.in_use() as u64);
         }
+        self.log_the_rest();
         Ok(())
     }
 
@@ -266,6 +268,7 @@ impl Worker {
         if let Some(flow) = self.remove(key) {
             let (up, down) = flow.bytes();
             tracing::debug!(%flow, up, down, "flow ended in order");
+            self.log_flow(&flow, flow.closed());
         }
     }
 
@@ -279,6 +282,7 @@ impl Worker {
             }
             let (up, down) = flow.bytes();
             tracing::debug!(%flow, up, down, reason = %broken, "flow reset");
+            self.log_flow(&flow, broken.ending());
         }
     }
 

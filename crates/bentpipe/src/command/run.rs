@@ -66,6 +66,9 @@ impl Run {
         let account = account::choose(config.proxy.user.as_deref(), "proxy.user")?;
         let coming = predecessor.as_ref().map_or(&[][..], Predecessor::extra_fds);
         let sockets = Sockets::open(&config.admin, account.as_ref(), coming)?;
+        if let Some(account) = account {
+            prepared.give_files_to(account);
+        }
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let events = Events::new();
         events.listen_for(signals)?;

@@ -7,7 +7,7 @@ use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
-use super::values::Count;
+use super::values::{Count, PerSecond};
 
 /// An idle connection is not to be forgotten sooner than after 2 h 4 min (RFC 5382 §5, REQ-5: what a NAT owes
 /// to TCP).
@@ -28,6 +28,13 @@ pub struct Limits {
     /// Connections of one client at the same time: of an IPv4 address, or of an IPv6 network of 64 bits. No
     /// limit by default.
     pub connections_per_client: Option<Count>,
+    /// New connections per second, of all clients. No limit by default.
+    pub connection_rate: Option<PerSecond>,
+    /// New connections per second of one client, as for `connections_per_client`. No limit by default.
+    pub connection_rate_per_client: Option<PerSecond>,
+    /// New connections that may come at once after a pause, at each of the two rates; by default those of one
+    /// second.
+    pub burst: Option<PerSecond>,
     /// Connections whose server has not answered yet.
     pub connecting: Option<Count>,
     /// Memory that all connections together may take in the daemon's and the kernel's buffers; by default
@@ -43,6 +50,17 @@ pub struct Limits {
     pub half_closed: Option<Span>,
     /// Whether new connections at a limit pass or are refused.
     pub at_limit: AtLimit,
+}
+
+/// How many connections may begin in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionRates {
+    /// Of all clients.
+    pub all: Option<PerSecond>,
+    /// Of one client.
+    pub per_client: Option<PerSecond>,
+    /// At once, after a pause.
+    pub burst: Option<PerSecond>,
 }
 
 /// What becomes of new connections while a limit is reached.
@@ -62,6 +80,12 @@ impl Limits {
     pub const LEAST_BUFFERED: ByteCount = ByteCount::new(Self::SHARES * (32 << 10));
     /// The parts that a connection's memory is divided into.
     pub const SHARES: u64 = 6;
+
+    /// How many connections may begin in a second.
+    pub fn rates(&self) -> ConnectionRates {
+        let Self { connection_rate, connection_rate_per_client, burst, .. } = *self;
+        ConnectionRates { all: connection_rate, per_client: connection_rate_per_client, burst }
+    }
 
     /// Connections that may wait for their servers.
     pub(crate) fn connecting(&self) -> usize {
@@ -102,6 +126,7 @@ impl Limits {
             let message = format!("\"{least}\" is too little to relay; write at least \"{needed}\"");
             return Err(Problem::of("buffered_per_connection", message));
         }
+        self.rates().check()?;
         for (key, span) in [("idle", self.idle), ("half_closed", self.half_closed)] {
             if let Some(span) = span.filter(|span| span.get() < longest_outage) {
                 let outage = Span(longest_outage);
@@ -113,5 +138,58 @@ impl Limits {
             }
         }
         Ok(())
+    }
+}
+
+impl ConnectionRates {
+    /// The longest time in which a burst must be allowed again.
+    pub(crate) const REFILL: Duration = Duration::from_secs(60);
+
+    /// The burst at this rate.
+    pub(crate) fn burst_of(&self, rate: PerSecond) -> u32 {
+        self.burst.unwrap_or(rate).get()
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        let Some(burst) = self.burst else { return Ok(()) };
+        let rates = [self.all, self.per_client].into_iter().flatten();
+        let Some(slowest) = rates.map(PerSecond::get).min() else {
+            let message =
+                "there is no rate that it belongs to; write connection_rate or connection_rate_per_client";
+            return Err(Problem::of("burst", message));
+        };
+        let most = u64::from(slowest) * Self::REFILL.as_secs();
+        match u64::from(burst.get()) <= most {
+            true => Ok(()),
+            false => Err(Problem::of(
+                "burst",
+                format!(
+                    "{} is more than {slowest} per second allow in a minute; write at most {most}",
+                    burst.get()
+                ),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    fn error(text: &str) -> String {
+        let text = format!("[limits]\n{text}\n[legs.a]\ninterface = \"sat0\"\n");
+        Config::parse("x", &text).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_burst_belongs_to_a_rate_and_is_allowed_again_within_a_minute() {
+        assert!(error("burst = 5").contains(":2: limits.burst: there is no rate"), "{}", error("burst = 5"));
+        assert_eq!(error("burst = 600\nconnection_rate_per_client = 10"), "");
+        let error = error("connection_rate = 1000\nburst = 601\nconnection_rate_per_client = 10");
+        assert!(
+            error.contains(":3: limits.burst: 601 is more than 10 per second")
+                && error.contains("at most 600"),
+            "{error}"
+        );
     }
 }

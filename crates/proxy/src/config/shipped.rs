@@ -32,6 +32,7 @@ fn every_key_that_there_is_stands_in_the_shipped_file() {
         "[snoop]",
         "[bundle]",
         "[admin]",
+        "[access_log]",
         "[[rules]]",
     ] {
         let missing = missing_keys(TEXT, header, |text| Config::parse(FILE, text));
@@ -57,6 +58,12 @@ fn commented_out_values_are_the_defaults() {
     assert_eq!(full.limits.at_limit, plain.limits.at_limit);
     assert_eq!(full.bundle, plain.bundle);
     assert_eq!((&full.admin.folder, full.admin.listen), (&plain.admin.folder, plain.admin.listen));
+    let logs = [&plain, &full].map(|config| {
+        let log = &config.access_log;
+        (log.journal, log.format, log.max_size(), log.keep())
+    });
+    assert_eq!(logs[0], logs[1]);
+    assert!(!plain.access_log.is_on());
     let by_default = Config { snoop: plain.snoop, ..full.clone() };
     assert_eq!(full.snoop_config().unwrap(), by_default.snoop_config().unwrap());
 }

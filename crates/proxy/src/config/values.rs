@@ -68,3 +68,6 @@ impl TryFrom<i64> for Workers {
 
 /// A number of things, at least one.
 pub type Count = Whole<usize, 1, 1_000_000_000>;
+
+/// Connections per second, at least one.
+pub type PerSecond = Whole<u32, 1, 1_000_000>;

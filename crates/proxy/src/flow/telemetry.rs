@@ -76,7 +76,7 @@ impl Flow {
     }
 
     /// Of the client's socket and of the server's.
-    fn infos(&self) -> [Option<TcpInfo>; 2] {
+    pub(super) fn infos(&self) -> [Option<TcpInfo>; 2] {
         [&self.state.client, &self.state.server].map(|end| tcp_info(&end.socket).ok())
     }
 }

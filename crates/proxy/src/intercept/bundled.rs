@@ -80,6 +80,7 @@ mod tests {
             pairs: &crate::types::leg_pair::leg_pairs(1, &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
+            rates: Default::default(),
             rules: &config.rules,
             snooped: None,
             bundle: config.bundle_port(),

@@ -24,6 +24,7 @@ mod bundled;
 mod liveness;
 mod policy;
 mod program;
+mod rate_limits;
 mod ruleset;
 mod snooped;
 pub(crate) mod tun;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bentpipe_kernel::Weight;
 
-use crate::config::{AtLimit, Handshake, Interface, Rule};
+use crate::config::{AtLimit, ConnectionRates, Handshake, Interface, Rule};
 use crate::types::leg_pair::{LegId, LegPair};
 
-use super::{HELD, MARK, PASSED, TABLE, bundled, policy, snooped};
+use super::{HELD, MARK, PASSED, TABLE, bundled, policy, rate_limits, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
 /// unless the daemon renews them.
@@ -48,6 +48,8 @@ pub struct Plan<'a> {
     pub handshake: Handshake,
     /// Whether new connections at a limit pass or are refused.
     pub at_limit: AtLimit,
+    /// How many connections may begin in a second; those beyond pass or are refused, too.
+    pub rates: ConnectionRates,
     /// The operator's rules; the first that matches decides.
     pub rules: &'a [Rule],
     /// Flows that are snooped at a time, where a rule says so.
@@ -85,7 +87,7 @@ fn table(plan: &Plan<'_>) -> String {
         output(),
         connections(plan),
         datagrams(plan),
-        limits(plan.at_limit),
+        limits(plan),
         snooped::declarations(plan),
         bundled::declarations(plan),
     ];
@@ -96,6 +98,7 @@ fn table(plan: &Plan<'_>) -> String {
 fn sets() -> String {
     let [clients4, clients6] = FULL_CLIENTS;
     let patience = format!("{}ms", PATIENCE.as_millis());
+    let rated = rate_limits::sets();
     format!(
         "\tset {ALIVE} {{\n\
          \t\ttype inet_proto; flags timeout;\n\
@@ -103,7 +106,8 @@ fn sets() -> String {
          \t}}\n\
          \tset {FULL} {{ type inet_proto; flags timeout; }}\n\
          \tset {clients4} {{ type ipv4_addr; flags timeout; }}\n\
-         \tset {clients6} {{ type ipv6_addr; flags timeout; }}\n"
+         \tset {clients6} {{ type ipv6_addr; flags timeout; }}\n\
+         {rated}"
     )
 }
 
@@ -183,18 +187,20 @@ fn datagrams(plan: &Plan<'_>) -> String {
 }
 
 /// A SYN that is repeated belongs to the connection that its first copy has begun, full or not.
-fn limits(at_limit: AtLimit) -> String {
-    let verdict = match at_limit {
+fn limits(plan: &Plan<'_>) -> String {
+    let verdict = match plan.at_limit {
         AtLimit::Pass => "accept",
         AtLimit::Refuse => "reject with tcp reset",
     };
     let [clients4, clients6] = FULL_CLIENTS;
+    let rates = rate_limits::statements(&plan.rates, verdict);
     format!(
         "\tchain limits {{\n\
          \t\tsocket transparent 1 return\n\
          \t\tmeta l4proto @{FULL} {verdict}\n\
          \t\tip saddr @{clients4} {verdict}\n\
          \t\tip6 saddr and ffff:ffff:ffff:ffff:: @{clients6} {verdict}\n\
+         {rates}\
          \t}}\n"
     )
 }
@@ -282,6 +288,7 @@ mod tests {
             pairs: &pairs,
             handshake,
             at_limit,
+            rates: Default::default(),
             rules: &[],
             snooped: None,
             bundle: None,
@@ -369,6 +376,7 @@ mod tests {
             pairs: &pairs,
             handshake,
             at_limit,
+            rates: Default::default(),
             rules: &rules,
             snooped: None,
             bundle: None,
@@ -399,6 +407,7 @@ mod tests {
             pairs: &leg_pairs(1, &[], 7600),
             handshake,
             at_limit,
+            rates: Default::default(),
             rules: &config.rules,
             snooped: None,
             bundle: None,
@@ -433,6 +442,7 @@ mod tests {
             pairs: &leg_pairs(1, &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
+            rates: Default::default(),
             rules: &[],
             snooped: None,
             bundle: None,

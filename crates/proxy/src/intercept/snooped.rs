@@ -188,6 +188,7 @@ mod tests {
             pairs: &crate::types::leg_pair::leg_pairs(interfaces.len(), &[], 7600),
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
+            rates: Default::default(),
             rules: &[],
             snooped,
             bundle: None,

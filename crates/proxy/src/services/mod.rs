@@ -12,6 +12,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bentpipe_kernel::privileges::Account;
 use bentpipe_legs::Legs;
 
 use crate::config::Config;
@@ -23,6 +24,7 @@ use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::mailbox::Heartbeat;
 
+mod access_log;
 mod deferred_accept;
 mod devices;
 mod rate_control;
@@ -43,6 +45,9 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
     fn check(&self, _config: &Config) -> Result<(), Error> {
         Ok(())
     }
+
+    /// Gives the files that it has opened to the account that the process goes on as.
+    fn give_files_to(&self, _account: Account) {}
 
     /// Before the start in an upgrade: takes what the predecessor's service of this name handed over. The
     /// predecessor may still continue, so nothing of it is used yet.
@@ -85,6 +90,11 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
     fn counters(&self) -> Option<Arc<Counters>> {
         None
     }
+
+    /// Whether it stops after the workers, because they need it to the last.
+    fn outlives_workers(&self) -> bool {
+        false
+    }
 }
 
 /// What a service can use while it is prepared, with the rights of root and before there are legs.
@@ -113,9 +123,11 @@ pub(crate) struct Context {
 }
 
 /// Every service, in the order in which they start; they pause and stop in the opposite order. The watchdog
-/// is last: it must not repair what the others or the rules lose as they stop.
+/// is last: it must not repair what the others or the rules lose as they stop. Those that outlive the workers
+/// are first.
 pub(crate) fn prepare(preparation: &Preparation<'_>) -> Result<Vec<Box<dyn Service>>, Error> {
     Ok(vec![
+        Box::new(access_log::AccessLogService::prepare(preparation)),
         Box::new(xcp_router::XcpRouters::prepare(preparation)),
         Box::new(rate_control::RateControl::default()),
         Box::new(deferred_accept::DeferredAccept::prepare(preparation)?),

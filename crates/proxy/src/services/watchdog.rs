@@ -32,9 +32,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
-/// The most clients in the sets, which must fit into one transaction. Connections of others are reset when
-/// accepted.
-const MOST_CLIENTS: usize = 1000;
 
 const TCP: Key = Key::Protocol(6);
 const UDP: Key = Key::Protocol(17);
@@ -68,9 +65,16 @@ struct Supervisor {
     last_alive: Instant,
     unresponsive: bool,
     last_log: Option<Instant>,
-    /// The log says that a limit is reached.
-    limit_logged: bool,
-    next_limit_log: Option<Instant>,
+    limit_log: Episodes,
+    shedding_log: Episodes,
+}
+
+/// What the log says of a state that comes and goes: its beginning now and then, and its end only if its
+/// beginning was said.
+#[derive(Debug, Default)]
+struct Episodes {
+    is_logged: bool,
+    next: Option<Instant>,
 }
 
 impl Service for Watchdog {
@@ -134,8 +138,8 @@ impl Supervisor {
             last_alive: Instant::now(),
             unresponsive: false,
             last_log: None,
-            limit_logged: false,
-            next_limit_log: None,
+            limit_log: Episodes::default(),
+            shedding_log: Episodes::default(),
         })
     }
 
@@ -228,8 +232,7 @@ impl Supervisor {
     /// Updates the sets. At each interval all elements are renewed, since they expire.
     fn update(&mut self, renewal: bool, all_alive: bool) {
         let everything = !self.mailbox.take().is_empty() || renewal;
-        let mut wanted = self.shared.admission.over_limit();
-        wanted.clients.truncate(MOST_CLIENTS);
+        let wanted = self.shared.admission.over_limit();
         if !everything && wanted == self.known {
             return;
         }
@@ -263,19 +266,25 @@ impl Supervisor {
     }
 
     fn set_contents(&mut self, over_limit: OverLimit) {
-        match over_limit.everybody {
-            // A count that hovers at its limit is logged now and then, and its end only if its beginning was.
-            Some(limit)
-                if !self.limit_logged && self.next_limit_log.is_none_or(|at| at <= Instant::now()) =>
-            {
-                tracing::warn!("{limit} reached: new connections pass unsplit or are refused");
-                (self.limit_logged, self.next_limit_log) = (true, Some(Instant::now() + LOG_INTERVAL));
+        match self.limit_log.note(over_limit.everybody) {
+            Some(Some(limit)) => {
+                tracing::warn!("{limit} reached: new connections pass unsplit or are refused")
             }
-            None if self.limit_logged => {
-                tracing::info!("below the limits again: new connections are split");
-                self.limit_logged = false;
+            Some(None) => tracing::info!("below the limits again: new connections are split"),
+            None => {}
+        }
+        match self.shedding_log.note(over_limit.shedding) {
+            Some(Some(limit)) => {
+                let clients = self.shared.admission.shed_clients();
+                tracing::warn!(
+                    "{limit} nearly reached: new connections of the clients with most, {clients} of them, pass unsplit or \
+                     are refused"
+                );
             }
-            _ => {}
+            Some(None) => {
+                tracing::info!("far enough from the limits again: new connections of every client are split")
+            }
+            None => {}
         }
         self.known = over_limit;
     }
@@ -313,6 +322,20 @@ impl Supervisor {
         let mut fds = [PollFd::new(changed, PollFlags::IN), PollFd::new(&*self.mailbox, PollFlags::IN)];
         if poll(&mut fds, Timespec::try_from(left).ok().as_ref()).is_ok_and(|count| count > 0) {
             let _ = rustix::io::read(changed, &mut [0; 8]);
+        }
+    }
+}
+
+impl Episodes {
+    /// What to log of the state now: its beginning, its end (`Some(None)`), or nothing.
+    fn note<T>(&mut self, state: Option<T>) -> Option<Option<T>> {
+        match state {
+            Some(_) if self.is_logged || self.next.is_some_and(|at| at > Instant::now()) => None,
+            Some(state) => {
+                *self = Self { is_logged: true, next: Some(Instant::now() + LOG_INTERVAL) };
+                Some(Some(state))
+            }
+            None => std::mem::take(&mut self.is_logged).then_some(None),
         }
     }
 }

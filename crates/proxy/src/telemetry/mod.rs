@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use bentpipe_legs::LinkEstimates;
 use serde::{Deserialize, Serialize};
 
+use crate::access_log::AccessLog;
 use crate::admission::{AdmissionControl, AdmissionLimits};
 use crate::intercept::Liveness;
 use crate::stats::Stats;
@@ -49,6 +50,7 @@ pub struct StatsHandle {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) admission: Arc<AdmissionControl>,
+    pub(crate) access_log: Arc<AccessLog>,
     pub(crate) leg_stats: LegStatsTable,
     pub(crate) liveness: Liveness,
     pub(crate) link_estimates: LinkEstimates,
@@ -87,6 +89,7 @@ impl Shared {
     pub(crate) fn new(limits: AdmissionLimits) -> rustix::io::Result<Self> {
         Ok(Self {
             admission: Arc::new(AdmissionControl::new(limits)?),
+            access_log: Arc::new(AccessLog::new()?),
             leg_stats: LegStatsTable::default(),
             liveness: Liveness::new(),
             link_estimates: LinkEstimates::default(),
@@ -145,8 +148,9 @@ impl StatsHandle {
             let inner = self.inner();
             (inner.sources.clone(), inner.before.stats)
         };
-        let connecting = self.shared.admission.connecting() as u64;
-        Stats { connecting, ..sources.stats() }.plus(&before)
+        let admission = &self.shared.admission;
+        let (connecting, shed_clients) = (admission.connecting() as u64, admission.shed_clients() as u64);
+        Stats { connecting, shed_clients, ..sources.stats() }.plus(&before)
     }
 
     /// The present state of its legs: the satellites in the order of their names, then the terrestrial one.

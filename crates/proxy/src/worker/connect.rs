@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, getsockname};
 
 use super::Worker;
+use crate::access_log::Ending;
 use crate::admission::Limit;
+use crate::config::Handshake;
 use crate::connect::early_data::{Accepted, EarlyData};
 use crate::connect::upstream::{self, Endpoints, Upstream};
 use crate::deferred_accept::{Claim, Connected};
@@ -44,7 +46,7 @@ impl Worker {
         }
         let permit = match self.shared.admission.admit(ends.client.ip()) {
             Ok(permit) => permit,
-            Err(limit) => return self.refuse(&ends, limit),
+            Err(limit) => return self.refuse(&ends, Route { pair, legs: legs.clone() }, limit),
         };
         self.counters.flows_total.add(1);
         let accepted = Accepted { client, ends, pair, legs: legs.clone(), permit };
@@ -56,17 +58,18 @@ impl Worker {
     }
 
     pub(super) fn open(&mut self, accepted: Accepted) {
-        let ends = accepted.ends;
+        let (ends, route) = (accepted.ends, Route { pair: accepted.pair, legs: accepted.legs.clone() });
         let fast_open = accepted.legs.get(accepted.pair.server).fast_open();
         let early_data = match fast_open.then(|| EarlyData::peek(&accepted.client)).transpose() {
             Ok(early_data) => early_data,
             Err(error) => {
                 tracing::debug!(client = %ends.client, server = %ends.server, %error, "the client is gone");
+                self.log_unserved(&ends, route, Handshake::Early, Ending::of(Side::Client, &error));
                 return self.counters.flows_reset.add(1);
             }
         };
         if let Err(error) = self.connect(accepted, early_data) {
-            self.fail(&ends, &error);
+            self.fail(&ends, route, Handshake::Early, &error);
         }
     }
 
@@ -74,20 +77,22 @@ impl Worker {
     pub(super) fn join(&mut self, client: OwnedFd, ends: Endpoints, route: Route, claim: Claim) {
         self.counters.flows_total.add(1);
         self.counters.held_claimed.add(1);
+        let to = route.clone();
         let outcome = match claim {
-            Claim::Connected(server) => self.relay_between(client, ends, route, server, Flow::connected),
-            Claim::Asked(server) => self.relay_between(client, ends, route, server, |flow| flow),
+            Claim::Connected(server) => self.relay_between(client, ends, to, server, Flow::connected),
+            Claim::Asked(server) => self.relay_between(client, ends, to, server, |flow| flow),
             // The server had answered, and has reset the connection: so is the client's, which is closed
             // here.
             Claim::Nothing | Claim::Reset => Err(Errno::CONNRESET.into()),
         };
         if let Err(error) = outcome {
-            self.fail(&ends, &error);
+            self.fail(&ends, route, Handshake::Faithful, &error);
         }
     }
 
-    pub(super) fn fail(&mut self, ends: &Endpoints, error: &io::Error) {
+    pub(super) fn fail(&mut self, ends: &Endpoints, route: Route, handshake: Handshake, error: &io::Error) {
         self.counters.connects_failed.add(1);
+        self.log_unserved(ends, route, handshake, Ending::of(Side::Server, error));
         tracing::debug!(client = %ends.client, server = %ends.server, %error, "cannot connect to the server");
         if let Some(error) = out_of_descriptors(error) {
             self.pause_accepting(error);
@@ -109,7 +114,7 @@ impl Worker {
         self.note_port(&ends, other_port);
         let (client, server) = (RelaySocket::new(client), RelaySocket::new(socket));
         let pair = route.pair;
-        let mut flow = come_so_far(Flow::new(ends, route, client, server, 0, permit));
+        let mut flow = come_so_far(Flow::new(ends, route, client, server, 0, permit)).faithful();
         tracing::debug!(%flow, ?pair, "new flow, started by deferred accept");
         flow.join(&self.shared.leg_stats);
         self.register(flow).map(drop)
@@ -123,8 +128,9 @@ impl Worker {
     }
 
     /// The connection was answered before the rules knew that there is no room for it.
-    pub(super) fn refuse(&self, ends: &Endpoints, limit: Limit) {
+    pub(super) fn refuse(&self, ends: &Endpoints, route: Route, limit: Limit) {
         self.counters.flows_refused.add(1);
+        self.log_unserved(ends, route, Handshake::Early, Ending::AtLimit(limit));
         tracing::debug!(client = %ends.client, server = %ends.server, %limit, "reset a connection beyond a limit");
     }
 

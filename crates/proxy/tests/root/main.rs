@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod access_log;
 mod boxes;
 mod bundle;
 mod endings;
@@ -19,6 +20,7 @@ mod limits;
 mod local_user;
 mod many;
 mod neighbours;
+mod overload;
 mod pacing_cap;
 mod policy;
 mod policy_model;

@@ -227,6 +227,7 @@ fn nft_takes_whatever_rules_there_are() {
                 pairs: &leg_pair::leg_pairs(interfaces.len(), &config.weights(), 7600),
                 handshake: config.proxy.handshake,
                 at_limit: config.limits.at_limit,
+                rates: config.limits.rates(),
                 rules: &config.rules,
                 snooped: config.wants_snoop().then_some(1000),
                 bundle: config.bundle_port(),
