@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny fuzz package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 
 try-package: package ## the package in a clean Debian, and as a service under systemd: minutes (needs debootstrap)
 	$(AS_ROOT) scripts/try-package target/package/bentpipe_*.deb
+
+fuzz: setup ## fuzz targets from their corpora: make fuzz RUNS=10000000 TARGETS="syn cbor"
+	@scripts/setup-peers fuzz
+	scripts/fuzz $(if $(RUNS),-r $(RUNS)) $(if $(SECONDS),-s $(SECONDS)) $(TARGETS)
 
 deny: ## licences, sources and known vulnerabilities of the dependencies
 	@scripts/setup-peers deny

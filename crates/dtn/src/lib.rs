@@ -17,6 +17,9 @@ pub mod bundle;
 pub mod config;
 pub mod daemon;
 mod eid;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod node;
 pub mod route;
 pub mod store;

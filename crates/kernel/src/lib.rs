@@ -21,6 +21,9 @@
 pub mod congestion;
 pub mod explicit;
 pub mod feature;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod host;
 pub mod hybla;
 pub mod journal;

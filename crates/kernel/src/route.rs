@@ -131,7 +131,7 @@ fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
     }
 }
 
-fn is_local(message: Message<'_>) -> io::Result<bool> {
+pub(crate) fn is_local(message: Message<'_>) -> io::Result<bool> {
     match message.error_number() {
         Some(code) if is_no_way(code) => Ok(false),
         Some(code) => Err(io::Error::from_raw_os_error(code)),
@@ -139,7 +139,7 @@ fn is_local(message: Message<'_>) -> io::Result<bool> {
     }
 }
 
-fn answer(message: Message<'_>) -> io::Result<Option<u32>> {
+pub(crate) fn answer(message: Message<'_>) -> io::Result<Option<u32>> {
     match message.error_number() {
         Some(code) if is_no_way(code) => return Ok(None),
         Some(code) => return Err(io::Error::from_raw_os_error(code)),

@@ -39,6 +39,9 @@ mod counters;
 mod direction;
 mod effect;
 pub mod explicit;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod in_flight;
 pub mod ip;
 mod profile;

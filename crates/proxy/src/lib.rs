@@ -23,6 +23,9 @@ mod daemon;
 mod deferred_accept;
 mod error;
 mod flow;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 pub mod intercept;
 mod relay;

@@ -9,6 +9,9 @@ mod bundles;
 mod events;
 pub mod file;
 mod flow;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod link_end;
 mod network;
 mod observer;

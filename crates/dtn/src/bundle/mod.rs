@@ -184,3 +184,45 @@ impl PartialEq for Bundle {
 
 #[cfg(test)]
 mod tests;
+
+/// The body of the fuzz target `cbor`; see `fuzz/README.md`.
+///
+/// # Panics
+/// An item or an endpoint that was read and written again is another, or items in pieces are others than
+/// those of the whole.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn fuzz_cbor(data: &[u8]) {
+    use cbor::{Reader, Walker, item, put, put_endpoint};
+    let mut rest = data;
+    while let Ok(Some((found, length))) = item(rest) {
+        let mut again = Vec::new();
+        put(&mut again, [found]);
+        assert_eq!(item(&again), Ok(Some((found, again.len()))));
+        assert!(again.len() <= length, "it is written in as few bytes as it needs");
+        rest = &rest[length..];
+    }
+    if let Ok(endpoint) = Reader::new(data).endpoint() {
+        let mut again = Vec::new();
+        put_endpoint(&mut again, &endpoint);
+        assert_eq!(Reader::new(&again).endpoint(), Ok(endpoint));
+    }
+    let items = |size: usize| {
+        let (mut walker, mut found, mut failure) = (Walker::default(), Vec::new(), None);
+        'all: for mut piece in data.chunks(size) {
+            while !piece.is_empty() {
+                match walker.step(piece) {
+                    Ok((taken, start)) => {
+                        found.extend(start);
+                        piece = &piece[taken..];
+                    }
+                    Err(error) => {
+                        failure = Some(error);
+                        break 'all;
+                    }
+                }
+            }
+        }
+        (found, failure)
+    };
+    assert_eq!(items(1), items(data.len().max(1)));
+}

@@ -227,6 +227,12 @@ fn verdict(message: Message<'_>, first: u32, last: u32) -> Option<Result<(), Fai
     }
 }
 
+/// For the fuzz target `netlink`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn judge(message: Message<'_>) {
+    let _ = verdict(message, 3, 9);
+}
+
 /// Why a batch has failed, and at which message, counted from its beginning.
 #[derive(Debug)]
 struct Failure {

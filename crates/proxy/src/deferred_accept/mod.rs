@@ -31,6 +31,8 @@ mod syn_handler;
 
 pub(crate) use pending_table::{Claim, Connected, Entry, PendingTable};
 pub(crate) use recent_syns::RecentSyns;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use syn::Syn;
 pub(crate) use syn::is_between_hosts;
 pub(crate) use syn_handler::SynHandler;
 

@@ -54,5 +54,18 @@ pub struct ExtraFds {
     pub memory: serde_json::Value,
 }
 
+/// A snapshot of these bytes, if they are one: for the fuzz target `snapshot`.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_bytes(
+    bytes: &[u8],
+    descriptors: Vec<std::os::fd::OwnedFd>,
+) -> Option<crate::snapshot::Snapshot> {
+    use std::io::Write as _;
+    let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(bytes).ok()?;
+    memfd::read(&file, descriptors).ok()
+}
+
 #[cfg(test)]
 mod tests;
