@@ -75,7 +75,7 @@ fn check_rules(rules: &str) {
                 '{' => depth += 1,
                 '}' => depth -= 1,
                 c => assert!(
-                    c.is_ascii_alphanumeric() || "\t .,:;/@!=&|()<>_-+*".contains(c),
+                    c.is_ascii_alphanumeric() || "\t .,:;/@!=&|()[]<>_-+*".contains(c),
                     "{c:?} in {line}"
                 ),
             }

@@ -11,7 +11,7 @@ use crate::config::ConnectionRates;
 const RATED_CLIENTS: [&str; 2] = ["rated_clients4", "rated_clients6"];
 /// The most clients whose rate is known at a time, of each family; each takes about 200 bytes of the kernel's
 /// memory. Those beyond are not limited.
-const MOST_CLIENTS: u32 = 65_536;
+const MOST_CLIENTS: u32 = 50_000;
 /// How long a client is known that opens no connection. A bucket is full again before that.
 const FORGOTTEN_AFTER: Duration = ConnectionRates::REFILL;
 
