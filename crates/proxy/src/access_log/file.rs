@@ -50,6 +50,11 @@ impl LogFile {
         &self.path
     }
 
+    /// A part of the file, bytes, that is small enough to be written at once without making it too long.
+    pub(crate) fn small_part(&self) -> usize {
+        usize::try_from(self.max_size / 8).unwrap_or(usize::MAX)
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.file.is_some()
     }

@@ -20,7 +20,7 @@ use crate::types::mailbox::Mailbox;
 
 /// What the log calls the thread.
 const TITLE: &str = "the access log";
-/// Bytes of lines that are written at once.
+/// Bytes of lines that are written at once, at most about.
 const BATCH: usize = 64 << 10;
 /// Between two batches, so that many connections that end cost few system calls.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -266,11 +266,11 @@ impl Writer {
                     self.settle(last.map_err(|error| Lost { lines: lost, error }));
                 }
             }
-            Sink::File(_, format) => {
-                let format = *format;
+            Sink::File(file, format) => {
+                let (format, batch) = (*format, BATCH.min(file.small_part()));
                 for record in &records {
                     Line::of(record).write(format, &mut self.buffer);
-                    if self.buffer.len() >= BATCH {
+                    if self.buffer.len() >= batch {
                         self.flush();
                     }
                 }
