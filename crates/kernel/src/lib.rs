@@ -14,6 +14,7 @@
 //! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`.
 //! - [`route`]: the interface by which this host reaches an address.
 //! - [`notify`], [`journal`]: status messages to the service manager, entries for the journal.
+//! - [`shared_words`]: memory that two processes share.
 //! - [`tun`]: network interfaces whose far side is this process.
 //! - [`privileges`], [`limits`]: dropping privileges after set-up, and the limit of file descriptors.
 //! - [`host`]: checks of this host, each finding with the line that fixes it.
@@ -36,6 +37,7 @@ pub mod notify;
 pub mod privileges;
 pub mod route;
 pub mod router;
+pub mod shared_words;
 mod skel;
 pub mod sockopt;
 mod struct_ops;

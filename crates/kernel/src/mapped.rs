@@ -1,4 +1,4 @@
-//! Memory that an eBPF program and this process share.
+//! Memory that this process shares with an eBPF program or with another process.
 
 use std::io;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ pub(crate) unsafe trait Integers: Copy {}
 // SAFETY: eight bytes.
 unsafe impl Integers for u64 {}
 
-/// An eBPF array (`BPF_F_MMAPABLE`) of `T` in this process's memory. Either side may change it at any time,
+/// An eBPF array (`BPF_F_MMAPABLE`), or a file, of `T` in this process's memory. Either side may change it at any time,
 /// so it is read and written in words of 64 bits.
 #[derive(Debug)]
 pub(crate) struct Mapped<T> {
@@ -36,7 +36,7 @@ unsafe impl<T> Sync for Mapped<T> {}
 impl<T: Integers> Mapped<T> {
     const WORDS: usize = size_of::<T>() / 8;
 
-    /// The first `entries` entries of the array `map`, which has at least as many.
+    /// The first `entries` entries of the array or file `map`, which has at least as many.
     pub(crate) fn new(map: impl AsFd, entries: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at a place that the kernel chooses.

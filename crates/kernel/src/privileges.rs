@@ -25,7 +25,7 @@ use rustix::thread::{
 
 mod account;
 
-pub use account::Account;
+pub use account::{Account, is_shared_account};
 
 /// The capabilities that the daemon keeps.
 pub const DAEMON: [Capability; 2] = [Capability::NetAdmin, Capability::NetBindService];

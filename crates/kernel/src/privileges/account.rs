@@ -6,6 +6,10 @@ use super::PrivilegeError;
 
 const USERS: &str = "/etc/passwd";
 const GROUPS: &str = "/etc/group";
+/// The account of programs that have none of their own.
+const NOBODY: &str = "nobody";
+/// Its usual number, which is also that of users without a number in a user namespace (user_namespaces(7)).
+const OVERFLOW_USER: u32 = 65534;
 /// To setresuid(2) and setresgid(2) it means "leave as it is".
 const UNCHANGED: u32 = u32::MAX;
 
@@ -58,6 +62,19 @@ impl Account {
         }
         Ok(Self { uid, gid })
     }
+}
+
+/// Whether other programs may run as this user, too: nobody's number, or the number that stands for unknown
+/// users. Where `/etc/passwd` cannot be read, any user may be nobody.
+pub fn is_shared_account(uid: u32) -> bool {
+    match fs::read_to_string(USERS) {
+        Ok(users) => is_shared_in(uid, &users),
+        Err(_) => true,
+    }
+}
+
+fn is_shared_in(uid: u32, users: &str) -> bool {
+    uid == OVERFLOW_USER || find_user(NOBODY, users).is_some_and(|(nobody, _)| nobody == uid)
 }
 
 /// The user's number and, where the user has a line, the group in it: `name:password:uid:gid:…`.
@@ -135,6 +152,14 @@ mod tests {
     fn an_unknown_group_is_named_and_a_bare_number_asks_for_one() {
         assert!(find("bentpipe:nosuch").unwrap_err().contains("no group \"nosuch\""));
         assert!(find("5000").unwrap_err().contains("USER:GROUP"));
+    }
+
+    #[test]
+    fn nobodys_account_is_shared_whatever_its_number() {
+        let elsewhere = format!("{PASSWD}nobody:x:99:99::/:/usr/sbin/nologin\n");
+        assert!(is_shared_in(99, &elsewhere) && is_shared_in(65534, &elsewhere));
+        assert!(is_shared_in(65534, PASSWD));
+        assert!(!is_shared_in(99, PASSWD) && !is_shared_in(990, &elsewhere) && !is_shared_in(0, &elsewhere));
     }
 
     #[test]
