@@ -193,6 +193,19 @@ impl Daemon {
         self.context.shared.link_estimates.get()
     }
 
+    /// Why this daemon must end, if it must: one of its workers fails again and again. New connections pass
+    /// unsplit by then.
+    pub fn failure(&self) -> Option<&str> {
+        self.context.shared.failure()
+    }
+
+    /// Lets a worker panic, for tests. Release builds have no such function.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn make_worker_panic(&self, index: usize) {
+        self.workers[index].send(Command::Panic);
+    }
+
     /// Removes the rules, then the listeners; flows that are still open are reset at both ends.
     pub fn stop(self) -> Stats {
         self.stats()

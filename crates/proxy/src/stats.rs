@@ -40,6 +40,8 @@ metrics! {
         shed_clients: Gauge("shed_clients", "clients",
             "Clients whose new connections pass because they have most of the connections of a daemon near its limits."),
         access_log_lost: Counter("access_log_lost_total", "lines", "Lines of the access log that were lost."),
+        worker_restarts: Counter("worker_restarts_total", "restarts",
+            "Times that a worker failed and was replaced; its flows were reset."),
         bytes_up: Counter("up_bytes_total", "bytes", "Payload sent to servers."),
         bytes_down: Counter("down_bytes_total", "bytes", "Payload sent to clients."),
         relay_buffers_in_use: Gauge("relay_buffers_in_use", "buffers and pipes",

@@ -6,6 +6,7 @@ mod access_log;
 mod connect;
 mod flow_query;
 mod inherit;
+mod supervisor;
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -58,6 +59,9 @@ pub(crate) enum Command {
     Export(SyncSender<WorkerState>),
     /// Report the flows.
     QueryFlows(Request),
+    /// Panic, as a fault would let it. Release builds have no such command.
+    #[cfg(debug_assertions)]
+    Panic,
 }
 
 pub(crate) struct Worker {
@@ -71,6 +75,8 @@ pub(crate) struct Worker {
     /// Connections that deferred accept has started.
     pending: Arc<PendingTable>,
     mailbox: Arc<Mailbox<Command>>,
+    /// Commands that it has taken from there and not executed yet.
+    commands: VecDeque<Command>,
     counters: Arc<Counters>,
     patience: Patience,
     flows: Slab<Flow>,
@@ -125,6 +131,7 @@ impl Worker {
             shared,
             pending,
             mailbox,
+            commands: VecDeque::new(),
             counters,
             patience: Patience::default(),
             flows: Slab::new(),
@@ -146,8 +153,8 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told to stop. What is open then is reset at both ends.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Serves until it is told to stop, or has exported everything. What is open then is reset at both ends.
+    fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.shared.stop.load(Ordering::Acquire) {
             events.clear();
@@ -188,7 +195,12 @@ impl Worker {
                 }
             }
             // The stop flag is checked before each wait.
-            Token::Wake => self.mailbox.take().into_iter().for_each(|command| self.execute(command)),
+            Token::Wake => {
+                self.commands.extend(self.mailbox.take());
+                while let Some(command) = self.commands.pop_front() {
+                    self.execute(command);
+                }
+            }
         }
     }
 
@@ -198,6 +210,8 @@ impl Worker {
             Command::Import(state) => self.import(state),
             Command::Export(successor) => self.export_to = Some(successor),
             Command::QueryFlows(request) => self.surveys.begin(request),
+            #[cfg(debug_assertions)]
+            Command::Panic => panic!("a worker was told to panic"),
             Command::Listen(listeners) => {
                 let at = Instant::now() + RETIREMENT;
                 for old in self.listeners.values_mut() {

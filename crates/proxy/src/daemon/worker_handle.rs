@@ -33,6 +33,7 @@ impl WorkerHandle {
         let index = self.index;
         let action = || format!("start worker {index}");
         let (mailbox, counters) = (self.mailbox.clone(), self.counters.clone());
+        let shared = context.shared.clone();
         mailbox.send(Command::SetFlowLimits(budget::flow_limits(&context.config)));
         let relay = context.config.proxy.relay;
         let worker = Worker::new(relay, context.shared.clone(), context.pending.clone(), mailbox, counters);
@@ -40,8 +41,8 @@ impl WorkerHandle {
         let thread = std::thread::Builder::new()
             .name(format!("bentpipe-{index}"))
             .spawn(move || {
-                if let Err(error) = worker.run() {
-                    tracing::error!(%error, "worker {index} failed: its flows are reset");
+                if let Err(reason) = worker.supervise(index) {
+                    shared.fail(reason);
                 }
             })
             .map_err(Error::system(action()))?;

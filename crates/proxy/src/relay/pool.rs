@@ -24,6 +24,11 @@ impl BufferPool {
         Self { kind, buffers: Vec::new(), pipes: Vec::new(), in_use: 0, most: usize::MAX }
     }
 
+    /// The kind that is configured for bulk data.
+    pub(crate) fn kind(&self) -> RelayKind {
+        self.kind
+    }
+
     /// Acquires an empty buffer of the kind that is configured for bulk data.
     pub(crate) fn acquire_for_bulk(&mut self) -> RelayBuffer {
         match self.kind {

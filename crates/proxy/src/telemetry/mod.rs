@@ -20,7 +20,7 @@ mod sources;
 mod window;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_legs::LinkEstimates;
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     draining: Mutex<Option<Draining>>,
     /// Workers end.
     pub(crate) stop: AtomicBool,
+    /// Why the daemon must end.
+    failure: OnceLock<String>,
 }
 
 #[derive(Debug)]
@@ -95,11 +97,23 @@ impl Shared {
             link_estimates: LinkEstimates::default(),
             draining: Mutex::default(),
             stop: AtomicBool::new(false),
+            failure: OnceLock::new(),
         })
     }
 
     pub(crate) fn draining(&self) -> MutexGuard<'_, Option<Draining>> {
         self.draining.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A part of the daemon has failed for good; the first one's reason is kept.
+    pub(crate) fn fail(&self, reason: String) {
+        tracing::error!("{reason}");
+        let _ = self.failure.set(reason);
+    }
+
+    /// Why the daemon must end, if it must.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 }
 

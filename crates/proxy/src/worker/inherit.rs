@@ -48,12 +48,13 @@ impl Worker {
             flow.leave(now);
             self.pool.count_as_released(flow.buffers());
         }
-        state.listeners = std::mem::take(&mut self.listeners).into_values().collect();
         self.account(self.buffered as usize, 0);
         self.counters.relay_buffers_in_use.set(0);
         if self.resume_accepting.take().is_some() {
             self.shared.admission.set_short_of_descriptors(false);
         }
+        // Last: until then a panic leaves them here, for the worker that takes this one's place.
+        state.listeners = std::mem::take(&mut self.listeners).into_values().collect();
         match successor.send(state) {
             Ok(()) => true,
             Err(SendError(state)) => {
@@ -83,6 +84,9 @@ impl Worker {
         // A client may claim an answered server for as long as a retired listener lives.
         let window = if self.pending.is_empty() { ACCEPT_QUEUE_SLACK } else { RETIREMENT };
         self.rejoin_until = from_elsewhere.then(|| Instant::now() + window);
+        // First: whatever happens to the flows, the listeners are this worker's.
+        listeners.into_iter().for_each(|listener| self.listen(listener));
+        self.next_retirement = self.first_retirement();
         let now = self.clock(Instant::now());
         for mut flow in flows {
             flow.resume_clock(now);
@@ -106,8 +110,6 @@ impl Worker {
                 }
             }
         }
-        listeners.into_iter().for_each(|listener| self.listen(listener));
-        self.next_retirement = self.first_retirement();
     }
 
     /// Gives some of the flows that have come from elsewhere this process's congestion control.
