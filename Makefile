@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade figures page-pictures railway peers interop-dtn setup deny fuzz package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn setup deny fuzz package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ bench-proxies: setup ## bentpipe beside plain forwarding and HAProxy: throughput
 bench-upgrade: setup ## what clients notice of upgrades, reloads and draining, beside nothing at all
 	$(CARGO) build --release --locked -p bentpipe --bin bentpipe --example upgrades
 	$(AS_ROOT) target/release/examples/upgrades $(OPTIONS)
+
+upgrade-faults: setup ## successors frozen, killed and silent at 200 moments of upgrades, with 100 downloads: minutes
+	$(CARGO) test --locked -p bentpipe --test root --no-run
+	$(AS_ROOT) env "PATH=$$PATH" UPGRADE_FAULTS=$${UPGRADE_FAULTS:-200} \
+		$(CARGO) test --locked -p bentpipe --test root upgrade::faults -- --nocapture
 
 bench-dtn: setup ## bundle nodes beside those of dtn7-rs: time, memory, bundles in a second
 	scripts/setup-peers dtn7

@@ -39,6 +39,7 @@ mod take_over;
 mod worker_handle;
 
 use self::ports::PortRanges;
+pub use self::take_over::Candidate;
 use self::worker_handle::WorkerHandle;
 
 /// The loopback address by which a daemon claims its network namespace, with a port below 1024. It is the same

@@ -38,7 +38,7 @@ pub mod upgrade;
 mod worker;
 
 pub use config::{Config, ConfigError};
-pub use daemon::{Daemon, Prepared};
+pub use daemon::{Candidate, Daemon, Prepared};
 pub use error::Error;
 pub use stats::{RouterStats, SnoopStats, Stats};
 pub use types::leg_pair;

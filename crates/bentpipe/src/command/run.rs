@@ -76,7 +76,9 @@ impl Run {
         // process.
         let started = match &predecessor {
             None => prepared.start().map(|daemon| (daemon, ExtraFds::default())),
-            Some(predecessor) => prepared.take_over(predecessor),
+            Some(predecessor) => {
+                prepared.build_from(predecessor).and_then(|candidate| candidate.claim(predecessor))
+            }
         };
         let (daemon, extra_fds) = match started {
             Ok(started) => started,
@@ -94,7 +96,7 @@ impl Run {
             // The process that started this one may have gone.
             tracing::warn!("took over, but cannot report it on standard output: {error:#}");
         }
-        service.serve(&events);
+        service.serve(&events)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use crate::operated::{PATIENCE, Topology};
 use bentpipe_link::Profile;
 
+mod faults;
+
 const LEG: &str = "rate = \"1Gbit/s\"\nrtt = \"50ms\"\n";
 const PIECE: usize = 2000;
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -185,7 +187,7 @@ fn slow_or_invalid_clients_of_the_upgrade_socket_do_not_block_an_upgrade() {
     topology.configure(LEG, "listen = \"off\"");
     topology.start();
     let downloads = topology.downloads(10, PIECE, INTERVAL);
-    let hello = r#"{"Hello":{"form":2}}"#;
+    let hello = r#"{"Hello":{"form":3}}"#;
     let start = Instant::now();
     let slow = [caller(&topology, &[hello]), caller(&topology, &[hello]), caller(&topology, &[])];
     for _ in 0..50 {
@@ -224,6 +226,39 @@ fn a_successor_continues_even_if_its_acknowledgement_is_lost() {
     assert!(downloads.finish().iter().all(|seen| seen.bytes > 0));
     topology.stop();
     next.wait().unwrap();
+}
+
+/// What somebody of the account nobody hears who asks for the connections.
+fn answer_to_nobody(topology: &Topology) -> String {
+    use rustix::net::{RecvFlags, recv};
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+    let nobody = bentpipe_kernel::privileges::Account::find("nobody").unwrap();
+    let ask = || {
+        // Of this thread alone, which ends.
+        let (user, group) = (Uid::from_raw(nobody.uid()), Gid::from_raw(nobody.gid()));
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        let line = caller(topology, &[r#"{"Hello":{"form":3}}"#]);
+        let mut answer = [0; 4096];
+        let (_, length) = recv(&line, &mut answer, RecvFlags::empty()).unwrap();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+}
+
+#[test]
+fn a_daemon_that_runs_as_nobody_gives_its_connections_to_root_alone() {
+    let Some(mut topology) = Topology::new(program(), None) else { return };
+    topology.configure(LEG, "listen = \"off\"\n[proxy]\nuser = \"nobody\"");
+    topology.start();
+    for upgrades in 1..=2 {
+        let answer = answer_to_nobody(&topology);
+        assert!(answer.contains("Refusal") && answer.contains("root"), "{answer}");
+        succeed(&topology.command(&["upgrade"]));
+        assert_eq!(topology.status()["upgrades"], upgrades);
+    }
+    topology.stop();
 }
 
 #[test]

@@ -12,8 +12,9 @@ use crate::snapshot::{Fd, Snapshot, SnapshotError};
 use crate::upgrade::{Inventory, Successor, UpgradeError};
 use crate::worker::WorkerState;
 
-/// How long workers may take to give their flows away. The successor waits longer.
-const EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long workers may take to give their flows away: with the second that a silent successor is waited for,
+/// all connections stand still for less than two.
+const EXPORT_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The names of the snapshot's sections. Those of the services are their names.
 pub(super) mod section {
@@ -40,18 +41,19 @@ impl Daemon {
         Inventory::new(with_devices.map(|service| service.name().to_owned()).collect(), extra_fds)
     }
 
-    /// Hands listeners and connections over to `successor`. They stand still for a few milliseconds.
-    /// `before_commit` is called with the successor's process before this one commits. Afterwards this
-    /// process has nothing left to do, and undoes nothing.
+    /// Hands listeners and connections over to `successor`. They stand still for a few milliseconds. When the
+    /// successor has claimed them, `on_claimed` is called with its process: it is the main one from then on.
+    /// Afterwards this process has nothing left to do, and undoes nothing.
     ///
     /// # Errors
-    /// The successor fails, ends, or sends nothing for too long. This daemon has resumed everything by then.
+    /// The successor fails, ends, or makes no progress before it has claimed anything. This daemon has resumed
+    /// everything by then.
     pub fn hand_over(
         mut self,
         successor: &Successor,
         extra_fds: &[(String, BorrowedFd<'_>)],
         memory: serde_json::Value,
-        before_commit: impl FnOnce(i32),
+        on_claimed: impl FnOnce(i32),
     ) -> Result<(), (Box<Self>, UpgradeError)> {
         if !successor.is_connected() {
             let reason = "it disconnected before its turn".to_owned();
@@ -65,16 +67,16 @@ impl Daemon {
                 let snapshot = self.snapshot(&frozen, extra_fds, memory);
                 snapshot.map_err(|error| UpgradeError::Refused { reason: error.to_string() })
             })
-            .and_then(|snapshot| successor.hand_over(&snapshot))
-            .and_then(|()| {
-                before_commit(successor.pid());
-                successor.commit()
-            });
+            .and_then(|snapshot| successor.hand_over(&snapshot));
         if let Err(error) = outcome {
-            successor.refuse(&error.to_string());
+            // Before the successor is told, which may take a moment.
             self.resume(frozen);
+            tracing::info!(standstill = ?start.elapsed(), "resumed every connection");
+            successor.refuse(&error.to_string());
             return Err((Box::new(self), error));
         }
+        on_claimed(successor.pid());
+        successor.dismiss();
         if let Some(mut interception) = self.context.interception() {
             interception.leave();
         }

@@ -1,5 +1,5 @@
-//! The new process of an upgrade: it builds everything from the snapshot, and serves once the old process
-//! commits. The conversation is in [`upgrade`](crate::upgrade).
+//! The new process of an upgrade: it builds everything from the snapshot, claims the connections, and serves.
+//! The conversation is in [`upgrade`](crate::upgrade).
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -15,8 +15,11 @@ use crate::worker::{RETIREMENT, WorkerState};
 /// programs.
 const SPARE: usize = 24;
 
-/// A daemon that could serve at once.
-struct Built {
+/// A daemon that could serve at once, and does nothing before its [claim](Candidate::claim). Dropped, it
+/// leaves everything to the old process.
+pub struct Candidate {
+    /// When it asked for the snapshot.
+    start: Instant,
     daemon: Daemon,
     workers: Vec<WorkerState>,
     rules: (String, Vec<Interface>),
@@ -31,44 +34,62 @@ impl Prepared {
         Daemon::prepare_with(config, Some(predecessor))
     }
 
-    /// Takes over listeners and connections, and serves them.
+    /// Freezes the predecessor, and builds everything from its snapshot.
     ///
     /// # Errors
-    /// Something that is needed cannot be had. The predecessor resumes then, unless the error says that it
-    /// has ended.
-    pub fn take_over(self, predecessor: &Predecessor) -> Result<(Daemon, ExtraFds), Error> {
+    /// Something that is needed cannot be had. The predecessor resumes.
+    pub fn build_from(self, predecessor: &Predecessor) -> Result<Candidate, Error> {
         let start = Instant::now();
-        let built = predecessor.take().map_err(Error::from).and_then(|snapshot| self.build(snapshot));
-        let built = built.inspect_err(|error| predecessor.abort(&error.to_string()))?;
-        predecessor.commit()?;
-        Ok(built.serve(start))
+        let snapshot = predecessor.take().map_err(Error::from);
+        let candidate = snapshot.and_then(|snapshot| self.build(snapshot, start, predecessor));
+        candidate.inspect_err(|error| predecessor.abort(&error.to_string()))
     }
 
     /// Builds everything, and uses none of it.
-    fn build(self, mut snapshot: Snapshot) -> Result<Built, Error> {
+    fn build(
+        self,
+        mut snapshot: Snapshot,
+        start: Instant,
+        predecessor: &Predecessor,
+    ) -> Result<Candidate, Error> {
         let (Self(mut daemon), snapshot) = (self, &mut snapshot);
         daemon.claim = snapshot.read(section::CLAIM).map_err(Error::snapshot)?;
         daemon.ports = snapshot.read(section::PORTS).map_err(Error::snapshot)?;
         daemon.stats.inherit(snapshot.read(section::COUNTERS).map_err(Error::snapshot)?);
         *daemon.draining() = snapshot.read(section::DRAINING).map_err(Error::snapshot)?;
+        predecessor.note_progress();
         daemon.spawn_workers()?;
+        predecessor.note_progress();
         resume(&mut daemon.services, snapshot, &daemon.context)?;
+        predecessor.note_progress();
         let empty = || WorkerState { from_elsewhere: true, ..WorkerState::default() };
         let mut workers: Vec<WorkerState> = daemon.workers.iter().map(|_| empty()).collect();
         daemon.take_listeners(snapshot, &mut workers)?;
-        daemon.take_flows(snapshot, &mut workers)?;
+        predecessor.note_progress();
+        daemon.take_flows(snapshot, &mut workers, predecessor)?;
         let rules = snapshot.read(section::RULES).map_err(Error::snapshot)?;
         let extra_fds = take_extra_fds(snapshot)?;
         snapshot.check_all_read().map_err(Error::snapshot)?;
         let spare = keep_back(daemon.claim.as_ref())?;
-        Ok(Built { daemon, workers, rules, extra_fds, spare })
+        Ok(Candidate { start, daemon, workers, rules, extra_fds, spare })
     }
 }
 
-impl Built {
+impl Candidate {
+    /// Claims listeners and connections, and serves them.
+    ///
+    /// # Errors
+    /// The predecessor has taken them back. Nothing of them has been touched.
+    pub fn claim(self, predecessor: &Predecessor) -> Result<(Daemon, ExtraFds), Error> {
+        predecessor.claim()?;
+        let served = self.serve();
+        predecessor.wait_for_farewell();
+        Ok(served)
+    }
+
     /// From here on there is no way back: the daemon works without anything that fails.
-    fn serve(self, start: Instant) -> (Daemon, ExtraFds) {
-        let Self { mut daemon, workers, rules, extra_fds, spare } = self;
+    fn serve(self) -> (Daemon, ExtraFds) {
+        let Self { start, mut daemon, workers, rules, extra_fds, spare } = self;
         drop(spare);
         let flows: usize = workers.iter().map(|state| state.flows.len()).sum();
         for (worker, state) in daemon.workers.iter().zip(workers) {
@@ -115,12 +136,18 @@ impl Daemon {
     }
 
     /// Distributes the flows over the workers.
-    fn take_flows(&self, snapshot: &mut Snapshot, workers: &mut [WorkerState]) -> Result<(), Error> {
+    fn take_flows(
+        &self,
+        snapshot: &mut Snapshot,
+        workers: &mut [WorkerState],
+        predecessor: &Predecessor,
+    ) -> Result<(), Error> {
         let Context { legs, shared, .. } = &self.context;
         let flows: Vec<(RouteNames, FlowState)> = snapshot.read(section::FLOWS).map_err(Error::snapshot)?;
         for (number, (route, state)) in flows.into_iter().enumerate() {
             let flow = Flow::resume(&route, state, legs, &shared.admission);
             workers[number % self.workers.len()].flows.push(flow);
+            predecessor.note_progress();
         }
         Ok(())
     }

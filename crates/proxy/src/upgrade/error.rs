@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::PROTOCOL_VERSION;
 
@@ -33,7 +34,8 @@ pub enum UpgradeError {
     },
     /// A process of an account without the right to it asked for the connections.
     #[error(
-        "process {pid} of user {user} asked for this daemon's connections; only root and the daemon's own user may"
+        "process {pid} of user {user} asked for this daemon's connections; only root and the daemon's own account \
+         may, and only root where that account is nobody"
     )]
     PermissionDenied {
         /// The process.
@@ -48,6 +50,20 @@ pub enum UpgradeError {
         step: &'static str,
         /// The system's error.
         source: io::Error,
+    },
+    /// The successor took no step for so long that the predecessor has taken the connections back.
+    #[error("the new process made no progress for {silence:?} while {step}: the old one continues")]
+    Stalled {
+        /// The step of the upgrade.
+        step: &'static str,
+        /// How long.
+        silence: Duration,
+    },
+    /// The successor went on, but all connections stood still for too long.
+    #[error("the new process was not ready after {standstill:?}: the old one continues")]
+    TooSlow {
+        /// How long they stood still.
+        standstill: Duration,
     },
     /// The other process sent what this program does not expect.
     #[error("the other process breaks the protocol while {step}: {reason}")]

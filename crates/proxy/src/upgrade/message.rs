@@ -41,22 +41,23 @@ pub(super) enum Message {
     Inventory(Inventory),
     /// Everything is to stand still.
     Freeze,
-    /// The snapshot has so many descriptors, the first of which is the memfd.
+    /// The connections are offered. So many descriptors come, the first of which is the memory of
+    /// [`Ownership`](super::ownership::Ownership), the second the snapshot's memfd; those of the snapshot
+    /// follow.
     Snapshot {
         descriptors: usize,
     },
     /// More of the snapshot's descriptors.
     MoreDescriptors,
-    /// The successor could serve at once.
-    Ready,
     /// The successor cannot take over.
     Failed {
         reason: String,
     },
-    /// The connections are the successor's.
-    Commit,
-    /// The successor has read `Commit`.
-    Acknowledge,
+    /// The successor has claimed the connections. The predecessor looks at the word then, which alone says
+    /// so.
+    Claimed,
+    /// The predecessor has told the service manager of the successor, and ends.
+    Done,
 }
 
 /// What the predecessor will hand over, sent before it does.
@@ -91,12 +92,12 @@ impl ControlSocket {
         Self { socket, step: Cell::new("connecting") }
     }
 
-    /// Begins a step of the upgrade, in which one message from the other process may take this long, or for
-    /// ever.
-    pub(super) fn begin(&self, step: &'static str, timeout: Option<Duration>) -> Result<(), UpgradeError> {
+    /// Begins a step of the upgrade, in which one message to or from the other process may take this long.
+    pub(super) fn begin(&self, step: &'static str, timeout: Duration) -> Result<(), UpgradeError> {
         self.step.set(step);
         for which in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&self.socket, which, timeout).map_err(|error| self.disconnected(error))?;
+            set_socket_timeout(&self.socket, which, Some(timeout))
+                .map_err(|error| self.disconnected(error))?;
         }
         Ok(())
     }
@@ -116,6 +117,21 @@ impl ControlSocket {
         message: &Message,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), UpgradeError> {
+        let until = Instant::now() + PATIENCE;
+        self.send_while(message, descriptors, &mut |error| match Instant::now() < until {
+            true => Ok(()),
+            false => Err(self.disconnected(error)),
+        })
+    }
+
+    /// The same, again and again while there is no room for it and `may_wait` allows it, which is asked after
+    /// each of the step's timeouts.
+    pub(super) fn send_while(
+        &self,
+        message: &Message,
+        descriptors: &[BorrowedFd<'_>],
+        may_wait: &mut dyn FnMut(Errno) -> Result<(), UpgradeError>,
+    ) -> Result<(), UpgradeError> {
         let bytes = serde_json::to_vec(message).map_err(|error| self.protocol_error(error))?;
         if bytes.len() > MAX_MESSAGE {
             return Err(self.protocol_error("a message is too long"));
@@ -126,13 +142,16 @@ impl ControlSocket {
             return Err(self.protocol_error("too many descriptors for one message"));
         }
         let pieces = [IoSlice::new(&bytes)];
-        let until = Instant::now() + PATIENCE;
         loop {
             match sendmsg(&self.socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
+                Err(Errno::AGAIN) => may_wait(Errno::AGAIN)?,
                 // As many descriptors are in flight as a user may have (unix(7)), until the receiver takes
                 // some.
-                Err(Errno::TOOMANYREFS) if Instant::now() < until => std::thread::sleep(RETRY),
+                Err(Errno::TOOMANYREFS) => {
+                    may_wait(Errno::TOOMANYREFS)?;
+                    std::thread::sleep(RETRY);
+                }
                 // Stopped and continued, or a signal (signal(7)).
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(self.disconnected(error)),
@@ -142,6 +161,14 @@ impl ControlSocket {
 
     /// The next message, and the descriptors beside it.
     pub(super) fn recv(&self) -> Result<(Message, Vec<OwnedFd>), UpgradeError> {
+        self.recv_while(&mut |error| Err(self.disconnected(error)))
+    }
+
+    /// The same, as long as `may_wait` allows it, which is asked after each of the step's timeouts.
+    pub(super) fn recv_while(
+        &self,
+        may_wait: &mut dyn FnMut(Errno) -> Result<(), UpgradeError>,
+    ) -> Result<(Message, Vec<OwnedFd>), UpgradeError> {
         let mut bytes = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -150,6 +177,7 @@ impl ControlSocket {
             match recvmsg(&self.socket, &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
                 // Stopped and continued, or a signal (signal(7)).
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => may_wait(Errno::AGAIN)?,
                 outcome => break outcome.map_err(|error| self.disconnected(error))?,
             }
         };

@@ -16,9 +16,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Net, Running};
 
-/// Names of sockets: who hands over there ends its successor, or itself, right before the last word.
-pub const KILLING: &str = "killing";
-pub const DYING: &str = "dying";
+/// What a successor does right before it claims the connections: the number of a signal, and of the process
+/// that gets it, 0 for itself.
+const BEFORE_CLAIM_VARIABLE: &str = "BENTPIPE_TEST_BEFORE_CLAIM";
+/// The successor itself.
+pub const ITSELF: u32 = 0;
 
 /// Not for programs that other tests start meanwhile.
 fn seqpacket_socket() -> OwnedFd {
@@ -37,17 +39,7 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String
         Err(error) => return Err((Box::new(daemon), error.to_string())),
     };
     let extra_fds = [("log".to_owned(), listener.as_fd())];
-    let last = |successor| {
-        let victim = match path.file_stem().and_then(|name| name.to_str()) {
-            Some(KILLING) => Pid::from_raw(successor),
-            Some(DYING) => Some(rustix::process::getpid()),
-            _ => None,
-        };
-        if let Some(victim) = victim {
-            kill_process(victim, Signal::KILL).unwrap();
-        }
-    };
-    let outcome = daemon.hand_over(&successor, &extra_fds, serde_json::json!({ "remember": 7 }), last);
+    let outcome = daemon.hand_over(&successor, &extra_fds, serde_json::json!({ "remember": 7 }), |_| {});
     outcome.map_err(|(daemon, error)| (daemon, error.to_string()))
 }
 
@@ -55,12 +47,44 @@ pub fn hand_over(daemon: Daemon, path: &Path) -> Result<(), (Box<Daemon>, String
 pub fn take_over(config: &Config, path: &Path) -> Result<Daemon, String> {
     let predecessor = Predecessor::connect(path).map_err(|error| error.to_string())?;
     let prepared = Prepared::beside(config, &predecessor).map_err(|error| error.to_string())?;
-    let (daemon, extra_fds) = prepared.take_over(&predecessor).map_err(|error| error.to_string())?;
+    let candidate = prepared.build_from(&predecessor).map_err(|error| error.to_string())?;
+    if let Ok(order) = std::env::var(BEFORE_CLAIM_VARIABLE) {
+        let (signal, victim) = order.split_once(' ').unwrap();
+        send_signal(signal.parse().unwrap(), victim.parse().unwrap());
+    }
+    let (daemon, extra_fds) = candidate.claim(&predecessor).map_err(|error| error.to_string())?;
     assert_eq!((extra_fds.descriptors.len(), &extra_fds.memory["remember"]), (1, &serde_json::json!(7)));
     Ok(daemon)
 }
 
+/// Sends a signal; one that stops the process has stopped it when this returns.
+fn send_signal(number: i32, pid: u32) {
+    let signal = Signal::from_named_raw(number).unwrap();
+    let is_other = pid != ITSELF;
+    let victim = if is_other { Pid::from_raw(pid as i32).unwrap() } else { rustix::process::getpid() };
+    kill_process(victim, signal).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    while is_other && signal == Signal::STOP && !state().rsplit_once(") ").unwrap().1.starts_with('T') {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 impl Net {
+    /// Starts a daemon that takes over from who waits at this socket, and before its claim sends a signal to a
+    /// process.
+    pub fn take_over_after(
+        &self,
+        text: &str,
+        path: &Path,
+        signal: Signal,
+        to: u32,
+    ) -> Result<Running, String> {
+        self.try_daemon_changed(text, |command| {
+            command.env(super::TAKE_OVER_VARIABLE, path);
+            command.env(BEFORE_CLAIM_VARIABLE, format!("{} {to}", signal.as_raw()));
+        })
+    }
+
     /// Starts a daemon that takes over from who waits at this socket.
     fn take_over(&self, text: &str, path: &Path) -> Result<Running, String> {
         self.try_daemon_changed(text, |command| {
@@ -72,13 +96,8 @@ impl Net {
 impl Running {
     /// Lets it wait for somebody who takes over; the socket, in a folder that must be kept for so long.
     pub fn await_successor(&mut self) -> (tempfile::TempDir, std::path::PathBuf) {
-        self.await_successor_at("handover")
-    }
-
-    /// The same at a socket of this name.
-    pub fn await_successor_at(&mut self, name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(name).with_extension("sock");
+        let path = folder.path().join("handover.sock");
         writeln!(self.stdin.as_mut().unwrap(), "hand over {}", path.display()).unwrap();
         assert_eq!(self.line().as_deref(), Some("waiting"));
         (folder, path)
@@ -92,21 +111,40 @@ impl Running {
         }
     }
 
-    /// It dies while another process with this configuration takes its place, when that is ready.
+    /// It dies when another process with this configuration is about to take its place.
     pub fn succeed_while_dying(&mut self, net: &Net, text: &str) {
-        let (_folder, path) = self.await_successor_at(DYING);
-        let mut next = net.take_over(text, &path).unwrap();
+        let (_folder, path) = self.await_successor();
+        let mut next = net.take_over_after(text, &path, Signal::KILL, self.pid()).unwrap();
         assert_eq!(self.child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        std::mem::swap(self, &mut next);
-        std::mem::swap(&mut self.accounts, &mut next.accounts);
+        self.replace(&mut next);
     }
 
-    /// Another process with this configuration is about to take its place, and is killed when it is ready;
-    /// what is said against it here.
+    /// It is frozen when another process with this configuration is about to take its place, and goes on when
+    /// that one serves.
+    pub fn succeed_while_frozen(&mut self, net: &Net, text: &str, meanwhile: impl FnOnce()) {
+        let (_folder, path) = self.await_successor();
+        let mut next = net.take_over_after(text, &path, Signal::STOP, self.pid()).unwrap();
+        meanwhile();
+        self.signal(Signal::CONT);
+        assert_eq!(self.outcome_of_handover(), None);
+        assert!(self.child.wait().unwrap().success());
+        self.replace(&mut next);
+    }
+
+    /// Another process with this configuration is about to take its place, and is killed right before its
+    /// claim; what is said against it here.
     pub fn outlive(&mut self, net: &Net, text: &str) -> String {
-        let (_folder, path) = self.await_successor_at(KILLING);
-        assert!(net.take_over(text, &path).is_err());
+        let (_folder, path) = self.await_successor();
+        assert!(net.take_over_after(text, &path, Signal::KILL, ITSELF).is_err());
         self.outcome_of_handover().expect("nobody has taken over")
+    }
+
+    /// This value is that process from now on, which has taken the place of the one before.
+    fn replace(&mut self, next: &mut Running) {
+        // The child of the other value is dead: what it does at its end is of no effect.
+        std::mem::swap(self, next);
+        // What it may hold in the end is what the first one held when it was ready.
+        std::mem::swap(&mut self.accounts, &mut next.accounts);
     }
 
     /// Another process with this configuration takes its place; or what either of them says against it.
@@ -130,10 +168,7 @@ impl Running {
             Ok(mut next) => {
                 assert_eq!(self.outcome_of_handover(), None);
                 assert!(self.child.wait().unwrap().success());
-                // The child of this value is dead: what it does at its end is of no effect.
-                std::mem::swap(self, &mut next);
-                // What it may hold in the end is what the first one held when it was ready.
-                std::mem::swap(&mut self.accounts, &mut next.accounts);
+                self.replace(&mut next);
                 Ok(())
             }
             Err(error) => {
@@ -160,7 +195,7 @@ impl Running {
     /// socket; and the daemon's error.
     pub fn disappoint(&mut self, behave: impl FnOnce(&OwnedFd)) -> String {
         self.call(|line| {
-            send_message(line, r#"{"Hello":{"form":2,"version":"0"}}"#);
+            send_message(line, r#"{"Hello":{"form":3,"version":"0"}}"#);
             assert!(recv_message(line).contains("Inventory"));
             send_message(line, r#""Freeze""#);
             behave(line);

@@ -3,10 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
+
 use crate::common::exchange::Exchange;
-use crate::common::handover::{recv_message, send_message};
+use crate::common::handover::{ITSELF, recv_message, send_message};
 use crate::common::{Net, PATIENCE, RELAYS, Running, SERVER, configuration, network, pattern, read_all};
 
 /// Bytes that do not fit into any socket buffers here, so that they are in flight when it matters.
@@ -56,6 +59,11 @@ fn expect_echo(one: &mut TcpStream, other: &mut TcpStream) {
 
 /// A crowd of connections of all kinds, which must be well after whatever happens between.
 fn survive(net: &Net, daemon: &mut Running, happen: impl FnOnce(&mut Running)) {
+    survive_with(net, daemon, 0, happen);
+}
+
+/// The same where so many other connections are open.
+fn survive_with(net: &Net, daemon: &mut Running, others: u64, happen: impl FnOnce(&mut Running)) {
     let stuffed = [11, 22].map(|seed| (Stuffed::new(net, seed), seed));
     let listener = net.listen(SERVER[0]);
     let (mut idle, mut idle_server) = net.connection(&listener);
@@ -74,7 +82,7 @@ fn survive(net: &Net, daemon: &mut Running, happen: impl FnOnce(&mut Running)) {
         std::thread::sleep(Duration::from_millis(100));
     }
     happen(daemon);
-    assert_eq!(daemon.counter("flows_open"), 4);
+    assert_eq!(daemon.counter("flows_open"), 4 + others);
     expect_echo(&mut idle, &mut idle_server);
     expect_echo(&mut idle_server, &mut idle);
     half_server.write_all(b"and the answer").unwrap();
@@ -82,7 +90,7 @@ fn survive(net: &Net, daemon: &mut Running, happen: impl FnOnce(&mut Running)) {
     assert_eq!(read_all(&mut half).unwrap(), b"and the answer");
     let (mut new, mut new_server) = net.connection(&listener);
     expect_echo(&mut new, &mut new_server);
-    assert_eq!(daemon.counter("flows_total"), 5);
+    assert_eq!(daemon.counter("flows_total"), 5 + others);
     for (stuffed, seed) in stuffed {
         stuffed.finish(seed);
     }
@@ -152,7 +160,7 @@ fn a_program_of_another_version_is_refused_and_everything_goes_on() {
     let mut daemon = net.daemon("workers = 2");
     let before = net.traces();
     survive(&net, &mut daemon, |daemon| {
-        for version in [1, 3] {
+        for version in [2, 4] {
             let error = daemon.call(|line| {
                 send_message(line, &format!(r#"{{"Hello":{{"form":{version},"version":"0"}}}}"#));
                 let answer = recv_message(line);
@@ -177,7 +185,7 @@ fn a_successor_that_falls_silent_costs_a_pause_and_is_told_that_it_is_too_late()
             assert!(word.contains("Refusal"), "{word}");
             assert!(start.elapsed() < PATIENCE);
         });
-        assert!(error.contains("said nothing for too long"), "{error}");
+        assert!(error.contains("no progress for 1s"), "{error}");
     });
     daemon.settle();
 }
@@ -191,7 +199,7 @@ fn a_successor_that_is_killed_when_it_is_ready_changes_nothing() {
         survive(&net, &mut daemon, |daemon| {
             for _ in 0..10 {
                 let error = daemon.outlive(&net, &config);
-                assert!(error.contains("committing"), "{error}");
+                assert!(error.contains("lost the other process"), "{error}");
             }
         });
         daemon.settle();
@@ -213,12 +221,101 @@ fn the_next_process_continues_if_the_first_is_killed_when_it_is_ready() {
     }
 }
 
+/// The longest time between two of the bytes that go from one end to the other all the time, until `done`.
+fn longest_pause(one: &mut TcpStream, other: &mut TcpStream, done: &AtomicBool) -> Duration {
+    let interval = Duration::from_millis(5);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                one.write_all(b"x").unwrap();
+                std::thread::sleep(interval);
+            }
+            one.write_all(b"!").unwrap();
+        });
+        let (mut longest, mut last, mut byte) = (Duration::ZERO, Instant::now(), [0]);
+        while byte != *b"!" {
+            other.read_exact(&mut byte).unwrap();
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        longest
+    })
+}
+
+/// The process in the gateway's namespace that is not this one, when there is one and it has stopped.
+fn frozen_beside(net: &Net, first: u32) -> rustix::process::Pid {
+    let is_frozen = |process: &std::path::PathBuf| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    let start = Instant::now();
+    loop {
+        let processes = crate::common::accounts::processes_in(&net.gateway);
+        let mut frozen = processes.iter().filter(|process| is_frozen(process));
+        let pid = frozen.find_map(|process| process.file_name()?.to_str()?.parse::<i32>().ok());
+        if let Some(pid) = pid.filter(|&pid| pid != first as i32) {
+            return rustix::process::Pid::from_raw(pid).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE, "no successor is frozen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_successor_that_is_frozen_before_its_claim_costs_less_than_two_seconds_and_then_gives_up() {
+    let Some(net) = network() else { return };
+    for relay in RELAYS {
+        let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        let (mut one, mut other) = net.connection(&net.listen(SERVER[1]));
+        survive_with(&net, &mut daemon, 1, |daemon| {
+            let done = AtomicBool::new(false);
+            let (_folder, path) = daemon.await_successor();
+            let pause = std::thread::scope(|scope| {
+                let pausing = scope.spawn(|| longest_pause(&mut one, &mut other, &done));
+                let next = scope.spawn(|| net.take_over_after(&config, &path, Signal::STOP, ITSELF).err());
+                let frozen = frozen_beside(&net, daemon.pid());
+                let error = daemon.outcome_of_handover().expect("nobody has taken over");
+                assert!(error.contains("no progress for 1s"), "{error}");
+                // It goes on when everything is the first one's again, and must not touch anything.
+                kill_process(frozen, Signal::CONT).unwrap();
+                let error = next.join().unwrap().expect("it cannot take over any more");
+                assert!(error.contains("no progress for 1s"), "{error}");
+                done.store(true, Ordering::Release);
+                pausing.join().unwrap()
+            });
+            println!("{relay}: the longest pause of a frozen successor: {pause:?}");
+            assert!(pause > Duration::from_millis(900) && pause < Duration::from_secs(2), "{pause:?}");
+        });
+        drop((one, other));
+        daemon.settle();
+    }
+}
+
+#[test]
+fn a_predecessor_that_is_frozen_when_its_successor_claims_never_touches_the_connections_again() {
+    let Some(net) = network() else { return };
+    for relay in RELAYS {
+        let config = configuration(&format!("relay = \"{relay}\"\nworkers = 2"));
+        let mut daemon = net.try_daemon(&config).unwrap();
+        let (mut one, mut other) = net.connection(&net.listen(SERVER[1]));
+        survive_with(&net, &mut daemon, 1, |daemon| {
+            for _ in 0..3 {
+                daemon.succeed_while_frozen(&net, &config, || expect_echo(&mut one, &mut other));
+                expect_echo(&mut other, &mut one);
+            }
+        });
+        drop((one, other));
+        daemon.settle();
+    }
+}
+
 /// Holds one thread of another process still for as long as it lives (ptrace(2)); to be dropped by the thread
 /// that made it.
-struct Held(libc::pid_t);
+pub(crate) struct Held(libc::pid_t);
 
 impl Held {
-    fn thread(pid: u32, name: &str) -> Self {
+    pub(crate) fn thread(pid: u32, name: &str) -> Self {
         let mut tasks =
             std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
         let is_it = |task: &std::path::PathBuf| {
@@ -385,7 +482,7 @@ fn a_successor_that_may_have_too_few_descriptors_fails_before_it_is_too_late() {
 
 /// Kills one of the two after so long, as soon as there are two; whether it was the first.
 fn kill_one(net: &Net, first: u32, is_first: bool, delay: Duration) {
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::Pid;
     let (start, mut next) = (Instant::now(), None);
     while next.is_none() && start.elapsed() < PATIENCE {
         let processes = crate::common::accounts::processes_in(&net.gateway);

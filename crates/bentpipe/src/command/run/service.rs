@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use bentpipe_admin::history::{Recorder, SavedHistory};
 use bentpipe_admin::{Admin, Command, Identity, Sockets, serve};
 use bentpipe_kernel::notify::{Notifier, NotifierSnapshot};
@@ -54,6 +55,8 @@ pub(super) struct Service {
 enum Continue {
     Yes,
     No,
+    /// The daemon cannot go on, for this reason: the service manager is to start it again.
+    Failed(String),
 }
 
 impl Service {
@@ -111,14 +114,24 @@ impl Service {
     }
 
     /// Handles events until the end.
-    pub(super) fn serve(mut self, events: &Events) {
-        while let Continue::Yes = self.handle(events) {}
+    ///
+    /// # Errors
+    /// The daemon cannot go on. Everything that it had is undone, or is another process's.
+    pub(super) fn serve(mut self, events: &Events) -> anyhow::Result<()> {
+        let failure = loop {
+            match self.handle(events) {
+                Continue::Yes => {}
+                Continue::No => break None,
+                Continue::Failed(reason) => break Some(reason),
+            }
+        };
         drop(self.admin.take());
         if let Some(daemon) = self.daemon.take() {
             self.notifier.stopping();
             drop(daemon);
             self.sockets.close();
         }
+        failure.map_or(Ok(()), |reason| Err(anyhow!(reason)))
     }
 
     fn handle(&mut self, events: &Events) -> Continue {
@@ -147,10 +160,11 @@ impl Service {
                 let _ = answer.send(Ok(()));
             }
             Event::Successor(successor, resume) => {
-                if let Continue::No = self.hand_over(&successor, events) {
-                    return Continue::No;
+                let next = self.hand_over(&successor, events);
+                if let Continue::Yes = next {
+                    let _ = resume.send(());
                 }
-                let _ = resume.send(());
+                return next;
             }
         }
         Continue::Yes
@@ -169,6 +183,9 @@ impl Service {
 
     fn on_tick(&mut self) -> Continue {
         let Some(daemon) = &self.daemon else { return Continue::No };
+        if let Some(reason) = daemon.failure() {
+            return Continue::Failed(format!("{reason}: the daemon ends; please report it"));
+        }
         if daemon.has_drained() {
             let left = daemon.stats().flows_open;
             tracing::info!(left, "drained: ending; connections that are left are reset");
@@ -226,16 +243,22 @@ impl Service {
         let log = std::io::stderr();
         let mut extra_fds: Vec<(String, BorrowedFd<'_>)> = self.sockets.named();
         extra_fds.push((LOG.to_owned(), log.as_fd()));
-        let last = |pid: i32| self.notifier.main_pid(pid.unsigned_abs());
-        match daemon.hand_over(successor, &extra_fds, state, last) {
-            Ok(()) => {
+        let on_claimed = |pid: i32| self.notifier.main_pid(pid.unsigned_abs());
+        match daemon.hand_over(successor, &extra_fds, state, on_claimed) {
+            Ok(()) if successor.is_connected() => {
                 events.forward_signals(successor.pid());
                 Continue::No
+            }
+            // An end in order would tell the service manager that all is well.
+            Ok(()) => {
+                let pid = successor.pid();
+                Continue::Failed(format!(
+                    "process {pid} took over every connection and has died: they are reset"
+                ))
             }
             Err((daemon, error)) => {
                 tracing::error!("continuing, because no process took over: {error}");
                 self.daemon = Some(*daemon);
-                self.notifier.main_pid(std::process::id());
                 self.serve_admin(events);
                 Continue::Yes
             }
