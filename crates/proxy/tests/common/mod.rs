@@ -377,6 +377,18 @@ impl Running {
         after.split([',', ' ']).next().unwrap().parse().unwrap()
     }
 
+    /// Lets a worker panic as soon as it has its turn.
+    pub fn panic_worker(&mut self, index: usize) {
+        writeln!(self.stdin.as_mut().unwrap(), "panic {index}").unwrap();
+        let _ = self.line().expect("the daemon answers");
+    }
+
+    /// Why it must end, if it must.
+    pub fn failure(&mut self) -> Option<String> {
+        writeln!(self.stdin.as_mut().unwrap(), "failure").unwrap();
+        self.line().filter(|reason| reason != "none")
+    }
+
     /// What can be seen of it now.
     pub fn stats_handle(&mut self) -> Seen {
         writeln!(self.stdin.as_mut().unwrap(), "telemetry").unwrap();
@@ -642,6 +654,12 @@ pub fn be_daemon_if_asked() -> bool {
             println!("{} {found}", start.elapsed().as_micros());
         } else if request == "telemetry" {
             println!("{}", the_observed_values(&daemon.stats_handle()));
+        } else if let Some(index) = request.strip_prefix("panic ") {
+            #[cfg(debug_assertions)]
+            daemon.make_worker_panic(index.parse().unwrap());
+            println!("worker {index} is told to panic");
+        } else if request == "failure" {
+            println!("{}", daemon.failure().unwrap_or("none"));
         } else if request == "reload" {
             match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
                 Ok(()) => println!("ready"),

@@ -6,6 +6,8 @@ mod common;
 mod access_log;
 mod boxes;
 mod bundle;
+#[cfg(debug_assertions)]
+mod dead_worker;
 mod endings;
 mod explicit;
 mod fail_open;
