@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{LOG_VARIABLE, Net, PATIENCE, RELAYS, Running, SERVER, configuration, network};
@@ -83,12 +84,15 @@ fn a_worker_that_panics_is_replaced_while_the_others_go_on() {
         assert_eq!(daemon.counter("flows_total"), 2 * FLOWS as u64, "some connections passed unsplit");
         let (mut living, more) = survivors(pairs);
         assert_eq!(more, 0);
-        // Also into another process.
-        daemon.succeed(&net, &config).unwrap();
-        living.iter_mut().for_each(|(client, server)| echo(client, server));
         let text = std::fs::read_to_string(log.path()).unwrap();
         let line = "worker 0 failed: panicked: a worker was told to panic";
         assert_eq!(text.matches(line).count(), 1, "{text}");
+        // Also into another process, with the same log.
+        let logging = |command: &mut Command| {
+            command.env(LOG_VARIABLE, log.path());
+        };
+        daemon.succeed_changed(&net, &config, logging).unwrap();
+        living.iter_mut().for_each(|(client, server)| echo(client, server));
         drop(living);
         daemon.settle();
     }
