@@ -48,6 +48,12 @@ impl Worker {
 
     /// Resets every flow, and returns how many there were. Their state may be anything.
     fn reset_flows(&mut self) -> u64 {
+        if let Err(reason) = attempt(|| {
+            self.log_the_rest();
+            Ok(())
+        }) {
+            tracing::error!("the access log lacks connections of the worker: {reason}");
+        }
         let flows = std::mem::replace(&mut self.flows, Slab::new());
         let awaiting_data = std::mem::replace(&mut self.awaiting_data, AwaitingData::new());
         let (kind, most) = (self.pool.kind(), self.pool.most);
