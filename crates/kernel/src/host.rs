@@ -1,9 +1,8 @@
 //! Checks of this host for bentpipe, each finding with the line that fixes it.
 
 use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use bentpipe_units::{ByteCount, Rate, Span};
@@ -11,6 +10,7 @@ use bentpipe_units::{ByteCount, Rate, Span};
 use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
 use crate::hybla::Hybla;
+use crate::program::{self, Outcome};
 use crate::router::{self, Router, RouterConfig, Variant};
 use crate::xcp::{MOUNT_CGROUPS, Xcp, XcpError, XcpParameters};
 use crate::{congestion, sockopt};
@@ -18,6 +18,9 @@ use crate::{congestion, sockopt};
 mod check;
 
 pub use check::{Check, Step};
+
+/// How long `nft` may take to check rules.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A link that the host's buffers must be able to fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,12 +156,16 @@ fn tproxy() -> Check {
     let rules = "table inet bentpipe_check { chain c { type filter hook prerouting priority mangle; \
                  socket transparent 1 meta mark set 1 accept; fib daddr type local return; \
                  fib daddr oifname \"lo\" meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept; }; }";
-    match run_with_input("nft", &["-c", "-f", "-"], rules) {
-        Ok(output) if output.status.success() => {
+    match program::run(Command::new("nft").args(["-c", "-f", "-"]), rules.as_bytes(), TIME_LIMIT) {
+        Ok(Outcome { status: Some(status), .. }) if status.success() => {
             Check::pass(name, "nftables takes tproxy, socket and fib rules")
         }
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or_default().to_owned();
+        Ok(Outcome { status: None, .. }) => {
+            let found = format!("nft does not end within {} s", TIME_LIMIT.as_secs());
+            Check::fail(name, found, "look what it waits for: nft list tables")
+        }
+        Ok(Outcome { stderr, .. }) => {
+            let said = String::from_utf8_lossy(&stderr).lines().next().unwrap_or_default().to_owned();
             let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet"].map(|name| Step::Module(name.into()));
             let check = Check::mendable(name, said, modules.into());
             Check { fix: check.fix.map(|fix| format!("run as root; {fix}")), ..check }
@@ -168,17 +175,6 @@ fn tproxy() -> Check {
             Check::mendable(name, found, vec![Step::run("apt-get install -y nftables")])
         }
     }
-}
-
-fn run_with_input(program: &str, arguments: &[&str], input: &str) -> std::io::Result<std::process::Output> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    child.stdin.take().expect("standard input is a pipe").write_all(input.as_bytes())?;
-    child.wait_with_output()
 }
 
 fn forwarding(family: &str, key: &str, path: &str) -> Check {

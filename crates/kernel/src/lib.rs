@@ -12,9 +12,11 @@
 //! - [`Weight`]: a connection's share of a leg, compared with others.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
 //! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`.
+//! - [`sock_diag`]: the handshakes of this host that are not complete.
 //! - [`route`]: the interface by which this host reaches an address.
 //! - [`notify`], [`journal`]: status messages to the service manager, entries for the journal.
 //! - [`shared_words`]: memory that two processes share.
+//! - [`program`]: running other programs, each with a time limit.
 //! - [`tun`]: network interfaces whose far side is this process.
 //! - [`privileges`], [`limits`]: dropping privileges after set-up, and the limit of file descriptors.
 //! - [`host`]: checks of this host, each finding with the line that fixes it.
@@ -35,10 +37,12 @@ mod netlink;
 pub mod nftables;
 pub mod notify;
 pub mod privileges;
+pub mod program;
 pub mod route;
 pub mod router;
 pub mod shared_words;
 mod skel;
+pub mod sock_diag;
 pub mod sockopt;
 mod struct_ops;
 pub mod tcp_info;

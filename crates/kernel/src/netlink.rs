@@ -31,8 +31,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Half of what one `send(2)` may hold, in bytes: the kernel doubles it (socket(7)). A limit, not an
 /// allocation.
 const SEND_BUFFER: usize = 1 << 20;
-/// Longer than any answer to what this crate asks: an error without the request, or one route.
-const RECEIVE_BUFFER: usize = 8 << 10;
+/// Longer than any datagram with answers to what this crate asks: an error without the request, one route, or
+/// a part of a list, which the kernel sends in pieces of at most 32 KiB.
+const RECEIVE_BUFFER: usize = 32 << 10;
 
 /// Writes messages, one behind the other.
 #[derive(Debug, Default)]

@@ -1,0 +1,173 @@
+//! The TCP sockets of this host whose handshakes are not complete, and those that listen (sock_diag(7)).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::net::netlink;
+
+use crate::netlink::{Message, Socket, Writer};
+
+/// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+/// Sizes of `struct inet_diag_req_v2` and of `struct inet_diag_msg` of linux/inet_diag.h.
+const REQUEST: usize = 56;
+const ANSWER: usize = 72;
+/// Offsets in the request.
+const PROTOCOL: usize = 1;
+const STATES: usize = 4;
+/// Offsets in the answer.
+const STATE: usize = 1;
+const LOCAL_PORT: usize = 4;
+const LOCAL_ADDRESS: usize = 8;
+const RECEIVE_QUEUE: usize = 56;
+/// States of net/tcp_states.h. Asked for the first, the kernel shows request sockets, too.
+const SYN_RECEIVED: u8 = 3;
+const LISTEN: u8 = 10;
+
+/// A TCP socket of the network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TcpSocket {
+    /// A SYN has been answered, and the client's acknowledgement has not come.
+    SynReceived {
+        /// The address that the client connects to.
+        local: SocketAddr,
+    },
+    /// It takes connections.
+    Listening {
+        /// Where it listens.
+        local: SocketAddr,
+        /// Connections that are complete and have not been accepted.
+        accept_queue: u32,
+    },
+}
+
+/// A connection to the kernel's list of sockets, in the network namespace of the thread that opened it. It
+/// needs no privileges.
+#[derive(Debug)]
+pub struct SockDiag {
+    socket: Socket,
+}
+
+impl SockDiag {
+    /// Opens the connection, which survives a later change of the thread's namespace.
+    ///
+    /// # Errors
+    /// Those of socket(2): `EPROTONOSUPPORT` where this kernel lacks the protocol, `EMFILE` without a
+    /// descriptor left.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(Some(netlink::SOCK_DIAG))? })
+    }
+
+    /// The sockets, of both families, that listen or whose handshake is not complete. The kernel looks at
+    /// every socket of the namespace for it: some milliseconds.
+    ///
+    /// # Errors
+    /// `NotFound` where the kernel has no module `tcp_diag`, `TimedOut` if it does not answer for a second,
+    /// and its other errors.
+    pub fn handshakes(&mut self) -> io::Result<Vec<TcpSocket>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            self.list(family, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn list(&mut self, family: libc::c_int, found: &mut Vec<TcpSocket>) -> io::Result<()> {
+        let sequence = self.socket.take_sequence(1);
+        self.socket.send(request(sequence, family).as_bytes())?;
+        self.socket.receive_until(|message| {
+            if message.sequence != sequence {
+                return None;
+            }
+            match (libc::c_int::from(message.kind), message.error_number()) {
+                (libc::NLMSG_DONE, _) => Some(Ok(())),
+                (_, Some(code)) => Some(Err(io::Error::from_raw_os_error(code))),
+                _ => {
+                    found.extend(socket(message));
+                    None
+                }
+            }
+        })?
+    }
+}
+
+fn request(sequence: u32, family: libc::c_int) -> Writer {
+    let mut fixed = [0; REQUEST];
+    fixed[0] = family as u8;
+    fixed[PROTOCOL] = libc::IPPROTO_TCP as u8;
+    let states = 1u32 << SYN_RECEIVED | 1 << LISTEN;
+    fixed[STATES..STATES + 4].copy_from_slice(&states.to_ne_bytes());
+    let mut writer = Writer::default();
+    writer.message(BY_FAMILY, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &fixed, |_| {});
+    writer
+}
+
+/// The socket in an answer; `None` for what is no answer, or of another state.
+fn socket(message: Message<'_>) -> Option<TcpSocket> {
+    let answer: &[u8; ANSWER] = message.payload.first_chunk()?;
+    let port = u16::from_be_bytes([answer[LOCAL_PORT], answer[LOCAL_PORT + 1]]);
+    let address: [u8; 16] = *answer[LOCAL_ADDRESS..].first_chunk()?;
+    let address = match libc::c_int::from(answer[0]) {
+        libc::AF_INET => IpAddr::from(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
+        _ => Ipv6Addr::from(address).into(),
+    };
+    let local = SocketAddr::new(address, port);
+    match answer[STATE] {
+        SYN_RECEIVED => Some(TcpSocket::SynReceived { local }),
+        LISTEN => {
+            let accept_queue = u32::from_ne_bytes(*answer[RECEIVE_QUEUE..].first_chunk()?);
+            Some(TcpSocket::Listening { local, accept_queue })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::netlink::messages;
+
+    /// The answer of a socket of this state at 192.0.2.1:80, with one connection in its queue.
+    fn answer(state: u8) -> Option<TcpSocket> {
+        let mut fixed = [0; ANSWER];
+        (fixed[0], fixed[STATE]) = (libc::AF_INET as u8, state);
+        fixed[LOCAL_PORT + 1] = 80;
+        fixed[LOCAL_ADDRESS..LOCAL_ADDRESS + 4].copy_from_slice(&[192, 0, 2, 1]);
+        fixed[RECEIVE_QUEUE..RECEIVE_QUEUE + 4].copy_from_slice(&1u32.to_ne_bytes());
+        let mut writer = Writer::default();
+        writer.message(BY_FAMILY, 0, 1, &fixed, |_| {});
+        socket(messages(writer.as_bytes()).next().unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_a_handshake_or_a_listener_or_of_no_interest() {
+        let local = "192.0.2.1:80".parse().unwrap();
+        assert_eq!(answer(SYN_RECEIVED), Some(TcpSocket::SynReceived { local }));
+        assert_eq!(answer(LISTEN), Some(TcpSocket::Listening { local, accept_queue: 1 }));
+        assert_eq!(answer(1), None);
+    }
+
+    #[test]
+    fn connections_that_nobody_has_accepted_are_counted() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let local = listener.local_addr().unwrap();
+            let mut diag = SockDiag::open().unwrap();
+            let mut queue = || {
+                diag.handshakes().unwrap().into_iter().find_map(|socket| match socket {
+                    TcpSocket::Listening { local: at, accept_queue } if at == local => Some(accept_queue),
+                    _ => None,
+                })
+            };
+            assert_eq!(queue(), Some(0));
+            let clients = [(); 2].map(|()| TcpStream::connect(local).unwrap());
+            assert_eq!(queue(), Some(2));
+            listener.accept().unwrap();
+            assert_eq!(queue(), Some(1));
+            drop((listener, clients));
+            assert_eq!(queue(), None);
+        }
+    }
+}
