@@ -12,7 +12,7 @@ use crate::congestion::{self, ResolvedCongestionControl, resolve};
 use crate::explicit::{SharedLeg, is_explicit};
 use crate::feature::Feature;
 use crate::sockopt;
-use crate::timers::{Intentions, Timers, syn_retries};
+use crate::timers::{Intentions, Keepalive, Timers, syn_retries};
 use crate::weight::Weight;
 use crate::xcp::Xcp;
 
@@ -33,6 +33,8 @@ pub struct LegSettings {
     pub restart_within: Option<Duration>,
     /// Connections live through an outage of this length.
     pub survive_outage: Option<Duration>,
+    /// Whether idle connections are probed.
+    pub keepalive: Keepalive,
     /// Fixed send buffer; `None` leaves the kernel's autotuning on.
     pub send_buffer: Option<ByteCount>,
     /// Fixed receive buffer; `None` leaves the kernel's autotuning on.
@@ -58,8 +60,8 @@ impl Leg {
         let keeps_queue_short =
             congestion.as_deref().is_some_and(ResolvedCongestionControl::keeps_queue_short);
         let worst_rtt = worst_rtt(settings.rtt, keeps_queue_short);
-        let intentions =
-            Intentions { restart_within: settings.restart_within, survive_outage: settings.survive_outage };
+        let &LegSettings { restart_within, survive_outage, keepalive, .. } = settings;
+        let intentions = Intentions { restart_within, survive_outage, keepalive };
         let timers = Timers::derive(intentions, worst_rtt);
         if let (Some(wanted), Some(derived)) = (settings.restart_within, timers.rto_max)
             && derived > wanted
@@ -123,6 +125,9 @@ impl Leg {
         }
         if let Some(limit) = self.timers.user_timeout {
             sockopt::set_user_timeout(socket, limit)?;
+        }
+        if let Some(timers) = self.timers.keepalive {
+            sockopt::set_keepalive(socket, timers)?;
         }
         if let Some(cap) = self.settings.pacing_cap {
             sockopt::set_max_pacing_rate(socket, cap)?;
@@ -229,5 +234,24 @@ mod tests {
         Leg::prepare("satellite", &settings).apply(listener.as_fd()).unwrap();
         assert_eq!(sockopt::congestion(&listener).unwrap(), "reno");
         assert_eq!(sockopt::max_pacing_rate(&listener).unwrap(), Some(1_000_000));
+        assert!(!socket2::SockRef::from(&listener).keepalive().unwrap());
+    }
+
+    #[test]
+    fn accepted_sockets_inherit_the_keepalives_of_their_leg() {
+        let settings = LegSettings {
+            survive_outage: Some(Duration::from_secs(1500)),
+            keepalive: Keepalive::After(Duration::from_secs(240)),
+            ..LegSettings::default()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Leg::prepare("satellite", &settings).apply(listener.as_fd()).unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let accepted = socket2::SockRef::from(&accepted);
+        assert!(accepted.keepalive().unwrap());
+        assert_eq!(accepted.tcp_keepalive_time().unwrap(), Duration::from_secs(240));
+        assert_eq!(accepted.tcp_keepalive_interval().unwrap(), Duration::from_secs(75));
+        assert_eq!(accepted.tcp_keepalive_retries().unwrap(), 22);
     }
 }

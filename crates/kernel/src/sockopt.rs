@@ -12,6 +12,8 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate};
 use rustix::net::sockopt as rustix_sockopt;
 
+use crate::timers::KeepaliveTimers;
+
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
@@ -61,6 +63,16 @@ pub fn set_rto_max(fd: impl AsFd, ceiling: Duration) -> io::Result<()> {
 /// 5482). It replaces `tcp_retries2`, and bounds connecting and zero-window probing as well.
 pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(limit))
+}
+
+/// Asks the far end of an idle connection whether it is there (tcp(7), `SO_KEEPALIVE`, `TCP_KEEPIDLE`,
+/// `TCP_KEEPINTVL`, `TCP_KEEPCNT`). Where there is a user timeout, it decides in the place of the number of
+/// probes.
+pub fn set_keepalive(fd: impl AsFd, timers: KeepaliveTimers) -> io::Result<()> {
+    rustix_sockopt::set_tcp_keepidle(&fd, timers.idle)?;
+    rustix_sockopt::set_tcp_keepintvl(&fd, timers.interval)?;
+    rustix_sockopt::set_tcp_keepcnt(&fd, timers.probes)?;
+    Ok(rustix_sockopt::set_socket_keepalive(&fd, true)?)
 }
 
 /// How often an unanswered SYN is repeated, 1–127 (tcp(7), `TCP_SYNCNT`).

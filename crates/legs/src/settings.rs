@@ -8,7 +8,7 @@ use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
-use crate::values::{Congestion, Interface};
+use crate::values::{Congestion, Interface, Keepalive};
 
 /// The round-trip time from which the timers of the terrestrial leg are derived.
 const TERRESTRIAL_RTT: Duration = Duration::from_millis(200);
@@ -36,6 +36,9 @@ pub struct SatelliteLeg {
     pub restart_within: Option<Span>,
     /// Connections survive an outage of this length.
     pub survive_outage: Option<Span>,
+    /// When idle connections are probed; by default after five minutes, or after `survive_outage` if that is
+    /// less.
+    pub keepalive: Option<Keepalive>,
     /// Send buffer; the kernel's autotuning by default.
     pub send_buffer: Option<ByteCount>,
     /// Receive buffer; the kernel's autotuning by default.
@@ -54,6 +57,8 @@ pub struct TerrestrialLeg {
     pub restart_within: Option<Span>,
     /// Connections survive an outage of this length.
     pub survive_outage: Option<Span>,
+    /// When idle connections are probed; by default as for a satellite leg.
+    pub keepalive: Option<Keepalive>,
     /// Send buffer; the kernel's autotuning by default.
     pub send_buffer: Option<ByteCount>,
     /// Receive buffer; the kernel's autotuning by default.
@@ -81,6 +86,7 @@ impl SatelliteLeg {
             fast_open: self.fast_open,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
+            keepalive: Keepalive::of(self.keepalive),
             send_buffer: self.send_buffer,
             receive_buffer: self.receive_buffer,
         }
@@ -103,6 +109,7 @@ impl TerrestrialLeg {
             fast_open: false,
             restart_within: self.restart_within.map(Span::get),
             survive_outage: self.survive_outage.map(Span::get),
+            keepalive: Keepalive::of(self.keepalive),
             send_buffer: self.send_buffer,
             receive_buffer: self.receive_buffer,
         }
@@ -115,6 +122,8 @@ fn geostationary() -> Span {
 
 #[cfg(test)]
 mod tests {
+    use bentpipe_kernel::timers;
+
     use super::*;
 
     fn leg(text: &str) -> Result<SatelliteLeg, String> {
@@ -139,6 +148,20 @@ mod tests {
         assert_eq!((known.capacity, known.rtt), (Some(Rate::mbps(2)), Duration::from_millis(40)));
         let unknown = leg("").unwrap().allocator_config();
         assert_eq!((unknown.capacity, unknown.rtt), (None, Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn idle_connections_are_probed_unless_that_is_switched_off() {
+        let keepalive = |text: &str| leg(text).map(|leg| leg.settings().keepalive);
+        assert_eq!(keepalive(""), Ok(timers::Keepalive::Derived));
+        assert_eq!(keepalive("keepalive = \"off\""), Ok(timers::Keepalive::Off));
+        let four_minutes = timers::Keepalive::After(Duration::from_secs(240));
+        assert_eq!(keepalive("keepalive = \"4m\""), Ok(four_minutes));
+        assert_eq!(TerrestrialLeg::default().settings().keepalive, timers::Keepalive::Derived);
+        for text in ["5", "0s", "10h", "on", "999ms"] {
+            let error = keepalive(&format!("keepalive = \"{text}\"")).unwrap_err();
+            assert!(error.contains("\"5m\"") && error.contains("\"off\""), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Names that the kernel gives: one that exists is valid.
+//! Values that the kernel takes: one that exists is valid.
 
 use std::fmt;
 
+use bentpipe_kernel::timers::{self, KEEPALIVE_RANGE};
+use bentpipe_units::Span;
 use serde::{Deserialize, Serialize};
 
 /// The name of a network interface: 1 to 15 letters, digits and `.-_@:`, so that it can stand in a rule.
@@ -59,6 +61,41 @@ impl TryFrom<String> for Congestion {
                 "\"{name}\" is not the name of a congestion control; write for example \"explicit\", \"hybla\" or \"bbr\""
             ))
         }
+    }
+}
+
+/// When idle connections are probed: `off`, or after this time, from one second to nine hours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Keepalive {
+    /// Never.
+    Off,
+    /// After this time without a segment received.
+    After(Span),
+}
+
+impl Keepalive {
+    /// The setting for the kernel crate; none is the default.
+    pub(crate) fn of(setting: Option<Self>) -> timers::Keepalive {
+        match setting {
+            None => timers::Keepalive::Derived,
+            Some(Self::Off) => timers::Keepalive::Off,
+            Some(Self::After(idle)) => timers::Keepalive::After(idle.get()),
+        }
+    }
+}
+
+impl TryFrom<String> for Keepalive {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let span: Option<Span> = text.parse().ok();
+        span.filter(|span| KEEPALIVE_RANGE.contains(&span.get())).map(Self::After).ok_or_else(|| {
+            format!("\"{text}\" is no time for keepalives; write \"off\" or a time from \"1s\" to \"9h\", such as \"5m\"")
+        })
     }
 }
 

@@ -125,8 +125,11 @@ fn buffer(bdp: u64) -> u64 {
 
 /// The timers that the proxy's satellite leg has.
 fn satellite_leg(settings: &Settings, end: tcp::Config) -> tcp::Config {
-    let intentions =
-        Intentions { restart_within: Some(RESTART_WITHIN), survive_outage: Some(SURVIVE_OUTAGE) };
+    let intentions = Intentions {
+        restart_within: Some(RESTART_WITHIN),
+        survive_outage: Some(SURVIVE_OUTAGE),
+        ..Intentions::default()
+    };
     // With the queue of one bandwidth-delay product a round trip takes twice as long.
     let timers = Timers::derive(intentions, 2 * settings.rtt);
     let max = timers.rto_max.unwrap_or(end.rto.max);

@@ -17,6 +17,7 @@ mod floods;
 mod handover;
 mod hostile;
 mod interruptions;
+mod keepalive;
 mod lifecycle;
 mod limits;
 mod local_user;

@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_lower_ceiling_leaves_the_handshake_a_reach_beyond_any_satellite() {
-        let timers = Timers { rto_max: Some(Duration::from_secs(1)), user_timeout: None };
+        let timers = Timers { rto_max: Some(Duration::from_secs(1)), ..Timers::default() };
         assert!(set_up("geo", &leg(3), timers, DEFAULTS).ok);
     }
 }
