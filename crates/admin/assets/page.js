@@ -10,6 +10,7 @@ import { Legs } from "./legs.js";
 const PERIOD_MS = 1000;
 const PATIENCE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
+const BYPASS = "The bypass is on: new connections pass unsplit until `bentpipe bypass off`.";
 const UNREADY =
   "New connections pass unsplit: a thread gives no sign of life, or the rules are not in force. " +
   "The daemon’s log says which.";
@@ -167,6 +168,7 @@ function situation() {
     const flows = count(last.totals.flows_open);
     return ["draining", "draining", `New connections pass unsplit. The ${flows} flows that are left ${time}.`];
   }
+  if (last.bypass) return ["bypass", "bypass", BYPASS];
   return last.ready ? ["ready", "ready", ""] : ["unready", "not ready", UNREADY];
 }
 
@@ -191,7 +193,7 @@ function showState() {
   put(at("state"), name);
   at("notice").hidden = !notice;
   put(at("notice"), notice);
-  const mark = { lost: "✕ ", unready: "▲ ", draining: "◐ " }[state] ?? "";
+  const mark = { lost: "✕ ", unready: "▲ ", draining: "◐ ", bypass: "↷ " }[state] ?? "";
   document.title = mark + "bentpipe · " + (state === "ready" ? at("sent").textContent : name);
 }
 

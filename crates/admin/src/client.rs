@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::Status;
+use crate::{DrainTimes, Status};
 
 /// Timeout of a status request: the server itself gives up after ten seconds.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -99,8 +99,10 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn drain(&self, deadline: Option<Duration>) -> Result<(), ClientError> {
-        let body = json!({ "deadline_s": deadline.map(|deadline| deadline.as_secs_f64()) });
+    pub fn drain(&self, times: DrainTimes) -> Result<(), ClientError> {
+        let DrainTimes { deadline, stay } = times;
+        let deadline = deadline.map(|deadline| deadline.as_secs_f64());
+        let body = json!({ "deadline_s": deadline, "stay_s": stay.as_secs_f64() });
         self.command(Method::POST, "/drain", &body.to_string())
     }
 
@@ -110,6 +112,14 @@ impl Client {
     /// [`ClientError`].
     pub fn stop_draining(&self) -> Result<(), ClientError> {
         self.command(Method::DELETE, "/drain", "")
+    }
+
+    /// Tells the daemon to let new connections pass until the opposite is ordered, or to accept them again.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::Refused`] if the daemon has done so, but cannot keep it beyond its end.
+    pub fn set_bypass(&self, on: bool) -> Result<(), ClientError> {
+        self.command(if on { Method::POST } else { Method::DELETE }, "/bypass", "")
     }
 
     fn command(&self, method: Method, path: &str, body: &str) -> Result<(), ClientError> {

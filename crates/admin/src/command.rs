@@ -8,10 +8,21 @@ use std::time::Duration;
 pub enum Command {
     /// Reload the configuration.
     Reload(Answer),
-    /// Accept no new connections, and end after the last one or at this deadline. `None` has no deadline.
-    Drain(Option<Duration>, Answer),
+    /// Accept no new connections, and end after the last one.
+    Drain(DrainTimes, Answer),
     /// Accept connections again.
     StopDraining(Answer),
+    /// Let new connections pass until the opposite is ordered (`true`), or accept them again.
+    SetBypass(bool, Answer),
+}
+
+/// How long a daemon drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DrainTimes {
+    /// When the remaining connections are reset; `None` is never.
+    pub deadline: Option<Duration>,
+    /// The least time before the end, in which draining can be cancelled; a sooner deadline counts.
+    pub stay: Duration,
 }
 
 /// The channel for a command's outcome: `Ok`, or why it failed and what to do.

@@ -21,7 +21,7 @@ mod view;
 mod write_timeout;
 
 pub use client::{Client, ClientError, DAEMON, Flows};
-pub use command::{Answer, Command, Commands};
+pub use command::{Answer, Command, Commands, DrainTimes};
 pub use server::{Admin, serve};
 pub use sockets::{AdminError, Sockets};
 pub use status::Status;

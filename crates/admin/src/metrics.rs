@@ -33,6 +33,9 @@ const DAEMON: &[Metric<Status>] = &[
     Metric::gauge("draining", "0 or 1", "Whether new connections pass because the daemon is to end.", |s| {
         Some(f64::from(u8::from(s.draining.is_some())))
     }),
+    Metric::gauge("bypass", "0 or 1", "Whether new connections pass because the bypass is on.", |s| {
+        Some(f64::from(u8::from(s.bypass)))
+    }),
     Metric::gauge("drain_left_seconds", "seconds", "Time until the remaining flows are reset.", |s| {
         s.draining?.left_s
     }),

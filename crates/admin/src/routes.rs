@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::command::{Answer, Command, Commands};
+use crate::command::{Answer, Command, Commands, DrainTimes};
 use crate::view::{Identity, View};
 use crate::{Status, metrics, view};
 use bentpipe_http::Failure;
@@ -62,6 +62,8 @@ struct StatusQuery {
 #[serde(deny_unknown_fields)]
 struct DrainBody {
     deadline_s: Option<f64>,
+    #[serde(default)]
+    stay_s: f64,
 }
 
 impl AppState {
@@ -139,6 +141,7 @@ pub(crate) fn command_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/reload", post(reload))
         .route("/drain", post(drain).delete(stop_draining))
+        .route("/bypass", post(start_bypass).delete(stop_bypass))
         .method_not_allowed_fallback(wrong_method)
         .with_state(state)
 }
@@ -189,16 +192,17 @@ async fn drain(
     let bytes = read(body).await?;
     let invalid = |why: String| {
         Failure::bad_request(format!(
-            "{why}; the body is {{\"deadline_s\": SECONDS}}, or null for no deadline"
+            "{why}; the body is {{\"deadline_s\": SECONDS, \"stay_s\": SECONDS}}, or null for no deadline"
         ))
     };
     let document: DrainBody = serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
-    let deadline = match document.deadline_s {
-        None => None,
-        Some(seconds) if (0.0..=MAX_DEADLINE_S).contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
-        Some(seconds) => return Err(invalid(format!("{seconds} s is no deadline"))),
+    let time = |seconds: f64| match (0.0..=MAX_DEADLINE_S).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(invalid(format!("{seconds} s is no time"))),
     };
-    state.command(peer, "drain", |answer| Command::Drain(deadline, answer)).await
+    let times =
+        DrainTimes { deadline: document.deadline_s.map(time).transpose()?, stay: time(document.stay_s)? };
+    state.command(peer, "drain", |answer| Command::Drain(times, answer)).await
 }
 
 async fn stop_draining(
@@ -206,6 +210,24 @@ async fn stop_draining(
     Extension(peer): Extension<Peer>,
 ) -> Result<Json<Value>, Failure> {
     state.command(peer, "stop draining", Command::StopDraining).await
+}
+
+async fn start_bypass(
+    State(state): State<Arc<AppState>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Json<Value>, Failure> {
+    if !read(body).await?.is_empty() {
+        return Err(Failure::bad_request("bypass takes no body: POST switches it on, DELETE off"));
+    }
+    state.command(peer, "bypass on", |answer| Command::SetBypass(true, answer)).await
+}
+
+async fn stop_bypass(
+    State(state): State<Arc<AppState>>,
+    Extension(peer): Extension<Peer>,
+) -> Result<Json<Value>, Failure> {
+    state.command(peer, "bypass off", |answer| Command::SetBypass(false, answer)).await
 }
 
 async fn unknown() -> Failure {

@@ -90,8 +90,10 @@ impl Sockets {
         // Only root can give files away.
         let owner = owner.filter(|_| rustix::process::geteuid().is_root());
         let owner = owner.map(|account| (account.uid(), account.gid()));
-        if let Err(error) = unix::make_folder(&settings.folder, FOLDER_MODE, owner) {
-            tracing::warn!("cannot make the folder {}: {error}", settings.folder.display());
+        for folder in [Some(&settings.folder), settings.state_folder.as_ref()].into_iter().flatten() {
+            if let Err(error) = unix::make_folder(folder, FOLDER_MODE, owner) {
+                tracing::warn!("cannot make the folder {}: {error}", folder.display());
+            }
         }
         let is_wanted = |name: &String| !coming.contains(name);
         let (lost_commands, lost_upgrades) =

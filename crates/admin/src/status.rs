@@ -23,6 +23,9 @@ pub struct Status {
     pub ready: bool,
     /// New connections pass, and it ends after its last flow.
     pub draining: Option<Drain>,
+    /// New connections pass until the bypass is switched off.
+    #[serde(default)]
+    pub bypass: bool,
     /// Its counters since then.
     pub totals: Stats,
     /// The gain of splitting.

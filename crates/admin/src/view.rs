@@ -23,6 +23,8 @@ pub trait View: Send + Sync + 'static {
     fn is_ready(&self) -> bool;
     /// Whether it is draining.
     fn draining(&self) -> Option<Drain>;
+    /// Whether its bypass is on.
+    fn bypass(&self) -> bool;
     /// Time since it started, upgrades included.
     fn uptime(&self) -> Duration;
     /// Upgrades since then.
@@ -63,6 +65,10 @@ impl View for StatsHandle {
         self.draining()
     }
 
+    fn bypass(&self) -> bool {
+        self.bypass()
+    }
+
     fn uptime(&self) -> Duration {
         self.uptime()
     }
@@ -84,6 +90,7 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
         upgrades: view.upgrades(),
         ready: readiness(view).is_ok(),
         draining: view.draining(),
+        bypass: view.bypass(),
         totals: view.stats(),
         gain: view.gain(),
         legs: view.legs(),
@@ -93,11 +100,13 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
 
 /// Whether new connections are split, or why not.
 pub(crate) fn readiness(view: &dyn View) -> Result<(), &'static str> {
-    match (view.draining(), view.is_ready()) {
-        (Some(_), _) => Err("draining: new connections pass unsplit"),
-        (None, false) => {
-            Err("a thread is not responding or the rules are not in force: new connections pass unsplit")
-        }
-        (None, true) => Ok(()),
+    if view.draining().is_some() {
+        Err("draining: new connections pass unsplit")
+    } else if view.bypass() {
+        Err("the bypass is on: new connections pass unsplit until `bentpipe bypass off`")
+    } else if !view.is_ready() {
+        Err("a thread is not responding or the rules are not in force: new connections pass unsplit")
+    } else {
+        Ok(())
     }
 }

@@ -41,6 +41,7 @@ fn numbered() -> Status {
         upgrades: 0,
         ready: true,
         draining: Some(Drain { left_s: Some(0.0) }),
+        bypass: false,
         totals: Stats::default(),
         gain: Gain { ratio: Some(0.0), ..Gain::default() },
         legs: vec![leg("satellite"), leg("terrestrial")],

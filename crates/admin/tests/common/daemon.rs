@@ -109,6 +109,7 @@ pub(crate) fn working(flows: usize) -> Status {
         upgrades: 2,
         ready: true,
         draining: None,
+        bypass: false,
         totals: Stats { flows_open: flows as u64, flows_total: 918_273, connecting: 3, ..Stats::default() },
         gain: Gain { ratio: Some(12.3), actual_bps: 8.1e6, end_to_end_bps: 0.66e6 },
         legs,

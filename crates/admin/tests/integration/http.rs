@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::served::{Served, hear, speak};
-use bentpipe_admin::{ClientError, Command, Flows, Status};
+use bentpipe_admin::{ClientError, Command, DrainTimes, Flows, Status};
 use bentpipe_proxy::telemetry::Drain;
 
 const TOKEN: &str = "dG9rZW4+dG9rZW4/dG9rZW4=";
@@ -84,6 +84,16 @@ fn readiness_says_why_new_connections_are_not_split() {
         metrics.contains("\nbentpipe_ready 0\n") && metrics.contains("\nbentpipe_drain_left_seconds 3\n"),
         "{metrics}"
     );
+    *served.figures.0.draining.lock().unwrap() = None;
+    served.figures.0.bypass.store(true, Ordering::SeqCst);
+    let answer = served.get("/health/ready");
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("bentpipe bypass off"), "{answer:?}");
+    let metrics = served.get("/metrics").body;
+    assert!(
+        metrics.contains("\nbentpipe_ready 0\n") && metrics.contains("\nbentpipe_bypass 1\n"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -117,7 +127,15 @@ fn every_answer_keeps_browsers_from_doing_more_with_it() {
 #[test]
 fn orders_over_tcp_are_refused() {
     let served = Served::start();
-    for request in ["POST /reload", "POST /drain", "DELETE /drain", "PUT /status", "OPTIONS /status"] {
+    for request in [
+        "POST /reload",
+        "POST /drain",
+        "DELETE /drain",
+        "POST /bypass",
+        "DELETE /bypass",
+        "PUT /status",
+        "OPTIONS /status",
+    ] {
         let answer = served.over_tcp(request, &["Host: localhost"]);
         assert_eq!(answer.status, 403, "{request}");
         assert!(answer.error().contains("Unix socket"), "{answer:?}");
@@ -202,22 +220,29 @@ fn an_order_is_answered_when_it_has_been_carried_out() {
     thread::scope(|scope| {
         let calls = scope.spawn(|| {
             client.reload().unwrap();
-            client.drain(Some(Duration::from_millis(1500))).unwrap();
-            client.drain(None).unwrap();
+            let deadline = Some(Duration::from_millis(1500));
+            client.drain(DrainTimes { deadline, ..DrainTimes::default() }).unwrap();
+            client.drain(DrainTimes { deadline: None, stay: Duration::from_secs(20) }).unwrap();
             client.stop_draining().unwrap();
+            client.set_bypass(true).unwrap();
+            client.set_bypass(false).unwrap();
         });
         let mut heard = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..6 {
             let (what, answer) = match served.orders.recv_timeout(Duration::from_secs(20)).unwrap() {
                 Command::Reload(answer) => ("reload".to_owned(), answer),
-                Command::Drain(deadline, answer) => (format!("drain {deadline:?}"), answer),
+                Command::Drain(DrainTimes { deadline, stay }, answer) => {
+                    (format!("drain {deadline:?}, stay {stay:?}"), answer)
+                }
                 Command::StopDraining(answer) => ("stop".to_owned(), answer),
+                Command::SetBypass(on, answer) => (format!("bypass {on}"), answer),
             };
             assert!(!calls.is_finished(), "nobody has answered yet");
             heard.push(what);
             answer.send(Ok(())).unwrap();
         }
-        assert_eq!(heard, ["reload", "drain Some(1.5s)", "drain None", "stop"]);
+        let drains = ["drain Some(1.5s), stay 0ns", "drain None, stay 20s"];
+        assert_eq!(heard, ["reload", drains[0], drains[1], "stop", "bypass true", "bypass false"]);
     });
 }
 
@@ -244,7 +269,7 @@ fn an_order_that_is_refused_says_why() {
     });
     let Served { orders, .. } = served;
     drop(orders);
-    let outcome = client.drain(None);
+    let outcome = client.drain(DrainTimes::default());
     assert!(
         matches!(&outcome, Err(ClientError::Refused { status: 503, reason, .. }) if reason.contains("ending")),
         "{outcome:?}"
@@ -262,12 +287,15 @@ fn an_order_that_cannot_be_meant_is_not_passed_on() {
         "{\"deadline_s\": 1e300}",
         "{\"deadline\": 5}",
         "{\"deadline_s\": \"5m\"}",
+        "{\"deadline_s\": 5, \"stay_s\": -1}",
+        "{\"deadline_s\": 5, \"stay_s\": null}",
     ] {
         let answer = served.over_unix("POST /drain", body);
         assert_eq!(answer.status, 400, "{body}: {answer:?}");
         assert!(answer.error().contains("deadline_s"), "{answer:?}");
     }
     assert_eq!(served.over_unix("POST /reload", "{}").status, 400);
+    assert_eq!(served.over_unix("POST /bypass", "on").status, 400);
     assert_eq!(served.over_unix("POST /drain", &" ".repeat(5000)).status, 413);
     assert!(served.orders.try_recv().is_err());
 }
@@ -350,7 +378,7 @@ fn a_stopped_server_has_given_its_last_answers() {
     idle.read_exact(&mut [0; 16]).unwrap();
     let client = served.client();
     thread::scope(|scope| {
-        let call = scope.spawn(|| client.drain(None));
+        let call = scope.spawn(|| client.drain(DrainTimes::default()));
         let Command::Drain(_, answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
             panic!()
         };

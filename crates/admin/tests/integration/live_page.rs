@@ -157,6 +157,8 @@ async fn a_silent_peer_is_reported_as_gone() {
     browser.until("it is ready", READY).await;
     outside.change(|status| status.ready = false);
     browser.until("not ready", &says("state", "not ready")).await;
+    outside.change(|status| status.bypass = true);
+    browser.until("bypass", &says("notice", "pass unsplit until `bentpipe bypass off`")).await;
     outside.change(|status| status.draining = Some(Drain { left_s: Some(90.0) }));
     browser.until("draining", &says("notice", "are reset in 1\u{a0}min 30\u{a0}s")).await;
     browser.run("document.getElementById('pause').click()").await;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 fn settings(folder: &TempDir) -> AdminSettings {
     let listen = Listen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
-    AdminSettings { folder: folder.path().join("run"), listen, token_file: None }
+    AdminSettings { folder: folder.path().join("run"), listen, ..AdminSettings::default() }
 }
 
 fn open(settings: &AdminSettings) -> Sockets {
@@ -125,8 +125,11 @@ fn a_successor_takes_them_over_while_callers_wait() {
 fn unneeded_listeners_are_closed_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let before = settings(&folder);
-    let after =
-        AdminSettings { folder: folder.path().join("elsewhere"), listen: Listen::Off, token_file: None };
+    let after = AdminSettings {
+        folder: folder.path().join("elsewhere"),
+        listen: Listen::Off,
+        ..AdminSettings::default()
+    };
     let old = open(&before);
     let address = old.tcp_address().unwrap();
     let mut new = Sockets::open(&after, None, &names(&old)).unwrap();

@@ -16,7 +16,8 @@ fn folder_and_sockets_are_the_accounts_and_nothing_else_is() {
     }
     let folder = tempfile::tempdir().unwrap();
     let account = Account::find("5000:6000").unwrap();
-    let settings = AdminSettings { folder: folder.path().join("run"), listen: Listen::Off, token_file: None };
+    let settings =
+        AdminSettings { folder: folder.path().join("run"), listen: Listen::Off, ..AdminSettings::default() };
     let owner = |path: &Path| {
         fs::symlink_metadata(path).map(|data| (data.uid(), data.gid(), data.mode() & 0o777)).unwrap()
     };

@@ -29,6 +29,7 @@ pub(crate) struct Scene {
     pub(crate) flows: AtomicUsize,
     pub(crate) is_stuck: AtomicBool,
     pub(crate) draining: Mutex<Option<Drain>>,
+    pub(crate) bypass: AtomicBool,
     /// How often the workers were asked for flows.
     pub(crate) asked: AtomicUsize,
 }
@@ -63,6 +64,7 @@ impl Served {
             folder: folder.path().join("run"),
             listen: Listen::At(SocketAddr::from(([127, 0, 0, 1], 0))),
             token_file,
+            ..AdminSettings::default()
         };
         let sockets = Sockets::open(&settings, None, &[]).unwrap();
         let figures = Figures::default();
@@ -210,6 +212,10 @@ impl View for Figures {
 
     fn draining(&self) -> Option<Drain> {
         *self.0.draining.lock().unwrap()
+    }
+
+    fn bypass(&self) -> bool {
+        self.0.bypass.load(Ordering::SeqCst)
     }
 
     fn uptime(&self) -> Duration {

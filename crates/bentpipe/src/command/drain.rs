@@ -2,7 +2,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use bentpipe_admin::{Client, ClientError, Flows, Status};
+use bentpipe_admin::{Client, ClientError, DrainTimes, Flows, Status};
 use bentpipe_units::Span;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,14 +10,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::daemon::Folder;
 use super::human::span;
 
+/// How long a daemon stays that is not waited for, if it has nothing left to do: the time to cancel.
+const STAY: Duration = Duration::from_secs(20);
 /// The interval between two requests for the draining daemon's status.
 const INTERVAL: Duration = Duration::from_millis(500);
 const BAR: &str = "{bar:40} {pos} of {len} flows have ended  {msg}";
 
 /// Tell the running daemon to accept no new connections and to exit when the last one has ended.
 ///
-/// New connections pass unsplit meanwhile, and those that are split go on until the deadline, when the rest
-/// is reset. The command waits for the end; interrupted, it leaves the daemon draining.
+/// New connections pass unsplit at once, and those that are split go on until the deadline, when the rest
+/// is reset; connections in the making are waited for. The command waits for the end; interrupted, it leaves
+/// the daemon draining. To let connections pass without ending the daemon, use `bentpipe bypass on`.
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
     #[command(flatten)]
@@ -31,7 +34,8 @@ pub(crate) struct Drain {
     /// Take connections again, if the daemon has not ended yet.
     #[arg(long, conflicts_with_all = ["deadline", "no_deadline", "no_wait"])]
     cancel: bool,
-    /// Come back at once, while the daemon drains.
+    /// Come back at once, while the daemon drains. It then ends after 20 s at the earliest, even if it has no
+    /// connection, so that --cancel finds it; a sooner deadline counts.
     #[arg(long)]
     no_wait: bool,
 }
@@ -57,11 +61,15 @@ impl Drain {
             return Ok(ExitCode::SUCCESS);
         }
         let pid = client.status(Flows::Most(0))?.pid;
-        client.drain((!self.no_deadline).then_some(self.deadline.get()))?;
+        let deadline = (!self.no_deadline).then_some(self.deadline.get());
+        let stay = if self.no_wait { STAY } else { Duration::ZERO };
+        client.drain(DrainTimes { deadline, stay })?;
         if self.no_wait {
-            super::print(
-                "the daemon drains: new connections pass unsplit; `bentpipe drain --cancel` stops it\n",
-            )?;
+            super::print(&format!(
+                "the daemon drains: new connections pass unsplit; it ends with the last split one, after {} s \
+                 at the earliest; `bentpipe drain --cancel` stops it\n",
+                STAY.as_secs()
+            ))?;
             return Ok(ExitCode::SUCCESS);
         }
         await_end(&client, pid)

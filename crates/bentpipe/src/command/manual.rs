@@ -113,6 +113,7 @@ fn files() -> Roff {
             "Sockets for status, reload, drain and upgrade, and for applications of the bundle node.",
         ),
         ("/var/lib/bentpipe", "The store of the bundle node."),
+        ("/var/lib/bentpipe-proxy", "Whether the proxy's bypass is on."),
         ("/usr/share/doc/bentpipe", "The documentation."),
     ] {
         roff.control("TP", []).text([bold(path)]).text([roman(what)]);

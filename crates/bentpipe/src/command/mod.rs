@@ -1,6 +1,7 @@
 //! One file for each command: its arguments and its output.
 
 mod account;
+pub(crate) mod bypass;
 mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -1,3 +1,4 @@
+mod bypass;
 mod events;
 mod outages;
 mod service;
@@ -17,6 +18,7 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::bypass::BypassFile;
 use self::events::Events;
 use self::service::Service;
 use super::{account, program, upgrade};
@@ -69,6 +71,10 @@ impl Run {
         if let Some(account) = account {
             prepared.give_files_to(account);
         }
+        let bypass = BypassFile::locate(&config.admin);
+        if predecessor.is_none() && bypass.is_on() {
+            prepared.set_bypass(true);
+        }
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let events = Events::new();
         events.listen_for(signals)?;
@@ -87,7 +93,10 @@ impl Run {
                 return Err(error.into());
             }
         };
-        let mut service = Service::new(self.config, program, daemon, sockets, notifier, extra_fds);
+        if daemon.is_bypassed() {
+            tracing::warn!("bypass on, as before: new connections pass unsplit until `bentpipe bypass off`");
+        }
+        let mut service = Service::new(self.config, program, daemon, sockets, notifier, extra_fds, bypass);
         service.open(&events);
         tracing::info!("ready");
         if predecessor.is_some()

@@ -111,6 +111,7 @@ fn state(status: &Document) -> String {
     match status.draining.map(|drain| drain.left_s) {
         Some(Some(left)) => format!("draining, {} left", span(left)),
         Some(None) => "draining".to_owned(),
+        None if status.bypass => "bypass: new connections pass unsplit".to_owned(),
         None if status.ready => "ready".to_owned(),
         None => "NOT READY: new connections pass unsplit".to_owned(),
     }

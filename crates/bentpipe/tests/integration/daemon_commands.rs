@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::common::{assert_misuse, bentpipe, command, refusal, success};
 use bentpipe_admin::history::Recorder;
-use bentpipe_admin::{Admin, Command as AdminCommand, Identity, Sockets, View, serve};
+use bentpipe_admin::{Admin, Command as AdminCommand, DrainTimes, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
 use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport};
@@ -32,6 +32,7 @@ struct Figures {
     open: Arc<AtomicU64>,
     looks: Arc<AtomicU64>,
     draining: Arc<Mutex<Option<Drain>>>,
+    bypass: Arc<AtomicBool>,
 }
 
 struct Daemon {
@@ -45,8 +46,11 @@ struct Daemon {
 impl Daemon {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let settings =
-            AdminSettings { folder: folder.path().to_owned(), listen: Listen::Off, token_file: None };
+        let settings = AdminSettings {
+            folder: folder.path().to_owned(),
+            listen: Listen::Off,
+            ..AdminSettings::default()
+        };
         let sockets = Sockets::open(&settings, None, &[]).unwrap();
         let figures = Figures::default();
         figures.open.store(30, Ordering::SeqCst);
@@ -91,9 +95,16 @@ fn status_is_a_screen_or_the_document() {
 fn where_no_daemon_is_all_of_them_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    for arguments in
-        [&["status"][..], &["status", "--json"], &["top"], &["reload"], &["drain"], &["drain", "--cancel"]]
-    {
+    for arguments in [
+        &["status"][..],
+        &["status", "--json"],
+        &["top"],
+        &["reload"],
+        &["drain"],
+        &["drain", "--cancel"],
+        &["bypass"],
+        &["bypass", "on"],
+    ] {
         refusal(
             &bentpipe(&[arguments, &["--folder", path]].concat()),
             &["cannot reach the daemon at", "admin.sock", "bentpipe run"],
@@ -141,8 +152,8 @@ fn drain_waits_for_the_end() {
     let folder = daemon.folder().to_owned();
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["drain", "--deadline", "5m", "--folder", &folder]));
-        let AdminCommand::Drain(deadline, answer) = daemon.order() else { panic!() };
-        assert_eq!(deadline, Some(Duration::from_secs(300)));
+        let AdminCommand::Drain(DrainTimes { deadline, stay }, answer) = daemon.order() else { panic!() };
+        assert_eq!((deadline, stay), (Some(Duration::from_secs(300)), Duration::ZERO));
         *daemon.figures.draining.lock().unwrap() = Some(Drain { left_s: Some(300.0) });
         answer.send(Ok(())).unwrap();
         let looks = daemon.figures.looks.load(Ordering::SeqCst);
@@ -161,13 +172,15 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
     let folder = daemon.folder();
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["drain", "--no-deadline", "--no-wait", "--folder", folder]));
-        let AdminCommand::Drain(None, answer) = daemon.order() else { panic!() };
+        let AdminCommand::Drain(times, answer) = daemon.order() else { panic!() };
+        // Whoever takes it back has to find a daemon, also one that has nothing to do.
+        assert_eq!(times, DrainTimes { deadline: None, stay: Duration::from_secs(20) });
         answer.send(Ok(())).unwrap();
         assert!(success(&call.join().unwrap()).contains("drain --cancel"));
         // The daemon's draining was never begun, which is how it looks when somebody has taken it back.
         let call = scope.spawn(|| bentpipe(&["drain", "--folder", folder]));
-        let AdminCommand::Drain(Some(deadline), answer) = daemon.order() else { panic!() };
-        assert_eq!(deadline, Duration::from_secs(600));
+        let AdminCommand::Drain(DrainTimes { deadline, .. }, answer) = daemon.order() else { panic!() };
+        assert_eq!(deadline, Some(Duration::from_secs(600)));
         answer.send(Ok(())).unwrap();
         refusal(&call.join().unwrap(), &["accepts connections again"]);
         let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", folder]));
@@ -178,6 +191,32 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
     assert_misuse(&["drain", "--deadline", "5s", "--no-deadline"], &["--no-deadline"]);
     assert_misuse(&["drain", "--cancel", "--no-wait"], &["--cancel"]);
     assert_misuse(&["drain", "--deadline", "10"], &["unit"]);
+}
+
+#[test]
+fn the_bypass_is_switched_and_shown_and_what_cannot_be_kept_is_said() {
+    let daemon = Daemon::start();
+    let folder = daemon.folder();
+    assert_eq!(
+        success(&bentpipe(&["bypass", "--folder", folder])),
+        "bypass off: new connections are split\n"
+    );
+    thread::scope(|scope| {
+        for (switch, on) in [("on", true), ("off", false)] {
+            let call = scope.spawn(move || bentpipe(&["bypass", switch, "--folder", folder]));
+            let AdminCommand::SetBypass(wanted, answer) = daemon.order() else { panic!() };
+            assert_eq!(wanted, on);
+            daemon.figures.bypass.store(on, Ordering::SeqCst);
+            answer.send(Ok(())).unwrap();
+            let said = success(&call.join().unwrap());
+            assert!(said.starts_with(&format!("bypass {switch}: new connections ")), "{said}");
+        }
+        let call = scope.spawn(|| bentpipe(&["bypass", "on", "--folder", folder]));
+        let AdminCommand::SetBypass(true, answer) = daemon.order() else { panic!() };
+        answer.send(Err("the bypass is on, but only until this daemon ends".into())).unwrap();
+        refusal(&call.join().unwrap(), &["only until this daemon ends"]);
+    });
+    assert_misuse(&["bypass", "maybe"], &["on", "off"]);
 }
 
 #[test]
@@ -283,6 +322,10 @@ impl View for Figures {
 
     fn draining(&self) -> Option<Drain> {
         *self.draining.lock().unwrap()
+    }
+
+    fn bypass(&self) -> bool {
+        self.bypass.load(Ordering::SeqCst)
     }
 
     fn uptime(&self) -> Duration {

@@ -82,7 +82,7 @@ fn a_reader_of_manual_pages_has_nothing_to_warn_of() {
 fn shells_take_their_completions() {
     for (shell, arguments) in [("bash", &["-n"][..]), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
         let script = success(&bentpipe(&["completions", shell]));
-        for word in ["doctor", "dtn", "man", "status", "top", "reload", "drain", "upgrade"] {
+        for word in ["doctor", "dtn", "man", "status", "top", "reload", "drain", "bypass", "upgrade"] {
             assert!(script.contains(word), "{word} is not in the completions of {shell}");
         }
         if let Some((ok, said)) = judged_by(shell, arguments, &script) {

@@ -227,6 +227,10 @@ impl Topology {
     pub(crate) fn address(&self, port: u16) -> SocketAddr {
         (SATELLITE.right4(), port).into()
     }
+
+    pub(crate) fn client_address(&self, port: u16) -> SocketAddr {
+        (LAN.right4(), port).into()
+    }
 }
 
 impl Drop for Topology {

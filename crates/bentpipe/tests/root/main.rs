@@ -8,4 +8,5 @@ mod cli;
 mod doctor_fix;
 mod dtn;
 mod live_page;
+mod newcomers;
 mod upgrade;

@@ -18,6 +18,8 @@ pub struct AdminSettings {
     pub listen: Listen,
     /// A file whose first line is what callers must know; without one `listen` must be a loopback address.
     pub token_file: Option<PathBuf>,
+    /// The folder of what outlives the daemon; see [`bypass_file`](Self::bypass_file) for the default.
+    pub state_folder: Option<PathBuf>,
 }
 
 /// Where the page and the metrics are.
@@ -40,6 +42,12 @@ impl AdminSettings {
     pub fn handover_socket(&self) -> PathBuf {
         self.folder.join("handover.sock")
     }
+
+    /// The file that exists while the bypass is on: in `state_folder`, or else in `from_manager`, the folder
+    /// that a service manager provides, or else beside the sockets.
+    pub fn bypass_file(&self, from_manager: Option<&Path>) -> PathBuf {
+        self.state_folder.as_deref().or(from_manager).unwrap_or(&self.folder).join("bypass")
+    }
 }
 
 /// The Unix socket that speaks HTTP, in the folder of a daemon.
@@ -49,7 +57,12 @@ pub fn admin_socket(folder: &Path) -> PathBuf {
 
 impl Default for AdminSettings {
     fn default() -> Self {
-        Self { folder: "/run/bentpipe".into(), listen: Listen::default(), token_file: None }
+        Self {
+            folder: "/run/bentpipe".into(),
+            listen: Listen::default(),
+            token_file: None,
+            state_folder: None,
+        }
     }
 }
 
@@ -103,6 +116,16 @@ mod tests {
         assert_eq!(settings.socket(), Path::new("/run/bentpipe/admin.sock"));
         assert!(matches!(settings.listen, Listen::At(address) if address.ip().is_loopback()));
         assert_eq!(parse("listen = \"off\"").unwrap().listen, Listen::Off);
+    }
+
+    #[test]
+    fn the_bypass_is_kept_where_the_operator_says_or_else_where_the_service_manager_does() {
+        let manager = Some(Path::new("/var/lib/x"));
+        let settings = parse("").unwrap();
+        assert_eq!(settings.bypass_file(None), Path::new("/run/bentpipe/bypass"));
+        assert_eq!(settings.bypass_file(manager), Path::new("/var/lib/x/bypass"));
+        let settings = parse("state_folder = \"/srv/y\"").unwrap();
+        assert_eq!(settings.bypass_file(manager), Path::new("/srv/y/bypass"));
     }
 
     #[test]

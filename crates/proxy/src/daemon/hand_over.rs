@@ -26,6 +26,8 @@ pub(super) mod section {
     pub(crate) const PORTS: &str = "ports";
     pub(crate) const FLOWS: &str = "flows";
     pub(crate) const DRAINING: &str = "draining";
+    /// Whether the bypass is on.
+    pub(crate) const BYPASS: &str = "bypass";
     /// The rules in force, and the interfaces that tell the sides of snooped flows apart.
     pub(crate) const RULES: &str = "rules";
     pub(crate) const COUNTERS: &str = "counters";
@@ -141,6 +143,7 @@ impl Daemon {
         snapshot.write(section::PORTS, &self.ports)?;
         snapshot.write(section::FLOWS, &flows)?;
         snapshot.write(section::DRAINING, &*self.draining())?;
+        snapshot.write(section::BYPASS, &self.is_bypassed())?;
         snapshot.write(section::RULES, &self.rules())?;
         snapshot.write(section::COUNTERS, &self.stats.snapshot())?;
         snapshot.write(section::PROGRAM, &(extra_fds, memory))?;

@@ -57,6 +57,8 @@ impl Prepared {
         daemon.ports = snapshot.read(section::PORTS).map_err(Error::snapshot)?;
         daemon.stats.inherit(snapshot.read(section::COUNTERS).map_err(Error::snapshot)?);
         *daemon.draining() = snapshot.read(section::DRAINING).map_err(Error::snapshot)?;
+        let bypass = snapshot.read(section::BYPASS).map_err(Error::snapshot)?;
+        daemon.context.shared.bypass.store(bypass, Ordering::Release);
         predecessor.note_progress();
         daemon.spawn_workers()?;
         predecessor.note_progress();

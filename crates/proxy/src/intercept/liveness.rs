@@ -40,6 +40,11 @@ impl Liveness {
         self.stamp(&self.last);
     }
 
+    /// The rules have been told to take no connection.
+    pub(crate) fn withdraw(&self) {
+        self.last.store(0, Ordering::Release);
+    }
+
     pub(crate) fn note_alive(&self) {
         self.stamp(&self.alive);
     }

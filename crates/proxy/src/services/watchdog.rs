@@ -61,6 +61,8 @@ struct Supervisor {
     next_divert_check: Instant,
     /// The contents of the sets.
     known: OverLimit,
+    /// The set `alive` is empty by order: the daemon drains, or its bypass is on.
+    passes: bool,
     /// When all threads were last known to be alive, and whether the log says that they are not.
     last_alive: Instant,
     unresponsive: bool,
@@ -135,6 +137,7 @@ impl Supervisor {
             route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
             known: OverLimit::default(),
+            passes: false,
             last_alive: Instant::now(),
             unresponsive: false,
             last_log: None,
@@ -152,19 +155,15 @@ impl Supervisor {
                 let buffered = self.workers.iter().map(|worker| worker.buffered.get()).sum();
                 self.shared.admission.set_buffered(buffered);
             }
-            let all_alive = renewal && self.ping() && self.has_routes() && !self.is_draining();
-            self.update(renewal, all_alive);
+            let passes = self.shared.passes_by_order();
+            let all_alive = renewal && self.ping() && self.has_routes() && !passes;
+            self.update(renewal, all_alive, passes);
             if renewal {
                 self.repair_tun_diverts();
             }
             std::thread::sleep(PAUSE);
             self.wait_until(next_renewal);
         }
-    }
-
-    /// Whether new connections pass because the daemon is draining.
-    fn is_draining(&self) -> bool {
-        self.shared.draining().is_some()
     }
 
     /// Whether every thread has acknowledged the last ping; pings again.
@@ -229,9 +228,12 @@ impl Supervisor {
         }
     }
 
-    /// Updates the sets. At each interval all elements are renewed, since they expire.
-    fn update(&mut self, renewal: bool, all_alive: bool) {
-        let everything = !self.mailbox.take().is_empty() || renewal;
+    /// Updates the sets. At each interval all elements are renewed, since they expire. Where new connections
+    /// pass by order, those of `alive` are removed at once, and again after whatever may have put them back:
+    /// rules that are installed have them.
+    fn update(&mut self, renewal: bool, all_alive: bool, passes: bool) {
+        let everything = !self.mailbox.take().is_empty() || renewal || passes != self.passes;
+        self.passes &= passes;
         let wanted = self.shared.admission.over_limit();
         if !everything && wanted == self.known {
             return;
@@ -239,6 +241,8 @@ impl Supervisor {
         let mut changes = Vec::new();
         if all_alive {
             changes.extend([TCP, UDP].map(|key| put(ALIVE, key)));
+        } else if passes && everything {
+            changes.extend([TCP, UDP].map(|key| Change::Remove { set: ALIVE, key }));
         }
         if wanted.everybody.is_some() {
             changes.push(put(FULL, TCP));
@@ -258,7 +262,10 @@ impl Supervisor {
             Ok(()) => {
                 if all_alive {
                     self.shared.liveness.note();
+                } else if passes && everything {
+                    self.shared.liveness.withdraw();
                 }
+                self.passes = passes;
                 self.set_contents(wanted);
             }
             Err(error) => self.repair(&error),

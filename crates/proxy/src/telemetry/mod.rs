@@ -19,7 +19,7 @@ mod report;
 mod sources;
 mod window;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) liveness: Liveness,
     pub(crate) link_estimates: LinkEstimates,
     draining: Mutex<Option<Draining>>,
+    /// New connections pass unsplit until this is switched off.
+    pub(crate) bypass: AtomicBool,
     /// Workers end.
     pub(crate) stop: AtomicBool,
     /// Why the daemon must end.
@@ -96,6 +98,7 @@ impl Shared {
             liveness: Liveness::new(),
             link_estimates: LinkEstimates::default(),
             draining: Mutex::default(),
+            bypass: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
         })
@@ -114,6 +117,11 @@ impl Shared {
     /// Why the daemon must end, if it must.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// Whether new connections pass unsplit by order: the daemon drains, or its bypass is on.
+    pub(crate) fn passes_by_order(&self) -> bool {
+        self.bypass.load(Ordering::Acquire) || self.draining().is_some()
     }
 }
 
@@ -188,7 +196,7 @@ impl StatsHandle {
 
     /// Whether every thread is alive and the rules are in force: new connections are split.
     pub fn is_ready(&self) -> bool {
-        self.shared.liveness.is_fresh() && self.draining().is_none()
+        self.shared.liveness.is_fresh() && !self.shared.passes_by_order()
     }
 
     /// Whether every thread is alive, whether or not new connections are split.
@@ -201,6 +209,11 @@ impl StatsHandle {
         let draining = *self.shared.draining();
         let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_secs_f64();
         draining.map(|draining| Drain { left_s: draining.until.map(left) })
+    }
+
+    /// Whether the bypass is on: new connections pass unsplit until it is switched off.
+    pub fn bypass(&self) -> bool {
+        self.shared.bypass.load(Ordering::Acquire)
     }
 
     /// The time since the start of the daemon, or of its first predecessor.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use bentpipe_admin::history::{Recorder, SavedHistory};
-use bentpipe_admin::{Admin, Command, Identity, Sockets, serve};
+use bentpipe_admin::{Admin, Command, DrainTimes, Identity, Sockets, serve};
 use bentpipe_kernel::notify::{Notifier, NotifierSnapshot};
 use bentpipe_proxy::upgrade::{ExtraFds, Successor};
 use bentpipe_proxy::{Config, Daemon};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::signal_name;
 
+use super::bypass::BypassFile;
 use super::events::{Event, Events};
 use super::outages::{OutageChange, Outages};
 use crate::command::log;
@@ -42,6 +43,7 @@ pub(super) struct Service {
     /// `None` after a successor took over.
     daemon: Option<Daemon>,
     sockets: Sockets,
+    bypass: BypassFile,
     notifier: Notifier,
     recorder: Recorder,
     admin: Option<Admin>,
@@ -67,6 +69,7 @@ impl Service {
         mut sockets: Sockets,
         notifier: Notifier,
         extra_fds: ExtraFds,
+        bypass: BypassFile,
     ) -> Self {
         // State in the form of an older program is ignored.
         let state: SavedState = serde_json::from_value(extra_fds.memory).unwrap_or_default();
@@ -90,6 +93,7 @@ impl Service {
             program,
             daemon: Some(daemon),
             sockets,
+            bypass,
             notifier,
             recorder,
             admin: None,
@@ -151,13 +155,19 @@ impl Service {
             Event::Command(Command::Reload(answer)) => {
                 let _ = answer.send(self.reload());
             }
-            Event::Command(Command::Drain(time, answer)) => {
-                daemon.drain(time);
+            Event::Command(Command::Drain(DrainTimes { deadline, stay }, answer)) => {
+                daemon.drain(deadline, stay);
                 let _ = answer.send(Ok(()));
             }
             Event::Command(Command::StopDraining(answer)) => {
                 daemon.stop_draining();
                 let _ = answer.send(Ok(()));
+            }
+            // First what the operator needs now, which must not fail because a disk is full.
+            Event::Command(Command::SetBypass(on, answer)) => {
+                daemon.set_bypass(on);
+                let kept = self.bypass.keep(on);
+                let _ = answer.send(kept.inspect_err(|error| tracing::error!("{error}")));
             }
             Event::Successor(successor, resume) => {
                 let next = self.hand_over(&successor, events);
@@ -206,10 +216,11 @@ impl Service {
         if now >= self.next_status {
             self.next_status = now + STATUS_INTERVAL;
             let open = daemon.stats().flows_open;
-            let what = match (stats.draining().is_some(), stats.is_ready()) {
-                (true, _) => "draining: new connections pass unsplit",
-                (false, true) => "splitting",
-                (false, false) => "new connections pass unsplit",
+            let what = match (stats.draining().is_some(), stats.bypass(), stats.is_ready()) {
+                (true, ..) => "draining: new connections pass unsplit",
+                (_, true, _) => "bypass: new connections pass unsplit",
+                (.., true) => "splitting",
+                _ => "new connections pass unsplit",
             };
             self.notifier.status(&format!("{open} connections, {what}"));
         }

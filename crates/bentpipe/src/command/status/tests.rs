@@ -44,6 +44,8 @@ fn obstacles_to_splitting_are_in_the_first_line() {
     let mut status = sample();
     status.ready = false;
     assert!(summary(&status)[0].contains("NOT READY"));
+    status.bypass = true;
+    assert!(summary(&status)[0].contains("  bypass: new connections pass unsplit  up "));
     status.draining = Some(bentpipe_proxy::telemetry::Drain { left_s: Some(90.0) });
     assert!(summary(&status)[0].contains("draining, 1 min 30 s left"));
 }
