@@ -127,7 +127,7 @@ impl Leg {
             sockopt::set_user_timeout(socket, limit)?;
         }
         if let Some(timers) = self.timers.keepalive {
-            sockopt::set_keepalive(socket, timers)?;
+            sockopt::set_keepalive(socket, timers.idle, timers.interval, timers.probes)?;
         }
         if let Some(cap) = self.settings.pacing_cap {
             sockopt::set_max_pacing_rate(socket, cap)?;

@@ -12,7 +12,6 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate};
 use rustix::net::sockopt as rustix_sockopt;
 
-use crate::timers::KeepaliveTimers;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -65,13 +64,13 @@ pub fn set_user_timeout(fd: impl AsFd, limit: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis(limit))
 }
 
-/// Asks the far end of an idle connection whether it is there (tcp(7), `SO_KEEPALIVE`, `TCP_KEEPIDLE`,
-/// `TCP_KEEPINTVL`, `TCP_KEEPCNT`). Where there is a user timeout, it decides in the place of the number of
-/// probes.
-pub fn set_keepalive(fd: impl AsFd, timers: KeepaliveTimers) -> io::Result<()> {
-    rustix_sockopt::set_tcp_keepidle(&fd, timers.idle)?;
-    rustix_sockopt::set_tcp_keepintvl(&fd, timers.interval)?;
-    rustix_sockopt::set_tcp_keepcnt(&fd, timers.probes)?;
+/// Asks the far end of a connection that has been `idle` for so long whether it is there, at each `interval`,
+/// until so many `probes` were not answered (tcp(7), `SO_KEEPALIVE`, `TCP_KEEPIDLE`, `TCP_KEEPINTVL`,
+/// `TCP_KEEPCNT`). Where there is a user timeout, it decides in the place of the number of probes.
+pub fn set_keepalive(fd: impl AsFd, idle: Duration, interval: Duration, probes: u32) -> io::Result<()> {
+    rustix_sockopt::set_tcp_keepidle(&fd, idle)?;
+    rustix_sockopt::set_tcp_keepintvl(&fd, interval)?;
+    rustix_sockopt::set_tcp_keepcnt(&fd, probes)?;
     Ok(rustix_sockopt::set_socket_keepalive(&fd, true)?)
 }
 
