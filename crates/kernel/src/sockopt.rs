@@ -12,7 +12,6 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate};
 use rustix::net::sockopt as rustix_sockopt;
 
-
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
