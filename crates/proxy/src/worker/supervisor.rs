@@ -54,7 +54,7 @@ impl Worker {
         }) {
             tracing::error!("the access log lacks connections of the worker: {reason}");
         }
-        let flows = std::mem::replace(&mut self.flows, Slab::new());
+        let flows = std::mem::take(&mut self.flows);
         let awaiting_data = std::mem::replace(&mut self.awaiting_data, AwaitingData::new());
         let (kind, most) = (self.pool.kind(), self.pool.most);
         let pool = std::mem::replace(&mut self.pool, BufferPool::new(kind));
