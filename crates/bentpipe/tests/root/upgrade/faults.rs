@@ -66,7 +66,8 @@ impl Random {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % limit
+        // The lower bits of one number depend on those of the last.
+        (self.0 >> 32) % limit
     }
 }
 
