@@ -71,15 +71,16 @@ impl Random {
     }
 }
 
-/// A successor that this test has started.
-struct Victim(Child);
+/// A successor that this test has started, and its log until it has taken over.
+struct Victim(Child, std::fs::File);
 
 impl Victim {
     fn start(topology: &Topology) -> Self {
         let mut command = topology.gateway.command(program());
         command.args(["run", "-c"]).arg(topology.config()).arg("--take-over").arg(topology.sockets());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(Child::spawn(command).unwrap())
+        let log = tempfile::tempfile().unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone().unwrap());
+        Self(Child::spawn(command).unwrap(), log)
     }
 
     fn has_ended(&mut self) -> bool {
@@ -112,6 +113,9 @@ impl Victim {
 
     /// Stops it, and says how far it had come.
     fn stop(&mut self) -> End {
+        if self.has_ended() {
+            return End::HadGivenUp;
+        }
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.0.id());
         let is_stopped = |task: std::fs::DirEntry| {
@@ -193,6 +197,9 @@ fn fail(
         return end;
     }
     if end == End::HadGivenUp {
+        let mut log = vec![0; 64 * 1024];
+        let length = victim.1.read_at(&mut log, 0).unwrap();
+        println!("it had given up: {}", String::from_utf8_lossy(&log[..length]));
         wait_for_daemon(topology, before);
         return end;
     }
