@@ -185,6 +185,11 @@ impl Socket {
         Ok(Self { fd, sequence: 0, buffer: vec![0; RECEIVE_BUFFER].into() })
     }
 
+    /// The socket itself, for a protocol on which the kernel speaks unasked.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Takes `count` sequence numbers, which wrap around, and returns the first.
     pub(crate) fn take_sequence(&mut self, count: u32) -> u32 {
         let first = self.sequence;

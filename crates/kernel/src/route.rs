@@ -8,15 +8,64 @@ use rustix::net::netdevice;
 
 use crate::netlink::{Message, Socket, Writer, attributes};
 
-/// Size of `struct rtmsg` of linux/rtnetlink.h.
+/// Size of `struct rtmsg` of linux/rtnetlink.h, and of `struct fib_rule_hdr`.
 const ROUTE_HEADER: usize = 12;
-/// Offset of `rtm_type` in it.
+/// `FRA_IIFNAME`, `FRA_GOTO`, `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_TABLE`, `FRA_FWMASK` of linux/fib_rules.h.
+const RULE_INPUT: u16 = 3;
+const RULE_GOTO: u16 = 4;
+const RULE_PREFERENCE: u16 = 6;
+const RULE_MARK: u16 = 10;
+const RULE_TABLE: u16 = 15;
+const RULE_MASK: u16 = 16;
+/// Offset of `rtm_type` in `struct rtmsg`.
 const ROUTE_TYPE: usize = 7;
 
 /// A connection to the routing of the network namespace of the thread that opened it. It needs no privileges.
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: Socket,
+}
+
+/// A packet that comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Incoming {
+    /// The index of the interface.
+    pub interface: u32,
+    /// Its source, of the family of `to`.
+    pub from: IpAddr,
+    /// Its destination.
+    pub to: IpAddr,
+    /// Its mark when it is routed.
+    pub mark: u32,
+}
+
+/// A policy rule (`ip rule`), as far as it is asked about here; 0 stands for what a rule does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolicyRule {
+    /// Its place: rules with a lower one come first.
+    pub preference: u32,
+    /// The mark that it is for, under `mask`.
+    pub mark: u32,
+    /// The bits of the mark that count.
+    pub mask: u32,
+    /// The routing table that it leads to.
+    pub table: u32,
+    /// The preference of the rule that it jumps to.
+    pub jump: u32,
+    /// Whether it is only for packets that come in by an interface other than `lo`.
+    pub by_input: bool,
+}
+
+/// What becomes of a packet that comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It is delivered on this host.
+    Delivered,
+    /// It is forwarded.
+    Forwarded,
+    /// It is dropped: there is no route, or its source is not believed to come in by the interface (`EXDEV`
+    /// and `EINVAL`: the reverse path filter).
+    Dropped(Errno),
 }
 
 impl RouteSocket {
@@ -44,14 +93,60 @@ impl RouteSocket {
             let text = "the source and the destination of a packet are of one address family";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        match (self.ask(from, to, None)?, from) {
+        match (self.ask(from, to, &[])?, from) {
             // IPv4 sends nothing from a foreign address, but may forward it.
-            (None, Some(foreign @ IpAddr::V4(_))) => match self.ask(None, foreign, None)? {
-                Some(arrival) => self.ask(from, to, Some((libc::RTA_IIF, arrival))),
+            (None, Some(foreign @ IpAddr::V4(_))) => match self.ask(None, foreign, &[])? {
+                Some(arrival) => self.ask(from, to, &[(libc::RTA_IIF, arrival)]),
                 None => Ok(None),
             },
             (found, _) => Ok(found),
         }
+    }
+
+    /// What becomes of a packet that comes in by an interface, before it is sent.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn fate_of(&mut self, packet: &Incoming) -> io::Result<Fate> {
+        let sequence = self.socket.take_sequence(1);
+        let details = [(libc::RTA_IIF, packet.interface), (libc::RTA_MARK, packet.mark)];
+        let question = question(sequence, Some(packet.from), packet.to, &details);
+        self.socket.send(question.as_bytes())?;
+        self.socket.receive_until(|message| (message.sequence == sequence).then(|| fate(message)))?
+    }
+
+    /// Whether a policy rule asks for the interface that a packet comes in by, `lo` aside.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn routes_by_input(&mut self) -> io::Result<bool> {
+        let by_input = |rules: Vec<PolicyRule>| rules.iter().any(|rule| rule.by_input);
+        Ok(by_input(self.policy_rules(false)?) || by_input(self.policy_rules(true)?))
+    }
+
+    /// The policy rules of a family (`ip rule`), IPv6 or IPv4, in their order.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn policy_rules(&mut self, ipv6: bool) -> io::Result<Vec<PolicyRule>> {
+        let sequence = self.socket.take_sequence(1);
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = if ipv6 { libc::AF_INET6 } else { libc::AF_INET } as u8;
+        let mut writer = Writer::default();
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+        writer.message(libc::RTM_GETRULE, flags, sequence, &header, |_| {});
+        self.socket.send(writer.as_bytes())?;
+        let mut rules = Vec::new();
+        self.socket.receive_until(|message| match message.error_number() {
+            _ if message.sequence != sequence => None,
+            Some(code) => Some(Err(io::Error::from_raw_os_error(code))),
+            None if libc::c_int::from(message.kind) == libc::NLMSG_DONE => Some(Ok(())),
+            None => {
+                rules.push(policy_rule(&message));
+                None
+            }
+        })??;
+        Ok(rules)
     }
 
     /// Whether packets to `to` with this mark are delivered on this host (`ip route`, type `local`).
@@ -60,7 +155,7 @@ impl RouteSocket {
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
     pub fn is_delivered_here(&mut self, to: IpAddr, mark: u32) -> io::Result<bool> {
         let sequence = self.socket.take_sequence(1);
-        let question = question(sequence, None, to, Some((libc::RTA_MARK, mark)));
+        let question = question(sequence, None, to, &[(libc::RTA_MARK, mark)]);
         self.socket.send(question.as_bytes())?;
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
     }
@@ -71,7 +166,7 @@ impl RouteSocket {
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
     pub fn interface_of_marked(&mut self, to: IpAddr, mark: u32) -> io::Result<Option<u32>> {
-        self.ask(None, to, Some((libc::RTA_MARK, mark)))
+        self.ask(None, to, &[(libc::RTA_MARK, mark)])
     }
 
     /// The index of the interface of this name, `None` if there is none (netdevice(7), `SIOCGIFINDEX`).
@@ -91,16 +186,16 @@ impl RouteSocket {
         &mut self,
         from: Option<IpAddr>,
         to: IpAddr,
-        detail: Option<(u16, u32)>,
+        details: &[(u16, u32)],
     ) -> io::Result<Option<u32>> {
         let sequence = self.socket.take_sequence(1);
-        self.socket.send(question(sequence, from, to, detail).as_bytes())?;
+        self.socket.send(question(sequence, from, to, details).as_bytes())?;
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| answer(message)))?
     }
 }
 
-/// `detail` is a further attribute of the packet, with its value.
-fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, detail: Option<(u16, u32)>) -> Writer {
+/// `details` are further attributes of the packet, with their values.
+fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, details: &[(u16, u32)]) -> Writer {
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut header = [0; ROUTE_HEADER];
     header[0] = family as u8;
@@ -112,7 +207,7 @@ fn question(sequence: u32, from: Option<IpAddr>, to: IpAddr, detail: Option<(u16
         if let Some(from) = from {
             write_address(route, libc::RTA_SRC, from);
         }
-        if let Some((kind, number)) = detail {
+        for &(kind, number) in details {
             route.attribute(kind, &number.to_ne_bytes());
         }
     });
@@ -128,6 +223,35 @@ fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
     match address {
         IpAddr::V4(address) => writer.attribute(kind, &address.octets()),
         IpAddr::V6(address) => writer.attribute(kind, &address.octets()),
+    }
+}
+
+fn policy_rule(message: &Message<'_>) -> PolicyRule {
+    let mut rule = PolicyRule::default();
+    for (kind, payload) in attributes(message.payload.get(ROUTE_HEADER..).unwrap_or_default()) {
+        let number = payload.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        match kind {
+            RULE_INPUT => rule.by_input = payload != b"lo\0",
+            RULE_GOTO => rule.jump = number,
+            RULE_PREFERENCE => rule.preference = number,
+            RULE_MARK => rule.mark = number,
+            RULE_TABLE => rule.table = number,
+            RULE_MASK => rule.mask = number,
+            _ => {}
+        }
+    }
+    rule
+}
+
+fn fate(message: Message<'_>) -> io::Result<Fate> {
+    match message.error_number() {
+        Some(code) if is_no_way(code) => Ok(Fate::Dropped(Errno::from_raw_os_error(code))),
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+        None => match message.payload.get(ROUTE_TYPE) {
+            Some(&libc::RTN_LOCAL) => Ok(Fate::Delivered),
+            Some(&libc::RTN_UNICAST) => Ok(Fate::Forwarded),
+            _ => Ok(Fate::Dropped(Errno::NETUNREACH)),
+        },
     }
 }
 
@@ -179,7 +303,7 @@ mod tests {
             8, 0, 3, 0, 4, 0, 0, 0,
         ];
         let question =
-            question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), Some((libc::RTA_IIF, 4)));
+            question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), &[(libc::RTA_IIF, 4)]);
         assert_eq!(question.as_bytes(), expected);
     }
 

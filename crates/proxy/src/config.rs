@@ -17,6 +17,7 @@ mod admin;
 mod bundle;
 mod dscp;
 mod limits;
+mod mark;
 mod ports;
 mod rule;
 #[cfg(test)]
@@ -33,6 +34,8 @@ pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
 pub use bundle::BundleSettings;
 pub use dscp::Dscp;
 pub use limits::{AtLimit, ConnectionRates, Limits};
+pub(crate) use mark::Mark;
+pub use mark::MarkField;
 pub use ports::Ports;
 pub use rule::{Action, Comment, Rule};
 pub use snoop::SnoopSettings;
@@ -96,6 +99,8 @@ pub struct ProxySettings {
     /// The account, `USER` or `USER:GROUP`, that a daemon started by root goes on as; by default `bentpipe`
     /// if there is one, and otherwise `nobody`.
     pub user: Option<String>,
+    /// The bits of packets' marks that are the daemon's, as a mask.
+    pub mark: MarkField,
 }
 
 /// When the client's handshake completes.
@@ -108,6 +113,16 @@ pub enum Handshake {
     Early,
     /// When the server's has: a refused connection looks refused, a silent server silent.
     Faithful,
+}
+
+impl Handshake {
+    /// Its name in a configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Early => "early",
+            Self::Faithful => "faithful",
+        }
+    }
 }
 
 /// How bytes move from one socket to the other.
@@ -140,13 +155,6 @@ impl Config {
 
     fn of(document: Document) -> Result<Self, ConfigError> {
         document.with_examples(EXAMPLES).read_checked(Self::check)
-    }
-
-    /// Whether the handshake of any connection is to be faithful.
-    pub(crate) fn wants_faithful(&self) -> bool {
-        let wants =
-            |rule: &Rule| matches!(rule.action, Action::Split { handshake: Some(Handshake::Faithful), .. });
-        self.proxy.handshake == Handshake::Faithful || self.rules.iter().any(wants)
     }
 
     /// Whether any flow is to be snooped.

@@ -17,7 +17,7 @@ use bentpipe_link::explicit::LinkEstimate;
 use socket2::{Domain, Socket, Type};
 
 use crate::budget;
-use crate::config::{Config, Interface};
+use crate::config::{Config, Interface, MarkField};
 use crate::connect::listener;
 use crate::deferred_accept::PendingTable;
 use crate::error::Error;
@@ -54,7 +54,6 @@ pub struct Daemon {
     workers: Vec<WorkerHandle>,
     stats: StatsHandle,
     ports: PortRanges,
-    pairs: Vec<LegPair>,
     families: Vec<Family>,
     _congestion_controls: CongestionControls,
     /// Keeps a second daemon out; the kernel frees it with the process. A predecessor hands it over.
@@ -111,7 +110,6 @@ impl Daemon {
             services,
             workers: Vec::new(),
             ports: PortRanges::default(),
-            pairs: Vec::new(),
             families: listener::families(),
             // A leg that needs one that cannot be had has said so.
             _congestion_controls: CongestionControls {
@@ -123,6 +121,7 @@ impl Daemon {
             context: Context {
                 config,
                 legs,
+                pairs: Vec::new(),
                 shared,
                 pending: Arc::new(pending),
                 workers: Vec::new(),
@@ -148,14 +147,15 @@ impl Daemon {
         }
         let listeners =
             if self.needs_other_listeners(&config) { Some(self.open_listeners(&config)?) } else { None };
-        let pairs = listeners.as_ref().map_or(&self.pairs, |(_, pairs, _)| pairs);
+        let pairs = listeners.as_ref().map_or(&self.context.pairs, |(_, pairs, _)| pairs);
         if let Some(mut interception) = self.context.interception() {
-            interception.replace_rules(&plan(&config, &config.interfaces(), pairs))?;
+            let takes = !self.context.shared.passes_by_order();
+            interception.replace_rules(&plan(&config, &config.interfaces(), pairs), takes)?;
         }
         let before = std::mem::replace(&mut self.context.config, config);
         let listeners = listeners.map(|(legs, pairs, listeners)| {
             self.ports.take(&pairs);
-            (self.context.legs, self.pairs) = (legs, pairs);
+            (self.context.legs, self.context.pairs) = (legs, pairs);
             listeners
         });
         let Context { config, shared, .. } = &self.context;
@@ -237,7 +237,7 @@ impl Daemon {
         let pairs = free_leg_pairs(config, &self.ports)?;
         check_ports(&pairs, &self.families)?;
         let legs = Arc::new(config.prepare_legs());
-        let listeners = self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs));
+        let listeners = self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs, config.proxy.mark));
         let listeners = listeners.collect::<Result<_, _>>()?;
         Ok((legs, pairs, listeners))
     }
@@ -289,21 +289,23 @@ impl Prepared {
         if daemon.claim.is_none() {
             return Err(Error::Restart { what: "what was prepared to take over" });
         }
-        daemon.pairs = free_leg_pairs(&daemon.context.config, &daemon.ports)?;
-        daemon.ports.take(&daemon.pairs);
-        check_ports(&daemon.pairs, &daemon.families)?;
+        daemon.context.pairs = free_leg_pairs(&daemon.context.config, &daemon.ports)?;
+        daemon.ports.take(&daemon.context.pairs);
+        check_ports(&daemon.context.pairs, &daemon.families)?;
         daemon.spawn_workers()?;
         for worker in &daemon.workers {
-            let listeners = open_listeners(&daemon.pairs, &daemon.families, &daemon.context.legs)?;
+            let Context { config, legs, .. } = &daemon.context;
+            let listeners = open_listeners(&daemon.context.pairs, &daemon.families, legs, config.proxy.mark)?;
             worker.send(Command::Listen(listeners));
         }
         daemon.start_services().collect::<Result<(), _>>()?;
         daemon.publish();
         let Context { config, .. } = &daemon.context;
         let interfaces = config.interfaces();
-        let (plan, diverts) = (plan(config, &interfaces, &daemon.pairs), daemon.tun_diverts());
+        let (plan, diverts) = (plan(config, &interfaces, &daemon.context.pairs), daemon.tun_diverts());
         let families = daemon.families.clone();
-        daemon.set_interception(Interception::install(&plan, families, diverts)?);
+        let takes = !daemon.context.shared.passes_by_order();
+        daemon.set_interception(Interception::install(&plan, families, diverts, takes)?);
         daemon.unpause_services().collect::<Result<(), _>>()?;
         let relay = daemon.context.config.proxy.relay;
         tracing::info!(workers = daemon.workers.len(), ?relay, "splitting connections");
@@ -363,6 +365,8 @@ pub(crate) fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &
         rates: config.limits.rates(),
         snooped: config.snoop_config().map(|wanted| wanted.flows),
         bundle: config.bundle_port(),
+        mark: config.proxy.mark,
+        tracked: host::tracks_connections(),
     }
 }
 
@@ -381,11 +385,16 @@ fn check_ports(pairs: &[LegPair], families: &[Family]) -> Result<(), Error> {
     Ok(())
 }
 
-fn open_listeners(pairs: &[LegPair], families: &[Family], legs: &Arc<Legs>) -> Result<Vec<Listener>, Error> {
+fn open_listeners(
+    pairs: &[LegPair],
+    families: &[Family],
+    legs: &Arc<Legs>,
+    mark: MarkField,
+) -> Result<Vec<Listener>, Error> {
     let each = pairs.iter().flat_map(|pair| families.iter().map(move |&family| (*pair, family)));
     each.map(|(pair, family)| {
         let address = listener::address(family, pair.port);
-        Ok(Listener::new(listener::open(address, legs.get(pair.client), pair.weight)?, pair, legs.clone()))
+        Ok(Listener::new(listener::open(address, legs.get(pair.client), pair.weight, mark)?, pair, legs.clone()))
     })
     .collect()
 }

@@ -15,7 +15,7 @@ struct Trap {
     mend: &'static str,
 }
 
-const TRAPS: [Trap; 4] = [
+const TRAPS: [Trap; 2] = [
     Trap {
         key: "net.ipv4.ip_forward",
         harmful: "0",
@@ -28,18 +28,6 @@ const TRAPS: [Trap; 4] = [
         effect: "IPv6 packets that are not split TCP are not forwarded, nor is anything when this daemon is dead",
         mend: "1",
     },
-    Trap {
-        key: "net.ipv4.conf.all.src_valid_mark",
-        harmful: "1",
-        effect: "the reverse path filter looks intercepted packets up by their mark and drops them as martians",
-        mend: "0",
-    },
-    Trap {
-        key: "net.ipv4.tcp_fwmark_accept",
-        harmful: "1",
-        effect: "accepted connections inherit the mark of interception and their packets come back to this host",
-        mend: "0",
-    },
 ];
 
 /// What harms packets that come back by a device of ours, which does not lead to their source. The effective
@@ -47,15 +35,15 @@ const TRAPS: [Trap; 4] = [
 const TUN_DIVERT_TRAP: Trap = Trap {
     key: "net.ipv4.conf.all.rp_filter",
     harmful: "1",
-    effect: "the reverse path filter drops SYNs of the faithful handshake and packets of snooped flows when they come back from the daemon",
+    effect: "the reverse path filter drops packets of snooped flows when they come back from the daemon",
     mend: "2",
 };
 
 /// Fails if this host cannot serve the configuration as it is set.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
     check_interfaces(config)?;
-    // Each connection would fail, and only after its server has been asked or has answered.
-    if (config.wants_faithful() || config.wants_snoop()) && is_set(&TUN_DIVERT_TRAP) {
+    // Each connection would fail.
+    if config.wants_snoop() && is_set(&TUN_DIVERT_TRAP) {
         return Err(Error::Refused(TUN_DIVERT_TRAP.warning()));
     }
     Ok(())
@@ -77,6 +65,13 @@ fn check_interfaces(config: &Config) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether this host tracks connections in the calling thread's network namespace: because a rule asks for
+/// their state, or translates addresses.
+pub(crate) fn tracks_connections() -> bool {
+    let count = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
+    count.is_ok_and(|count| count.trim() != "0")
 }
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.

@@ -8,10 +8,10 @@ use super::{Change, Key};
 use crate::netlink::Writer;
 
 /// `NFNL_MSG_BATCH_BEGIN` and `_END` of linux/netfilter/nfnetlink.h.
-const BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
-const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
+pub(super) const BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
+pub(super) const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 /// The subsystem, in the upper byte of a message's type.
-const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const NEW_ELEMENTS: u16 = SUBSYSTEM | libc::NFT_MSG_NEWSETELEM as u16;
 /// `NFT_MSG_DESTROYSETELEM`, Linux 6.3: deletes an element, and is no error where there is none.
 const DESTROY_ELEMENTS: u16 = SUBSYSTEM | 30;
@@ -150,7 +150,7 @@ fn milliseconds(timeout: Duration) -> u64 {
 }
 
 /// `struct nfgenmsg`.
-fn generic_header(family: u8, resource: u16) -> [u8; 4] {
+pub(super) fn generic_header(family: u8, resource: u16) -> [u8; 4] {
     let [high, low] = resource.to_be_bytes();
     [family, libc::NFNETLINK_V0 as u8, high, low]
 }

@@ -4,6 +4,7 @@
 //! takes them out. That is enough for a rule set whose rules match only while a process keeps renewing the
 //! elements of a set.
 
+mod held;
 mod message;
 
 use std::io;
@@ -12,8 +13,9 @@ use std::time::Duration;
 
 use rustix::net::netlink;
 
-use self::message::Transaction;
-use crate::netlink::{Message, Socket};
+pub use self::held::HeldTable;
+use self::message::{SUBSYSTEM, Transaction, generic_header};
+use crate::netlink::{Message, Socket, Writer, attributes};
 
 /// How often a transaction is tried that failed for a reason which passes.
 const ATTEMPTS: u32 = 5;
@@ -21,6 +23,15 @@ const ATTEMPTS: u32 = 5;
 const ERESTART: i32 = 85;
 /// `NFT_NAME_MAXLEN` of linux/netfilter/nf_tables.h, the zero at the end included.
 const NAME_MAX: usize = 256;
+const GET_RULES: u16 = SUBSYSTEM | libc::NFT_MSG_GETRULE as u16;
+const GET_GENERATION: u16 = SUBSYSTEM | libc::NFT_MSG_GETGEN as u16;
+/// `enum nft_rule_attributes`, `NFTA_GEN_ID`.
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const GENERATION: u16 = 1;
+/// Size of `struct nfgenmsg`.
+const GENERIC_HEADER: usize = 4;
 
 /// A connection to nftables in the network namespace of the thread that opened it.
 ///
@@ -192,12 +203,69 @@ impl NfTables {
         }
     }
 
+    /// The number of the rule set's state: each transaction of anybody in this network namespace adds one.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn generation(&mut self) -> io::Result<u32> {
+        let sequence = self.socket.take_sequence(1);
+        let mut writer = Writer::default();
+        let header = generic_header(libc::AF_UNSPEC as u8, 0);
+        writer.message(GET_GENERATION, libc::NLM_F_REQUEST, sequence, &header, |_| {});
+        self.socket.send(writer.as_bytes())?;
+        self.socket.receive_until(|message| (message.sequence == sequence).then(|| generation(message)))?
+    }
+
+    /// The rules of the table `inet TABLE` as the kernel has them, to be compared with an earlier answer;
+    /// elements of sets do not count. Empty without the table.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<u8>> {
+        let sequence = self.socket.take_sequence(1);
+        let mut writer = Writer::default();
+        let header = generic_header(libc::NFPROTO_INET as u8, 0);
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+        writer.message(GET_RULES, flags, sequence, &header, |w| w.text(RULE_TABLE, table));
+        self.socket.send(writer.as_bytes())?;
+        let mut rules = Vec::new();
+        let outcome = self.socket.receive_until(|message| {
+            if message.sequence != sequence {
+                return None;
+            }
+            if libc::c_int::from(message.kind) == libc::NLMSG_DONE {
+                return Some(0);
+            }
+            if let Some(code) = message.error_number() {
+                return Some(code);
+            }
+            // Not its handle nor that of the rule before it, which another transaction changes.
+            for (kind, payload) in attributes(message.payload.get(GENERIC_HEADER..).unwrap_or_default()) {
+                if matches!(kind, RULE_CHAIN | RULE_EXPRESSIONS) {
+                    rules.extend_from_slice(payload);
+                }
+            }
+            None
+        })?;
+        if matches!(outcome, 0 | libc::ENOENT) { Ok(rules) } else { Err(io::Error::from_raw_os_error(outcome)) }
+    }
+
     fn commit(&mut self, transaction: &Transaction<'_>) -> Result<(), Failure> {
         let first = self.socket.take_sequence(transaction.messages());
         self.socket.send(transaction.encode(first).as_bytes())?;
         let last = transaction.last_command();
         self.socket.receive_until(|message| verdict(message, first, last))?
     }
+}
+
+fn generation(message: Message<'_>) -> io::Result<u32> {
+    if let Some(code) = message.error_number() {
+        return Err(io::Error::from_raw_os_error(code));
+    }
+    attributes(message.payload.get(GENERIC_HEADER..).unwrap_or_default())
+        .find(|(kind, _)| *kind == GENERATION)
+        .and_then(|(_, number)| Some(u32::from_be_bytes(*number.first_chunk()?)))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a generation without its number"))
 }
 
 fn check_names(table: &str, changes: &[Change<'_>]) -> Result<(), NfTablesError> {

@@ -4,7 +4,7 @@ mod checksum;
 mod header;
 mod packet;
 
-pub use checksum::{internet_checksum, is_intact};
+pub use checksum::{complete_checksum, internet_checksum, is_intact, overwrite_tcp};
 pub use header::{Carried, addresses, carried_tcp, restore_hop};
 pub use packet::IpPacket;
 

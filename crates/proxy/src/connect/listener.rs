@@ -7,10 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use bentpipe_kernel::Weight;
+use bentpipe_kernel::inject::set_mark;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use socket2::{Domain, Socket, Type};
 
+use crate::config::{Mark, MarkField};
 use crate::error::Error;
 use crate::intercept::{Family, TTL};
 
@@ -36,11 +38,18 @@ pub(crate) fn address(family: Family, port: u16) -> SocketAddr {
 /// Opens a listener whose accepted sockets inherit everything that a relayed socket needs, the client leg's
 /// settings and the weight included. Each worker has its own on the same address; the kernel spreads
 /// connections over them.
-pub(crate) fn open(address: SocketAddr, leg: &Leg, weight: Weight) -> Result<OwnedFd, Error> {
+pub(crate) fn open(
+    address: SocketAddr,
+    leg: &Leg,
+    weight: Weight,
+    mark: MarkField,
+) -> Result<OwnedFd, Error> {
     let socket = transparent_socket(address)?;
     let prepare = || -> io::Result<()> {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
+        // Accepted sockets have it from the first packet on, and never that of a SYN (`tcp_fwmark_accept`).
+        set_mark(&socket, mark.value(Mark::Client))?;
         sockopt::remember_dscp(&socket, &address)?;
         set_relay_options(&socket, &address)?;
         if leg.fast_open() {

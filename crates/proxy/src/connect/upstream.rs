@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use bentpipe_kernel::Weight;
+use bentpipe_kernel::inject::set_mark;
 use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::sockopt;
 use rustix::io::Errno;
@@ -32,18 +33,20 @@ pub(crate) struct Upstream {
     pub(crate) sent: usize,
 }
 
-/// Begins to connect to the server from the client's own address and port. Where the port is taken, any port
+/// Begins to connect to the server from the client's own address and port, by the route of packets with
+/// `mark`. Where the port is taken, any port
 /// of the client's address is used instead. With `early_data` the connection uses TCP Fast Open.
 pub(crate) fn start(
     ends: &Endpoints,
+    mark: u32,
     leg: &Leg,
     weight: Weight,
     early_data: Option<&EarlyData>,
 ) -> io::Result<Upstream> {
-    match connect_from(ends.client, ends, leg, weight, early_data) {
+    match connect_from(ends.client, ends, mark, leg, weight, early_data) {
         Err(error) if is_taken(&error) => {
             let any_port = SocketAddr::new(ends.client.ip(), 0);
-            let upstream = connect_from(any_port, ends, leg, weight, early_data)?;
+            let upstream = connect_from(any_port, ends, mark, leg, weight, early_data)?;
             Ok(Upstream { other_port: true, ..upstream })
         }
         outcome => outcome,
@@ -53,6 +56,7 @@ pub(crate) fn start(
 fn connect_from(
     source: SocketAddr,
     ends: &Endpoints,
+    mark: u32,
     leg: &Leg,
     weight: Weight,
     early_data: Option<&EarlyData>,
@@ -61,6 +65,9 @@ fn connect_from(
     sockopt::set_transparent(&socket, &source)?;
     socket.set_reuse_address(true)?;
     set_relay_options(&socket, &source)?;
+    if mark != 0 {
+        set_mark(&socket, mark)?;
+    }
     leg.apply_before_connect(socket.as_fd(), weight)?;
     if ends.dscp != 0 {
         sockopt::set_dscp(&socket, &source, ends.dscp)?;

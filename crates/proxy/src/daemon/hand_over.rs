@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::flow::Flow;
+use crate::intercept::InForce;
 use crate::snapshot::{Fd, Snapshot, SnapshotError};
 use crate::upgrade::{Inventory, Successor, UpgradeError};
 use crate::worker::WorkerState;
@@ -39,7 +40,7 @@ impl Daemon {
     /// What a successor learns before it prepares itself. `extra_fds` are the names of the program's own
     /// descriptors.
     pub fn inventory(&self, extra_fds: Vec<String>) -> Inventory {
-        let with_devices = self.services.iter().filter(|service| !service.tun_diverts().is_empty());
+        let with_devices = self.services.iter().filter(|service| service.is_exclusive());
         Inventory::new(with_devices.map(|service| service.name().to_owned()).collect(), extra_fds)
     }
 
@@ -144,7 +145,7 @@ impl Daemon {
         snapshot.write(section::FLOWS, &flows)?;
         snapshot.write(section::DRAINING, &*self.draining())?;
         snapshot.write(section::BYPASS, &self.is_bypassed())?;
-        snapshot.write(section::RULES, &self.rules())?;
+        snapshot.write(section::RULES, &self.in_force())?;
         snapshot.write(section::COUNTERS, &self.stats.snapshot())?;
         snapshot.write(section::PROGRAM, &(extra_fds, memory))?;
         for service in &self.services {
@@ -155,10 +156,8 @@ impl Daemon {
         Ok(snapshot)
     }
 
-    fn rules(&self) -> (String, Vec<Interface>) {
-        let Some(interception) = self.context.interception() else { return Default::default() };
-        let (rules, sides) = interception.rules();
-        (rules.to_owned(), sides.to_vec())
+    fn in_force(&self) -> InForce {
+        self.context.interception().map_or_else(InForce::default, |interception| interception.in_force())
     }
 }
 

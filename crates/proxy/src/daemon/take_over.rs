@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::hand_over::{listener_settings, section};
 use super::*;
+use crate::intercept::InForce;
 use crate::flow::{Flow, FlowState, Route, RouteNames};
 use crate::snapshot::{Fd, Snapshot};
 use crate::upgrade::{ExtraFds, Predecessor};
@@ -22,7 +23,7 @@ pub struct Candidate {
     start: Instant,
     daemon: Daemon,
     workers: Vec<WorkerState>,
-    rules: (String, Vec<Interface>),
+    rules: InForce,
     extra_fds: ExtraFds,
     /// To be closed when others are needed.
     spare: Vec<OwnedFd>,
@@ -116,7 +117,7 @@ impl Daemon {
         let settings: String = snapshot.read(section::LISTENER_SETTINGS).map_err(Error::snapshot)?;
         let Context { config, legs, .. } = &self.context;
         let serving = self.ports.serving().filter(|_| settings == listener_settings(config));
-        self.pairs = match serving {
+        let pairs = match serving {
             Some(first) => leg_pair::leg_pairs(config.legs.len(), &config.weights(), first),
             None => free_leg_pairs(config, &self.ports)?,
         };
@@ -128,12 +129,13 @@ impl Daemon {
             workers[worker % self.workers.len()].listeners.push(listener);
         }
         if serving.is_none() {
-            check_ports(&self.pairs, &self.families)?;
+            check_ports(&pairs, &self.families)?;
             for state in workers {
-                state.listeners.extend(open_listeners(&self.pairs, &self.families, legs)?);
+                state.listeners.extend(open_listeners(&pairs, &self.families, legs, config.proxy.mark)?);
             }
-            self.ports.take(&self.pairs);
+            self.ports.take(&pairs);
         }
+        self.context.pairs = pairs;
         Ok(())
     }
 
@@ -155,15 +157,15 @@ impl Daemon {
     }
 
     /// Continues with the rules and routes that are in place.
-    fn take_interception(&mut self, (rules, sides): (String, Vec<Interface>)) {
+    fn take_interception(&mut self, rules: InForce) {
         let (config, families) = (&self.context.config, self.families.clone());
-        let mut interception = Interception::take_over(families, self.tun_diverts(), rules, sides);
+        let mut interception = Interception::take_over(families, self.tun_diverts(), config.proxy.mark, rules);
         // Devices that the predecessor did not have are there without a route.
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();
-        let plan = plan(config, &interfaces, &self.pairs);
+        let plan = plan(config, &interfaces, &self.context.pairs);
         if !interception.has_rules(&plan)
-            && let Err(error) = interception.replace_rules(&plan)
+            && let Err(error) = interception.replace_rules(&plan, !self.context.shared.passes_by_order())
         {
             tracing::error!("the rules stay as they were: {error}");
         }
@@ -234,6 +236,7 @@ mod tests {
         let config = Config::parse("x", leg).unwrap();
         Context {
             legs: Arc::new(config.prepare_legs()),
+            pairs: Vec::new(),
             shared: Arc::new(Shared::new(budget::admission_limits(&config)).unwrap()),
             pending: Arc::new(PendingTable::new().unwrap()),
             config,

@@ -1,33 +1,39 @@
-//! Deferred accept: completes a client's handshake only once the server's is complete.
+//! Deferred accept: the SYNs that the rules take, until a listener answers them.
 //!
-//! Linux answers a SYN as soon as it reaches a listener, so the rules route it into a TUN device instead. A
-//! thread reads it there, keeps it, and connects to the server in the client's name. Once the server has
-//! answered, the SYN is given back through the same device: the rules hand it to its path's listener, the
-//! kernel answers, and the worker that accepts the connection claims the server's side from the
-//! [`PendingTable`]. If the server refuses, or an ICMP error says that it cannot be reached, the SYN
-//! is given back through another device, which the rules leave alone: it goes to the server, unsplit, and
-//! what the client sees is the answer that it would have had without a proxy. And where nobody answers the
-//! client hears nothing.
+//! Linux answers a SYN as soon as it reaches a listener. So the rules give a copy of each SYN that is to be
+//! split to a thread, and drop it. With an early handshake the thread sends it to its path's listener at
+//! once. With a faithful one it keeps it, and connects to the server in the client's name. Once the server
+//! has answered, the SYN goes to the listener, the kernel answers, and the worker that accepts the connection
+//! claims the server's side from the [`PendingTable`]. If the server refuses, or an ICMP error says that it
+//! cannot be reached, the SYN is sent on to the server, unsplit, and what the client sees is the answer that
+//! it would have had without a proxy. And where nobody answers the client hears nothing.
 //!
 //! ```text
-//! SYN ══► rules ══► held device ──► thread ──► connect ══► server
-//!                       ▲  answered    │  failed
-//!  listener ◄══ rules ══╧◄─────────────┴────► passed device ══► server
+//! SYN ══► rules ══► log group ──► thread ──► connect ══► server
+//!                                   │  answered, or early    │  failed
+//!  listener ◄══ rules ◄══ lo ◄══════╧                        ╧═══ raw socket ══► server
 //! ```
 //!
-//! The devices end with the process, and with them the route that leads into one: without the daemon the SYN
-//! takes the way that it always took.
+//! A client that repeats a SYN although a listener has had it for seconds, while nothing has been accepted,
+//! shows that something on this host swallows what the rules take ([`Progress`]): then connections pass
+//! unsplit for a while.
+//!
+//! What drops the SYNs ends with the process ([`SynSockets`]): without the daemon they take the way that they
+//! always took.
 
 use std::sync::Arc;
 
 use bentpipe_legs::Legs;
 
-use crate::config::{AtLimit, Config, Interface};
+use crate::config::{AtLimit, Config};
+use crate::types::leg_pair::LegPair;
 
 mod pending_table;
+mod progress;
 mod recent_syns;
 mod syn;
 mod syn_handler;
+mod taken;
 
 pub(crate) use pending_table::{Claim, Connected, Entry, PendingTable};
 pub(crate) use recent_syns::RecentSyns;
@@ -35,20 +41,20 @@ pub(crate) use recent_syns::RecentSyns;
 pub(crate) use syn::Syn;
 pub(crate) use syn::is_between_hosts;
 pub(crate) use syn_handler::SynHandler;
+pub(crate) use taken::{Inherited, SynSockets};
 
 /// The settings of deferred accept; a reload changes them.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) legs: Arc<Legs>,
-    /// The interfaces of the satellite legs, in the order of
-    /// [`LegId::Satellite`](crate::types::leg_pair::LegId::Satellite).
-    pub(crate) interfaces: Vec<Interface>,
+    /// The paths, by the ports of which the rules tell them.
+    pub(crate) pairs: Vec<LegPair>,
     /// What happens to a SYN that is not admitted.
     pub(crate) at_limit: AtLimit,
 }
 
 impl Settings {
-    pub(crate) fn of(config: &Config, legs: &Arc<Legs>) -> Self {
-        Self { legs: legs.clone(), interfaces: config.interfaces(), at_limit: config.limits.at_limit }
+    pub(crate) fn of(config: &Config, legs: &Arc<Legs>, pairs: &[LegPair]) -> Self {
+        Self { legs: legs.clone(), pairs: pairs.to_vec(), at_limit: config.limits.at_limit }
     }
 }

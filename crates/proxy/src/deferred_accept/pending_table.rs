@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::snapshot::{self, Fd};
 use crate::types::slab::{Key, Slab, Token};
 
 use super::syn::Syn;
+use super::taken::TakenSyn;
 
 /// The least time without a SYN after which a client is taken to have given up. Clients repeat their first
 /// SYN after 1 s (RFC 6298 §2), old ones after 3 s.
@@ -50,6 +51,8 @@ pub(crate) struct PendingTable {
     epoll: OwnedFd,
     /// How many entries there are, so that a worker need not take the lock where it has nothing to claim.
     claimable: AtomicUsize,
+    /// Whether a SYN has had a mark lately.
+    marked: AtomicBool,
     entries: Mutex<Entries>,
 }
 
@@ -94,7 +97,7 @@ pub(crate) struct Outcome {
     pub(crate) pair: FourTuple,
     pub(crate) isn: u32,
     /// The held SYN.
-    pub(crate) packet: Box<[u8]>,
+    pub(crate) taken: TakenSyn,
     /// `Ok` where the server has answered; the connection can be claimed from now on.
     pub(crate) result: io::Result<()>,
 }
@@ -112,6 +115,8 @@ pub(crate) struct Swept {
 struct Entries {
     places: Slab<Entry>,
     by_pair: HashMap<FourTuple, Key>,
+    /// The marks of SYNs that went to their listeners at once, and when. Most have none.
+    marks: HashMap<FourTuple, (u32, Instant)>,
 }
 
 /// A handshake that is not complete.
@@ -132,8 +137,7 @@ pub(crate) struct Entry<P = Permit> {
 #[derive(Debug, Serialize, Deserialize)]
 struct Held {
     isn: u32,
-    #[serde(with = "serde_bytes")]
-    packet: Box<[u8]>,
+    taken: TakenSyn,
     #[serde(with = "snapshot::instant")]
     last: Instant,
     gap: Duration,
@@ -142,7 +146,7 @@ struct Held {
 impl PendingTable {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, claimable: AtomicUsize::new(0), entries: Mutex::default() })
+        Ok(Self { epoll, claimable: AtomicUsize::new(0), marked: AtomicBool::new(false), entries: Mutex::default() })
     }
 
     /// Reports events of pending connections, with [`Token::Pending`].
@@ -152,12 +156,12 @@ impl PendingTable {
 
     /// Looks a SYN up. One that waits is the newest of its client from now on; what an earlier connection of
     /// the same ends has left is ended.
-    pub(crate) fn look_up(&self, syn: &Syn, packet: &[u8], now: Instant) -> SynStatus {
+    pub(crate) fn look_up(&self, syn: &Syn, taken: &TakenSyn, now: Instant) -> SynStatus {
         let pair = FourTuple::of(syn);
         let mut entries = self.entries();
         match entries.get_mut(&pair).map(|entry| entry.held.as_mut()) {
             Some(Some(held)) => {
-                held.note(syn, packet, now);
+                held.note(syn, taken, now);
                 SynStatus::Waiting
             }
             Some(None) => {
@@ -172,14 +176,14 @@ impl PendingTable {
     pub(crate) fn enter(
         &self,
         syn: &Syn,
-        packet: &[u8],
+        taken: &TakenSyn,
         upstream: Upstream,
         permit: Permit,
         now: Instant,
     ) -> io::Result<()> {
         let pair = FourTuple::of(syn);
         let Upstream { socket, other_port, .. } = upstream;
-        let held = Held { isn: syn.isn, packet: packet.into(), last: now, gap: Duration::ZERO };
+        let held = Held { isn: syn.isn, taken: taken.clone(), last: now, gap: Duration::ZERO };
         let upstream = Some(Connected { socket: socket.into(), other_port, permit });
         self.insert(Entry { upstream, held: Some(held), since: now, pair })
     }
@@ -192,6 +196,22 @@ impl PendingTable {
         admission: &Arc<AdmissionControl>,
     ) -> io::Result<()> {
         entries.into_iter().try_for_each(|entry| self.insert(entry.admit(admission)))
+    }
+
+    /// Remembers the mark of a SYN that goes to its listener at once, for the connection to its server.
+    pub(crate) fn note_mark(&self, pair: FourTuple, mark: u32, now: Instant) {
+        if mark != 0 {
+            self.entries().marks.insert(pair, (mark, now));
+            self.marked.store(true, Ordering::Release);
+        }
+    }
+
+    /// The mark of an accepted connection's SYN.
+    pub(crate) fn mark_of(&self, client: SocketAddr, server: SocketAddr) -> u32 {
+        if !self.marked.load(Ordering::Acquire) {
+            return 0;
+        }
+        self.entries().marks.get(&FourTuple::new(client, server)).map_or(0, |(mark, _)| *mark)
     }
 
     /// Whether no handshake is pending.
@@ -245,7 +265,7 @@ impl PendingTable {
         } else {
             self.remove(&mut entries, &pair);
         }
-        Some(Outcome { pair, isn: held.isn, packet: held.packet, result })
+        Some(Outcome { pair, isn: held.isn, taken: held.taken, result })
     }
 
     /// Takes the pending connection of an accepted one out of the table.
@@ -273,6 +293,8 @@ impl PendingTable {
     pub(crate) fn sweep(&self, now: Instant) -> Swept {
         let mut entries = self.entries();
         let mut swept = Swept::default();
+        entries.marks.retain(|_, (_, noted)| now.saturating_duration_since(*noted) <= UNCLAIMED);
+        self.marked.store(!entries.marks.is_empty(), Ordering::Release);
         let pairs: Vec<FourTuple> = entries.by_pair.keys().copied().collect();
         for pair in pairs {
             let Some(entry) = entries.get_mut(&pair) else { continue };
@@ -330,13 +352,13 @@ impl Entry<()> {
 }
 
 impl Held {
-    fn note(&mut self, syn: &Syn, packet: &[u8], now: Instant) {
+    fn note(&mut self, syn: &Syn, taken: &TakenSyn, now: Instant) {
         self.gap = now.saturating_duration_since(self.last);
         self.last = now;
         if self.isn != syn.isn {
             // The client has given up its first attempt and has begun another from the same port.
             self.isn = syn.isn;
-            self.packet = packet.into();
+            self.taken = taken.clone();
         }
     }
 

@@ -91,7 +91,7 @@ mod tests {
 
     fn syn(port: u16, isn: u32) -> Syn {
         let (client, server) = (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
-        Syn { client, server, dscp: 0, isn, weight: Default::default() }
+        Syn { client, server, dscp: 0, isn }
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Parsing a SYN that comes from the device.
+//! Parsing a SYN.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use bentpipe_kernel::Weight;
 use bentpipe_link::ip::{Carried, addresses, carried_tcp, is_intact};
 
 /// The header of TCP without options, in bytes.
@@ -10,12 +9,6 @@ const TCP_HEADER: usize = 20;
 /// Bits of the TCP header's flags (RFC 9293 §3.1).
 const SYN: u8 = 0x02;
 const FIN_SYN_RST_ACK: u8 = 0x17;
-
-/// Where the urgent pointer lies in the TCP header, bytes. Without the flag URG, which no SYN needs, it means
-/// nothing (RFC 9293 §3.1), so that the rules can say in it how much the connection weighs: 0 stands for the
-/// default weight. They write it into every SYN that they have held, whatever the client had written, and
-/// clear it where one goes on to the server.
-const URGENT_POINTER: usize = 18;
 
 /// A client's wish to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +20,6 @@ pub(crate) struct Syn {
     /// The initial sequence number. A SYN that is repeated has that of the first, a new connection has
     /// another.
     pub(crate) isn: u32,
-    /// The weight that the rule gives the connection.
-    pub(crate) weight: Weight,
 }
 
 impl Syn {
@@ -44,10 +35,8 @@ impl Syn {
         let client = SocketAddr::new(source, u16::from_be_bytes([header[0], header[1]]));
         let server = SocketAddr::new(destination, u16::from_be_bytes([header[2], header[3]]));
         let isn = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-        let said = i64::from(u16::from_be_bytes([header[URGENT_POINTER], header[URGENT_POINTER + 1]]));
-        let weight = Weight::try_from(said).unwrap_or_default();
         let are_hosts = [client, server].iter().all(|end| is_host(end.ip()) && end.port() != 0);
-        (is_syn && is_intact && are_hosts).then_some(Self { client, server, dscp, isn, weight })
+        (is_syn && is_intact && are_hosts).then_some(Self { client, server, dscp, isn })
     }
 }
 

@@ -1,96 +1,87 @@
-//! The thread of deferred accept: one epoll for the device, the servers' answers and the timers.
+//! The thread of deferred accept: one epoll for SYNs, the servers' answers and the timers.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::route::RouteSocket;
-use bentpipe_kernel::tun::Tun;
-use bentpipe_link::ip::restore_hop;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::netdevice::index_to_name;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::admission::AdmissionControl;
 use crate::config::AtLimit;
 use crate::connect::upstream::{self, Endpoints};
-use crate::intercept::tun::MTU;
 use crate::stats::Counters;
-use crate::types::leg_pair::LegId;
+use crate::telemetry::Shared;
+use crate::types::leg_pair::LegPair;
 use crate::types::mailbox::Mailbox;
 use crate::types::slab::Token;
 
 use super::Settings;
 use super::pending_table::{FourTuple, Outcome, PendingTable, SynStatus};
+use super::progress::Progress;
 use super::recent_syns::{RecentSyns, SynOutcome};
-use super::syn::{Syn, is_between_hosts};
+use super::syn::Syn;
+use super::taken::{Crossing, Purpose, SynSockets, TakenSyn};
 
-/// The places of the devices.
-const HELD: usize = 0;
-const PASSED: usize = 1;
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
-/// SYNs read before the servers' answers have their turn.
+/// Messages received before the servers' answers have their turn.
 const BATCH: usize = 64;
 /// The thread wakes at least so often, so that it recognises that it was stopped.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
-/// After such a pause SYNs that wait in the device may be of connections that have been made without us: the
-/// rules let SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
+/// After such a pause SYNs that wait may be of connections that have been made without us: the rules let
+/// SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
 const STALL: Duration = Duration::from_secs(1);
-/// How often the table is searched for expired entries.
+/// How often the table is searched for expired entries, and the policy rules are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct SynHandler {
-    /// SYNs that are routed into the first are read here, and those that are written there go to the listeners.
-    /// SYNs that are written to the second are forwarded, unsplit.
-    devices: Arc<[Tun; 2]>,
+    sockets: SynSockets,
     settings: Settings,
     mailbox: Arc<Mailbox<Settings>>,
-    admission: Arc<AdmissionControl>,
+    shared: Arc<Shared>,
     pending: Arc<PendingTable>,
     counters: Arc<Counters>,
     recent_syns: RecentSyns,
+    progress: Progress,
     routes: RouteSocket,
-    /// Any socket: names of interfaces are asked for through one.
-    probe: OwnedFd,
-    buffer: Box<[u8]>,
+    /// This host routes by the interface that a packet comes in by, which the connection to the server does
+    /// not have.
+    routes_by_input: bool,
     next_sweep: Instant,
 }
 
 impl SynHandler {
     pub(crate) fn new(
-        devices: Arc<[Tun; 2]>,
+        sockets: SynSockets,
         settings: Settings,
         mailbox: Arc<Mailbox<Settings>>,
-        admission: Arc<AdmissionControl>,
+        shared: Arc<Shared>,
         pending: Arc<PendingTable>,
         counters: Arc<Counters>,
         recent_syns: RecentSyns,
     ) -> io::Result<Self> {
         epoll::add(
             pending.epoll(),
-            &devices[HELD],
+            sockets.log(),
             EventData::new_u64(Token::Listener(0).encode()),
             EventFlags::IN,
         )?;
         epoll::add(pending.epoll(), &*mailbox, EventData::new_u64(Token::Wake.encode()), EventFlags::IN)?;
         Ok(Self {
-            devices,
+            sockets,
             settings,
             mailbox,
-            admission,
+            shared,
             pending,
             counters,
             recent_syns,
+            progress: Progress::default(),
             routes: RouteSocket::open()?,
-            probe: socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?,
-            buffer: vec![0; MTU].into(),
+            routes_by_input: false,
             next_sweep: Instant::now(),
         })
     }
@@ -99,8 +90,12 @@ impl SynHandler {
         &self.recent_syns
     }
 
-    /// Serves until it is told to stop, and can go on later. If it fails, the devices are gone when it
-    /// returns.
+    pub(crate) fn sockets(&self) -> &SynSockets {
+        &self.sockets
+    }
+
+    /// Serves until it is told to stop, and can go on later. If it fails, the rules take no SYN any more
+    /// when it returns.
     pub(crate) fn run(mut self, stop: &AtomicBool) -> io::Result<Self> {
         let mut events = Vec::with_capacity(EVENTS);
         let mut last_round = Instant::now();
@@ -147,32 +142,33 @@ impl SynHandler {
         Ok(())
     }
 
-    /// Takes SYNs out of the device, and leaves the rest of them for the next round.
+    /// Receives SYNs, and leaves the rest of them for the next round.
     fn receive(&mut self, now: Instant) -> io::Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut all = Vec::new();
         for _ in 0..BATCH {
-            match self.devices[HELD].read(&mut buffer) {
-                Ok(length) => {
-                    let packet = &mut buffer[..length];
-                    restore_hop(packet);
-                    self.connect(packet, now);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Without its device there is no route into it either.
+            let outcome = self.sockets.receive(|purpose, taken, crossing| all.push((purpose, taken, crossing)));
+            match outcome {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Some were lost because there are too many; their clients repeat them.
+                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => break,
                 Err(error) => return Err(error),
             }
         }
-        self.buffer = buffer;
+        for (purpose, taken, crossing) in all {
+            self.handle(purpose, &taken, crossing, now);
+        }
         Ok(())
     }
 
-    /// Discards the SYNs in the device. A client that still wants to connect repeats its own.
+    /// Discards the SYNs that wait. A client that still wants to connect repeats its own.
     fn discard(&mut self) -> io::Result<()> {
         let mut count = 0u32;
         loop {
-            match self.devices[HELD].read(&mut self.buffer) {
-                Ok(_) => count += 1,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            match self.sockets.receive(|_, _, _| count += 1) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -182,59 +178,93 @@ impl SynHandler {
         Ok(())
     }
 
-    fn connect(&mut self, packet: &[u8], now: Instant) {
-        let Some(syn) = Syn::parse(packet) else {
-            tracing::debug!(length = packet.len(), "not a SYN");
-            return if is_between_hosts(packet) {
-                self.pass(packet)
-            };
+    fn handle(&mut self, purpose: Purpose, taken: &TakenSyn, crossing: Crossing, now: Instant) {
+        let Some(syn) = Syn::parse(&taken.packet) else {
+            tracing::debug!(length = taken.packet.len(), "not a whole SYN");
+            return;
         };
+        let pair = FourTuple::of(&syn);
+        self.shared.liveness.note_crossing(crossing.input, syn.client.ip(), syn.server.ip());
+        if let Some(for_so_long) = self.progress.note(pair, syn.isn, self.shared.liveness.accepted(), now) {
+            self.shared.liveness.suspend(for_so_long, pair.to_string());
+        }
         match self.recent_syns.outcome_of(&syn) {
-            Some(SynOutcome::Passed) => return self.pass(packet),
-            Some(SynOutcome::Answered) => return self.give_to_listener(packet),
+            Some(SynOutcome::Passed) => return self.pass(taken, &syn),
+            Some(SynOutcome::Answered) => return self.give_to_listener(taken),
             None => {}
         }
-        match self.pending.look_up(&syn, packet, now) {
+        if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, crossing) {
+            return self.pass_for_good(taken, &syn);
+        }
+        match purpose {
+            Purpose::Again => self.give_to_listener(taken),
+            Purpose::Early => {
+                self.pending.note_mark(pair, taken.mark, now);
+                self.give_to_listener(taken);
+            }
+            Purpose::Faithful => self.hold(&syn, taken, now),
+        }
+    }
+
+    /// Whether the connection to the server leaves as the SYN would. It has the client's address and the
+    /// SYN's mark, but not the interface by which the SYN has come in.
+    fn keeps_its_route(&mut self, syn: &Syn, taken: &TakenSyn, crossing: Crossing) -> bool {
+        if !self.routes_by_input {
+            return true;
+        }
+        let route = self.routes.interface_of_marked(syn.server.ip(), taken.mark);
+        route.is_ok_and(|output| output == crossing.output)
+    }
+
+    fn hold(&mut self, syn: &Syn, taken: &TakenSyn, now: Instant) {
+        match self.pending.look_up(syn, taken, now) {
             SynStatus::Waiting => return,
             SynStatus::Superseding => self.counters.held_forgotten.add(1),
             SynStatus::New => {}
         }
-        self.ask_server(&syn, packet, now);
+        self.ask_server(syn, taken, now);
     }
 
     /// Starts to connect in the client's name. If that fails at once, the SYN passes.
-    fn ask_server(&mut self, syn: &Syn, packet: &[u8], now: Instant) {
-        let permit = match self.admission.admit(syn.client.ip()) {
+    fn ask_server(&mut self, syn: &Syn, taken: &TakenSyn, now: Instant) {
+        let permit = match self.shared.admission.admit(syn.client.ip()) {
             Ok(permit) => permit,
             Err(limit) => {
                 tracing::debug!(client = %syn.client, server = %syn.server, %limit, "not held, at a limit");
                 // Where it is to be refused the rules do so when it is repeated: by then they know of the
                 // limit.
                 return if self.settings.at_limit == AtLimit::Pass {
-                    self.pass_for_good(syn, packet)
+                    self.pass_for_good(taken, syn)
                 };
             }
         };
-        let begun = self.leg_towards(syn).and_then(|leg| {
+        let begun = self.path(taken.port).and_then(|path| {
             let ends = Endpoints { client: syn.client, server: syn.server, dscp: syn.dscp };
-            let upstream = upstream::start(&ends, self.settings.legs.get(leg), syn.weight, None)?;
-            self.pending.enter(syn, packet, upstream, permit, now)
+            let leg = self.settings.legs.get(path.server);
+            let upstream = upstream::start(&ends, taken.mark, leg, path.weight, None)?;
+            self.pending.enter(syn, taken, upstream, permit, now)
         });
         match begun {
             Ok(()) => self.counters.held_total.add(1),
             Err(error) => {
                 tracing::debug!(client = %syn.client, server = %syn.server, %error, "cannot ask the server");
-                self.pass_for_good(syn, packet);
+                self.pass_for_good(taken, syn);
             }
         }
     }
 
+    /// The path whose listener has this port. A reload may have given it up in the meantime.
+    fn path(&self, port: u16) -> io::Result<LegPair> {
+        let path = self.settings.pairs.iter().find(|pair| pair.port == port);
+        path.copied().ok_or_else(|| Errno::NETUNREACH.into())
+    }
+
     fn conclude(&mut self, outcome: &Outcome) {
-        let Outcome { pair, isn, packet, result } = outcome;
+        let Outcome { pair, isn, taken, result } = outcome;
         match result {
             Ok(()) => {
                 self.recent_syns.note(*pair, *isn, SynOutcome::Answered);
-                self.give_to_listener(packet);
+                self.give_to_listener(taken);
             }
             // There was no answer at all; the client gets none either. Its next SYN starts over.
             Err(error) if error.raw_os_error() == Some(Errno::TIMEDOUT.raw_os_error()) => {
@@ -245,34 +275,27 @@ impl SynHandler {
                 tracing::debug!(%error, "{pair}: the server is unreachable; the SYN passes");
                 self.counters.held_refused.add(1);
                 self.recent_syns.note(*pair, *isn, SynOutcome::Passed);
-                self.pass(packet);
+                if let Some(syn) = Syn::parse(&taken.packet) {
+                    self.pass(taken, &syn);
+                }
             }
         }
     }
 
-    /// The leg by which the server is reached, as packets of this client are routed.
-    fn leg_towards(&mut self, syn: &Syn) -> io::Result<LegId> {
-        let [client, server] = [syn.client, syn.server].map(|end: SocketAddr| end.ip());
-        let index = self.routes.interface_towards(Some(client), server)?.ok_or(Errno::NETUNREACH)?;
-        let name = index_to_name(&self.probe, index)?;
-        let satellite = self.settings.interfaces.iter().position(|interface| interface.as_str() == name);
-        Ok(satellite.map_or(LegId::Terrestrial, LegId::Satellite))
-    }
-
-    fn pass_for_good(&mut self, syn: &Syn, packet: &[u8]) {
+    fn pass_for_good(&mut self, taken: &TakenSyn, syn: &Syn) {
         self.recent_syns.note(FourTuple::of(syn), syn.isn, SynOutcome::Passed);
-        self.pass(packet);
+        self.pass(taken, syn);
     }
 
-    fn pass(&self, packet: &[u8]) {
+    fn pass(&self, taken: &TakenSyn, syn: &Syn) {
         self.counters.syns_passed.add(1);
-        if let Err(error) = self.devices[PASSED].write(packet) {
+        if let Err(error) = self.sockets.pass(taken, syn.server.ip()) {
             tracing::debug!(%error, "cannot pass a SYN on");
         }
     }
 
-    fn give_to_listener(&self, packet: &[u8]) {
-        if let Err(error) = self.devices[HELD].write(packet) {
+    fn give_to_listener(&self, taken: &TakenSyn) {
+        if let Err(error) = self.sockets.give_to_listener(taken) {
             tracing::debug!(%error, "cannot give a SYN to its listener");
         }
     }
@@ -282,6 +305,7 @@ impl SynHandler {
             self.next_sweep = now + SWEEP;
             let swept = self.pending.sweep(now);
             self.counters.held_forgotten.add(swept.abandoned + swept.unclaimed);
+            self.routes_by_input = self.routes.routes_by_input().unwrap_or(true);
         }
     }
 }

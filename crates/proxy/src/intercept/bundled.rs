@@ -3,63 +3,69 @@
 //! The node is another process with a transparent listener of its own. Whether it lives is asked of the
 //! kernel at each SYN: without the listener `tproxy` does not match and the connection passes, unsplit. So
 //! its connections need no sign of life of the daemon, which gives them nothing but these rules. They need no
-//! route to the server either: a bundle node takes connections while there is none.
+//! route to the server either: a bundle node takes connections while there is none. That is why they are
+//! decided before they are routed, and not asked of the operator's rules of the hook `forward`.
 //!
 //! The watchdog does not ensure then that marked packets come to this
 //! host. A SYN that is given to a listener and routed elsewhere would be dropped. So it is marked and asked
 //! about first.
 
+use crate::config::Mark;
 use crate::types::leg_pair::LegId;
 
-use super::ruleset::{ALIVE, Plan, interface_match};
-use super::{MARK, policy};
+use super::policy;
+use super::ruleset::{ALIVE, Plan, SYN, interface_match};
 
 /// The chain that a rule of the operator's sends a connection to that is for the node.
-pub(super) const HAND_OVER: &str = "bundle";
+const HAND_OVER: &str = "bundle";
+const IF_ROUTED: &str = "bundle_if_routed";
 
-/// The conditions before those of connections that are split. Empty if no rule says `bundle`.
+/// The way into the chains below for a SYN that has not been routed. Empty if no rule says `bundle`.
 pub(super) fn guards(plan: &Plan<'_>) -> String {
-    if plan.bundle.is_none() {
-        return String::new();
-    }
-    // Without a route `fib` calls the type of an address of IPv6 unreachable and that of one of IPv4 unicast.
-    format!(
-        "\t\tfib daddr type {{ local, broadcast, anycast, multicast }} return\n\
-         \t\tmeta l4proto != @{ALIVE} goto decide_bundle\n\
-         \t\tfib daddr type != unicast goto decide_bundle\n\
-         \t\tfib daddr oif missing goto decide_bundle\n"
-    )
+    if plan.bundle.is_none() { String::new() } else { format!("\t\t{SYN} jump decide_bundle\n") }
 }
 
 /// Chains. Nothing where no rule says `bundle`.
 pub(super) fn declarations(plan: &Plan<'_>) -> String {
     let Some(port) = plan.bundle else { return String::new() };
     let ground = interface_match(LegId::Terrestrial, plan.interfaces);
-    let rules = policy::bundles(plan.rules);
-    let to_listener = to_listener(port);
+    let [routed, unrouted] = [HAND_OVER, IF_ROUTED].map(|chain| policy::bundles(plan.rules, chain));
+    let ours = plan.mark.set(Mark::Ours);
+    // A question is answered as for packets that this host sends, which only this mark leads back to it.
+    let question = plan.mark.set(Mark::Injected);
+    let to_listener = to_listener(port, &format!("{ours} accept"));
+    // Without a route `fib` calls the type of an address of IPv6 unreachable and that of one of IPv4 unicast.
     format!(
         "\tchain {HAND_OVER} {{\n\
          \t\tiifname {ground} fib daddr oif exists fib daddr oifname {ground} return\n\
          {to_listener}\
          \t}}\n\
-         \tchain {HAND_OVER}_if_routed {{\n\
-         \t\tmeta mark set {MARK:#x}\n\
+         \tchain {IF_ROUTED} {{\n\
+         \t\t{question}\n\
          \t\tfib daddr . mark oif missing jump {HAND_OVER}\n\
-         \t\tmeta mark set 0\n\
+         \t\tmeta mark set meta mark & {:#x}\n\
          \t}}\n\
          \tchain decide_bundle {{\n\
-         {rules}\
-         \t}}\n"
+         \t\tfib daddr type {{ local, broadcast, anycast, multicast }} return\n\
+         \t\tmeta l4proto != @{ALIVE} goto unrouted_bundle\n\
+         \t\tfib daddr type != unicast goto unrouted_bundle\n\
+         \t\tfib daddr oif missing goto unrouted_bundle\n\
+         {routed}\
+         \t}}\n\
+         \tchain unrouted_bundle {{\n\
+         {unrouted}\
+         \t}}\n",
+        !plan.mark.mask(),
     )
 }
 
 /// The rules that give a SYN to the transparent listeners on this loopback port, in each family, if there are
-/// any.
-pub(super) fn to_listener(port: u16) -> String {
+/// any, and what follows then.
+pub(super) fn to_listener(port: u16, then: &str) -> String {
     [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
         .map(|(family, protocol, host)| {
             format!(
-                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} meta mark set {MARK:#x} accept\n"
+                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} {then}\n"
             )
         })
         .concat()
@@ -68,7 +74,7 @@ pub(super) fn to_listener(port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{AtLimit, Config, Handshake};
+    use crate::config::{AtLimit, Config, Handshake, MarkField};
     use crate::intercept::ruleset;
 
     fn text(rule: &str) -> String {
@@ -84,6 +90,8 @@ mod tests {
             rules: &config.rules,
             snooped: None,
             bundle: config.bundle_port(),
+            mark: MarkField::default(),
+            tracked: false,
         };
         ruleset(&plan)
     }
@@ -98,15 +106,16 @@ mod tests {
     }
 
     #[test]
-    fn the_guards_of_split_connections_follow_those_of_the_nodes() {
+    fn a_syn_for_the_node_is_told_from_others_before_it_is_routed() {
         let rules = text("[[rules]]\naction = \"bundle\"\nport = 80\n");
-        let (_, decide) = rules.split_once("chain decide {\n").unwrap();
+        let (_, decide) = rules.split_once("chain decide_bundle {\n").unwrap();
         let (decide, _) = decide.split_once("\t}\n").unwrap();
+        let last = decide.find("tcp dport 80 goto bundle\n").unwrap();
         for condition in ["meta l4proto != @alive", "fib daddr type != unicast", "fib daddr oif missing"] {
-            let [node, split] = ["goto decide_bundle", "return"]
-                .map(|verdict| decide.find(&format!("{condition} {verdict}\n")));
-            assert!(node.is_some() && node < split, "{condition}\n{decide}");
+            let unrouted = decide.find(&format!("{condition} goto unrouted_bundle\n"));
+            assert!(unrouted.is_some_and(|place| place < last), "{condition}\n{decide}");
         }
+        assert!(rules.contains("chain unrouted_bundle {\n\t\ttcp dport 80 goto bundle_if_routed\n"), "{rules}");
         assert!(
             decide.starts_with("\t\tfib daddr type { local, broadcast"),
             "this host's own come before all"
@@ -120,7 +129,7 @@ mod tests {
         let (chain, _) = chain.split_once("\t}\n").unwrap();
         assert!(!chain.contains("limits"), "{chain}");
         for listener in
-            ["ip to 127.0.0.1:8000 meta mark set 0x6270 accept", "ip6 to [::1]:8000 meta mark set"]
+            ["ip to 127.0.0.1:8000 meta mark set meta mark & 0x8fffffff | 0x10000000 accept", "ip6 to [::1]:8000 meta mark set"]
         {
             assert!(chain.contains(&format!("tproxy {listener}")), "{chain}");
         }

@@ -1,11 +1,14 @@
 //! Whether the rules are in force and the daemon's threads are alive.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
-/// When the watchdog last renewed the rules, for other threads to read.
+/// Whether connections are split, and what shows that they come through; for all threads.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     epoch: Instant,
@@ -13,11 +16,87 @@ pub(crate) struct Liveness {
     last: AtomicU64,
     /// When every thread last acknowledged its heartbeat, in the same unit.
     alive: AtomicU64,
+    /// Connections that the workers have accepted.
+    accepted: AtomicU64,
+    /// Until when nothing is taken because nothing came of it, in the same unit.
+    suspended_until: AtomicU64,
+    /// Connections of late, at most one for each interface.
+    crossings: Mutex<BTreeMap<(u32, bool), [IpAddr; 2]>>,
+    /// The last suspension that nobody has looked at.
+    suspension: Mutex<Option<Suspension>>,
 }
+
+/// Connections pass unsplit because nothing has come of those that were taken.
+#[derive(Debug)]
+pub(crate) struct Suspension {
+    pub(crate) time: Duration,
+    /// The connection of which nothing has come.
+    pub(crate) connection: String,
+}
+
+/// As many interfaces as are remembered.
+const CROSSINGS: usize = 64;
 
 impl Liveness {
     pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), last: AtomicU64::new(0), alive: AtomicU64::new(0) }
+        Self::since(Instant::now())
+    }
+
+    fn since(epoch: Instant) -> Self {
+        Self {
+            epoch,
+            last: AtomicU64::new(0),
+            alive: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            suspended_until: AtomicU64::new(0),
+            crossings: Mutex::default(),
+            suspension: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn note_accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many connections have been accepted so far.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Lets new connections pass for a time: nothing has come of one that was taken.
+    pub(crate) fn suspend(&self, time: Duration, connection: String) {
+        let until = self.now().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.suspended_until.store(until, Ordering::Release);
+        *self.suspension.lock().unwrap_or_else(PoisonError::into_inner) = Some(Suspension { time, connection });
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.now() < self.suspended_until.load(Ordering::Acquire)
+    }
+
+    /// A suspension that has not been asked for yet.
+    pub(crate) fn take_suspension(&self) -> Option<Suspension> {
+        self.suspension.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Remembers the client and the server of a connection that came in by an interface.
+    pub(crate) fn note_crossing(&self, input: u32, client: IpAddr, server: IpAddr) {
+        let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (input, client.is_ipv4());
+        if crossings.len() < CROSSINGS || crossings.contains_key(&key) {
+            crossings.insert(key, [client, server]);
+        }
+    }
+
+    /// Interfaces with the client and the server of a connection of late.
+    pub(crate) fn crossings(&self) -> Vec<(u32, [IpAddr; 2])> {
+        let crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        crossings.iter().map(|(&(input, _), &ends)| (input, ends)).collect()
+    }
+
+    pub(crate) fn forget_crossings(&self, input: u32) {
+        let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        crossings.retain(|(of, _), _| *of != input);
     }
 
     /// Whether new connections are split: every thread is alive and the rules are in force.
@@ -50,8 +129,11 @@ impl Liveness {
     }
 
     fn stamp(&self, moment: &AtomicU64) {
-        let now = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        moment.store(now.max(1), Ordering::Release);
+        moment.store(self.now().max(1), Ordering::Release);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -66,7 +148,8 @@ mod tests {
         liveness.note();
         assert!(liveness.is_fresh());
         let Some(epoch) = Instant::now().checked_sub(2 * PATIENCE) else { return };
-        let stale = Liveness { epoch, last: AtomicU64::new(1), alive: AtomicU64::new(1) };
+        let stale = Liveness::since(epoch);
+        stale.last.store(1, Ordering::Release);
         assert!(!stale.is_fresh());
         stale.note();
         assert!(stale.is_fresh());

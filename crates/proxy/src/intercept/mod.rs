@@ -1,27 +1,43 @@
 //! Interception: the nftables rules that hand connections to the listeners, and the policy routing behind
 //! them.
 //!
-//! A SYN that crosses a satellite leg is given to its path's listener by `tproxy`; the later packets of both
-//! sockets belong to a transparent socket, which `socket transparent` finds. Both kinds are marked, and
-//! marked packets are routed to this host. So are the ICMP errors that quote a packet of such a socket, an
+//! ```text
+//! SYN ─► prerouting ─► routing ─► forward, every chain of others ─► ours: a copy to the daemon, and dropped
+//!                                                                      │
+//! listener ◄── input ◄── tproxy in prerouting ◄── lo ◄──────────── the daemon
+//! ```
+//!
+//! So a SYN is taken only when the operator's firewall has let it pass, with the route and the mark that it
+//! has by then, and it comes to the listener by `lo`, which firewalls let in. The later packets of both
+//! sockets belong to a transparent socket, which `socket transparent` finds; they are marked, and what comes
+//! in with this mark is routed to this host. So are the ICMP errors that quote a packet of such a socket, an
 //! unreachable server or a smaller path MTU: they are addressed to the client or the server in whose name it
 //! was sent.
 //!
-//! A `tproxy` statement whose port has no listener does not match, so that the connection of a gateway
-//! whose daemon is dead is forwarded, unsplit, by the rules that the daemon left.
+//! What drops the SYNs whose copies the daemon has is a table of its own that the kernel removes with the
+//! process ([`HeldTable`](bentpipe_kernel::nftables::HeldTable)). So the connection of a gateway whose daemon
+//! is dead is forwarded, unsplit, by the rules that the daemon left; and that of one whose daemon stands
+//! still, when the elements of the set `alive` have expired.
+//!
+//! The policy rule that leads marked packets to this host does not apply to questions about packets that this
+//! host sends (`iif lo`). That is how the reverse path filter asks with `src_valid_mark`, how `fib` rules of
+//! nftables ask with `mark`, and what a socket does that inherits its mark (`tcp_fwmark_accept`).
 //!
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
 //! The device vanishes with the process, and the route with it; then the packets take their usual route.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use bentpipe_kernel::route::RouteSocket;
+use bentpipe_kernel::nftables::HeldTable;
+use bentpipe_kernel::route::{PolicyRule, RouteSocket};
+use serde::{Deserialize, Serialize};
 
-use crate::config::Interface;
+use crate::config::{Interface, Mark, MarkField};
 use crate::error::Error;
 
 mod bundled;
 mod liveness;
+mod loopback;
 mod policy;
 mod program;
 mod rate_limits;
@@ -29,36 +45,40 @@ mod ruleset;
 mod snooped;
 pub(crate) mod tun;
 
-pub(crate) use liveness::Liveness;
+pub(crate) use liveness::{Liveness, Suspension};
 pub(crate) use program::ip;
 use program::{load_rules, succeeds};
-use ruleset::successor;
+use ruleset::{into_force, successor};
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
 
 /// The nftables table, in the family `inet`.
 pub(crate) const TABLE: &str = "bentpipe";
-/// The mark of intercepted packets.
-const MARK: u32 = 0x6270;
+/// The table that drops what is taken as long as the daemon lives.
+const HELD_TABLE: &str = "bentpipe_held";
+/// The group to which the rules log the SYNs that they take.
+pub(crate) const LOG_GROUP: u16 = 25200;
+/// The zone of connection tracking in which this host's own direction of a split connection lies.
+const ZONE: u16 = 25200;
 /// The routing table that brings marked packets to this host.
 const ROUTE_TABLE: u32 = 25200;
-/// The preference of the policy rule that leads there; the main table has 32766.
-const PREFERENCE: u32 = 7600;
-/// Diverts SYNs that are held until the server has answered; the daemon writes them back to the same device.
-pub(crate) const HELD: TunDivert = TunDivert { number: 1, device: "bentpipe0" };
-/// The device to which the daemon writes SYNs that pass unsplit.
-pub(crate) const PASSED: &str = "bentpipe1";
+/// The preference of the first policy rule. Marked packets are nobody else's, so that the rules of others
+/// need not come first.
+const PREFERENCE: u32 = 60;
+/// The preference at which our rules end.
+const END: u32 = PREFERENCE + 9;
 /// Diverts packets of snooped flows towards a satellite.
-pub(crate) const TO_LINK: TunDivert = TunDivert { number: 2, device: "bentpipe2" };
+pub(crate) const TO_LINK: TunDivert = TunDivert { number: 2, mark: Mark::ToLink, device: "bentpipe2" };
 /// Diverts packets of snooped flows from a satellite.
-pub(crate) const FROM_LINK: TunDivert = TunDivert { number: 3, device: "bentpipe3" };
+pub(crate) const FROM_LINK: TunDivert = TunDivert { number: 3, mark: Mark::FromLink, device: "bentpipe3" };
 
 /// Diverts marked packets into a TUN device that the daemon reads; the kernel forwards the packets that it
 /// writes there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TunDivert {
-    /// Its mark, its routing table and its preference follow those of interception by this number.
+    /// Its routing table and its preference follow those of interception by this number.
     number: u32,
+    mark: Mark,
     pub(crate) device: &'static str,
 }
 
@@ -73,8 +93,22 @@ pub(crate) struct Interception {
     rules: String,
     /// The interfaces that tell the ends of snooped flows apart; empty if no rule snoops.
     sides: Vec<Interface>,
+    /// Settings of `lo` that were changed for this.
+    sysctls: Vec<String>,
+    /// The same rules for a host that tracks connections, if these are for one that does not.
+    with_tracking: Option<String>,
     /// Another process has taken them over.
     is_left: bool,
+}
+
+/// What one process leaves in force for the next one.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct InForce {
+    rules: String,
+    /// The interfaces by which the rules tell the sides of snooped flows apart.
+    sides: Vec<Interface>,
+    /// Settings of `lo` that are to be set back in the end.
+    sysctls: Vec<String>,
 }
 
 /// The policy routing behind the rules.
@@ -83,6 +117,7 @@ pub(crate) struct Routes {
     families: Vec<Family>,
     /// Those whose devices are there.
     tun_diverts: Vec<TunDivert>,
+    mark: MarkField,
 }
 
 /// An address family as `ip` calls it.
@@ -95,25 +130,29 @@ pub(crate) enum Family {
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
     ///
-    /// The devices of `tun_diverts` must exist.
+    /// The devices of `tun_diverts` must exist. Connections are taken at once if it `takes` them, else when the
+    /// watchdog says so.
     pub(crate) fn install(
         plan: &Plan<'_>,
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
+        takes: bool,
     ) -> Result<Self, Error> {
         if clear() {
             tracing::warn!(table = TABLE, "cleared the rules and routes of a run that did not end in order");
         }
         let mut interception = Self {
-            routes: Routes { families, tun_diverts },
+            routes: Routes { families, tun_diverts, mark: plan.mark },
             rules: String::new(),
             sides: Vec::new(),
+            sysctls: loopback::prepare()?,
+            with_tracking: None,
             is_left: false,
         };
         for &family in &interception.routes.families {
             interception.routes.add(family)?;
         }
-        interception.replace_rules(plan)?;
+        interception.replace_rules(plan, takes)?;
         Ok(interception)
     }
 
@@ -123,10 +162,10 @@ impl Interception {
     pub(crate) fn take_over(
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
-        rules: String,
-        sides: Vec<Interface>,
+        mark: MarkField,
+        InForce { rules, sides, sysctls }: InForce,
     ) -> Self {
-        Self { routes: Routes { families, tun_diverts }, rules, sides, is_left: false }
+        Self { routes: Routes { families, tun_diverts, mark }, rules, sides, sysctls, with_tracking: None, is_left: false }
     }
 
     /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their
@@ -141,9 +180,9 @@ impl Interception {
         self.rules == ruleset(plan)
     }
 
-    /// The rules that are in force, and the interfaces by which they tell the sides of snooped flows apart.
-    pub(crate) fn rules(&self) -> (&str, &[Interface]) {
-        (&self.rules, &self.sides)
+    /// What is in force.
+    pub(crate) fn in_force(&self) -> InForce {
+        InForce { rules: self.rules.clone(), sides: self.sides.clone(), sysctls: self.sysctls.clone() }
     }
 
     /// Leaves rules and routes to the process that has taken over.
@@ -151,26 +190,42 @@ impl Interception {
         self.is_left = true;
     }
 
-    /// Puts these rules into force in the place of those that are there; in one transaction, or not at all.
+    /// Puts these rules in the place of those that are there; in one transaction, or not at all. Connections
+    /// are taken at once if it `takes` them.
     ///
     /// Flows that are snooped stay so if these rules snoop, too, whatever they say of the flows: that was
     /// decided at their SYN. Where other interfaces are satellites, it is no longer known which of their ends
     /// is on the ground, and they pass.
-    pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>) -> Result<(), Error> {
+    pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>, takes: bool) -> Result<(), Error> {
         let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
         let rules = ruleset(plan);
         if !sides.is_empty() && sides == self.sides {
-            load_rules(&successor(plan, &self.rules))?;
+            load(successor(plan, &self.rules), takes)?;
         } else {
-            load_rules(&rules)?;
+            load(rules.clone(), takes)?;
         }
         (self.rules, self.sides) = (rules, sides);
+        self.with_tracking = (!plan.tracked).then(|| ruleset(&Plan { tracked: true, ..*plan }));
         Ok(())
     }
 
     /// Installs the rules again that another program has removed.
-    pub(crate) fn restore(&self) -> Result<(), Error> {
-        load_rules(&self.rules)
+    pub(crate) fn restore(&self, takes: bool) -> Result<(), Error> {
+        load(self.rules.clone(), takes)
+    }
+
+    /// Keeps the halves of connections apart where this host has begun to track connections; true if it has
+    /// begun.
+    pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<bool, Error> {
+        let Some(rules) = self.with_tracking.clone() else { return Ok(false) };
+        load(rules.clone(), takes)?;
+        (self.rules, self.with_tracking) = (rules, None);
+        Ok(true)
+    }
+
+    /// Whether the rules are for a host that tracks no connections.
+    pub(crate) fn expects_no_tracking(&self) -> bool {
+        self.with_tracking.is_some()
     }
 
     /// The routes, for the watchdog.
@@ -179,19 +234,29 @@ impl Interception {
     }
 }
 
+/// Loads rules, which take connections from the same moment if it `takes` them.
+fn load(rules: String, takes: bool) -> Result<(), Error> {
+    load_rules(&if takes { rules + &into_force() } else { rules })
+}
+
 impl Routes {
+    /// The part of packets' marks that is ours.
+    pub(crate) fn mark(&self) -> MarkField {
+        self.mark
+    }
+
     /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has
-    /// removed; true if there was need to. Where they do not come, the kernel drops a SYN that `tproxy` has
-    /// given to a listener (`ip_forward`).
+    /// removed; true if there was need to. Where they do not come, the SYNs that the daemon sends to its
+    /// listeners come to nobody.
     pub(crate) fn mend(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
         let mut mended = false;
         for &family in &self.families {
-            if !Self::lead_here(family, socket)? {
+            if !self.lead_here(family, socket)? {
                 // It complains of what is still there.
                 let outcome = self.add(family);
-                if !Self::lead_here(family, socket)? {
+                if !self.lead_here(family, socket)? {
                     outcome?;
-                    return Err(overruled(ROUTE_MARKED, family, 0));
+                    return Err(overruled(ROUTE_MARKED, family, self.mark.value(Mark::Injected)));
                 }
                 mended = true;
             }
@@ -205,62 +270,88 @@ impl Routes {
         let mut mended = false;
         for tun_divert in &self.tun_diverts {
             for &family in &self.families {
-                mended |= tun_divert.mend(family, socket)?;
+                mended |= tun_divert.mend(family, self.mark, socket)?;
             }
         }
         Ok(mended)
     }
 
-    fn lead_here(family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
-        let answer = socket.is_delivered_here(family.some_address(), MARK);
-        answer.map_err(Error::system("ask for the route of intercepted packets"))
+    /// Whether SYNs that the daemon sends come here, and the rules are there by which later packets do.
+    fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+        let mut ask = || -> std::io::Result<bool> {
+            let injected = self.mark.value(Mark::Injected);
+            let there = socket.policy_rules(family == Family::V6)?;
+            let wanted = [self.rule_of_ours(), PolicyRule { preference: PREFERENCE + 6, jump: END, ..PolicyRule::default() }];
+            let are_there = wanted.iter().all(|rule| there.contains(rule));
+            Ok(are_there && socket.is_delivered_here(family.some_address(), injected)?)
+        };
+        ask().map_err(Error::system("ask for the route of intercepted packets"))
+    }
+
+    fn rule_of_ours(&self) -> PolicyRule {
+        PolicyRule {
+            preference: PREFERENCE + 7,
+            mark: self.mark.value(Mark::Ours),
+            mask: self.mark.mask(),
+            table: ROUTE_TABLE,
+            ..PolicyRule::default()
+        }
     }
 
     fn add(&self, family: Family) -> Result<(), Error> {
-        Self::route_marked(family)?;
-        self.tun_diverts.iter().try_for_each(|tun_divert| tun_divert.add(family))
+        self.route_marked(family)?;
+        self.tun_diverts.iter().try_for_each(|tun_divert| tun_divert.add(family, self.mark))
     }
 
-    fn route_marked(family: Family) -> Result<(), Error> {
+    /// The rules, all of which are tried although some may be there: `END` first, to which another jumps.
+    fn route_marked(&self, family: Family) -> Result<(), Error> {
         let flag = family.flag();
         ip(ROUTE_MARKED, &format!("{flag} route replace local default dev lo table {ROUTE_TABLE}"))?;
-        ip(ROUTE_MARKED, &format!("{flag} rule add {}", policy_rule(0)))
+        let outcomes = rules(self.mark).map(|rule| ip(ROUTE_MARKED, &format!("{flag} rule add {rule}")));
+        outcomes.into_iter().collect()
     }
 }
 
 impl TunDivert {
-    pub(crate) fn mark(self) -> u32 {
-        MARK + self.number
-    }
-
     /// Without the device there is no route, and the rule leads nowhere.
-    fn add(self, family: Family) -> Result<(), Error> {
+    fn add(self, family: Family, mark: MarkField) -> Result<(), Error> {
         let (flag, table) = (family.flag(), ROUTE_TABLE + self.number);
         let route = format!("{flag} route replace default dev {} table {table}", self.device);
         ip(ROUTE_TUN_DIVERT, &route)?;
-        ip(ROUTE_TUN_DIVERT, &format!("{flag} rule add {}", policy_rule(self.number)))
+        ip(ROUTE_TUN_DIVERT, &format!("{flag} rule add {} {}", self.place(), mark.selector(self.mark)))
+    }
+
+    /// Its rule, without the mark.
+    fn place(self) -> String {
+        format!("pref {} lookup {}", PREFERENCE + self.number, ROUTE_TABLE + self.number)
     }
 
     /// A device that is set down loses its routes, and keeps the rules that lead to them.
-    fn mend(self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
-        if self.is_gone_or_leads_here(family, socket)? {
+    fn mend(self, family: Family, mark: MarkField, socket: &mut RouteSocket) -> Result<bool, Error> {
+        if self.is_gone_or_leads_here(family, mark, socket)? {
             return Ok(false);
         }
         ip(ROUTE_TUN_DIVERT, &format!("link set {} up", self.device))?;
         // It complains of what is still there.
-        let outcome = self.add(family);
-        if !self.is_gone_or_leads_here(family, socket)? {
+        let outcome = self.add(family, mark);
+        if !self.is_gone_or_leads_here(family, mark, socket)? {
             outcome?;
-            return Err(overruled(ROUTE_TUN_DIVERT, family, self.number));
+            return Err(overruled(ROUTE_TUN_DIVERT, family, mark.value(self.mark)));
         }
         Ok(true)
     }
 
     /// A service whose device is gone has failed and logged it.
-    fn is_gone_or_leads_here(self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
+    fn is_gone_or_leads_here(
+        self,
+        family: Family,
+        mark: MarkField,
+        socket: &mut RouteSocket,
+    ) -> Result<bool, Error> {
         let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
             let Some(device) = socket.index_of(self.device)? else { return Ok(true) };
-            Ok(socket.interface_of_marked(family.some_address(), self.mark())? == Some(device))
+            let mark = mark.value(self.mark);
+            Ok(socket.interface_of_marked(family.some_address(), mark)? == Some(device))
         };
         ask(socket).map_err(Error::system("ask for the route of packets that the daemon sees"))
     }
@@ -270,6 +361,7 @@ impl Drop for Interception {
     fn drop(&mut self) {
         if !self.is_left {
             clear();
+            loopback::restore(&self.sysctls);
         }
     }
 }
@@ -291,10 +383,31 @@ impl Family {
     }
 }
 
-/// The policy rule of the divert of this number; 0 is interception itself.
-fn policy_rule(number: u32) -> String {
-    let [preference, mark, table] = [PREFERENCE, MARK, ROUTE_TABLE].map(|first| first + number);
-    format!("pref {preference} fwmark {mark:#x} lookup {table}")
+/// The policy rules of interception, each in the form that adds it. The diverts' stand at
+/// [`PREFERENCE`] + 2 and + 3.
+fn rules(mark: MarkField) -> [String; 5] {
+    let [injected, error, lo, ours] = [PREFERENCE + 4, PREFERENCE + 5, PREFERENCE + 6, PREFERENCE + 7];
+    [
+        format!("pref {END} nop"),
+        format!("pref {injected} iif lo {} lookup {ROUTE_TABLE}", mark.selector(Mark::Injected)),
+        format!("pref {error} iif lo {} lookup {ROUTE_TABLE}", mark.selector(Mark::OwnError)),
+        format!("pref {lo} iif lo goto {END}"),
+        format!("pref {ours} {} lookup {ROUTE_TABLE}", mark.selector(Mark::Ours)),
+    ]
+}
+
+/// The same as they are removed, whatever their marks.
+fn rules_to_remove() -> [String; 7] {
+    let with_table = |number: u32, table: u32| format!("pref {} lookup {table}", PREFERENCE + number);
+    [
+        TO_LINK.place(),
+        FROM_LINK.place(),
+        with_table(4, ROUTE_TABLE),
+        with_table(5, ROUTE_TABLE),
+        format!("pref {} iif lo goto {END}", PREFERENCE + 6),
+        with_table(7, ROUTE_TABLE),
+        format!("pref {END} nop"),
+    ]
 }
 
 /// Removes the rules and routes; true if there were any. The rules go first, so that no connection is taken
@@ -302,9 +415,8 @@ fn policy_rule(number: u32) -> String {
 fn clear() -> bool {
     let mut found = succeeds("nft", &format!("delete table inet {TABLE}"));
     for family in ["-4", "-6"] {
-        for number in [0, HELD.number, TO_LINK.number, FROM_LINK.number] {
-            let rule = format!("{family} rule del {}", policy_rule(number));
-            while succeeds("ip", &rule) {
+        for rule in rules_to_remove() {
+            while succeeds("ip", &format!("{family} rule del {rule}")) {
                 found = true;
             }
         }
@@ -315,11 +427,21 @@ fn clear() -> bool {
     found
 }
 
-fn overruled(action: &'static str, family: Family, number: u32) -> Error {
-    let (preference, mark) = (PREFERENCE + number, MARK + number);
+fn overruled(action: &'static str, family: Family, mark: u32) -> Error {
     Error::Tool {
         action,
         command: format!("ip {} rule", family.flag()),
-        reason: format!("a rule before {preference} leads packets with the mark {mark:#x} elsewhere"),
+        reason: format!("a rule before {PREFERENCE} leads packets with the mark {mark:#x} elsewhere"),
     }
+}
+
+/// Drops the SYNs whose copies the daemon has, as long as this process lives or hands it over.
+pub(crate) fn hold(mark: MarkField) -> Result<HeldTable, Error> {
+    let table = HeldTable::install(
+        HELD_TABLE,
+        ruleset::BEHIND_LAST,
+        mark.mask(),
+        mark.value(Mark::Taken),
+    );
+    table.map_err(Error::system("make the nftables table that ends with this process"))
 }

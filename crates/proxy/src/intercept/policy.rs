@@ -4,13 +4,15 @@ use std::fmt::{Display, Write as _};
 
 use bentpipe_kernel::Weight;
 
-use super::{bundled, snooped};
+use super::snooped;
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
-/// The protocol of a chain: its hook decides which fields a rule can match.
+/// What a chain sees, which decides how it finds the fields of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum Packet {
     /// A SYN before it is routed.
+    Arriving,
+    /// A SYN that is being forwarded.
     Tcp,
     /// A datagram that is being forwarded.
     Udp,
@@ -24,41 +26,33 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
                 format!("goto {}", chain(handshake.unwrap_or(default), weight))
             }
             Action::Snoop => format!("goto {}", snooped::OFFER),
-            Action::Bundle => format!("goto {}", bundled::HAND_OVER),
-            Action::Pass => "return".to_owned(),
+            // Those for the node were decided before they were routed.
+            Action::Bundle | Action::Pass => "return".to_owned(),
             Action::Reject => return None,
         };
-        Some(lines(rule, Protocol::Tcp, &verdict))
+        Some(lines(rule, Packet::Tcp, &verdict))
     });
     lines.collect()
 }
 
-/// The same where a connection can but pass or be handed to the bundle node: without a route to its server,
-/// and without a sign of life from the daemon. No line behind the last rule that says `bundle`.
-pub(super) fn bundles(rules: &[Rule]) -> String {
+/// The same before a SYN is routed, where it is handed to the bundle node, in the chain `hand_over`, or goes
+/// on. No line behind the last rule that says `bundle`.
+pub(super) fn bundles(rules: &[Rule], hand_over: &str) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
     let lines = rules[..end].iter().filter_map(|rule| {
         let verdict = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Pass => "return".to_owned(),
-            Action::Bundle => format!("goto {}_if_routed", bundled::HAND_OVER),
+            Action::Bundle => format!("goto {hand_over}"),
             Action::Reject => return None,
         };
-        Some(lines(rule, Protocol::Tcp, &verdict))
+        Some(lines(rule, Packet::Arriving, &verdict))
     });
     lines.collect()
 }
 
 /// The chain that splits connections with this handshake and weight.
 pub(super) fn chain(handshake: Handshake, weight: Weight) -> String {
-    let name = match handshake {
-        Handshake::Early => "early",
-        Handshake::Faithful => "faithful",
-    };
-    weighted(name, weight)
-}
-
-/// The name of a chain of which there is one for each weight.
-pub(super) fn weighted(name: &str, weight: Weight) -> String {
+    let name = handshake.name();
     if weight == Weight::default() { name.to_owned() } else { format!("{name}_weight_{weight}") }
 }
 
@@ -72,33 +66,34 @@ pub(super) fn datagrams(rules: &[Rule]) -> String {
             Action::Pass => "return",
             Action::Reject => "reject with icmpx type port-unreachable",
         };
-        Some(lines(rule, Protocol::Udp, verdict))
+        Some(lines(rule, Packet::Udp, verdict))
     });
     lines.collect()
 }
 
 /// The families have names of their own for addresses and code points, so a rule that speaks of these takes a
 /// line for each family.
-fn lines(rule: &Rule, protocol: Protocol, verdict: &str) -> String {
+fn lines(rule: &Rule, packet: Packet, verdict: &str) -> String {
     let comment = rule.comment.as_ref().map(|comment| format!(" comment \"{}\"", comment.as_str()));
     let comment = comment.unwrap_or_default();
     let of_family = |ipv4: bool| {
         rule.concerns_family(ipv4).then(|| {
-            format!("\t\t{}{}{verdict}{comment}\n", common(rule, protocol), family_conditions(rule, ipv4))
+            format!("\t\t{}{}{verdict}{comment}\n", common(rule, packet), family_conditions(rule, ipv4))
         })
     };
     if rule.client.is_none() && rule.server.is_none() && rule.dscp.is_none() {
-        return format!("\t\t{}{verdict}{comment}\n", common(rule, protocol));
+        return format!("\t\t{}{verdict}{comment}\n", common(rule, packet));
     }
     [true, false].into_iter().filter_map(of_family).collect()
 }
 
 /// Ports and interfaces, each with a blank behind it. The lookup in the routing table comes last: it costs
 /// most.
-fn common(rule: &Rule, protocol: Protocol) -> String {
-    let (port, route) = match protocol {
-        Protocol::Tcp => ("tcp dport", "fib daddr oifname"),
-        Protocol::Udp => ("udp dport", "oifname"),
+fn common(rule: &Rule, packet: Packet) -> String {
+    let (port, route) = match packet {
+        Packet::Arriving => ("tcp dport", "fib daddr oifname"),
+        Packet::Tcp => ("tcp dport", "oifname"),
+        Packet::Udp => ("udp dport", "oifname"),
     };
     let mut text = String::new();
     if let Some(ports) = &rule.port {
@@ -222,10 +217,10 @@ mod tests {
              [[rules]]\naction = \"bundle\"\nport = 3\ncomment = \"c\"\n[[rules]]\naction = \"pass\"\nport = 4\n",
         );
         assert_eq!(
-            bundles(&rules),
+            bundles(&rules, "bundle_if_routed"),
             "\t\ttcp dport 1 return\n\t\ttcp dport 2 return\n\t\ttcp dport 3 goto bundle_if_routed comment \"c\"\n"
         );
-        assert!(connections(&rules, Handshake::Early).contains("\t\ttcp dport 3 goto bundle comment"));
+        assert!(connections(&rules, Handshake::Early).contains("\t\ttcp dport 3 return comment"));
         assert!(!datagrams(&rules).contains("dport 3"));
     }
 
@@ -265,7 +260,7 @@ mod tests {
     fn interfaces_are_those_of_the_syn_and_of_the_route() {
         assert_eq!(
             one("client_interface = [\"lan1\", \"lan0\", \"lan1\"]\nserver_interface = \"sat0\""),
-            "\t\tiifname { \"lan0\", \"lan1\" } fib daddr oifname \"sat0\" return\n"
+            "\t\tiifname { \"lan0\", \"lan1\" } oifname \"sat0\" return\n"
         );
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bentpipe_kernel::Weight;
 
-use crate::config::{AtLimit, ConnectionRates, Handshake, Interface, Rule};
+use crate::config::{AtLimit, ConnectionRates, Handshake, Interface, Mark, MarkField, Rule};
 use crate::types::leg_pair::{LegId, LegPair};
 
-use super::{HELD, MARK, PASSED, TABLE, bundled, policy, rate_limits, snooped};
+use super::{LOG_GROUP, TABLE, ZONE, bundled, policy, rate_limits, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
 /// unless the daemon renews them.
@@ -25,8 +25,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(1400);
 /// says, because the interception tells their ICMP errors by it.
 pub(crate) const TTL: u32 = 64;
 
-/// The chain of SYNs that were held.
-const ANSWERED: &str = "answered";
+/// Where our chains of the hooks `prerouting` and `forward` stand: behind all others. In `prerouting` the
+/// operator's rules have set their marks and translated the destination by then, and in `forward` they have
+/// let the SYN pass.
+const LAST: i32 = 1000;
+/// The table that drops SYNs whose copies the daemon has stands behind these.
+pub(super) const BEHIND_LAST: i32 = LAST + 1;
+/// Where the zones of connection tracking are told: before it finds a packet's entry, at -200.
+const BEFORE_TRACKING: &str = "raw - 10";
+/// The flags by which a SYN is one.
+pub(super) const SYN: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 
 /// Where this host itself finds that a server's address does not answer, its ICMP error would leave for the
 /// client in whose name we connect. It is ours if the packet that it quotes has never been forwarded: its
@@ -56,9 +64,14 @@ pub struct Plan<'a> {
     pub snooped: Option<usize>,
     /// The loopback port of the bundle node, where a rule says so.
     pub bundle: Option<u16>,
+    /// The part of packets' marks that is ours.
+    pub mark: MarkField,
+    /// Whether this host tracks connections, so that the two halves of a split one must be kept apart.
+    pub tracked: bool,
 }
 
-/// The rules as text for `nft -f -`. They replace the table of the same name in one transaction.
+/// The rules as text for `nft -f -`. They replace the table of the same name in one transaction, and are not in
+/// force until the set `alive` has elements.
 pub fn ruleset(plan: &Plan<'_>) -> String {
     format!("table inet {TABLE}\ndelete table inet {TABLE}\n{}", table(plan))
 }
@@ -75,6 +88,12 @@ pub(super) fn successor(plan: &Plan<'_>, before: &str) -> String {
     format!("table inet {TABLE} {{\n{declared}}}\nflush table inet {TABLE}\n{removed}{table}")
 }
 
+/// What puts rules into force until they are renewed, to be loaded with them.
+pub(super) fn into_force() -> String {
+    let patience = format!("{}ms", PATIENCE.as_millis());
+    format!("add element inet {TABLE} {ALIVE} {{ tcp timeout {patience}, udp timeout {patience} }}\n")
+}
+
 /// The names of the chains that a rule set declares.
 fn chains(rules: &str) -> impl Iterator<Item = &str> {
     rules.lines().filter_map(|line| line.strip_prefix("\tchain ")?.strip_suffix(" {"))
@@ -83,8 +102,10 @@ fn chains(rules: &str) -> impl Iterator<Item = &str> {
 fn table(plan: &Plan<'_>) -> String {
     let body = [
         sets(),
+        tracking(plan),
         prerouting(plan),
-        output(),
+        injected(plan),
+        output(plan),
         connections(plan),
         datagrams(plan),
         limits(plan),
@@ -97,17 +118,38 @@ fn table(plan: &Plan<'_>) -> String {
 
 fn sets() -> String {
     let [clients4, clients6] = FULL_CLIENTS;
-    let patience = format!("{}ms", PATIENCE.as_millis());
     let rated = rate_limits::sets();
     format!(
-        "\tset {ALIVE} {{\n\
-         \t\ttype inet_proto; flags timeout;\n\
-         \t\telements = {{ tcp timeout {patience}, udp timeout {patience} }}\n\
-         \t}}\n\
+        "\tset {ALIVE} {{ type inet_proto; flags timeout; }}\n\
          \tset {FULL} {{ type inet_proto; flags timeout; }}\n\
          \tset {clients4} {{ type ipv4_addr; flags timeout; }}\n\
          \tset {clients6} {{ type ipv6_addr; flags timeout; }}\n\
          {rated}"
+    )
+}
+
+/// Both halves of a split connection have the same addresses and ports, but connection tracking knows one
+/// connection of them. Here each has a zone of its own in the direction that this host sends in: what comes
+/// in needs none, so that it is found, and translated back, before anybody knows whose it is. Other
+/// transparent programs of this host lose nothing by it.
+///
+/// Nothing where this host tracks no connections: to name a zone would begin it.
+fn tracking(plan: &Plan<'_>) -> String {
+    if !plan.tracked {
+        return String::new();
+    }
+    let mark = plan.mark;
+    let (injected, client, none) = (mark.is(Mark::Injected), mark.is(Mark::Client), mark.is_none());
+    format!(
+        "\tchain arriving {{\n\
+         \t\ttype filter hook prerouting priority {BEFORE_TRACKING}; policy accept;\n\
+         \t\tiif \"lo\" {injected} ct reply zone set {ZONE}\n\
+         \t}}\n\
+         \tchain leaving {{\n\
+         \t\ttype filter hook output priority {BEFORE_TRACKING}; policy accept;\n\
+         \t\t{client} ct reply zone set {ZONE}\n\
+         \t\tmeta l4proto tcp {none} socket transparent 1 ct original zone set {ZONE}\n\
+         \t}}\n"
     )
 }
 
@@ -117,50 +159,78 @@ fn sets() -> String {
 /// 0.0.0.0:80, for a packet of a connection that passes to any server's port 80. Ours stand on one address.
 /// The statement breaks off, and so does not return, for handshakes and in TIME-WAIT, which have no full
 /// socket.
+///
+/// A SYN that meets a socket here cannot be forwarded (`ip_forward`), so that it is decided at once. If the
+/// connection is established, the socket answers. Repeated in the handshake, or new and in the place of one
+/// in TIME-WAIT, it goes to the listener like the first.
 fn prerouting(plan: &Plan<'_>) -> String {
-    let held = HELD.device;
     let (given_back, taken) = (snooped::given_back(plan), snooped::taken(plan));
+    let bundled = bundled::guards(plan);
+    let (injected, ours) = (plan.mark.is(Mark::Injected), plan.mark.set(Mark::Ours));
+    let mut again = String::new();
+    for pair in plan.pairs.iter().filter(|pair| pair.weight == Weight::default()) {
+        let from = interface_match(pair.client, plan.interfaces);
+        let to = interface_match(pair.server, plan.interfaces);
+        let _ = writeln!(again, "\t\tiifname {from} fib daddr oifname {to} goto again_{}", pair.port);
+    }
     format!(
         "\tchain prerouting {{\n\
-         \t\ttype filter hook prerouting priority mangle; policy accept;\n\
+         \t\ttype filter hook prerouting priority {LAST}; policy accept;\n\
+         \t\tiif \"lo\" {injected} goto injected\n\
          \t\tiif \"lo\" return\n\
          \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
-         \t\tiifname \"{PASSED}\" tcp urgptr set 0\n\
-         \t\tiifname \"{PASSED}\" return\n\
          {given_back}\
-         \t\tiifname \"{held}\" meta l4proto tcp goto answered\n\
-         \t\ttcp flags & (fin | syn | rst | ack) == syn jump decide\n\
+         \t\t{SYN} socket transparent 1 jump known\n\
+         {bundled}\
          {taken}\
          \t\tmeta l4proto {{ tcp, icmp, icmpv6 }} socket transparent 1 goto ours\n\
          \t}}\n\
          \tchain ours {{\n\
          \t\tsocket wildcard 1 return\n\
-         \t\tmeta mark set {MARK:#x} accept\n\
+         \t\t{ours} accept\n\
+         \t}}\n\
+         \tchain known {{\n\
+         \t\tsocket wildcard 1 return\n\
+         \t\tsocket wildcard 0 goto ours\n\
+         {again}\
          \t}}\n"
     )
 }
 
-fn output() -> String {
+/// SYNs that the daemon gives to its listeners. It says in the urgent pointer, which means nothing without
+/// the flag URG (RFC 9293 §3.1), to which one.
+fn injected(plan: &Plan<'_>) -> String {
+    let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
+    format!("\tchain injected {{\n{}\t\tdrop\n\t}}\n", lines.collect::<String>())
+}
+
+fn output(plan: &Plan<'_>) -> String {
+    let own = plan.mark.set(Mark::OwnError);
     format!(
         "\tchain output {{\n\
          \t\ttype route hook output priority mangle; policy accept;\n\
-         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} meta mark set {MARK:#x}\n\
-         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} meta mark set {MARK:#x}\n\
+         \t\ticmp type destination-unreachable icmp code host-unreachable @th,128,16 {QUOTED_IPV4:#06x} {own}\n\
+         \t\ticmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 {QUOTED_IPV6:#06x} {own}\n\
          \t}}\n"
     )
 }
 
-/// A connection is decided at its SYN.
+/// A connection is decided at its SYN, when the operator's own rules have let it pass. What they have
+/// translated passes unsplit: its client knows the server by another address. So does a SYN of IPv6 with
+/// extension headers, which deferred accept does not read.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
-    let before = bundled::guards(plan);
+    let translated = if plan.tracked { "\t\tct status dnat return\n" } else { "" };
     format!(
-        "\tchain decide {{\n\
-         {before}\
+        "\tchain forward {{\n\
+         \t\ttype filter hook forward priority {LAST}; policy accept;\n\
+         \t\t{SYN} goto decide\n\
+         \t}}\n\
+         \tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
-         \t\tfib daddr type != unicast return\n\
-         \t\tfib daddr oif missing return\n\
+         \t\tip6 nexthdr != tcp return\n\
+         {translated}\
          {rules}\
          \t\tgoto {otherwise}\n\
          \t}}\n"
@@ -186,7 +256,7 @@ fn datagrams(plan: &Plan<'_>) -> String {
     )
 }
 
-/// A SYN that is repeated belongs to the connection that its first copy has begun, full or not.
+/// A connection whose socket is there is not counted again: its repeated SYN meets it in `prerouting`.
 fn limits(plan: &Plan<'_>) -> String {
     let verdict = match plan.at_limit {
         AtLimit::Pass => "accept",
@@ -196,7 +266,6 @@ fn limits(plan: &Plan<'_>) -> String {
     let rates = rate_limits::statements(&plan.rates, verdict);
     format!(
         "\tchain limits {{\n\
-         \t\tsocket transparent 1 return\n\
          \t\tmeta l4proto @{FULL} {verdict}\n\
          \t\tip saddr @{clients4} {verdict}\n\
          \t\tip6 saddr and ffff:ffff:ffff:ffff:: @{clients6} {verdict}\n\
@@ -207,60 +276,44 @@ fn limits(plan: &Plan<'_>) -> String {
 
 /// The chains of all paths, and before them those that find the path.
 fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
-    let chains: String = plan.pairs.iter().map(leg_pair_chains).collect();
+    let chains: String = plan.pairs.iter().map(|pair| leg_pair_chains(pair, plan.mark)).collect();
     let weights: BTreeSet<Weight> = plan.pairs.iter().map(|pair| pair.weight).collect();
-    let others = || weights.iter().filter(|weight| **weight != Weight::default());
-    let told: String = others()
-        .map(|&weight| format!("\t\ttcp urgptr {weight} jump {}\n", policy::weighted(ANSWERED, weight)))
-        .collect();
-    let entrances: String = others()
-        .map(|&weight| entrances(plan, weight, ""))
-        .chain([entrances(plan, Weight::default(), &told)])
-        .collect();
+    let entrances: String = weights.iter().map(|&weight| entrances(plan, weight)).collect();
     chains + &entrances
 }
 
-/// `split` takes a SYN to the path's listener, `path` does so below the limits, and `hold` sends it to
-/// deferred accept first, with its weight in the urgent pointer, by which it will be known when it comes
-/// back.
-///
-/// A SYN whose ends have a socket here already is not held. Repeated, it belongs to that socket. New, it
-/// meets one in TIME-WAIT, and then it could not be routed into a device: the kernel forwards no packet for
-/// which it has a socket (`ip_forward`). `tproxy` takes it to the listener in the socket's place.
-fn leg_pair_chains(pair: &LegPair) -> String {
-    let (held_mark, port) = (HELD.mark(), pair.port);
-    let said = if pair.weight == Weight::default() { 0 } else { pair.weight.get() };
-    let to_listener = bundled::to_listener(port);
-    format!(
-        "\tchain split_{port} {{\n{}\t}}\n\
-         \tchain path_{port} {{\n\t\tjump limits\n\t\tgoto split_{port}\n\t}}\n\
-         \tchain hold_{port} {{\n\t\tsocket transparent 1 goto split_{port}\n\t\tjump limits\n\
-         \t\ttcp urgptr set {said}\n\t\tmeta mark set {held_mark:#x} accept\n\t}}\n",
-        to_listener
-    )
+/// `early`, `faithful` and `again` give the daemon a copy of a SYN, with the path in the copy's prefix, and
+/// mark it as taken; `listener` is where it comes back.
+fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
+    let LegPair { port, weight, .. } = *pair;
+    let taken = mark.set(Mark::Taken);
+    let copy = |how: &str| format!("log group {LOG_GROUP} queue-threshold 1 prefix \"{how} {port}\" {taken} accept");
+    let mut text = String::new();
+    for handshake in [Handshake::Early, Handshake::Faithful] {
+        let name = handshake.name();
+        let _ = write!(text, "\tchain {name}_{port} {{\n\t\tjump limits\n\t\t{}\n\t}}\n", copy(name));
+    }
+    if weight == Weight::default() {
+        let _ = write!(text, "\tchain again_{port} {{\n\t\t{}\n\t}}\n", copy("again"));
+    }
+    let listener = bundled::to_listener(port, "accept");
+    let _ = write!(text, "\tchain listener_{port} {{\n\t\ttcp urgptr set 0\n{listener}\t\tdrop\n\t}}\n");
+    text
 }
 
-/// `early` and `faithful` find the path by the interface that a SYN came in by; `answered` sees SYNs that
-/// were held in the meantime, and finds it by the interface that leads back to the client. The rules `told`
-/// come first there.
-fn entrances(plan: &Plan<'_>, weight: Weight, told: &str) -> String {
-    let (mut early, mut faithful, mut answered) = (String::new(), String::new(), told.to_owned());
-    for pair in plan.pairs.iter().filter(|pair| pair.weight == weight) {
-        let port = pair.port;
-        let from = interface_match(pair.client, plan.interfaces);
-        let to = format!("fib daddr oifname {}", interface_match(pair.server, plan.interfaces));
-        let _ = writeln!(early, "\t\tiifname {from} {to} goto path_{port}");
-        let _ = writeln!(faithful, "\t\tiifname {from} {to} goto hold_{port}");
-        let _ = writeln!(answered, "\t\tfib saddr oifname {from} {to} goto split_{port}");
-    }
-    let [early_name, faithful_name] =
-        [Handshake::Early, Handshake::Faithful].map(|handshake| policy::chain(handshake, weight));
-    let answered_name = policy::weighted(ANSWERED, weight);
-    format!(
-        "\tchain {early_name} {{\n{early}\t}}\n\
-         \tchain {faithful_name} {{\n{faithful}\t}}\n\
-         \tchain {answered_name} {{\n{answered}\t}}\n"
-    )
+/// The chains that find the path by the interfaces between which a SYN is forwarded.
+fn entrances(plan: &Plan<'_>, weight: Weight) -> String {
+    let of = |handshake: Handshake| {
+        let pairs = plan.pairs.iter().filter(|pair| pair.weight == weight);
+        let lines = pairs.map(|pair| {
+            let from = interface_match(pair.client, plan.interfaces);
+            let to = interface_match(pair.server, plan.interfaces);
+            format!("\t\tiifname {from} oifname {to} goto {}_{}\n", handshake.name(), pair.port)
+        });
+        let name = policy::chain(handshake, weight);
+        format!("\tchain {name} {{\n{}\t}}\n", lines.collect::<String>())
+    };
+    of(Handshake::Early) + &of(Handshake::Faithful)
 }
 
 pub(super) fn interface_match(leg: LegId, interfaces: &[Interface]) -> String {
@@ -292,6 +345,8 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
         };
         ruleset(&plan)
     }
@@ -304,10 +359,11 @@ mod tests {
     fn a_syn_towards_the_satellite_goes_to_its_paths_listener_in_both_families() {
         let rules = early(&["sat0"]);
         for rule in [
-            "iifname != { \"sat0\" } fib daddr oifname \"sat0\" goto path_7602",
-            "chain path_7602 {\n\t\tjump limits\n\t\tgoto split_7602",
-            "meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:7602 meta mark set 0x6270 accept",
-            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:7602 meta mark set 0x6270 accept",
+            "iifname != { \"sat0\" } oifname \"sat0\" goto early_7602",
+            "chain early_7602 {\n\t\tjump limits\n\t\tlog group 25200 queue-threshold 1 prefix \"early 7602\"",
+            "tcp urgptr 7602 goto listener_7602",
+            "meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:7602 accept",
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:7602 accept",
         ] {
             assert!(rules.contains(rule), "{rule}\n{rules}");
         }
@@ -317,7 +373,7 @@ mod tests {
     fn ground_to_ground_is_left_alone() {
         let ground = "!= { \"sat0\", \"sat1\" }";
         let rules = early(&["sat0", "sat1"]);
-        assert!(rules.contains(ground) && !rules.contains(&format!("{ground} fib daddr oifname {ground}")));
+        assert!(rules.contains(ground) && !rules.contains(&format!("{ground} oifname {ground}")));
     }
 
     #[test]
@@ -329,17 +385,31 @@ mod tests {
     }
 
     #[test]
-    fn loopback_and_this_hosts_own_addresses_are_passed_before_a_path_is_looked_for() {
+    fn a_syn_is_taken_behind_all_others_and_only_one_that_the_daemon_sends_comes_back_by_loopback() {
         let rules = early(&["sat0"]);
-        let first = rules.find("\t\tgoto early").unwrap();
-        for guard in [
-            "iif \"lo\" return",
-            "iifname \"bentpipe1\" return",
-            "fib daddr type != unicast return",
-            "fib daddr oif missing return",
-        ] {
-            assert!(rules.find(guard).unwrap() < first, "{guard}");
-        }
+        assert!(rules.contains("type filter hook forward priority 1000; policy accept;\n\t\ttcp flags"), "{rules}");
+        let injected = rules.find("iif \"lo\" meta mark & 0x70000000 == 0x20000000 goto injected\n").unwrap();
+        assert!(injected < rules.find("iif \"lo\" return\n").unwrap());
+        assert!(rules.contains("goto listener_7602\n\t\tdrop\n"), "{rules}");
+    }
+
+    #[test]
+    fn the_halves_of_a_connection_have_zones_where_this_host_tracks_connections() {
+        let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
+        let plan = |tracked| Plan {
+            interfaces: &interfaces,
+            pairs: &[],
+            handshake: Handshake::Early,
+            at_limit: AtLimit::Pass,
+            rates: Default::default(),
+            rules: &[],
+            snooped: None,
+            bundle: None,
+            mark: MarkField::default(),
+            tracked,
+        };
+        assert_eq!(ruleset(&plan(true)).matches("zone set 25200").count(), 3);
+        assert!(!ruleset(&plan(false)).contains("ct "), "to ask would begin the tracking");
     }
 
     #[test]
@@ -357,42 +427,42 @@ mod tests {
     }
 
     #[test]
-    fn with_a_faithful_handshake_a_syn_is_held_first() {
+    fn the_copy_of_a_syn_says_what_is_wanted_with_it() {
         let rules = text(&["sat0"], Handshake::Faithful, AtLimit::Pass);
-        assert!(
-            rules.contains("\t\tgoto faithful\n")
-                && rules.contains("jump limits\n\t\ttcp urgptr set 0\n\t\tmeta mark set 0x6271 accept")
-        );
+        assert!(rules.contains("\t\tgoto faithful\n"), "{rules}");
+        let taken = "meta mark set meta mark & 0x8fffffff | 0x40000000 accept";
+        for purpose in ["early", "faithful", "again"] {
+            let line = format!("log group 25200 queue-threshold 1 prefix \"{purpose} 7601\" {taken}\n");
+            assert!(rules.contains(&line), "{line}\n{rules}");
+        }
     }
 
     #[test]
-    fn a_held_syn_carries_its_weight_to_deferred_accept_and_back_to_the_listener_of_that_weight() {
+    fn a_weight_has_paths_of_its_own() {
         let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
-        let (weight, handshake) = (Weight::try_from(4).unwrap(), Handshake::Faithful);
-        let (rules, pairs) = ([], leg_pairs(1, &[weight], 7600));
-        let at_limit = AtLimit::Pass;
+        let weight = Weight::try_from(4).unwrap();
         let plan = Plan {
             interfaces: &interfaces,
-            pairs: &pairs,
-            handshake,
-            at_limit,
+            pairs: &leg_pairs(1, &[weight], 7600),
+            handshake: Handshake::Faithful,
+            at_limit: AtLimit::Pass,
             rates: Default::default(),
-            rules: &rules,
+            rules: &[],
             snooped: None,
             bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
         };
         let text = ruleset(&plan);
-        let to_satellite = "!= { \"sat0\" } fib daddr oifname \"sat0\" goto";
         for part in [
-            "chain faithful_weight_4 {\n\t\tiifname \"sat0\" fib daddr oifname \"sat0\" goto hold_7603\n".into(),
-            format!("\t\tiifname {to_satellite} hold_7605\n"),
-            "chain hold_7605 {\n\t\tsocket transparent 1 goto split_7605\n\t\tjump limits\n\t\ttcp urgptr set 4\n".into(),
-            "chain answered {\n\t\ttcp urgptr 4 jump answered_weight_4\n\t\tfib saddr oifname \"sat0\"".into(),
-            format!("\t\tfib saddr oifname {to_satellite} split_7605\n"),
-            "iifname \"bentpipe1\" tcp urgptr set 0\n\t\tiifname \"bentpipe1\" return\n".into(),
+            "chain faithful_weight_4 {\n\t\tiifname \"sat0\" oifname \"sat0\" goto faithful_7603\n",
+            "\t\tiifname != { \"sat0\" } oifname \"sat0\" goto faithful_7605\n",
+            "prefix \"faithful 7605\"",
+            "tcp urgptr 7605 goto listener_7605\n",
         ] {
-            assert!(text.contains(&part), "{part}\n{text}");
+            assert!(text.contains(part), "{part}\n{text}");
         }
+        assert!(!text.contains("again_7605"), "the path of the default weight will do");
     }
 
     #[test]
@@ -411,24 +481,26 @@ mod tests {
             rules: &config.rules,
             snooped: None,
             bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
         };
         let rules = ruleset(&plan);
-        assert!(rules.contains("oif missing return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
+        assert!(rules.contains("nexthdr != tcp return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
         let guards =
             "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
         assert!(rules.contains(&format!("{guards}\t\tudp dport 443 reject")), "{rules}");
-        assert!(!early(&["sat0"]).contains("hook forward"));
+        assert!(!early(&["sat0"]).contains("chain datagrams"));
     }
 
     #[test]
     fn this_hosts_own_verdict_of_unreachable_comes_back_to_it() {
         let rules = early(&["sat0"]);
         assert!(
-            rules.contains("icmp type destination-unreachable icmp code host-unreachable @th,128,16 0x4006 meta mark set 0x6270"),
+            rules.contains("icmp type destination-unreachable icmp code host-unreachable @th,128,16 0x4006 meta mark set meta mark & 0x8fffffff | 0x70000000"),
             "{rules}"
         );
         assert!(
-            rules.contains("icmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 0x0640 meta mark set 0x6270"),
+            rules.contains("icmpv6 type destination-unreachable icmpv6 code addr-unreachable @th,112,16 0x0640 meta mark set meta mark & 0x8fffffff | 0x70000000"),
             "{rules}"
         );
     }
@@ -446,11 +518,13 @@ mod tests {
             rules: &[],
             snooped: None,
             bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
         };
         let rules = successor(&plan, &three);
         let first = crate::types::leg_pair::leg_pair_count(1);
         for pair in crate::types::leg_pair::leg_pairs(3, &[], 7600) {
-            for chain in ["split", "path", "hold"].map(|kind| format!("{kind}_{}", pair.port)) {
+            for chain in ["early", "faithful", "again", "listener"].map(|kind| format!("{kind}_{}", pair.port)) {
                 let is_gone = usize::from(pair.port) >= 7600 + first;
                 let removed = rules.contains(&format!("delete chain inet bentpipe {chain}\n"));
                 assert_eq!(removed, is_gone, "{chain}\n{rules}");

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::ruleset::{ALIVE, Plan};
 use super::{FROM_LINK, TO_LINK, TunDivert};
+use crate::config::MarkField;
 
 /// The chain that a rule of the operator's sends a connection to that is to be snooped.
 pub(super) const OFFER: &str = "snoop";
@@ -69,8 +70,8 @@ pub(super) fn taken(plan: &Plan<'_>) -> String {
 pub(super) fn declarations(plan: &Plan<'_>) -> String {
     let Some(flows) = plan.snooped else { return String::new() };
     let of_families = FAMILIES.iter().map(|family| {
-        let to_link = family.tun_divert("to_link", TO_LINK, true);
-        let from_link = family.tun_divert("from_link", FROM_LINK, false);
+        let to_link = family.tun_divert("to_link", TO_LINK, plan.mark, true);
+        let from_link = family.tun_divert("from_link", FROM_LINK, plan.mark, false);
         format!("{}{to_link}{from_link}", family.sets(flows))
     });
     format!("{}{}{}", of_families.collect::<String>(), offer(plan), departures())
@@ -93,8 +94,8 @@ fn offer(plan: &Plan<'_>) -> String {
     };
     format!(
         "\tchain {OFFER} {{\n\
-         \t\tiifname {ground} fib daddr oifname {satellites} goto offer_up\n\
-         \t\tiifname {satellites} fib daddr oifname {ground} goto offer_down\n\
+         \t\tiifname {ground} oifname {satellites} goto offer_up\n\
+         \t\tiifname {satellites} oifname {ground} goto offer_down\n\
          \t}}\n\
          \tchain offer_up {{\n{}\t\taccept\n\t}}\n\
          \tchain offer_down {{\n{}\t\taccept\n\t}}\n",
@@ -147,16 +148,16 @@ impl Family {
     }
 
     /// Without a sign of life from the daemon packets go straight on.
-    fn tun_divert(&self, name: &str, tun_divert: TunDivert, up: bool) -> String {
+    fn tun_divert(&self, name: &str, tun_divert: TunDivert, mark: MarkField, up: bool) -> String {
         let Self { number, headers, .. } = self;
         let key = self.key(up);
-        let (mark, idle, ending) = (tun_divert.mark(), seconds(IDLE), seconds(ENDING));
+        let (diverted, idle, ending) = (mark.set(tun_divert.mark), seconds(IDLE), seconds(ENDING));
         format!(
             "\tchain {name}{number} {{\n\
              \t\tmeta l4proto != @{ALIVE} return\n\
              \t\ttcp flags & (fin | rst) != 0 update @snooped{number} {{ {key} timeout {ending} }}\n\
              \t\ttcp flags & (fin | rst) == 0 meta length > {headers} update @snooped{number} {{ {key} timeout {idle} }}\n\
-             \t\tmeta mark set {mark:#x} accept\n\
+             \t\t{diverted} accept\n\
              \t}}\n"
         )
     }
@@ -192,6 +193,8 @@ mod tests {
             rules: &[],
             snooped,
             bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
         };
         ruleset(&plan)
     }

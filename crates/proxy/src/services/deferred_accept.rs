@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::devices::Devices;
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
-use crate::config::Config;
-use crate::deferred_accept::{Entry, PendingTable, RecentSyns, Settings, SynHandler};
+use crate::config::{Config, MarkField};
+use crate::deferred_accept::{Entry, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets};
 use crate::error::Error;
-use crate::intercept::{HELD, PASSED, TunDivert};
-use crate::snapshot::{Fd, Section, SnapshotError};
+use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
 use crate::types::mailbox::Heartbeat;
 
@@ -22,9 +20,11 @@ const TITLE: &str = "deferred accept";
 /// Deferred accept. Pending connections end with it.
 #[derive(Debug)]
 pub(super) struct DeferredAccept {
-    devices: Devices,
+    /// Until the thread has them.
+    sockets: Option<SynSockets>,
+    mark: MarkField,
     thread: Option<ServiceThread<Settings, Option<SynHandler>>>,
-    /// The thread's state while it is paused; SYNs wait in the devices.
+    /// The thread's state while it is paused; SYNs wait in its socket.
     paused: Option<SynHandler>,
     counters: Arc<Counters>,
     /// What a predecessor has left: its outcomes of recent SYNs, and how many of its handshakes are pending.
@@ -35,28 +35,27 @@ pub(super) struct DeferredAccept {
 /// What a successor needs.
 #[derive(Serialize)]
 struct Snapshot<'a> {
-    devices: Option<[Fd; 2]>,
+    sockets: Inherited,
     pending: &'a PendingTable,
-    recent_syns: Option<&'a RecentSyns>,
+    recent_syns: &'a RecentSyns,
 }
 
 /// A [`Snapshot`], as the successor reads it.
 #[derive(Deserialize)]
 struct Predecessor {
-    devices: Option<[Fd; 2]>,
+    sockets: Inherited,
     pending: Vec<Entry<()>>,
-    recent_syns: Option<RecentSyns>,
+    recent_syns: RecentSyns,
 }
 
 impl DeferredAccept {
-    /// Makes the devices, unless they come from a predecessor.
+    /// Opens the sockets, unless they come from a predecessor.
     pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Self, Error> {
-        let mut devices = Devices::new([HELD.device, PASSED]);
-        if preparation.config.wants_faithful() && !preparation.inherits(NAME) {
-            devices.open("the faithful handshake", "set handshake = \"early\"")?;
-        }
+        let mark = preparation.config.proxy.mark;
+        let is_inherited = preparation.inherits(NAME);
         Ok(Self {
-            devices,
+            sockets: if is_inherited { None } else { Some(SynSockets::open(mark)?) },
+            mark,
             thread: None,
             paused: None,
             counters: Arc::default(),
@@ -84,32 +83,29 @@ impl Service for DeferredAccept {
     }
 
     fn check(&self, config: &Config) -> Result<(), Error> {
-        match config.wants_faithful() && self.thread.is_none() {
-            true => Err(Error::Restart { what: "a faithful handshake" }),
-            false => Ok(()),
+        match config.proxy.mark == self.mark {
+            true => Ok(()),
+            false => Err(Error::Restart { what: "another proxy.mark" }),
         }
     }
 
     fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
         let Some(section) = section else { return Ok(()) };
-        let Predecessor { devices, pending, recent_syns } = section.read().map_err(Error::snapshot)?;
-        (self.held, self.recent_syns) = (pending.len(), recent_syns.unwrap_or_default());
-        // Pending handshakes need a thread that completes them or, in time, ends them.
-        if let Some(devices) = devices.filter(|_| self.held > 0 || context.config.wants_faithful()) {
-            self.devices.resume(devices)?;
-        }
+        let Predecessor { sockets, pending, recent_syns } = section.read().map_err(Error::snapshot)?;
+        (self.held, self.recent_syns) = (pending.len(), recent_syns);
+        self.sockets = Some(SynSockets::resume(sockets, self.mark)?);
         let resumed = context.pending.resume(pending, &context.shared.admission);
         resumed.map_err(Error::system("wait for the servers of pending connections"))
     }
 
     fn start(&mut self, context: &Context) -> Result<(), Error> {
-        let Some(devices) = self.devices.take() else { return Ok(()) };
+        let Some(sockets) = self.sockets.take() else { return Ok(()) };
         let thread = ServiceThread::new(TITLE)?;
         let handler = SynHandler::new(
-            devices,
-            Settings::of(&context.config, &context.legs),
+            sockets,
+            Settings::of(&context.config, &context.legs, &context.pairs),
             thread.mailbox().clone(),
-            context.shared.admission.clone(),
+            context.shared.clone(),
             context.pending.clone(),
             self.counters.clone(),
             std::mem::take(&mut self.recent_syns),
@@ -129,7 +125,7 @@ impl Service for DeferredAccept {
 
     fn reload(&mut self, context: &Context) {
         if let Some(thread) = &self.thread {
-            thread.send(Settings::of(&context.config, &context.legs));
+            thread.send(Settings::of(&context.config, &context.legs, &context.pairs));
         }
     }
 
@@ -138,16 +134,14 @@ impl Service for DeferredAccept {
     }
 
     fn snapshot(&self, context: &Context) -> Result<Option<Section>, SnapshotError> {
-        if self.thread.is_none() {
-            return Ok(None);
-        }
-        let devices = self.devices.descriptors()?;
-        let recent_syns = self.paused.as_ref().map(SynHandler::recent_syns);
-        Section::of(&Snapshot { devices, pending: &context.pending, recent_syns }).map(Some)
+        let Some(handler) = &self.paused else { return Ok(None) };
+        let sockets = handler.sockets().descriptors()?;
+        let recent_syns = handler.recent_syns();
+        Section::of(&Snapshot { sockets, pending: &context.pending, recent_syns }).map(Some)
     }
 
-    fn tun_diverts(&self) -> Vec<TunDivert> {
-        self.devices.exist().then_some(HELD).into_iter().collect()
+    fn is_exclusive(&self) -> bool {
+        self.thread.is_some()
     }
 
     fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {

@@ -22,6 +22,7 @@ use crate::intercept::{Interception, TunDivert};
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
 use crate::telemetry::Shared;
+use crate::types::leg_pair::LegPair;
 use crate::types::mailbox::Heartbeat;
 
 mod access_log;
@@ -81,6 +82,11 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether a successor must not open what this one hands over.
+    fn is_exclusive(&self) -> bool {
+        !self.tun_diverts().is_empty()
+    }
+
     /// Its heartbeat, if connections depend on its thread.
     fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {
         None
@@ -111,6 +117,8 @@ pub(crate) struct Context {
     /// The configuration in force, adapted.
     pub(crate) config: Config,
     pub(crate) legs: Arc<Legs>,
+    /// The paths between the legs, with their listeners' ports.
+    pub(crate) pairs: Vec<LegPair>,
     pub(crate) shared: Arc<Shared>,
     /// Connections that deferred accept has started and no worker has claimed.
     pub(crate) pending: Arc<PendingTable>,

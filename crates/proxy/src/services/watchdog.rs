@@ -11,14 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::nftables::{Change, Key, NfTables, NfTablesError};
-use bentpipe_kernel::route::RouteSocket;
+use bentpipe_kernel::route::{Fate, Incoming, RouteSocket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::thread::ServiceThread;
 use super::{Context, Service};
 use crate::admission::{Client, OverLimit};
+use crate::config::Mark;
 use crate::error::Error;
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, TABLE};
+use crate::host;
+use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, Suspension, TABLE};
 use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::mailbox::{Heartbeat, Mailbox};
@@ -59,10 +61,15 @@ struct Supervisor {
     route_socket: RouteSocket,
     /// When to check the diverts again.
     next_divert_check: Instant,
+    /// The rules as the kernel had them when they were loaded, and the state of the whole rule set when they
+    /// were last seen to be so. `None` until they are looked at.
+    rules: Option<(Vec<u8>, u32)>,
     /// The contents of the sets.
     known: OverLimit,
     /// The set `alive` is empty by order: the daemon drains, or its bypass is on.
     passes: bool,
+    /// The last renewal has put elements into the set `alive`, so that rules which are loaded again may, too.
+    takes: bool,
     /// When all threads were last known to be alive, and whether the log says that they are not.
     last_alive: Instant,
     unresponsive: bool,
@@ -136,8 +143,10 @@ impl Supervisor {
             routes,
             route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
+            rules: None,
             known: OverLimit::default(),
             passes: false,
+            takes: false,
             last_alive: Instant::now(),
             unresponsive: false,
             last_log: None,
@@ -156,10 +165,16 @@ impl Supervisor {
                 self.shared.admission.set_buffered(buffered);
             }
             let passes = self.shared.passes_by_order();
-            let all_alive = renewal && self.ping() && self.has_routes() && !passes;
+            let all_alive = renewal
+                && self.ping()
+                && self.has_routes()
+                && self.arrives()
+                && !self.is_suspended()
+                && !passes;
             self.update(renewal, all_alive, passes);
             if renewal {
                 self.repair_tun_diverts();
+                self.verify_rules();
             }
             std::thread::sleep(PAUSE);
             self.wait_until(next_renewal);
@@ -209,6 +224,75 @@ impl Supervisor {
         }
     }
 
+    /// Whether a packet of a split connection that comes in by an interface of late would be delivered here:
+    /// whatever rule, route or sysctl leads it elsewhere, new connections pass until it does.
+    fn arrives(&mut self) -> bool {
+        let mark = self.routes.mark().value(Mark::Ours);
+        for (interface, [from, to]) in self.shared.liveness.crossings() {
+            let packet = Incoming { interface, from, to, mark };
+            match self.route_socket.fate_of(&packet) {
+                Ok(Fate::Delivered) => {}
+                Ok(fate) => return self.log_failure(&astray(&packet, fate)),
+                // The interface has gone.
+                Err(_) => self.shared.liveness.forget_crossings(interface),
+            }
+        }
+        true
+    }
+
+    /// This process's own change adds one to the state of the rule set.
+    fn follow_generation(&mut self, before: std::io::Result<u32>) {
+        if let (Some((_, seen)), Ok(before)) = (&mut self.rules, before)
+            && *seen == before
+        {
+            *seen = before.wrapping_add(1);
+        }
+    }
+
+    /// Where anybody has changed the rule set, sees that our rules are as they were loaded, and loads them
+    /// again if not; and keeps the halves of connections apart once this host tracks connections.
+    fn verify_rules(&mut self) {
+        let interception = self.interception.clone();
+        let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
+        if interception.expects_no_tracking() && host::tracks_connections() {
+            match interception.follow_tracking(self.takes) {
+                Ok(_) => tracing::info!("this host has begun to track connections: both halves of one have zones"),
+                Err(error) => drop(self.log_failure(&format!("cannot keep the halves of connections apart: {error}"))),
+            }
+            self.rules = None;
+        }
+        let Ok(generation) = self.tables.generation() else { return };
+        if self.rules.as_ref().is_some_and(|(_, seen)| *seen == generation) {
+            return;
+        }
+        let Ok(there) = self.tables.rules_of(TABLE) else { return };
+        match &mut self.rules {
+            None => self.rules = Some((there, generation)),
+            Some((loaded, seen)) if *loaded == there => *seen = generation,
+            Some(_) => {
+                self.known = OverLimit::default();
+                match interception.restore(self.takes) {
+                    Ok(()) => tracing::warn!("another program changed the interception rules: restored"),
+                    Err(error) => drop(self.log_failure(&format!("cannot restore the rules: {error}"))),
+                }
+                self.rules = None;
+            }
+        }
+    }
+
+    /// Whether nothing has come of connections that were taken. The log says so once.
+    fn is_suspended(&self) -> bool {
+        if let Some(Suspension { time, connection }) = self.shared.liveness.take_suspension() {
+            tracing::error!(
+                "new connections pass unsplit for {time:?}: the SYN of {connection} has come to its listener for \
+                 seconds, and nothing was accepted; something on this host drops what comes in by lo with our \
+                 mark, or what the listener answers: look at the chains of the hooks prerouting, input and output \
+                 (bentpipe doctor)"
+            );
+        }
+        self.shared.liveness.is_suspended()
+    }
+
     /// Repairs the diverts. Without them packets take their usual route, so this does not affect liveness.
     fn repair_tun_diverts(&mut self) {
         if Instant::now() < self.next_divert_check {
@@ -229,10 +313,16 @@ impl Supervisor {
     }
 
     /// Updates the sets. At each interval all elements are renewed, since they expire. Where new connections
-    /// pass by order, those of `alive` are removed at once, and again after whatever may have put them back:
-    /// rules that are installed have them.
+    /// pass by order, those of `alive` are removed at once, and again at each interval.
     fn update(&mut self, renewal: bool, all_alive: bool, passes: bool) {
-        let everything = !self.mailbox.take().is_empty() || renewal || passes != self.passes;
+        let are_new = !self.mailbox.take().is_empty();
+        if are_new {
+            self.rules = None;
+        }
+        if renewal || passes {
+            self.takes = all_alive;
+        }
+        let everything = are_new || renewal || passes != self.passes;
         self.passes &= passes;
         let wanted = self.shared.admission.over_limit();
         if !everything && wanted == self.known {
@@ -258,8 +348,10 @@ impl Supervisor {
         if changes.is_empty() {
             return;
         }
+        let before = self.tables.generation();
         match self.tables.apply(TABLE, &changes) {
             Ok(()) => {
+                self.follow_generation(before);
                 if all_alive {
                     self.shared.liveness.note();
                 } else if passes && everything {
@@ -302,7 +394,7 @@ impl Supervisor {
             NfTablesError::Missing { .. } => {
                 self.known = OverLimit::default();
                 let interception = self.interception.lock().unwrap_or_else(PoisonError::into_inner);
-                interception.restore().map_err(|error| error.to_string())
+                interception.restore(self.takes).map_err(|error| error.to_string())
             }
             _ => Err(error.to_string()),
         };
@@ -345,6 +437,19 @@ impl Episodes {
             None => std::mem::take(&mut self.is_logged).then_some(None),
         }
     }
+}
+
+/// Says that a packet does not come to this host, and what to look at.
+fn astray(packet: &Incoming, fate: Fate) -> String {
+    let Incoming { interface, from, to, mark } = packet;
+    let (family, what) = (if to.is_ipv4() { "-4" } else { "-6" }, match fate {
+        Fate::Dropped(error) => format!("dropped ({error}): a source filter (rp_filter) does not believe it"),
+        _ => "forwarded: a policy rule before ours leads it away".to_owned(),
+    });
+    format!(
+        "new connections pass unsplit: a packet from {from} to {to} that comes in by interface {interface} with \
+         the mark {mark:#x} is {what}; look at ip {family} rule, and at net.ipv4.conf.*.rp_filter"
+    )
 }
 
 fn put(set: &'static str, key: Key) -> Change<'static> {

@@ -36,6 +36,7 @@ impl Worker {
     ) {
         // Without its addresses the connection is already gone.
         let Ok(ends) = ends_of(&client, peer) else { return };
+        self.shared.liveness.note_accepted();
         if ends.server.ip().is_loopback() {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);
@@ -159,9 +160,10 @@ impl Worker {
         weight: Weight,
         early_data: Option<&EarlyData>,
     ) -> io::Result<Upstream> {
-        match upstream::start(ends, leg, weight, early_data) {
+        let mark = self.pending.mark_of(ends.client, ends.server);
+        match upstream::start(ends, mark, leg, weight, early_data) {
             Err(error) if out_of_descriptors(&error).is_some() && self.spare.take().is_some() => {
-                upstream::start(ends, leg, weight, early_data)
+                upstream::start(ends, mark, leg, weight, early_data)
             }
             outcome => outcome,
         }

@@ -10,11 +10,18 @@ pub struct Census<'a> {
 }
 
 impl<'a> Census<'a> {
-    /// Begins to count. The counters stand in the rules until a reload replaces these.
+    /// Begins to count, in a table of its own before the daemon's rules.
     pub fn begin(gateway: &'a Host) -> Self {
         let census = Self { gateway };
-        let insert = |port: u16| format!("insert rule inet bentpipe split_{port} counter\n");
-        gateway.rules(&census.ports().into_iter().map(insert).collect::<String>());
+        let count = |port: u16| format!("\tchain port_{port} {{\n\t\tcounter\n\t}}\n");
+        let jump = |port: u16| format!("\t\tiif lo tcp urgptr {port} jump port_{port}\n");
+        let ports = census.ports();
+        let chains: String = ports.iter().map(|&port| count(port)).collect();
+        let jumps: String = ports.iter().map(|&port| jump(port)).collect();
+        gateway.rules(&format!(
+            "table inet census\ndelete table inet census\ntable inet census {{\n{chains}\tchain all {{\n\
+             \t\ttype filter hook prerouting priority 999;\n{jumps}\t}}\n}}\n"
+        ));
         census
     }
 
@@ -40,9 +47,10 @@ impl<'a> Census<'a> {
     }
 
     fn count(&self) -> BTreeMap<u16, u64> {
-        let (rules, mut counts, mut port) = (self.rules(), BTreeMap::new(), None);
+        let rules = self.gateway.output("nft -t list table inet census");
+        let (mut counts, mut port) = (BTreeMap::new(), None);
         for line in rules.lines() {
-            port = port_of(line).or(port.filter(|_| line != "\t}"));
+            port = number(line, "\tchain port_").or(port.filter(|_| line != "\t}"));
             if let (Some(port), Some(packets)) = (port, line.trim().strip_prefix("counter packets ")) {
                 counts.insert(port, packets.split(' ').next().unwrap().parse().unwrap());
             }
@@ -56,5 +64,9 @@ impl<'a> Census<'a> {
 }
 
 fn port_of(line: &str) -> Option<u16> {
-    line.strip_prefix("\tchain split_")?.strip_suffix(" {")?.parse().ok()
+    number(line, "\tchain listener_")
+}
+
+fn number(line: &str, prefix: &str) -> Option<u16> {
+    line.strip_prefix(prefix)?.strip_suffix(" {")?.parse().ok()
 }

@@ -236,7 +236,9 @@ fn the_node_takes_connections_when_the_daemon_is_dead_and_while_they_would_come_
     let _node = Node::open(&net, PORT);
     // Nobody sets them up again, and a SYN that is given to a listener and forwarded would be dropped.
     for family in ["-4", "-6"] {
-        net.gateway.run(&format!("ip {family} rule del pref 7600"));
+        for preference in [64, 67] {
+            net.gateway.run(&format!("ip {family} rule del pref {preference}"));
+        }
     }
     probes().into_iter().for_each(|probe| server.connect(&net.client, probe));
 }

@@ -1,11 +1,11 @@
 //! Others on the gateway: what they remove, what they listen on, and what their firewall drops.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use crate::common::{Net, PATIENCE, Running, SERVER, network};
+use crate::common::{Net, PATIENCE, Running, SERVER, network, socket_address};
 use bentpipe_kernel::sockopt;
 use socket2::{Domain, Socket, Type};
 
@@ -140,16 +140,20 @@ fn firewall(input: &str, forward: &str) -> String {
 }
 
 #[test]
-fn through_a_firewall_that_drops_the_mark_opens_the_way_in_and_forward_rules_do_not_count() {
+fn a_firewall_that_drops_what_it_does_not_know_decides_over_split_connections_as_over_others() {
     let Some(net) = network() else { return };
     for address in SERVER {
         net.gateway.rules(&firewall(
-            "meta mark 0x6270 accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
-            "",
+            "iif lo accept; icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+            "iifname ground0 oifname sat0 tcp dport != 9 accept",
         ));
         let mut daemon = net.daemon("");
         let listener = net.listen(address);
         expect_through(&net, &listener);
+        assert_eq!(daemon.counter("flows_total"), 1);
+        let forbidden = socket_address(address, 9);
+        let attempt = net.client.enter(|| TcpStream::connect_timeout(&forbidden, Duration::from_secs(2)));
+        assert_eq!(attempt.unwrap_err().kind(), ErrorKind::TimedOut);
         assert_eq!(daemon.counter("flows_total"), 1);
         daemon.stop();
         net.gateway.run("nft delete table inet firewall");

@@ -231,6 +231,8 @@ fn nft_takes_whatever_rules_there_are() {
                 rules: &config.rules,
                 snooped: config.wants_snoop().then_some(1000),
                 bundle: config.bundle_port(),
+                mark: config.proxy.mark,
+                tracked: true,
             });
             prop_assert_eq!(check(&net.gateway, &text), "");
             Ok(())

@@ -14,6 +14,10 @@ struct Scene {
     start: Instant,
 }
 
+fn taken(packet: &[u8]) -> TakenSyn {
+    TakenSyn { port: 7602, mark: 0, packet: packet.into() }
+}
+
 impl Scene {
     fn new() -> Self {
         let admission_limits = AdmissionLimits {
@@ -40,7 +44,7 @@ impl Scene {
         let socket = TcpStream::connect(self.server.local_addr().unwrap()).unwrap().into();
         let permit = self.admission.admit(syn.client.ip()).unwrap();
         self.pending
-            .enter(syn, b"syn", Upstream { socket, other_port: false, sent: 0 }, permit, self.start)
+            .enter(syn, &taken(b"syn"), Upstream { socket, other_port: false, sent: 0 }, permit, self.start)
             .unwrap();
     }
 
@@ -64,7 +68,7 @@ impl Scene {
 
 fn syn(isn: u32) -> Syn {
     let (client, server) = (([10, 0, 0, 1], 1000).into(), ([10, 0, 0, 2], 80).into());
-    Syn { client, server, dscp: 0, isn, weight: Default::default() }
+    Syn { client, server, dscp: 0, isn }
 }
 
 #[test]
@@ -135,7 +139,7 @@ fn a_client_that_repeats_its_syn_is_waited_for_and_one_that_does_not_is_not() {
     // As Linux repeats it: five times a second apart, and then at twice the gap.
     for second in [1, 2, 3, 4, 5, 7, 11, 19, 35, 67] {
         assert_eq!(scene.pending.sweep(scene.at(second)), Swept::default(), "second {second}");
-        assert_eq!(scene.pending.look_up(&syn(7), b"syn", scene.at(second)), SynStatus::Waiting);
+        assert_eq!(scene.pending.look_up(&syn(7), &taken(b"syn"), scene.at(second)), SynStatus::Waiting);
     }
     // The next is due after 64 s.
     assert_eq!(scene.pending.sweep(scene.at(67 + 64)), Swept::default());
@@ -162,11 +166,11 @@ fn an_answered_connection_is_kept_for_as_long_as_the_kernel_answers_its_client()
 fn a_new_attempt_from_the_same_port_takes_the_place_of_the_old() {
     let scene = Scene::new();
     scene.enter(&syn(7));
-    assert_eq!(scene.pending.look_up(&syn(8), b"new", scene.start), SynStatus::Waiting);
+    assert_eq!(scene.pending.look_up(&syn(8), &taken(b"new"), scene.start), SynStatus::Waiting);
     let outcomes = scene.note_events(scene.start);
-    let [Outcome { isn: 8, packet, result: Ok(()), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
-    assert_eq!(&**packet, b"new");
-    assert_eq!(scene.pending.look_up(&syn(9), b"newer", scene.start), SynStatus::Superseding);
+    let [Outcome { isn: 8, taken: held, result: Ok(()), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert_eq!(*held, taken(b"new"));
+    assert_eq!(scene.pending.look_up(&syn(9), &taken(b"newer"), scene.start), SynStatus::Superseding);
     assert_eq!((scene.entered(), scene.pending.claimable.load(Ordering::Relaxed)), (0, 0));
 }
 
@@ -179,10 +183,10 @@ fn a_refusal_is_told_with_the_syn_that_was_held() {
     let _ = socket.connect(&nobody.into());
     let permit = scene.admission.admit(syn(7).client.ip()).unwrap();
     let upstream = Upstream { socket: socket.into(), other_port: false, sent: 0 };
-    scene.pending.enter(&syn(7), b"syn", upstream, permit, scene.start).unwrap();
+    scene.pending.enter(&syn(7), &taken(b"syn"), upstream, permit, scene.start).unwrap();
     let outcomes = scene.note_events(scene.start);
-    let [Outcome { packet, result: Err(error), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
-    assert_eq!((error.kind(), &**packet), (io::ErrorKind::ConnectionRefused, &b"syn"[..]));
+    let [Outcome { taken: held, result: Err(error), .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert_eq!((error.kind(), held), (io::ErrorKind::ConnectionRefused, &taken(b"syn")));
     assert_eq!((scene.entered(), scene.admission.connecting()), (0, 0));
 }
 
@@ -200,10 +204,10 @@ fn another_process_goes_on_with_handshakes_whether_their_servers_have_answered_o
         assert_eq!(next.admission.connecting(), usize::from(!has_answered));
         if !has_answered {
             let outcomes = next.note_events(next.start);
-            let [Outcome { isn: 7, packet, result: Ok(()), .. }] = &outcomes[..] else {
+            let [Outcome { isn: 7, taken: held, result: Ok(()), .. }] = &outcomes[..] else {
                 panic!("{outcomes:?}")
             };
-            assert_eq!(&**packet, b"syn");
+            assert_eq!(*held, taken(b"syn"));
         }
         assert!(matches!(next.pending.claim(syn(7).client, syn(7).server), Claim::Connected(_)));
         assert_eq!((next.admission.open(), next.admission.connecting()), (0, 0));

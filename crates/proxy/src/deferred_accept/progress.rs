@@ -1,0 +1,111 @@
+//! Whether connections come of the SYNs that go to listeners.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::pending_table::FourTuple;
+
+/// A client repeats its SYN after 1 and 3 s (RFC 6298 §2). What is repeated after so long was not answered,
+/// or the answer did not arrive.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// A SYN that was repeated later than this was given up in the meantime.
+const FORGOTTEN: Duration = Duration::from_secs(90);
+/// How many SYNs are remembered.
+const CAPACITY: usize = 1024;
+/// How long connections pass unsplit then: at first, and at the most. Each time it is twice as long.
+const FIRST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(480);
+
+/// The SYNs of late, with the number of connections that had been accepted at the time.
+#[derive(Debug)]
+pub(super) struct Progress {
+    handed: VecDeque<Handed>,
+    next: Duration,
+}
+
+#[derive(Debug)]
+struct Handed {
+    pair: FourTuple,
+    isn: u32,
+    first: Instant,
+    accepted: u64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { handed: VecDeque::new(), next: FIRST }
+    }
+}
+
+impl Progress {
+    /// Notes a SYN. If a client has repeated it for some time and nothing has been accepted since, returns
+    /// for how long connections had better pass.
+    pub(super) fn note(
+        &mut self,
+        pair: FourTuple,
+        isn: u32,
+        accepted: u64,
+        now: Instant,
+    ) -> Option<Duration> {
+        while self.handed.front().is_some_and(|first| now.saturating_duration_since(first.first) > FORGOTTEN) {
+            self.handed.pop_front();
+        }
+        let Some(known) = self.handed.iter().find(|known| (known.pair, known.isn) == (pair, isn)) else {
+            self.handed.truncate(CAPACITY);
+            self.handed.push_back(Handed { pair, isn, first: now, accepted });
+            return None;
+        };
+        if accepted != known.accepted {
+            self.next = FIRST;
+            return None;
+        }
+        if now.saturating_duration_since(known.first) < PATIENCE {
+            return None;
+        }
+        self.handed.clear();
+        let time = self.next;
+        self.next = (2 * time).min(LONGEST);
+        Some(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(port: u16) -> FourTuple {
+        FourTuple::new(([10, 0, 0, 1], port).into(), ([192, 0, 2, 1], 80).into())
+    }
+
+    #[test]
+    fn a_syn_repeated_for_seconds_while_nothing_is_accepted_is_no_progress() {
+        let (mut progress, start) = (Progress::default(), Instant::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        for second in [0, 1] {
+            assert_eq!(progress.note(pair(1), 7, 5, at(second)), None);
+        }
+        assert_eq!(progress.note(pair(1), 7, 5, at(3)), Some(FIRST));
+        assert_eq!(progress.note(pair(1), 7, 5, at(7)), None, "it is looked at anew");
+        assert_eq!(progress.note(pair(1), 7, 5, at(15)), Some(2 * FIRST));
+    }
+
+    #[test]
+    fn other_connections_that_are_accepted_are_progress_and_so_is_another_connection() {
+        let (mut progress, start) = (Progress::default(), Instant::now());
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(progress.note(pair(1), 7, 5, start), None);
+        assert_eq!(progress.note(pair(1), 7, 6, at(3)), None);
+        assert_eq!(progress.note(pair(1), 8, 6, at(9)), None, "another initial sequence number");
+        assert_eq!(progress.note(pair(2), 7, 6, at(9)), None);
+    }
+
+    #[test]
+    fn a_flood_of_syns_that_nobody_repeats_changes_nothing() {
+        let (mut progress, start) = (Progress::default(), Instant::now());
+        for number in 0..10_000u32 {
+            let now = start + Duration::from_millis(number.into());
+            assert_eq!(progress.note(pair(number as u16), number, 0, now), None);
+        }
+        assert!(progress.handed.len() <= CAPACITY + 1);
+    }
+}
