@@ -21,6 +21,7 @@ const CONFIG: u16 = SUBSYSTEM | 1;
 /// `enum nfulnl_attr_config`, `NFULNL_CFG_CMD_BIND`, `NFULNL_COPY_PACKET`.
 const CONFIG_COMMAND: u16 = 1;
 const CONFIG_MODE: u16 = 2;
+const CONFIG_BUFFER: u16 = 3;
 const CONFIG_THRESHOLD: u16 = 5;
 const BIND: u8 = 1;
 const COPY_PACKET: u8 = 2;
@@ -33,6 +34,8 @@ const PREFIX: u16 = 10;
 
 /// The longest copy, in bytes. What opens connections is far shorter.
 const LONGEST: u16 = u16::MAX;
+/// Memory for one message, in bytes, if the packet does not need more.
+const LEAST_BUFFER: u32 = 256;
 /// Room for copies that wait to be received, in bytes: some thousand.
 const WAITING: usize = 4 << 20;
 /// Longer than one message with the longest copy.
@@ -76,6 +79,8 @@ impl PacketLog {
         let [high, low] = LONGEST.to_be_bytes();
         configure(&mut socket, group, |writer| {
             writer.attribute(CONFIG_MODE, &[0, 0, high, low, COPY_PACKET, 0]);
+            // A copy takes the memory that it needs, and not a page.
+            writer.attribute(CONFIG_BUFFER, &LEAST_BUFFER.to_be_bytes());
             // Every packet at once.
             writer.attribute(CONFIG_THRESHOLD, &1u32.to_be_bytes());
         })?;

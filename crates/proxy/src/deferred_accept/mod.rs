@@ -35,7 +35,7 @@ mod syn;
 mod syn_handler;
 mod taken;
 
-pub(crate) use pending_table::{Claim, Connected, Entry, PendingTable};
+pub(crate) use pending_table::{Claim, Connected, Entry, FourTuple, PendingTable};
 pub(crate) use recent_syns::RecentSyns;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use syn::Syn;

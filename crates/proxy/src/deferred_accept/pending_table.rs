@@ -36,6 +36,8 @@ const PATIENCE_IN_GAPS: u32 = 3;
 /// How long to wait for a client once its server has answered: five repetitions of the SYN-ACK, the first
 /// after 1 s, each gap twice the last (`net.ipv4.tcp_synack_retries`), are given up after 63 s.
 const UNCLAIMED: Duration = Duration::from_secs(64);
+/// The most marks of SYNs that are known at a time; each takes about 100 bytes.
+const MOST_MARKS: usize = 65_536;
 
 /// The endpoints of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -198,12 +200,28 @@ impl PendingTable {
         entries.into_iter().try_for_each(|entry| self.insert(entry.admit(admission)))
     }
 
-    /// Remembers the mark of a SYN that goes to its listener at once, for the connection to its server.
-    pub(crate) fn note_mark(&self, pair: FourTuple, mark: u32, now: Instant) {
-        if mark != 0 {
-            self.entries().marks.insert(pair, (mark, now));
+    /// Remembers the mark of a SYN that goes to its listener at once, for the connection to its server. False
+    /// if there is no room.
+    pub(crate) fn note_mark(&self, pair: FourTuple, mark: u32, now: Instant) -> bool {
+        if mark == 0 && !self.marked.load(Ordering::Acquire) {
+            return true;
+        }
+        let marks = &mut self.entries().marks;
+        if mark == 0 {
+            marks.remove(&pair);
+            return true;
+        }
+        let has_room = marks.len() < MOST_MARKS || marks.contains_key(&pair);
+        if has_room {
+            marks.insert(pair, (mark, now));
             self.marked.store(true, Ordering::Release);
         }
+        has_room
+    }
+
+    /// The marks that are remembered, for another process.
+    pub(crate) fn marks(&self) -> Vec<(FourTuple, u32)> {
+        self.entries().marks.iter().map(|(&pair, &(mark, _))| (pair, mark)).collect()
     }
 
     /// The mark of an accepted connection's SYN.

@@ -16,7 +16,8 @@ const CAPACITY: usize = 1024;
 const FIRST: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(480);
 
-/// The SYNs of late, with the number of connections that had been accepted at the time.
+/// The SYNs that went to listeners of late, with the number of connections that had been accepted at the
+/// time.
 #[derive(Debug)]
 pub(super) struct Progress {
     handed: VecDeque<Handed>,
@@ -38,8 +39,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Notes a SYN. If a client has repeated it for some time and nothing has been accepted since, returns
-    /// for how long connections had better pass.
+    /// Notes a SYN that goes to a listener. If the client has repeated it for some time and nothing has been
+    /// accepted since, returns for how long connections had better pass.
     pub(super) fn note(
         &mut self,
         pair: FourTuple,

@@ -127,7 +127,7 @@ impl SynHandler {
         match Token::decode(data.u64()) {
             Token::Pending(key) => {
                 if let Some(outcome) = self.pending.note(key, flags, now) {
-                    self.conclude(&outcome);
+                    self.conclude(&outcome, now);
                 }
             }
             Token::Listener(_) => self.receive(now)?,
@@ -185,25 +185,32 @@ impl SynHandler {
         };
         let pair = FourTuple::of(&syn);
         self.shared.liveness.note_crossing(crossing.input, syn.client.ip(), syn.server.ip());
-        if let Some(for_so_long) = self.progress.note(pair, syn.isn, self.shared.liveness.accepted(), now) {
-            self.shared.liveness.suspend(for_so_long, pair.to_string());
-        }
         match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(taken, &syn),
-            Some(SynOutcome::Answered) => return self.give_to_listener(taken),
+            Some(SynOutcome::Answered) => {
+                self.suspends(pair, syn.isn, now);
+                return self.give_to_listener(taken);
+            }
             None => {}
         }
         if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, crossing) {
             return self.pass_for_good(taken, &syn);
         }
         match purpose {
-            Purpose::Again => self.give_to_listener(taken),
-            Purpose::Early => {
-                self.pending.note_mark(pair, taken.mark, now);
-                self.give_to_listener(taken);
-            }
             Purpose::Faithful => self.hold(&syn, taken, now),
+            _ if self.suspends(pair, syn.isn, now) => self.pass_for_good(taken, &syn),
+            Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => self.pass_for_good(taken, &syn),
+            Purpose::Early | Purpose::Again => self.give_to_listener(taken),
         }
+    }
+
+    /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on
+    /// new connections pass for a time.
+    fn suspends(&mut self, pair: FourTuple, isn: u32, now: Instant) -> bool {
+        let accepted = self.shared.liveness.accepted();
+        let Some(time) = self.progress.note(pair, isn, accepted, now) else { return false };
+        self.shared.liveness.suspend(time, pair.to_string());
+        true
     }
 
     /// Whether the connection to the server leaves as the SYN would. It has the client's address and the
@@ -259,11 +266,12 @@ impl SynHandler {
         path.copied().ok_or_else(|| Errno::NETUNREACH.into())
     }
 
-    fn conclude(&mut self, outcome: &Outcome) {
+    fn conclude(&mut self, outcome: &Outcome, now: Instant) {
         let Outcome { pair, isn, taken, result } = outcome;
         match result {
             Ok(()) => {
                 self.recent_syns.note(*pair, *isn, SynOutcome::Answered);
+                self.suspends(*pair, *isn, now);
                 self.give_to_listener(taken);
             }
             // There was no answer at all; the client gets none either. Its next SYN starts over.

@@ -1,13 +1,14 @@
 //! [Deferred accept](crate::deferred_accept) as a service.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
 use crate::config::{Config, MarkField};
-use crate::deferred_accept::{Entry, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets};
+use crate::deferred_accept::{Entry, FourTuple, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets};
 use crate::error::Error;
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
@@ -37,6 +38,7 @@ pub(super) struct DeferredAccept {
 struct Snapshot<'a> {
     sockets: Inherited,
     pending: &'a PendingTable,
+    marks: Vec<(FourTuple, u32)>,
     recent_syns: &'a RecentSyns,
 }
 
@@ -45,6 +47,7 @@ struct Snapshot<'a> {
 struct Predecessor {
     sockets: Inherited,
     pending: Vec<Entry<()>>,
+    marks: Vec<(FourTuple, u32)>,
     recent_syns: RecentSyns,
 }
 
@@ -91,9 +94,13 @@ impl Service for DeferredAccept {
 
     fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
         let Some(section) = section else { return Ok(()) };
-        let Predecessor { sockets, pending, recent_syns } = section.read().map_err(Error::snapshot)?;
+        let Predecessor { sockets, pending, marks, recent_syns } = section.read().map_err(Error::snapshot)?;
         (self.held, self.recent_syns) = (pending.len(), recent_syns);
         self.sockets = Some(SynSockets::resume(sockets, self.mark)?);
+        let now = Instant::now();
+        marks.into_iter().for_each(|(pair, mark)| {
+            context.pending.note_mark(pair, mark, now);
+        });
         let resumed = context.pending.resume(pending, &context.shared.admission);
         resumed.map_err(Error::system("wait for the servers of pending connections"))
     }
@@ -137,7 +144,8 @@ impl Service for DeferredAccept {
         let Some(handler) = &self.paused else { return Ok(None) };
         let sockets = handler.sockets().descriptors()?;
         let recent_syns = handler.recent_syns();
-        Section::of(&Snapshot { sockets, pending: &context.pending, recent_syns }).map(Some)
+        let (pending, marks) = (&*context.pending, context.pending.marks());
+        Section::of(&Snapshot { sockets, pending, marks, recent_syns }).map(Some)
     }
 
     fn is_exclusive(&self) -> bool {
