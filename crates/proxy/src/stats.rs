@@ -34,7 +34,7 @@ metrics! {
         held_forgotten: Counter("held_forgotten_total", "connections",
             "Held connections that ended without an answer: the server was silent or the client had gone."),
         syns_passed: Counter("syns_passed_total", "segments",
-            "Held SYNs that then passed unsplit, including retransmitted ones."),
+            "Taken SYNs that then passed unsplit, including retransmitted ones."),
         accept_pauses: Counter("accept_pauses_total", "pauses",
             "Times that a worker stopped accepting because descriptors had run out."),
         shed_clients: Gauge("shed_clients", "clients",
