@@ -71,8 +71,8 @@ impl Worker {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.pause_accepting(error);
                 }
-                // The listener was destroyed (ss -K). Kept, it would be reported for ever; without one
-                // on its port the rules let connections pass.
+                // The listener was destroyed (ss -K). Kept, it would be reported for ever. Without any on
+                // its port SYNs lead nowhere, and deferred accept lets new connections pass.
                 Err(Errno::INVAL) => {
                     tracing::error!(
                         port = listener.route.pair.port,
