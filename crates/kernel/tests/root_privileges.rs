@@ -316,7 +316,7 @@ const ADMINISTRATION: [&str; 6] = [
     "nft list ruleset",
     "nft add table inet bentpipe_test",
     "nft delete table inet bentpipe_test",
-    "ip -4 rule add pref 7600 fwmark 0x6270 lookup 25200",
+    "ip -4 rule add pref 67 fwmark 0x10000000/0x70000000 lookup 25200",
     "ip -4 route add local default dev lo table 25200",
     "ip -4 route del local default dev lo table 25200",
 ];

@@ -16,7 +16,7 @@ pub enum Error {
     Refused(String),
     /// The process may not use foreign addresses.
     #[error(
-        "cannot use the addresses of other hosts: {source}; run as root or give the program CAP_NET_ADMIN and CAP_NET_BIND_SERVICE"
+        "cannot use the addresses of other hosts: {source}; run as root or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_NET_BIND_SERVICE"
     )]
     Privileges {
         /// The system's error.

@@ -13,7 +13,7 @@ use crate::upgrade;
 use crate::worker::Listener;
 use crate::{daemon, snapshot};
 
-/// A packet that comes from the device of held SYNs.
+/// A packet whose copy the rules give to deferred accept.
 ///
 /// # Panics
 /// What is taken for a SYN is none between two hosts.

@@ -11,9 +11,8 @@ use crate::intercept::ip;
 /// The longest packet of IP: whatever has come in by one interface fits into ours.
 pub(crate) const MTU: usize = 65535;
 
-/// Packets that may wait in a device to be read. Further ones are dropped, as by any full queue: clients
-/// repeat their SYNs, and for snooped flows it is 6 MB, eight bandwidth-delay products of 10 Mbit/s and
-/// 600 ms.
+/// Packets that may wait in a device to be read. Further ones are dropped, as by any full queue: 6 MB, eight
+/// bandwidth-delay products of 10 Mbit/s and 600 ms.
 pub(crate) const QUEUE: usize = 4096;
 
 /// A device that is up, for `purpose`, in the network namespace of the calling thread. `instead` is what an

@@ -107,7 +107,7 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Preparation<'a> {
     pub(crate) config: &'a Config,
-    /// The services whose devices a predecessor hands over.
+    /// The services whose devices or sockets a predecessor hands over.
     pub(crate) inherited: &'a [String],
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn prepare(preparation: &Preparation<'_>) -> Result<Vec<Box<dyn Servi
 }
 
 impl Preparation<'_> {
-    /// Whether a predecessor hands this service's devices over.
+    /// Whether a predecessor hands this service's devices or sockets over.
     fn inherits(&self, service: &str) -> bool {
         self.inherited.iter().any(|inherited| inherited == service)
     }

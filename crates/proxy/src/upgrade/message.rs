@@ -65,7 +65,7 @@ pub(super) enum Message {
 pub struct Inventory {
     #[serde(rename = "form")]
     pub(super) protocol: u32,
-    /// Services whose devices are part of the snapshot, by their names.
+    /// Services whose devices or sockets are part of the snapshot, by their names.
     #[serde(default)]
     pub(crate) services: Vec<String>,
     /// The names of the descriptors of [`ExtraFds`](super::ExtraFds).

@@ -55,7 +55,7 @@ impl Predecessor {
         }
     }
 
-    /// The services whose devices are part of the snapshot.
+    /// The services whose devices or sockets are part of the snapshot.
     pub(crate) fn services(&self) -> &[String] {
         &self.inventory.services
     }
