@@ -83,9 +83,9 @@ impl Daemon {
         Self::prepare(config)?.start()
     }
 
-    /// Does what needs the rights of root: `CAP_BPF` and `CAP_PERFMON` to load eBPF, `CAP_NET_RAW` for the sockets
-    /// that send SYNs. [`Prepared::start`] and
-    /// the daemon then need `CAP_NET_ADMIN` and, for clients' ports below 1024, `CAP_NET_BIND_SERVICE`.
+    /// Does what needs the rights of root: `CAP_BPF` and `CAP_PERFMON` to load eBPF, `CAP_NET_RAW` for the
+    /// sockets that send SYNs. [`Prepared::start`] and the daemon then need `CAP_NET_ADMIN` and, for clients'
+    /// ports below 1024, `CAP_NET_BIND_SERVICE`.
     pub fn prepare(config: &Config) -> Result<Prepared, Error> {
         Self::prepare_with(config, None)
     }
