@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::ipproto;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, sendto, socket_with};
 
 use crate::sockopt::set_int;
 
@@ -97,10 +97,14 @@ impl RawSender {
             socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW))
         };
         let ipv6 = open(AddressFamily::INET6).ok();
+        let ipv4 = open(AddressFamily::INET)?;
+        // Their routes are those of packets from their sources, which are not this host's.
+        set_int(&ipv4, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)?;
         if let Some(ipv6) = &ipv6 {
             set_int(ipv6, libc::IPPROTO_IPV6, libc::IPV6_HDRINCL, 1)?;
+            set_int(ipv6, libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)?;
         }
-        Ok(Self { ipv4: open(AddressFamily::INET)?, ipv6 })
+        Ok(Self { ipv4, ipv6 })
     }
 
     /// The one whose [`sockets`](Self::sockets) another process has opened.
@@ -113,17 +117,28 @@ impl RawSender {
         (&self.ipv4, self.ipv6.as_ref())
     }
 
-    /// Sends a packet that begins with its IP header to `destination`, as routing has it for packets with
-    /// `mark`. Needs `CAP_NET_ADMIN` for a mark other than 0.
+    /// Sends a packet that begins with its IP header, as routing has it for packets from `source` to
+    /// `destination` with `mark` and the packet's DSCP; rules for the interface that it came in by (`iif`) do
+    /// not apply. Needs `CAP_NET_ADMIN` for a mark other than 0.
     ///
     /// # Errors
     /// `ENETUNREACH` and its like without a route, `EAFNOSUPPORT` for IPv6 where this host has none.
-    pub fn send(&self, packet: &[u8], destination: IpAddr, mark: u32) -> io::Result<()> {
+    pub fn send(&self, packet: &[u8], source: IpAddr, destination: IpAddr, mark: u32) -> io::Result<()> {
+        let [first, second, ..] = *packet else { return Err(rustix::io::Errno::INVAL.into()) };
         let socket = match destination {
-            IpAddr::V4(_) => &self.ipv4,
-            IpAddr::V6(_) => self.ipv6.as_ref().ok_or(rustix::io::Errno::AFNOSUPPORT)?,
+            IpAddr::V4(_) => {
+                set_int(&self.ipv4, libc::IPPROTO_IP, libc::IP_TOS, second.into())?;
+                &self.ipv4
+            }
+            IpAddr::V6(_) => {
+                let ipv6 = self.ipv6.as_ref().ok_or(rustix::io::Errno::AFNOSUPPORT)?;
+                let traffic_class = (first & 0xf) << 4 | second >> 4;
+                set_int(ipv6, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, traffic_class.into())?;
+                ipv6
+            }
         };
         set_mark(socket, mark)?;
+        bind(socket, &SocketAddr::new(source, 0))?;
         sendto(socket, packet, SendFlags::empty(), &SocketAddr::new(destination, 0))?;
         Ok(())
     }

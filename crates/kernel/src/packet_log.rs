@@ -122,8 +122,8 @@ fn configure(socket: &mut Socket, group: u16, body: impl FnOnce(&mut Writer)) ->
     let mut writer = Writer::default();
     writer.message(CONFIG, libc::NLM_F_REQUEST | libc::NLM_F_ACK, sequence, &header, body);
     socket.send(writer.as_bytes())?;
-    let code = socket
-        .receive_until(|message| message.error_number().filter(|_| message.sequence == sequence))?;
+    let code =
+        socket.receive_until(|message| message.error_number().filter(|_| message.sequence == sequence))?;
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 

@@ -10,13 +10,17 @@ use crate::netlink::{Message, Socket, Writer, attributes};
 
 /// Size of `struct rtmsg` of linux/rtnetlink.h, and of `struct fib_rule_hdr`.
 const ROUTE_HEADER: usize = 12;
-/// `FRA_IIFNAME`, `FRA_GOTO`, `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_TABLE`, `FRA_FWMASK` of linux/fib_rules.h.
+/// `FRA_IIFNAME`, `FRA_GOTO`, `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_TABLE`, `FRA_FWMASK`, `FRA_OIFNAME`,
+/// `FRA_L3MDEV`, `FRA_UID_RANGE` of linux/fib_rules.h.
 const RULE_INPUT: u16 = 3;
 const RULE_GOTO: u16 = 4;
 const RULE_PREFERENCE: u16 = 6;
 const RULE_MARK: u16 = 10;
 const RULE_TABLE: u16 = 15;
 const RULE_MASK: u16 = 16;
+const RULE_OUTPUT: u16 = 17;
+const RULE_DOMAIN: u16 = 19;
+const RULE_USERS: u16 = 20;
 /// Offset of `rtm_type` in `struct rtmsg`.
 const ROUTE_TYPE: usize = 7;
 
@@ -52,8 +56,9 @@ pub struct PolicyRule {
     pub table: u32,
     /// The preference of the rule that it jumps to.
     pub jump: u32,
-    /// Whether it is only for packets that come in by an interface other than `lo`.
-    pub by_input: bool,
+    /// Whether it asks where a packet comes from other than by its addresses: for an interface, a user, or a
+    /// routing domain (`iif`, `oif`, `uidrange`, `l3mdev`).
+    pub by_origin: bool,
 }
 
 /// What becomes of a packet that comes in.
@@ -115,15 +120,6 @@ impl RouteSocket {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| fate(message)))?
     }
 
-    /// Whether a policy rule asks for the interface that a packet comes in by, `lo` aside.
-    ///
-    /// # Errors
-    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
-    pub fn routes_by_input(&mut self) -> io::Result<bool> {
-        let by_input = |rules: Vec<PolicyRule>| rules.iter().any(|rule| rule.by_input);
-        Ok(by_input(self.policy_rules(false)?) || by_input(self.policy_rules(true)?))
-    }
-
     /// The policy rules of a family (`ip rule`), IPv6 or IPv4, in their order.
     ///
     /// # Errors
@@ -182,12 +178,7 @@ impl RouteSocket {
     }
 
     /// One `RTM_GETROUTE`: for a packet of this host, or with `RTA_IIF` for one that arrives at that interface.
-    fn ask(
-        &mut self,
-        from: Option<IpAddr>,
-        to: IpAddr,
-        details: &[(u16, u32)],
-    ) -> io::Result<Option<u32>> {
+    fn ask(&mut self, from: Option<IpAddr>, to: IpAddr, details: &[(u16, u32)]) -> io::Result<Option<u32>> {
         let sequence = self.socket.take_sequence(1);
         self.socket.send(question(sequence, from, to, details).as_bytes())?;
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| answer(message)))?
@@ -231,7 +222,7 @@ fn policy_rule(message: &Message<'_>) -> PolicyRule {
     for (kind, payload) in attributes(message.payload.get(ROUTE_HEADER..).unwrap_or_default()) {
         let number = payload.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
         match kind {
-            RULE_INPUT => rule.by_input = payload != b"lo\0",
+            RULE_INPUT | RULE_OUTPUT | RULE_DOMAIN | RULE_USERS => rule.by_origin = true,
             RULE_GOTO => rule.jump = number,
             RULE_PREFERENCE => rule.preference = number,
             RULE_MARK => rule.mark = number,
@@ -302,8 +293,7 @@ mod tests {
             8, 0, 2, 0, 10, 0, 0, 1,
             8, 0, 3, 0, 4, 0, 0, 0,
         ];
-        let question =
-            question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), &[(libc::RTA_IIF, 4)]);
+        let question = question(9, Some([10, 0, 0, 1].into()), [192, 0, 2, 1].into(), &[(libc::RTA_IIF, 4)]);
         assert_eq!(question.as_bytes(), expected);
     }
 

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bentpipe_kernel::explicit::Explicit;
 use bentpipe_kernel::hybla::Hybla;
@@ -238,7 +238,8 @@ impl Daemon {
         let pairs = free_leg_pairs(config, &self.ports)?;
         check_ports(&pairs, &self.families)?;
         let legs = Arc::new(config.prepare_legs());
-        let listeners = self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs, config.proxy.mark));
+        let listeners =
+            self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs, config.proxy.mark));
         let listeners = listeners.collect::<Result<_, _>>()?;
         Ok((legs, pairs, listeners))
     }
@@ -316,13 +317,17 @@ impl Prepared {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The watchdog, which is last in the list, holds the rules: they go with it, before the workers and
-        // the services that serve what they divert.
-        self.context.interception = None;
+        // The watchdog, which would restore the rules, is last in the list and goes first. The rules go last:
+        // with them connections that are reset have their zones and routes to the end.
+        let interception = self.context.interception.take();
+        if let Some(interception) = &interception {
+            interception.lock().unwrap_or_else(PoisonError::into_inner).cease();
+        }
         while self.services.pop_if(|service| !service.outlives_workers()).is_some() {}
         self.context.shared.stop.store(true, Ordering::Release);
         self.workers.iter_mut().for_each(WorkerHandle::join);
         while self.services.pop().is_some() {}
+        drop(interception);
     }
 }
 
@@ -395,7 +400,11 @@ fn open_listeners(
     let each = pairs.iter().flat_map(|pair| families.iter().map(move |&family| (*pair, family)));
     each.map(|(pair, family)| {
         let address = listener::address(family, pair.port);
-        Ok(Listener::new(listener::open(address, legs.get(pair.client), pair.weight, mark)?, pair, legs.clone()))
+        Ok(Listener::new(
+            listener::open(address, legs.get(pair.client), pair.weight, mark)?,
+            pair,
+            legs.clone(),
+        ))
     })
     .collect()
 }

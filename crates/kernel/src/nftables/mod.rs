@@ -247,7 +247,11 @@ impl NfTables {
             }
             None
         })?;
-        if matches!(outcome, 0 | libc::ENOENT) { Ok(rules) } else { Err(io::Error::from_raw_os_error(outcome)) }
+        if matches!(outcome, 0 | libc::ENOENT) {
+            Ok(rules)
+        } else {
+            Err(io::Error::from_raw_os_error(outcome))
+        }
     }
 
     fn commit(&mut self, transaction: &Transaction<'_>) -> Result<(), Failure> {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::hand_over::{listener_settings, section};
 use super::*;
-use crate::intercept::InForce;
 use crate::flow::{Flow, FlowState, Route, RouteNames};
+use crate::intercept::InForce;
 use crate::snapshot::{Fd, Snapshot};
 use crate::upgrade::{ExtraFds, Predecessor};
 use crate::worker::{RETIREMENT, WorkerState};
@@ -159,14 +159,15 @@ impl Daemon {
     /// Continues with the rules and routes that are in place.
     fn take_interception(&mut self, rules: InForce) {
         let (config, families) = (&self.context.config, self.families.clone());
-        let mut interception = Interception::take_over(families, self.tun_diverts(), config.proxy.mark, rules);
+        let mut interception =
+            Interception::take_over(families, self.tun_diverts(), config.proxy.mark, rules);
         // Devices that the predecessor did not have are there without a route.
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();
         let plan = plan(config, &interfaces, &self.context.pairs);
-        if !interception.has_rules(&plan)
-            && let Err(error) = interception.replace_rules(&plan, !self.context.shared.passes_by_order())
-        {
+        if interception.has_rules(&plan) {
+            interception.expect_tracking(&plan);
+        } else if let Err(error) = interception.replace_rules(&plan, !self.context.shared.passes_by_order()) {
             tracing::error!("the rules stay as they were: {error}");
         }
         self.set_interception(interception);

@@ -148,7 +148,12 @@ struct Held {
 impl PendingTable {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, claimable: AtomicUsize::new(0), marked: AtomicBool::new(false), entries: Mutex::default() })
+        Ok(Self {
+            epoll,
+            claimable: AtomicUsize::new(0),
+            marked: AtomicBool::new(false),
+            entries: Mutex::default(),
+        })
     }
 
     /// Reports events of pending connections, with [`Token::Pending`].
@@ -387,6 +392,10 @@ impl Held {
 }
 
 impl FourTuple {
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.client.0.is_ipv4()
+    }
+
     pub(crate) fn new(client: SocketAddr, server: SocketAddr) -> Self {
         Self { client: (client.ip(), client.port()), server: (server.ip(), server.port()) }
     }

@@ -1,6 +1,6 @@
 //! Whether connections come of the SYNs that go to listeners.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::pending_table::FourTuple;
@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 /// A SYN that was repeated later than this was given up in the meantime.
 const FORGOTTEN: Duration = Duration::from_secs(90);
 /// How many SYNs are remembered.
-const CAPACITY: usize = 1024;
+const CAPACITY: usize = 16_384;
 /// How long connections pass unsplit then: at first, and at the most. Each time it is twice as long.
 const FIRST: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(480);
@@ -20,27 +20,27 @@ const LONGEST: Duration = Duration::from_secs(480);
 /// time.
 #[derive(Debug)]
 pub(super) struct Progress {
-    handed: VecDeque<Handed>,
+    given: HashMap<(FourTuple, u32), Given>,
+    /// The same, the oldest first.
+    order: VecDeque<(FourTuple, u32)>,
     next: Duration,
 }
 
 #[derive(Debug)]
-struct Handed {
-    pair: FourTuple,
-    isn: u32,
+struct Given {
     first: Instant,
     accepted: u64,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { handed: VecDeque::new(), next: FIRST }
+        Self { given: HashMap::new(), order: VecDeque::new(), next: FIRST }
     }
 }
 
 impl Progress {
-    /// Notes a SYN that goes to a listener. If the client has repeated it for some time and nothing has been
-    /// accepted since, returns for how long connections had better pass.
+    /// Notes a SYN that goes to a listener. If the client has repeated it for some time and nothing of its
+    /// family has been accepted since, returns for how long connections had better pass.
     pub(super) fn note(
         &mut self,
         pair: FourTuple,
@@ -48,12 +48,10 @@ impl Progress {
         accepted: u64,
         now: Instant,
     ) -> Option<Duration> {
-        while self.handed.front().is_some_and(|first| now.saturating_duration_since(first.first) > FORGOTTEN) {
-            self.handed.pop_front();
-        }
-        let Some(known) = self.handed.iter().find(|known| (known.pair, known.isn) == (pair, isn)) else {
-            self.handed.truncate(CAPACITY);
-            self.handed.push_back(Handed { pair, isn, first: now, accepted });
+        self.forget(now);
+        let Some(known) = self.given.get(&(pair, isn)) else {
+            self.given.insert((pair, isn), Given { first: now, accepted });
+            self.order.push_back((pair, isn));
             return None;
         };
         if accepted != known.accepted {
@@ -63,10 +61,22 @@ impl Progress {
         if now.saturating_duration_since(known.first) < PATIENCE {
             return None;
         }
-        self.handed.clear();
+        (self.given, self.order) = Default::default();
         let time = self.next;
         self.next = (2 * time).min(LONGEST);
         Some(time)
+    }
+
+    /// Makes room for one more.
+    fn forget(&mut self, now: Instant) {
+        while let Some(oldest) = self.order.front() {
+            let is_old = |given: &Given| now.saturating_duration_since(given.first) > FORGOTTEN;
+            if self.order.len() < CAPACITY && !self.given.get(oldest).is_some_and(is_old) {
+                return;
+            }
+            self.given.remove(oldest);
+            self.order.pop_front();
+        }
     }
 }
 
@@ -103,10 +113,10 @@ mod tests {
     #[test]
     fn a_flood_of_syns_that_nobody_repeats_changes_nothing() {
         let (mut progress, start) = (Progress::default(), Instant::now());
-        for number in 0..10_000u32 {
-            let now = start + Duration::from_millis(number.into());
+        for number in 0..2 * CAPACITY as u32 {
+            let now = start + Duration::from_micros(number.into());
             assert_eq!(progress.note(pair(number as u16), number, 0, now), None);
         }
-        assert!(progress.handed.len() <= CAPACITY + 1);
+        assert!(progress.given.len() <= CAPACITY && progress.order.len() == progress.given.len());
     }
 }

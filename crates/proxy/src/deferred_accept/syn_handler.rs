@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::AtLimit;
 use crate::connect::upstream::{self, Endpoints};
+use crate::intercept::Routes;
 use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::leg_pair::LegPair;
@@ -48,9 +49,8 @@ pub(crate) struct SynHandler {
     recent_syns: RecentSyns,
     progress: Progress,
     routes: RouteSocket,
-    /// This host routes by the interface that a packet comes in by, which the connection to the server does
-    /// not have.
-    routes_by_input: bool,
+    /// A policy rule asks where a packet comes from, which the connection to the server has otherwise.
+    routes_by_origin: bool,
     next_sweep: Instant,
 }
 
@@ -81,7 +81,7 @@ impl SynHandler {
             recent_syns,
             progress: Progress::default(),
             routes: RouteSocket::open()?,
-            routes_by_input: false,
+            routes_by_origin: false,
             next_sweep: Instant::now(),
         })
     }
@@ -146,7 +146,8 @@ impl SynHandler {
     fn receive(&mut self, now: Instant) -> io::Result<()> {
         let mut all = Vec::new();
         for _ in 0..BATCH {
-            let outcome = self.sockets.receive(|purpose, taken, crossing| all.push((purpose, taken, crossing)));
+            let outcome =
+                self.sockets.receive(|purpose, taken, crossing| all.push((purpose, taken, crossing)));
             match outcome {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -194,12 +195,18 @@ impl SynHandler {
             None => {}
         }
         if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, crossing) {
-            return self.pass_for_good(taken, &syn);
+            self.counters.syns_passed.add(1);
+            if let Err(error) = self.sockets.pass_when_repeated(taken) {
+                tracing::debug!(%error, "cannot let a SYN pass");
+            }
+            return;
         }
         match purpose {
             Purpose::Faithful => self.hold(&syn, taken, now),
             _ if self.suspends(pair, syn.isn, now) => self.pass_for_good(taken, &syn),
-            Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => self.pass_for_good(taken, &syn),
+            Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => {
+                self.pass_for_good(taken, &syn)
+            }
             Purpose::Early | Purpose::Again => self.give_to_listener(taken),
         }
     }
@@ -207,16 +214,17 @@ impl SynHandler {
     /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on
     /// new connections pass for a time.
     fn suspends(&mut self, pair: FourTuple, isn: u32, now: Instant) -> bool {
-        let accepted = self.shared.liveness.accepted();
+        let accepted = self.shared.liveness.accepted(pair.is_ipv4());
         let Some(time) = self.progress.note(pair, isn, accepted, now) else { return false };
         self.shared.liveness.suspend(time, pair.to_string());
+        self.shared.admission.wake();
         true
     }
 
     /// Whether the connection to the server leaves as the SYN would. It has the client's address and the
     /// SYN's mark, but not the interface by which the SYN has come in.
     fn keeps_its_route(&mut self, syn: &Syn, taken: &TakenSyn, crossing: Crossing) -> bool {
-        if !self.routes_by_input {
+        if !self.routes_by_origin {
             return true;
         }
         let route = self.routes.interface_of_marked(syn.server.ip(), taken.mark);
@@ -297,7 +305,7 @@ impl SynHandler {
 
     fn pass(&self, taken: &TakenSyn, syn: &Syn) {
         self.counters.syns_passed.add(1);
-        if let Err(error) = self.sockets.pass(taken, syn.server.ip()) {
+        if let Err(error) = self.sockets.pass(taken, syn.client.ip(), syn.server.ip()) {
             tracing::debug!(%error, "cannot pass a SYN on");
         }
     }
@@ -313,7 +321,7 @@ impl SynHandler {
             self.next_sweep = now + SWEEP;
             let swept = self.pending.sweep(now);
             self.counters.held_forgotten.add(swept.abandoned + swept.unclaimed);
-            self.routes_by_input = self.routes.routes_by_input().unwrap_or(true);
+            self.routes_by_origin = Routes::depend_on_origin(&mut self.routes).unwrap_or(true);
         }
     }
 }

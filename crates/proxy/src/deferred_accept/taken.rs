@@ -123,10 +123,7 @@ impl SynSockets {
     }
 
     /// Receives the next SYNs; false if there are none.
-    pub(crate) fn receive(
-        &mut self,
-        mut each: impl FnMut(Purpose, TakenSyn, Crossing),
-    ) -> io::Result<bool> {
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(Purpose, TakenSyn, Crossing)) -> io::Result<bool> {
         let mark = self.mark;
         self.log.receive(|logged| {
             if let Some((purpose, syn, crossing)) = taken(&logged, mark) {
@@ -143,8 +140,16 @@ impl SynSockets {
     }
 
     /// Lets a SYN go on to its server.
-    pub(crate) fn pass(&self, syn: &TakenSyn, server: IpAddr) -> io::Result<()> {
-        self.raw.send(&syn.packet, server, syn.mark)
+    pub(crate) fn pass(&self, syn: &TakenSyn, client: IpAddr, server: IpAddr) -> io::Result<()> {
+        self.raw.send(&syn.packet, client, server, syn.mark)
+    }
+
+    /// Lets the rules pass the connection when its client repeats the SYN. So it has the route of what comes
+    /// in by its interface, which nothing that this process sends has.
+    pub(crate) fn pass_when_repeated(&self, syn: &TakenSyn) -> io::Result<()> {
+        let mut packet = syn.packet.clone();
+        overwrite_tcp(&mut packet, URGENT_POINTER, intercept::PASS);
+        self.injector.inject(&packet)
     }
 }
 

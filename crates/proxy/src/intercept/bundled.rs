@@ -64,9 +64,7 @@ pub(super) fn declarations(plan: &Plan<'_>) -> String {
 pub(super) fn to_listener(port: u16, then: &str) -> String {
     [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
         .map(|(family, protocol, host)| {
-            format!(
-                "\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} {then}\n"
-            )
+            format!("\t\tmeta nfproto {family} meta l4proto tcp tproxy {protocol} to {host}:{port} {then}\n")
         })
         .concat()
 }
@@ -115,7 +113,10 @@ mod tests {
             let unrouted = decide.find(&format!("{condition} goto unrouted_bundle\n"));
             assert!(unrouted.is_some_and(|place| place < last), "{condition}\n{decide}");
         }
-        assert!(rules.contains("chain unrouted_bundle {\n\t\ttcp dport 80 goto bundle_if_routed\n"), "{rules}");
+        assert!(
+            rules.contains("chain unrouted_bundle {\n\t\ttcp dport 80 goto bundle_if_routed\n"),
+            "{rules}"
+        );
         assert!(
             decide.starts_with("\t\tfib daddr type { local, broadcast"),
             "this host's own come before all"
@@ -128,9 +129,10 @@ mod tests {
         let (_, chain) = rules.split_once("chain bundle {\n").unwrap();
         let (chain, _) = chain.split_once("\t}\n").unwrap();
         assert!(!chain.contains("limits"), "{chain}");
-        for listener in
-            ["ip to 127.0.0.1:8000 meta mark set meta mark & 0x8fffffff | 0x10000000 accept", "ip6 to [::1]:8000 meta mark set"]
-        {
+        for listener in [
+            "ip to 127.0.0.1:8000 meta mark set meta mark & 0x8fffffff | 0x10000000 accept",
+            "ip6 to [::1]:8000 meta mark set",
+        ] {
             assert!(chain.contains(&format!("tproxy {listener}")), "{chain}");
         }
     }

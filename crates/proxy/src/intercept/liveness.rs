@@ -16,12 +16,12 @@ pub(crate) struct Liveness {
     last: AtomicU64,
     /// When every thread last acknowledged its heartbeat, in the same unit.
     alive: AtomicU64,
-    /// Connections that the workers have accepted.
-    accepted: AtomicU64,
+    /// Connections that the workers have accepted, of IPv6 and of IPv4.
+    accepted: [AtomicU64; 2],
     /// Until when nothing is taken because nothing came of it, in the same unit.
     suspended_until: AtomicU64,
-    /// Connections of late, at most one for each interface.
-    crossings: Mutex<BTreeMap<(u32, bool), [IpAddr; 2]>>,
+    /// Connections of late, at most one of each family for each interface, and when.
+    crossings: Mutex<BTreeMap<(u32, bool), ([IpAddr; 2], Instant)>>,
     /// The last suspension that nobody has looked at.
     suspension: Mutex<Option<Suspension>>,
 }
@@ -36,6 +36,8 @@ pub(crate) struct Suspension {
 
 /// As many interfaces as are remembered.
 const CROSSINGS: usize = 64;
+/// How long a connection is of late. Its client may have moved to another interface by then.
+const OF_LATE: Duration = Duration::from_secs(60);
 
 impl Liveness {
     pub(crate) fn new() -> Self {
@@ -47,27 +49,28 @@ impl Liveness {
             epoch,
             last: AtomicU64::new(0),
             alive: AtomicU64::new(0),
-            accepted: AtomicU64::new(0),
+            accepted: Default::default(),
             suspended_until: AtomicU64::new(0),
             crossings: Mutex::default(),
             suspension: Mutex::default(),
         }
     }
 
-    pub(crate) fn note_accepted(&self) {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_accepted(&self, is_ipv4: bool) {
+        self.accepted[usize::from(is_ipv4)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many connections have been accepted so far.
-    pub(crate) fn accepted(&self) -> u64 {
-        self.accepted.load(Ordering::Relaxed)
+    /// How many connections of a family have been accepted so far.
+    pub(crate) fn accepted(&self, is_ipv4: bool) -> u64 {
+        self.accepted[usize::from(is_ipv4)].load(Ordering::Relaxed)
     }
 
     /// Lets new connections pass for a time: nothing has come of one that was taken.
     pub(crate) fn suspend(&self, time: Duration, connection: String) {
         let until = self.now().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.suspended_until.store(until, Ordering::Release);
-        *self.suspension.lock().unwrap_or_else(PoisonError::into_inner) = Some(Suspension { time, connection });
+        *self.suspension.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Suspension { time, connection });
     }
 
     pub(crate) fn is_suspended(&self) -> bool {
@@ -84,14 +87,15 @@ impl Liveness {
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (input, client.is_ipv4());
         if crossings.len() < CROSSINGS || crossings.contains_key(&key) {
-            crossings.insert(key, [client, server]);
+            crossings.insert(key, ([client, server], Instant::now()));
         }
     }
 
     /// Interfaces with the client and the server of a connection of late.
     pub(crate) fn crossings(&self) -> Vec<(u32, [IpAddr; 2])> {
-        let crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
-        crossings.iter().map(|(&(input, _), &ends)| (input, ends)).collect()
+        let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
+        crossings.retain(|_, (_, noted)| noted.elapsed() < OF_LATE);
+        crossings.iter().map(|(&(input, _), &(ends, _))| (input, ends)).collect()
     }
 
     pub(crate) fn forget_crossings(&self, input: u32) {

@@ -48,9 +48,9 @@ pub(crate) mod tun;
 pub(crate) use liveness::{Liveness, Suspension};
 pub(crate) use program::ip;
 use program::{load_rules, succeeds};
-use ruleset::{into_force, successor};
-pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PATIENCE, TTL};
+pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PASS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
+use ruleset::{into_force, successor};
 
 /// The nftables table, in the family `inet`.
 pub(crate) const TABLE: &str = "bentpipe";
@@ -95,8 +95,9 @@ pub(crate) struct Interception {
     sides: Vec<Interface>,
     /// Settings of `lo` that were changed for this.
     sysctls: Vec<String>,
-    /// The same rules for a host that tracks connections, if these are for one that does not.
-    with_tracking: Option<String>,
+    /// The same rules for a host that tracks connections, if these are for one that does not; and what puts
+    /// them in the place of these.
+    with_tracking: Option<[String; 2]>,
     /// Another process has taken them over.
     is_left: bool,
 }
@@ -165,7 +166,14 @@ impl Interception {
         mark: MarkField,
         InForce { rules, sides, sysctls }: InForce,
     ) -> Self {
-        Self { routes: Routes { families, tun_diverts, mark }, rules, sides, sysctls, with_tracking: None, is_left: false }
+        Self {
+            routes: Routes { families, tun_diverts, mark },
+            rules,
+            sides,
+            sysctls,
+            with_tracking: None,
+            is_left: false,
+        }
     }
 
     /// Sets up the ways through devices to which none leads yet. Where they cannot be had, packets take their
@@ -178,6 +186,28 @@ impl Interception {
     /// Whether these are the rules that are in force.
     pub(crate) fn has_rules(&self, plan: &Plan<'_>) -> bool {
         self.rules == ruleset(plan)
+    }
+
+    /// Notes what there is to do if this host begins to track connections.
+    pub(crate) fn expect_tracking(&mut self, plan: &Plan<'_>) {
+        self.with_tracking = (!plan.tracked).then(|| {
+            let tracked = Plan { tracked: true, ..*plan };
+            [ruleset(&tracked), self.replacing(&tracked)]
+        });
+    }
+
+    /// What puts rules in the place of those that are there. If both snoop, and between the same sides, the
+    /// flows stay that are snooped.
+    fn replacing(&self, plan: &Plan<'_>) -> String {
+        let snoops = plan.snooped.is_some() && !plan.interfaces.is_empty() && plan.interfaces == self.sides;
+        if snoops { successor(plan, &self.rules) } else { ruleset(plan) }
+    }
+
+    /// Takes no new connection any more; those that are split go on.
+    pub(crate) fn cease(&self) {
+        if !self.is_left {
+            succeeds("nft", &format!("flush chain inet {TABLE} decide"));
+        }
     }
 
     /// What is in force.
@@ -197,15 +227,10 @@ impl Interception {
     /// decided at their SYN. Where other interfaces are satellites, it is no longer known which of their ends
     /// is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>, takes: bool) -> Result<(), Error> {
-        let sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
-        let rules = ruleset(plan);
-        if !sides.is_empty() && sides == self.sides {
-            load(successor(plan, &self.rules), takes)?;
-        } else {
-            load(rules.clone(), takes)?;
-        }
-        (self.rules, self.sides) = (rules, sides);
-        self.with_tracking = (!plan.tracked).then(|| ruleset(&Plan { tracked: true, ..*plan }));
+        load(self.replacing(plan), takes)?;
+        self.rules = ruleset(plan);
+        self.sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
+        self.expect_tracking(plan);
         Ok(())
     }
 
@@ -217,8 +242,8 @@ impl Interception {
     /// Keeps the halves of connections apart where this host has begun to track connections; true if it has
     /// begun.
     pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<bool, Error> {
-        let Some(rules) = self.with_tracking.clone() else { return Ok(false) };
-        load(rules.clone(), takes)?;
+        let Some([rules, replacing]) = self.with_tracking.clone() else { return Ok(false) };
+        load(replacing, takes)?;
         (self.rules, self.with_tracking) = (rules, None);
         Ok(true)
     }
@@ -243,6 +268,14 @@ impl Routes {
     /// The part of packets' marks that is ours.
     pub(crate) fn mark(&self) -> MarkField {
         self.mark
+    }
+
+    /// Whether a policy rule of somebody else asks for what a connection to a server has otherwise than the
+    /// SYN for which it is made: the interface that it came in by, or who has sent it.
+    pub(crate) fn depend_on_origin(socket: &mut RouteSocket) -> std::io::Result<bool> {
+        let is_ours = |rule: &PolicyRule| (PREFERENCE..=END).contains(&rule.preference);
+        let asks = |rules: Vec<PolicyRule>| rules.iter().any(|rule| rule.by_origin && !is_ours(rule));
+        Ok(asks(socket.policy_rules(false)?) || asks(socket.policy_rules(true)?))
     }
 
     /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has
@@ -281,7 +314,15 @@ impl Routes {
         let mut ask = || -> std::io::Result<bool> {
             let injected = self.mark.value(Mark::Injected);
             let there = socket.policy_rules(family == Family::V6)?;
-            let wanted = [self.rule_of_ours(), PolicyRule { preference: PREFERENCE + 6, jump: END, ..PolicyRule::default() }];
+            let wanted = [
+                self.rule_of_ours(),
+                PolicyRule {
+                    preference: PREFERENCE + 6,
+                    jump: END,
+                    by_origin: true,
+                    ..PolicyRule::default()
+                },
+            ];
             let are_there = wanted.iter().all(|rule| there.contains(rule));
             Ok(are_there && socket.is_delivered_here(family.some_address(), injected)?)
         };
@@ -437,11 +478,6 @@ fn overruled(action: &'static str, family: Family, mark: u32) -> Error {
 
 /// Drops the SYNs whose copies the daemon has, as long as this process lives or hands it over.
 pub(crate) fn hold(mark: MarkField) -> Result<HeldTable, Error> {
-    let table = HeldTable::install(
-        HELD_TABLE,
-        ruleset::BEHIND_LAST,
-        mark.mask(),
-        mark.value(Mark::Taken),
-    );
+    let table = HeldTable::install(HELD_TABLE, ruleset::BEHIND_LAST, mark.mask(), mark.value(Mark::Taken));
     table.map_err(Error::system("make the nftables table that ends with this process"))
 }

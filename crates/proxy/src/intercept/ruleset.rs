@@ -29,6 +29,14 @@ pub(crate) const TTL: u32 = 64;
 /// operator's rules have set their marks and translated the destination by then, and in `forward` they have
 /// let the SYN pass.
 const LAST: i32 = 1000;
+/// What the urgent pointer of a SYN that comes back by `lo` says if it is for no listener: its connection is
+/// to pass when its client repeats it. No listener has this port.
+pub(crate) const PASS: u16 = 1;
+/// The sets of those connections; and their keys in a rule.
+const PASSING: [(&str, &str); 2] = [
+    ("passing4", "ip saddr . tcp sport . ip daddr . tcp dport"),
+    ("passing6", "ip6 saddr . tcp sport . ip6 daddr . tcp dport"),
+];
 /// The table that drops SYNs whose copies the daemon has stands behind these.
 pub(super) const BEHIND_LAST: i32 = LAST + 1;
 /// Where the zones of connection tracking are told: before it finds a packet's entry, at -200.
@@ -119,11 +127,16 @@ fn table(plan: &Plan<'_>) -> String {
 fn sets() -> String {
     let [clients4, clients6] = FULL_CLIENTS;
     let rated = rate_limits::sets();
+    let passing = PASSING.map(|(name, key)| {
+        format!("\tset {name} {{ typeof {key}; flags dynamic, timeout; timeout 60s; size 65536; }}\n")
+    });
+    let passing = passing.concat();
     format!(
         "\tset {ALIVE} {{ type inet_proto; flags timeout; }}\n\
          \tset {FULL} {{ type inet_proto; flags timeout; }}\n\
          \tset {clients4} {{ type ipv4_addr; flags timeout; }}\n\
          \tset {clients6} {{ type ipv6_addr; flags timeout; }}\n\
+         {passing}\
          {rated}"
     )
 }
@@ -200,8 +213,9 @@ fn prerouting(plan: &Plan<'_>) -> String {
 /// SYNs that the daemon gives to its listeners. It says in the urgent pointer, which means nothing without
 /// the flag URG (RFC 9293 §3.1), to which one.
 fn injected(plan: &Plan<'_>) -> String {
+    let passing = PASSING.map(|(name, key)| format!("\t\ttcp urgptr {PASS} update @{name} {{ {key} }}\n"));
     let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
-    format!("\tchain injected {{\n{}\t\tdrop\n\t}}\n", lines.collect::<String>())
+    format!("\tchain injected {{\n{}{}\t\tdrop\n\t}}\n", passing.concat(), lines.collect::<String>())
 }
 
 fn output(plan: &Plan<'_>) -> String {
@@ -216,12 +230,14 @@ fn output(plan: &Plan<'_>) -> String {
 }
 
 /// A connection is decided at its SYN, when the operator's own rules have let it pass. What they have
-/// translated passes unsplit: its client knows the server by another address. So does a SYN of IPv6 with
-/// extension headers, which deferred accept does not read.
+/// translated passes unsplit: its client knows the server by another address. So does what deferred accept
+/// does not read, a fragment or a SYN of IPv6 with extension headers, and what has no way back from here, a
+/// client with a link-local address. And what comes by `lo` has lost the mark with which it was sent there.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
     let translated = if plan.tracked { "\t\tct status dnat return\n" } else { "" };
+    let passing = PASSING.map(|(name, key)| format!("\t\t{key} @{name} return\n")).concat();
     format!(
         "\tchain forward {{\n\
          \t\ttype filter hook forward priority {LAST}; policy accept;\n\
@@ -229,6 +245,10 @@ fn connections(plan: &Plan<'_>) -> String {
          \t}}\n\
          \tchain decide {{\n\
          \t\tmeta l4proto != @{ALIVE} return\n\
+         \t\tiif \"lo\" return\n\
+         \t\tip frag-off & 0x3fff != 0 return\n\
+         \t\tip6 saddr fe80::/10 return\n\
+         {passing}\
          \t\tip6 nexthdr != tcp return\n\
          {translated}\
          {rules}\
@@ -287,7 +307,8 @@ fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
 fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     let LegPair { port, weight, .. } = *pair;
     let taken = mark.set(Mark::Taken);
-    let copy = |how: &str| format!("log group {LOG_GROUP} queue-threshold 1 prefix \"{how} {port}\" {taken} accept");
+    let copy =
+        |how: &str| format!("log group {LOG_GROUP} queue-threshold 1 prefix \"{how} {port}\" {taken} accept");
     let mut text = String::new();
     for handshake in [Handshake::Early, Handshake::Faithful] {
         let name = handshake.name();
@@ -387,7 +408,10 @@ mod tests {
     #[test]
     fn a_syn_is_taken_behind_all_others_and_only_one_that_the_daemon_sends_comes_back_by_loopback() {
         let rules = early(&["sat0"]);
-        assert!(rules.contains("type filter hook forward priority 1000; policy accept;\n\t\ttcp flags"), "{rules}");
+        assert!(
+            rules.contains("type filter hook forward priority 1000; policy accept;\n\t\ttcp flags"),
+            "{rules}"
+        );
         let injected = rules.find("iif \"lo\" meta mark & 0x70000000 == 0x20000000 goto injected\n").unwrap();
         assert!(injected < rules.find("iif \"lo\" return\n").unwrap());
         assert!(rules.contains("goto listener_7602\n\t\tdrop\n"), "{rules}");
@@ -485,7 +509,10 @@ mod tests {
             tracked: false,
         };
         let rules = ruleset(&plan);
-        assert!(rules.contains("nexthdr != tcp return\n\t\ttcp dport 22 return\n\t\tgoto early\n"), "{rules}");
+        assert!(
+            rules.contains("nexthdr != tcp return\n\t\ttcp dport 22 return\n\t\tgoto early\n"),
+            "{rules}"
+        );
         let guards =
             "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
         assert!(rules.contains(&format!("{guards}\t\tudp dport 443 reject")), "{rules}");
@@ -524,7 +551,9 @@ mod tests {
         let rules = successor(&plan, &three);
         let first = crate::types::leg_pair::leg_pair_count(1);
         for pair in crate::types::leg_pair::leg_pairs(3, &[], 7600) {
-            for chain in ["early", "faithful", "again", "listener"].map(|kind| format!("{kind}_{}", pair.port)) {
+            for chain in
+                ["early", "faithful", "again", "listener"].map(|kind| format!("{kind}_{}", pair.port))
+            {
                 let is_gone = usize::from(pair.port) >= 7600 + first;
                 let removed = rules.contains(&format!("delete chain inet bentpipe {chain}\n"));
                 assert_eq!(removed, is_gone, "{chain}\n{rules}");

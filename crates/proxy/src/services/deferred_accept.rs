@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
 use crate::config::{Config, MarkField};
-use crate::deferred_accept::{Entry, FourTuple, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets};
+use crate::deferred_accept::{
+    Entry, FourTuple, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets,
+};
 use crate::error::Error;
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
@@ -93,7 +95,15 @@ impl Service for DeferredAccept {
     }
 
     fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
-        let Some(section) = section else { return Ok(()) };
+        let Some(section) = section else {
+            // The predecessor has had them, and has failed at them.
+            let has_failed = self.sockets.is_none();
+            return if has_failed {
+                Err(Error::Restart { what: "deferred accept, which has failed" })
+            } else {
+                Ok(())
+            };
+        };
         let Predecessor { sockets, pending, marks, recent_syns } = section.read().map_err(Error::snapshot)?;
         (self.held, self.recent_syns) = (pending.len(), recent_syns);
         self.sockets = Some(SynSockets::resume(sockets, self.mark)?);

@@ -6,6 +6,7 @@
 //! renews the elements. So new connections pass unsplit within two seconds after the daemon, a thread or the
 //! watchdog itself stops.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +35,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
+
+/// The index of `lo` in every network namespace.
+const LOOPBACK: u32 = 1;
 
 const TCP: Key = Key::Protocol(6);
 const UDP: Key = Key::Protocol(17);
@@ -66,7 +70,8 @@ struct Supervisor {
     rules: Option<(Vec<u8>, u32)>,
     /// The contents of the sets.
     known: OverLimit,
-    /// The set `alive` is empty by order: the daemon drains, or its bypass is on.
+    /// The set `alive` is empty on purpose: the daemon drains, its bypass is on, or nothing came of connections
+    /// that were taken.
     passes: bool,
     /// The last renewal has put elements into the set `alive`, so that rules which are loaded again may, too.
     takes: bool,
@@ -164,13 +169,8 @@ impl Supervisor {
                 let buffered = self.workers.iter().map(|worker| worker.buffered.get()).sum();
                 self.shared.admission.set_buffered(buffered);
             }
-            let passes = self.shared.passes_by_order();
-            let all_alive = renewal
-                && self.ping()
-                && self.has_routes()
-                && self.arrives()
-                && !self.is_suspended()
-                && !passes;
+            let passes = self.shared.passes_by_order() || self.is_suspended();
+            let all_alive = renewal && self.ping() && self.has_routes() && self.arrives() && !passes;
             self.update(renewal, all_alive, passes);
             if renewal {
                 self.repair_tun_diverts();
@@ -224,20 +224,32 @@ impl Supervisor {
         }
     }
 
-    /// Whether a packet of a split connection that comes in by an interface of late would be delivered here:
-    /// whatever rule, route or sysctl leads it elsewhere, new connections pass until it does.
+    /// Whether what belongs to a split connection would be delivered here: its SYN, which comes in by `lo`, and
+    /// later packets by an interface of late. Whatever rule, route or sysctl leads them elsewhere, new
+    /// connections pass until it does not. A client that no packet could come from has only moved.
     fn arrives(&mut self) -> bool {
-        let mark = self.routes.mark().value(Mark::Ours);
-        for (interface, [from, to]) in self.shared.liveness.crossings() {
-            let packet = Incoming { interface, from, to, mark };
-            match self.route_socket.fate_of(&packet) {
-                Ok(Fate::Delivered) => {}
-                Ok(fate) => return self.log_failure(&astray(&packet, fate)),
-                // The interface has gone.
-                Err(_) => self.shared.liveness.forget_crossings(interface),
+        let mark = self.routes.mark();
+        for (input, [from, to]) in self.shared.liveness.crossings() {
+            for (interface, mark) in [(LOOPBACK, mark.value(Mark::Injected)), (input, mark.value(Mark::Ours))]
+            {
+                let packet = Incoming { interface, from, to, mark };
+                match self.route_socket.fate_of(&packet) {
+                    Ok(Fate::Delivered) => {}
+                    Ok(fate) if self.comes_from(input, from, to) => {
+                        return self.log_failure(&astray(&packet, fate));
+                    }
+                    // It has moved, or the interface has gone.
+                    Ok(_) | Err(_) => self.shared.liveness.forget_crossings(input),
+                }
             }
         }
         true
+    }
+
+    /// Whether the client's packets would be forwarded if nobody took them.
+    fn comes_from(&mut self, interface: u32, from: IpAddr, to: IpAddr) -> bool {
+        let fate = self.route_socket.fate_of(&Incoming { interface, from, to, mark: 0 });
+        matches!(fate, Ok(Fate::Forwarded | Fate::Delivered))
     }
 
     /// This process's own change adds one to the state of the rule set.
@@ -256,8 +268,12 @@ impl Supervisor {
         let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
         if interception.expects_no_tracking() && host::tracks_connections() {
             match interception.follow_tracking(self.takes) {
-                Ok(_) => tracing::info!("this host has begun to track connections: both halves of one have zones"),
-                Err(error) => drop(self.log_failure(&format!("cannot keep the halves of connections apart: {error}"))),
+                Ok(_) => {
+                    tracing::info!("this host has begun to track connections: both halves of one have zones")
+                }
+                Err(error) => {
+                    drop(self.log_failure(&format!("cannot keep the halves of connections apart: {error}")))
+                }
             }
             self.rules = None;
         }
@@ -442,10 +458,15 @@ impl Episodes {
 /// Says that a packet does not come to this host, and what to look at.
 fn astray(packet: &Incoming, fate: Fate) -> String {
     let Incoming { interface, from, to, mark } = packet;
-    let (family, what) = (if to.is_ipv4() { "-4" } else { "-6" }, match fate {
-        Fate::Dropped(error) => format!("dropped ({error}): a source filter (rp_filter) does not believe it"),
-        _ => "forwarded: a policy rule before ours leads it away".to_owned(),
-    });
+    let (family, what) = (
+        if to.is_ipv4() { "-4" } else { "-6" },
+        match fate {
+            Fate::Dropped(error) => {
+                format!("dropped ({error}): a source filter (rp_filter) does not believe it")
+            }
+            _ => "forwarded: a policy rule before ours leads it away".to_owned(),
+        },
+    );
     format!(
         "new connections pass unsplit: a packet from {from} to {to} that comes in by interface {interface} with \
          the mark {mark:#x} is {what}; look at ip {family} rule, and at net.ipv4.conf.*.rp_filter"

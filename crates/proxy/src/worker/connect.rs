@@ -36,7 +36,7 @@ impl Worker {
     ) {
         // Without its addresses the connection is already gone.
         let Ok(ends) = ends_of(&client, peer) else { return };
-        self.shared.liveness.note_accepted();
+        self.shared.liveness.note_accepted(ends.client.is_ipv4());
         if ends.server.ip().is_loopback() {
             tracing::debug!(client = %ends.client, "reset a connection to the proxy's own port {}", ends.server);
             return self.counters.own_port.add(1);

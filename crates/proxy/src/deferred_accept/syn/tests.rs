@@ -70,10 +70,7 @@ fn a_syn_is_read_in_both_families() {
         [(ipv4_syn(), "10.77.1.2:40000", "10.77.2.2:80"), (ipv6_syn(), "[fd77:1::2]:40000", "[fd77:2::2]:80")]
     {
         let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
-        assert_eq!(
-            Syn::parse(&packet),
-            Some(Syn { client, server, dscp: 46, isn: 0x01020304 })
-        );
+        assert_eq!(Syn::parse(&packet), Some(Syn { client, server, dscp: 46, isn: 0x01020304 }));
     }
 }
 
