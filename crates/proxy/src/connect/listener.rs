@@ -19,6 +19,13 @@ use crate::intercept::{Family, TTL};
 /// Connections that may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
+/// Connections that may wait at each listener, and as many handshakes.
+pub(crate) fn backlog() -> u32 {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok();
+    let most = most.and_then(|text| text.trim().parse().ok());
+    most.unwrap_or(u32::MAX).min(BACKLOG.unsigned_abs())
+}
+
 /// Connections with data in their SYN whose handshake is not complete, for each listener; more fall back to
 /// the usual handshake. At a round trip of 600 ms this lets 1700 connections per second begin this way.
 const FAST_OPEN_QUEUE: u16 = 1024;

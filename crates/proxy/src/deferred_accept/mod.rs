@@ -26,8 +26,10 @@ use std::sync::Arc;
 use bentpipe_legs::Legs;
 
 use crate::config::{AtLimit, Config};
+use crate::connect::listener;
 use crate::types::leg_pair::LegPair;
 
+mod half_open;
 mod pending_table;
 mod progress;
 mod recent_syns;
@@ -51,10 +53,14 @@ pub(crate) struct Settings {
     pub(crate) pairs: Vec<LegPair>,
     /// What happens to a SYN that is not admitted.
     pub(crate) at_limit: AtLimit,
+    /// Handshakes that the listeners may have open.
+    pub(crate) half_open: u64,
 }
 
 impl Settings {
     pub(crate) fn of(config: &Config, legs: &Arc<Legs>, pairs: &[LegPair]) -> Self {
-        Self { legs: legs.clone(), pairs: pairs.to_vec(), at_limit: config.limits.at_limit }
+        // The workers share the connections evenly, but not exactly so.
+        let half_open = config.proxy.workers.get() as u64 * u64::from(listener::backlog()) * 3 / 4;
+        Self { legs: legs.clone(), pairs: pairs.to_vec(), at_limit: config.limits.at_limit, half_open }
     }
 }

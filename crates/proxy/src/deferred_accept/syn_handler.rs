@@ -20,6 +20,7 @@ use crate::types::mailbox::Mailbox;
 use crate::types::slab::Token;
 
 use super::Settings;
+use super::half_open::HalfOpen;
 use super::pending_table::{FourTuple, Outcome, PendingTable, SynStatus};
 use super::progress::Progress;
 use super::recent_syns::{RecentSyns, SynOutcome};
@@ -48,6 +49,7 @@ pub(crate) struct SynHandler {
     counters: Arc<Counters>,
     recent_syns: RecentSyns,
     progress: Progress,
+    half_open: HalfOpen,
     routes: RouteSocket,
     /// A policy rule asks where a packet comes from, which the connection to the server has otherwise.
     routes_by_origin: bool,
@@ -80,6 +82,7 @@ impl SynHandler {
             counters,
             recent_syns,
             progress: Progress::default(),
+            half_open: HalfOpen::default(),
             routes: RouteSocket::open()?,
             routes_by_origin: false,
             next_sweep: Instant::now(),
@@ -201,6 +204,9 @@ impl SynHandler {
             }
             return;
         }
+        if purpose == Purpose::Early && !self.has_room(now) {
+            return self.turn_away(taken, &syn);
+        }
         match purpose {
             Purpose::Faithful => self.hold(&syn, taken, now),
             _ if self.suspends(pair, syn.isn, now) => self.pass_for_good(taken, &syn),
@@ -219,6 +225,21 @@ impl SynHandler {
         self.shared.liveness.suspend(time, pair.to_string());
         self.shared.admission.wake();
         true
+    }
+
+    /// Whether the listeners have room for one more handshake.
+    fn has_room(&mut self, now: Instant) -> bool {
+        let liveness = &self.shared.liveness;
+        let accepted = liveness.accepted(true) + liveness.accepted(false);
+        self.half_open.admits(self.settings.half_open, accepted, now)
+    }
+
+    /// A SYN at a limit passes, or is dropped. Where connections are to be refused the rules do so when it is
+    /// repeated: by then they know of the limit.
+    fn turn_away(&mut self, taken: &TakenSyn, syn: &Syn) {
+        if self.settings.at_limit == AtLimit::Pass {
+            self.pass_for_good(taken, syn);
+        }
     }
 
     /// Whether the connection to the server leaves as the SYN would. It has the client's address and the
@@ -246,11 +267,7 @@ impl SynHandler {
             Ok(permit) => permit,
             Err(limit) => {
                 tracing::debug!(client = %syn.client, server = %syn.server, %limit, "not held, at a limit");
-                // Where it is to be refused the rules do so when it is repeated: by then they know of the
-                // limit.
-                return if self.settings.at_limit == AtLimit::Pass {
-                    self.pass_for_good(taken, syn)
-                };
+                return self.turn_away(taken, syn);
             }
         };
         let begun = self.path(taken.port).and_then(|path| {
