@@ -2,12 +2,13 @@
 //! and bounded.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use crate::common::accounts::bytes_in_pipes;
-use crate::common::{Net, RELAYS, Running, SERVER, abort, network, pattern, read_all};
+use crate::common::forger::{Forger, SYN};
+use crate::common::{CLIENT, Net, RELAYS, Running, SERVER, abort, network, pattern, read_all};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -67,6 +68,26 @@ fn a_flood_to_dead_addresses_does_not_keep_others_from_being_served() {
     daemon.wait_for("flows_open", DEAD as u64);
     daemon.expect_idle(Duration::from_secs(2));
     flood.into_iter().for_each(abort);
+    daemon.settle();
+}
+
+/// A listener whose queue is full would answer with SYN cookies, whose acknowledgements it never sees.
+#[test]
+fn where_a_flood_has_all_unfinished_handshakes_others_pass_unsplit() {
+    const FLOOD: u16 = 8000;
+    let Some(net) = network() else { return };
+    let mut daemon = net.daemon("workers = 1");
+    net.client
+        .rules("table inet silent { chain o { type filter hook output priority 0; tcp flags rst drop; }; }");
+    let listener = net.listen(SERVER[0]);
+    let to = SocketAddrV4::new(SERVER[0].parse().unwrap(), listener.local_addr().unwrap().port());
+    for port in 20_000..20_000 + FLOOD {
+        let from = SocketAddrV4::new(CLIENT[0].parse().unwrap(), port);
+        Forger::new(&net.client, from, to).send(SYN, port.into(), 0, &[]);
+    }
+    (0..20).for_each(|_| exchange_a_word(&net, &listener));
+    assert_eq!(daemon.counter("flows_total"), 0);
+    assert!(daemon.counter("syns_passed") > 1000, "{}", daemon.counter("syns_passed"));
     daemon.settle();
 }
 
