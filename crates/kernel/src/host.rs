@@ -10,6 +10,8 @@ use bentpipe_units::{ByteCount, Rate, Span};
 use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
 use crate::hybla::Hybla;
+use crate::inject::{LoopbackInjector, RawSender};
+use crate::packet_log::PacketLog;
 use crate::program::{self, Outcome};
 use crate::router::{self, Router, RouterConfig, Variant};
 use crate::xcp::{MOUNT_CGROUPS, Xcp, XcpError, XcpParameters};
@@ -49,6 +51,7 @@ pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
         congestion_controls(),
         rto_max(),
         transparent_sockets(),
+        syn_copies(),
         tproxy(),
         forwarding("IPv4", "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
         forwarding("IPv6", "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
@@ -150,12 +153,37 @@ fn transparent_sockets() -> Check {
     }
 }
 
+/// How SYNs come to the daemon, and how it lets them go.
+fn syn_copies() -> Check {
+    /// Not the daemon's, which only one process receives.
+    const GROUP: u16 = 25199;
+    let name = "SYN copies";
+    match PacketLog::open(GROUP) {
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            return Check::fail(name, error.to_string(), "run as root, or with CAP_NET_ADMIN");
+        }
+        Err(error) => {
+            let found = format!("nfnetlink_log: {error}");
+            return Check::mendable(name, found, vec![Step::Module("nfnetlink_log".into())]);
+        }
+    }
+    match LoopbackInjector::open(0).and_then(|_| RawSender::open()) {
+        Ok(_) => Check::pass(name, "logged to the daemon, which may send them"),
+        Err(error) => {
+            Check::fail(name, format!("packet and raw sockets: {error}"), "run as root, or with CAP_NET_RAW")
+        }
+    }
+}
+
 /// Asks the kernel to check, and not to load, a rule set with everything that interception uses.
 fn tproxy() -> Check {
     let name = "TPROXY";
     let rules = "table inet bentpipe_check { chain c { type filter hook prerouting priority mangle; \
-                 socket transparent 1 meta mark set 1 accept; fib daddr type local return; \
-                 fib daddr oifname \"lo\" meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept; }; }";
+                 socket transparent 1 socket wildcard 0 meta mark set 1 accept; fib daddr type local return; \
+                 fib daddr oifname \"lo\" meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept; }; \
+                 chain f { type filter hook forward priority 1000; limit rate over 9/second return; \
+                 log group 25200 queue-threshold 1 prefix \"x\"; }; }";
     match program::run(Command::new("nft").args(["-c", "-f", "-"]), rules.as_bytes(), TIME_LIMIT) {
         Ok(Outcome { status: Some(status), .. }) if status.success() => {
             Check::pass(name, "nftables takes tproxy, socket and fib rules")
@@ -166,7 +194,7 @@ fn tproxy() -> Check {
         }
         Ok(Outcome { stderr, .. }) => {
             let said = String::from_utf8_lossy(&stderr).lines().next().unwrap_or_default().to_owned();
-            let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet"].map(|name| Step::Module(name.into()));
+            let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet", "nft_log", "nft_limit"].map(|name| Step::Module(name.into()));
             let check = Check::mendable(name, said, modules.into());
             Check { fix: check.fix.map(|fix| format!("run as root; {fix}")), ..check }
         }
