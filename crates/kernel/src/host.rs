@@ -194,7 +194,8 @@ fn tproxy() -> Check {
         }
         Ok(Outcome { stderr, .. }) => {
             let said = String::from_utf8_lossy(&stderr).lines().next().unwrap_or_default().to_owned();
-            let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet", "nft_log", "nft_limit"].map(|name| Step::Module(name.into()));
+            let modules = ["nft_tproxy", "nft_socket", "nft_fib_inet", "nft_log", "nft_limit"]
+                .map(|name| Step::Module(name.into()));
             let check = Check::mendable(name, said, modules.into());
             Check { fix: check.fix.map(|fix| format!("run as root; {fix}")), ..check }
         }

@@ -3,9 +3,11 @@
 use std::fs;
 
 use bentpipe_kernel::congestion;
+use bentpipe_kernel::nftables::NfTables;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::intercept;
 
 /// A sysctl, its harmful value, and the effect.
 struct Trap {
@@ -68,10 +70,20 @@ fn check_interfaces(config: &Config) -> Result<(), Error> {
 }
 
 /// Whether this host tracks connections in the calling thread's network namespace: because a rule asks for
-/// their state, or translates addresses.
+/// their state, or translates addresses. Rules of ours do not count.
 pub(crate) fn tracks_connections() -> bool {
+    has_tracked_connections() || NfTables::open().is_ok_and(|mut tables| has_tracking_rules(&mut tables))
+}
+
+/// Whether connections are tracked already, whoever wants it.
+pub(crate) fn has_tracked_connections() -> bool {
     let count = fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count");
     count.is_ok_and(|count| count.trim() != "0")
+}
+
+/// Whether somebody's rules will have connections tracked from the first one on.
+pub(crate) fn has_tracking_rules(tables: &mut NfTables) -> bool {
+    tables.has_tracking_rules(intercept::TABLE).unwrap_or(false)
 }
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.

@@ -30,6 +30,33 @@ const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 const GENERATION: u16 = 1;
+/// `enum nft_list_attributes`, `nft_expr_attributes`, and `nft_match_attributes`, which are those of targets.
+const LIST_ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+const EXTENSION_NAME: u16 = 1;
+/// Expressions of nftables that begin the tracking of connections, and the matches and targets of iptables that
+/// do.
+const TRACKING: [&str; 7] = ["ct", "nat", "masq", "redir", "synproxy", "flow_offload", "connlimit"];
+const TRACKING_EXTENSIONS: [&str; 17] = [
+    "conntrack",
+    "state",
+    "connmark",
+    "connbytes",
+    "connlimit",
+    "connlabel",
+    "helper",
+    "cluster",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "MASQUERADE",
+    "SNAT",
+    "DNAT",
+    "REDIRECT",
+    "NETMAP",
+    "SYNPROXY",
+];
 /// Size of `struct nfgenmsg`.
 const GENERIC_HEADER: usize = 4;
 
@@ -222,13 +249,50 @@ impl NfTables {
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
     pub fn rules_of(&mut self, table: &str) -> io::Result<Vec<u8>> {
+        let mut rules = Vec::new();
+        self.each_rule(libc::NFPROTO_INET, Some(table), |rule| {
+            // Not its handle nor that of the rule before it, which another transaction changes.
+            for (kind, payload) in attributes(rule) {
+                if matches!(kind, RULE_CHAIN | RULE_EXPRESSIONS) {
+                    rules.extend_from_slice(payload);
+                }
+            }
+        })?;
+        Ok(rules)
+    }
+
+    /// Whether a rule of any family asks for the state of a connection or translates addresses, in nftables or
+    /// by the iptables that writes nftables' rules: from the first such rule on the kernel tracks connections.
+    /// Those in the table `except`, and those of the older iptables, do not count.
+    ///
+    /// # Errors
+    /// `TimedOut` if the kernel does not answer for a second, and its other errors.
+    pub fn has_tracking_rules(&mut self, except: &str) -> io::Result<bool> {
+        let mut found = false;
+        self.each_rule(libc::NFPROTO_UNSPEC, None, |rule| {
+            let of_table = attributes(rule).any(|(kind, name)| kind == RULE_TABLE && text(name) == except);
+            found = found || (!of_table && begins_tracking(rule));
+        })?;
+        Ok(found)
+    }
+
+    /// Calls `each` with the attributes of every rule of a family, or of one table.
+    fn each_rule(
+        &mut self,
+        family: libc::c_int,
+        table: Option<&str>,
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         let sequence = self.socket.take_sequence(1);
         let mut writer = Writer::default();
-        let header = generic_header(libc::NFPROTO_INET as u8, 0);
+        let header = generic_header(family as u8, 0);
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-        writer.message(GET_RULES, flags, sequence, &header, |w| w.text(RULE_TABLE, table));
+        writer.message(GET_RULES, flags, sequence, &header, |writer| {
+            if let Some(table) = table {
+                writer.text(RULE_TABLE, table);
+            }
+        });
         self.socket.send(writer.as_bytes())?;
-        let mut rules = Vec::new();
         let outcome = self.socket.receive_until(|message| {
             if message.sequence != sequence {
                 return None;
@@ -239,18 +303,12 @@ impl NfTables {
             if let Some(code) = message.error_number() {
                 return Some(code);
             }
-            // Not its handle nor that of the rule before it, which another transaction changes.
-            for (kind, payload) in attributes(message.payload.get(GENERIC_HEADER..).unwrap_or_default()) {
-                if matches!(kind, RULE_CHAIN | RULE_EXPRESSIONS) {
-                    rules.extend_from_slice(payload);
-                }
-            }
+            each(message.payload.get(GENERIC_HEADER..).unwrap_or_default());
             None
         })?;
-        if matches!(outcome, 0 | libc::ENOENT) {
-            Ok(rules)
-        } else {
-            Err(io::Error::from_raw_os_error(outcome))
+        match outcome {
+            0 | libc::ENOENT => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
         }
     }
 
@@ -260,6 +318,27 @@ impl NfTables {
         let last = transaction.last_command();
         self.socket.receive_until(|message| verdict(message, first, last))?
     }
+}
+
+/// Whether an expression of a rule, given by its attributes, is one that tracks connections.
+fn begins_tracking(rule: &[u8]) -> bool {
+    let lists = attributes(rule).filter(|(kind, _)| *kind == RULE_EXPRESSIONS);
+    let elements = lists.flat_map(|(_, list)| attributes(list)).filter(|(kind, _)| *kind == LIST_ELEMENT);
+    let mut expressions = elements.map(|(_, expression)| expression);
+    expressions.any(|expression| {
+        let find = |wanted: u16| attributes(expression).find(|(kind, _)| *kind == wanted);
+        let name = find(EXPRESSION_NAME).map_or("", |(_, name)| text(name));
+        let mut data = find(EXPRESSION_DATA).into_iter().flat_map(|(_, data)| attributes(data));
+        TRACKING.contains(&name)
+            || matches!(name, "match" | "target")
+                && data
+                    .any(|(kind, name)| kind == EXTENSION_NAME && TRACKING_EXTENSIONS.contains(&text(name)))
+    })
+}
+
+/// A text with its zero at the end; empty if it is none.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default().trim_end_matches('\0')
 }
 
 fn generation(message: Message<'_>) -> io::Result<u32> {

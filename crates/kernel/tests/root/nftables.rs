@@ -287,3 +287,22 @@ fn no_packet_misses_an_element_that_is_being_renewed() {
         assert!(listing.contains("counter packets 0 "), "{listing}");
     });
 }
+
+#[test]
+fn rules_that_track_connections_are_found_and_those_of_one_table_do_not_count() {
+    in_namespace(&["nft"], || {
+        let mut tables = NfTables::open().unwrap();
+        assert!(!tables.has_tracking_rules("pep").unwrap());
+        let chain = "chain c { type filter hook forward priority 0;";
+        for (rule, tracks) in [
+            ("table inet a { CHAIN tcp dport 80 meta mark set 1 accept; } }", false),
+            ("table inet pep { CHAIN ct state new accept; } }", false),
+            ("table ip6 b { CHAIN ct state established accept; } }", true),
+            ("table ip c { chain c { type nat hook postrouting priority 100; masquerade; } }", true),
+        ] {
+            run("nft", "-f -", &rule.replace("CHAIN", chain));
+            assert_eq!(tables.has_tracking_rules("pep").unwrap(), tracks, "{rule}");
+            run("nft", "delete table", rule.split_once(" {").unwrap().0.trim_start_matches("table "));
+        }
+    });
+}

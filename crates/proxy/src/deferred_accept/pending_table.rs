@@ -312,6 +312,12 @@ impl PendingTable {
         }
     }
 
+    /// Ends a connection whose client is to reach the server without us; true if there was one. Its server gets
+    /// a reset before what the client sends.
+    pub(crate) fn abandon(&self, pair: &FourTuple) -> bool {
+        self.remove(&mut self.entries(), pair).is_some()
+    }
+
     /// Ends entries that have waited too long.
     pub(crate) fn sweep(&self, now: Instant) -> Swept {
         let mut entries = self.entries();

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::AtLimit;
 use crate::connect::upstream::{self, Endpoints};
-use crate::intercept::Routes;
+use crate::intercept::{Arrival, Crossing, Routes};
 use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::leg_pair::LegPair;
@@ -25,7 +25,7 @@ use super::pending_table::{FourTuple, Outcome, PendingTable, SynStatus};
 use super::progress::Progress;
 use super::recent_syns::{RecentSyns, SynOutcome};
 use super::syn::Syn;
-use super::taken::{Crossing, Purpose, SynSockets, TakenSyn};
+use super::taken::{Interfaces, Purpose, SynSockets, TakenSyn};
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
@@ -36,6 +36,8 @@ const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 /// After such a pause SYNs that wait may be of connections that have been made without us: the rules let
 /// SYNs pass when the daemon shows no sign of life. It is less than the time in which they notice.
 const STALL: Duration = Duration::from_secs(1);
+/// The least time between two log lines about connections that pass for the same reason.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How often the table is searched for expired entries, and the policy rules are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -53,6 +55,8 @@ pub(crate) struct SynHandler {
     routes: RouteSocket,
     /// A policy rule asks where a packet comes from, which the connection to the server has otherwise.
     routes_by_origin: bool,
+    /// When the log last said that a connection passes because of that.
+    last_origin_log: Option<Instant>,
     next_sweep: Instant,
 }
 
@@ -73,6 +77,8 @@ impl SynHandler {
             EventFlags::IN,
         )?;
         epoll::add(pending.epoll(), &*mailbox, EventData::new_u64(Token::Wake.encode()), EventFlags::IN)?;
+        let mut routes = RouteSocket::open()?;
+        let routes_by_origin = Routes::depend_on_origin(&mut routes).unwrap_or(true);
         Ok(Self {
             sockets,
             settings,
@@ -83,8 +89,9 @@ impl SynHandler {
             recent_syns,
             progress: Progress::default(),
             half_open: HalfOpen::default(),
-            routes: RouteSocket::open()?,
-            routes_by_origin: false,
+            routes,
+            routes_by_origin,
+            last_origin_log: None,
             next_sweep: Instant::now(),
         })
     }
@@ -150,7 +157,7 @@ impl SynHandler {
         let mut all = Vec::new();
         for _ in 0..BATCH {
             let outcome =
-                self.sockets.receive(|purpose, taken, crossing| all.push((purpose, taken, crossing)));
+                self.sockets.receive(|purpose, taken, interfaces| all.push((purpose, taken, interfaces)));
             match outcome {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -159,8 +166,8 @@ impl SynHandler {
                 Err(error) => return Err(error),
             }
         }
-        for (purpose, taken, crossing) in all {
-            self.handle(purpose, &taken, crossing, now);
+        for (purpose, taken, interfaces) in all {
+            self.handle(purpose, &taken, interfaces, now);
         }
         Ok(())
     }
@@ -182,27 +189,33 @@ impl SynHandler {
         Ok(())
     }
 
-    fn handle(&mut self, purpose: Purpose, taken: &TakenSyn, crossing: Crossing, now: Instant) {
+    fn handle(&mut self, purpose: Purpose, taken: &TakenSyn, interfaces: Interfaces, now: Instant) {
         let Some(syn) = Syn::parse(&taken.packet) else {
             tracing::debug!(length = taken.packet.len(), "not a whole SYN");
             return;
         };
         let pair = FourTuple::of(&syn);
-        self.shared.liveness.note_crossing(crossing.input, syn.client.ip(), syn.server.ip());
+        if purpose == Purpose::Translated {
+            tracing::info!(
+                "{pair} passes unsplit, like all whose destination this host has translated (DNAT)"
+            );
+            return;
+        }
+        let comes_back = self.comes_back(&syn, interfaces);
         match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(taken, &syn),
-            Some(SynOutcome::Answered) => {
-                self.suspends(pair, syn.isn, now);
-                return self.give_to_listener(taken);
+            Some(SynOutcome::Answered) if self.suspends(pair, syn.isn, now) => {
+                self.counters.held_forgotten.add(u64::from(self.pending.abandon(&pair)));
+                return self.pass_for_good(taken, &syn);
             }
+            Some(SynOutcome::Answered) => return self.give_to_listener(taken),
             None => {}
         }
-        if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, crossing) {
-            self.counters.syns_passed.add(1);
-            if let Err(error) = self.sockets.pass_when_repeated(taken) {
-                tracing::debug!(%error, "cannot let a SYN pass");
-            }
-            return;
+        if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, interfaces) {
+            return self.pass_when_repeated(taken, pair, now);
+        }
+        if !comes_back {
+            return self.pass_for_good(taken, &syn);
         }
         if purpose == Purpose::Early && !self.has_room(now) {
             return self.turn_away(taken, &syn);
@@ -213,8 +226,24 @@ impl SynHandler {
             Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => {
                 self.pass_for_good(taken, &syn)
             }
-            Purpose::Early | Purpose::Again => self.give_to_listener(taken),
+            Purpose::Early | Purpose::Again | Purpose::Translated => self.give_to_listener(taken),
         }
+    }
+
+    /// Notes both sides of a connection for the watchdog. Of the first one of an interface and a family, whether
+    /// its packets would come here; the watchdog asks from then on.
+    fn comes_back(&mut self, syn: &Syn, Interfaces { input, output }: Interfaces) -> bool {
+        let [client, server] = [syn.client.ip(), syn.server.ip()];
+        let outward = Crossing { input, from: client, to: server, opens: true };
+        let homeward = output.map(|input| Crossing { input, from: server, to: client, opens: false });
+        let mut comes = true;
+        for crossing in homeward.into_iter().chain([outward]) {
+            if self.shared.liveness.note_crossing(crossing) {
+                let arrival = crossing.arrival(self.sockets.mark(), &mut self.routes);
+                comes &= !matches!(arrival, Arrival::Astray(_));
+            }
+        }
+        comes
     }
 
     /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on
@@ -244,12 +273,26 @@ impl SynHandler {
 
     /// Whether the connection to the server leaves as the SYN would. It has the client's address and the
     /// SYN's mark, but not the interface by which the SYN has come in.
-    fn keeps_its_route(&mut self, syn: &Syn, taken: &TakenSyn, crossing: Crossing) -> bool {
+    fn keeps_its_route(&mut self, syn: &Syn, taken: &TakenSyn, interfaces: Interfaces) -> bool {
         if !self.routes_by_origin {
             return true;
         }
         let route = self.routes.interface_of_marked(syn.server.ip(), taken.mark);
-        route.is_ok_and(|output| output == crossing.output)
+        route.is_ok_and(|output| output == interfaces.output)
+    }
+
+    fn pass_when_repeated(&mut self, taken: &TakenSyn, pair: FourTuple, now: Instant) {
+        if self.last_origin_log.is_none_or(|last| now - last >= LOG_INTERVAL) {
+            self.last_origin_log = Some(now);
+            tracing::warn!(
+                "{pair} passes unsplit, and others may: a policy rule asks by which interface packets come in \
+                 (ip rule), and a connection of this host would leave by another route"
+            );
+        }
+        self.counters.syns_passed.add(1);
+        if let Err(error) = self.sockets.pass_when_repeated(taken) {
+            tracing::debug!(%error, "cannot let a SYN pass");
+        }
     }
 
     fn hold(&mut self, syn: &Syn, taken: &TakenSyn, now: Instant) {

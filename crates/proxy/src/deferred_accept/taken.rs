@@ -29,6 +29,8 @@ pub(crate) enum Purpose {
     /// It meets a socket of this host: repeated during the handshake, or new in the place of one in
     /// TIME-WAIT.
     Again,
+    /// None: it passes, because this host has translated its destination. Not every such SYN comes here.
+    Translated,
 }
 
 /// A SYN that the rules have taken.
@@ -45,7 +47,7 @@ pub(crate) struct TakenSyn {
 
 /// Where a SYN came in, and where it was about to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crossing {
+pub(crate) struct Interfaces {
     pub(crate) input: u32,
     /// Unknown for [`Purpose::Again`].
     pub(crate) output: Option<u32>,
@@ -122,12 +124,20 @@ impl SynSockets {
         &self.log
     }
 
+    /// The part of packets' marks that is ours.
+    pub(crate) fn mark(&self) -> MarkField {
+        self.mark
+    }
+
     /// Receives the next SYNs; false if there are none.
-    pub(crate) fn receive(&mut self, mut each: impl FnMut(Purpose, TakenSyn, Crossing)) -> io::Result<bool> {
+    pub(crate) fn receive(
+        &mut self,
+        mut each: impl FnMut(Purpose, TakenSyn, Interfaces),
+    ) -> io::Result<bool> {
         let mark = self.mark;
         self.log.receive(|logged| {
-            if let Some((purpose, syn, crossing)) = taken(&logged, mark) {
-                each(purpose, syn, crossing);
+            if let Some((purpose, syn, interfaces)) = taken(&logged, mark) {
+                each(purpose, syn, interfaces);
             }
         })
     }
@@ -154,17 +164,18 @@ impl SynSockets {
 }
 
 /// The rules say in the prefix what they want, and with which path.
-fn taken(logged: &LoggedPacket<'_>, mark: MarkField) -> Option<(Purpose, TakenSyn, Crossing)> {
+fn taken(logged: &LoggedPacket<'_>, mark: MarkField) -> Option<(Purpose, TakenSyn, Interfaces)> {
     let (purpose, port) = logged.prefix.split_once(' ')?;
     let purpose = match purpose {
         "early" => Purpose::Early,
         "faithful" => Purpose::Faithful,
         "again" => Purpose::Again,
+        "translated" => Purpose::Translated,
         _ => return None,
     };
     let mut packet: Box<[u8]> = logged.packet.into();
     complete_checksum(&mut packet);
     carried_tcp(&packet)?;
     let syn = TakenSyn { port: port.parse().ok()?, mark: mark.of_others(logged.mark), packet };
-    Some((purpose, syn, Crossing { input: logged.input?, output: logged.output }))
+    Some((purpose, syn, Interfaces { input: logged.input?, output: logged.output }))
 }

@@ -1,12 +1,11 @@
 //! Whether the rules are in force and the daemon's threads are alive.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::{Crossing, PATIENCE};
 
 /// Whether connections are split, and what shows that they come through; for all threads.
 #[derive(Debug)]
@@ -20,8 +19,8 @@ pub(crate) struct Liveness {
     accepted: [AtomicU64; 2],
     /// Until when nothing is taken because nothing came of it, in the same unit.
     suspended_until: AtomicU64,
-    /// Connections of late, at most one of each family for each interface, and when.
-    crossings: Mutex<BTreeMap<(u32, bool), ([IpAddr; 2], Instant)>>,
+    /// Sides of connections of late, at most one of each family for each interface, and when.
+    crossings: Mutex<BTreeMap<(u32, bool), (Crossing, Instant)>>,
     /// The last suspension that nobody has looked at.
     suspension: Mutex<Option<Suspension>>,
 }
@@ -82,20 +81,21 @@ impl Liveness {
         self.suspension.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Remembers the client and the server of a connection that came in by an interface.
-    pub(crate) fn note_crossing(&self, input: u32, client: IpAddr, server: IpAddr) {
+    /// Remembers one side of a connection. True if it is the first of its interface and family lately.
+    pub(crate) fn note_crossing(&self, crossing: Crossing) -> bool {
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (input, client.is_ipv4());
-        if crossings.len() < CROSSINGS || crossings.contains_key(&key) {
-            crossings.insert(key, ([client, server], Instant::now()));
+        let key = (crossing.input, crossing.from.is_ipv4());
+        if crossings.len() >= CROSSINGS && !crossings.contains_key(&key) {
+            return true;
         }
+        crossings.insert(key, (crossing, Instant::now())).is_none()
     }
 
-    /// Interfaces with the client and the server of a connection of late.
-    pub(crate) fn crossings(&self) -> Vec<(u32, [IpAddr; 2])> {
+    /// The sides of connections of late.
+    pub(crate) fn crossings(&self) -> Vec<Crossing> {
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
         crossings.retain(|_, (_, noted)| noted.elapsed() < OF_LATE);
-        crossings.iter().map(|(&(input, _), &(ends, _))| (input, ends)).collect()
+        crossings.values().map(|&(crossing, _)| crossing).collect()
     }
 
     pub(crate) fn forget_crossings(&self, input: u32) {

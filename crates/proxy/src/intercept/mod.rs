@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Interface, Mark, MarkField};
 use crate::error::Error;
 
+mod arrival;
 mod bundled;
 mod liveness;
 mod loopback;
@@ -45,6 +46,7 @@ mod ruleset;
 mod snooped;
 pub(crate) mod tun;
 
+pub(crate) use arrival::{Arrival, Crossing};
 pub(crate) use liveness::{Liveness, Suspension};
 pub(crate) use program::ip;
 use program::{load_rules, succeeds};
@@ -239,13 +241,12 @@ impl Interception {
         load(self.rules.clone(), takes)
     }
 
-    /// Keeps the halves of connections apart where this host has begun to track connections; true if it has
-    /// begun.
-    pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<bool, Error> {
-        let Some([rules, replacing]) = self.with_tracking.clone() else { return Ok(false) };
+    /// Keeps the halves of connections apart where this host has begun to track connections.
+    pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<(), Error> {
+        let Some([rules, replacing]) = self.with_tracking.clone() else { return Ok(()) };
         load(replacing, takes)?;
         (self.rules, self.with_tracking) = (rules, None);
-        Ok(true)
+        Ok(())
     }
 
     /// Whether the rules are for a host that tracks no connections.

@@ -180,6 +180,11 @@ fn prerouting(plan: &Plan<'_>) -> String {
     let (given_back, taken) = (snooped::given_back(plan), snooped::taken(plan));
     let bundled = bundled::guards(plan);
     let (injected, ours) = (plan.mark.is(Mark::Injected), plan.mark.set(Mark::Ours));
+    let ports: Vec<String> = std::iter::once(PASS)
+        .chain(plan.pairs.iter().map(|pair| pair.port))
+        .map(|port| port.to_string())
+        .collect();
+    let ports = ports.join(", ");
     let mut again = String::new();
     for pair in plan.pairs.iter().filter(|pair| pair.weight == Weight::default()) {
         let from = interface_match(pair.client, plan.interfaces);
@@ -190,6 +195,7 @@ fn prerouting(plan: &Plan<'_>) -> String {
         "\tchain prerouting {{\n\
          \t\ttype filter hook prerouting priority {LAST}; policy accept;\n\
          \t\tiif \"lo\" {injected} goto injected\n\
+         \t\tiif \"lo\" {SYN} tcp flags & urg == 0 tcp urgptr {{ {ports} }} goto injected\n\
          \t\tiif \"lo\" return\n\
          \t\ttcp flags & (fin | syn | rst | ack) != syn socket transparent 1 goto ours\n\
          {given_back}\
@@ -211,11 +217,14 @@ fn prerouting(plan: &Plan<'_>) -> String {
 }
 
 /// SYNs that the daemon gives to its listeners. It says in the urgent pointer, which means nothing without
-/// the flag URG (RFC 9293 §3.1), to which one.
+/// the flag URG (RFC 9293 §3.1), to which one; by that they are known even if another rule has set another
+/// mark, such as that of the connection (`CONNMARK --restore-mark` without a mask).
 fn injected(plan: &Plan<'_>) -> String {
+    let mark = plan.mark.set(Mark::Injected);
     let passing = PASSING.map(|(name, key)| format!("\t\ttcp urgptr {PASS} update @{name} {{ {key} }}\n"));
     let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
-    format!("\tchain injected {{\n{}{}\t\tdrop\n\t}}\n", passing.concat(), lines.collect::<String>())
+    let (passing, lines) = (passing.concat(), lines.collect::<String>());
+    format!("\tchain injected {{\n\t\t{mark}\n{passing}{lines}\t\tdrop\n\t}}\n")
 }
 
 fn output(plan: &Plan<'_>) -> String {
@@ -232,11 +241,24 @@ fn output(plan: &Plan<'_>) -> String {
 /// A connection is decided at its SYN, when the operator's own rules have let it pass. What they have
 /// translated passes unsplit: its client knows the server by another address. So does what deferred accept
 /// does not read, a fragment or a SYN of IPv6 with extension headers, and what has no way back from here, a
-/// client with a link-local address. And what comes by `lo` has lost the mark with which it was sent there.
+/// client with a link-local address, or what a bridge forwards between two of its ports and br_netfilter shows
+/// here. And what comes by `lo` has lost the mark with which it was sent there.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
-    let translated = if plan.tracked { "\t\tct status dnat return\n" } else { "" };
+    let translated = if plan.tracked {
+        format!(
+            "\t\tct status dnat limit rate 1/minute burst 1 packets log group {LOG_GROUP} queue-threshold 1 prefix \
+             \"translated 0\"\n\t\tct status dnat return\n"
+        )
+    } else {
+        String::new()
+    };
+    let bridged: String = plan
+        .interfaces
+        .iter()
+        .map(|name| format!("\t\tiifname \"{name}\" oifname \"{name}\" meta iifkind \"bridge\" return\n"))
+        .collect();
     let passing = PASSING.map(|(name, key)| format!("\t\t{key} @{name} return\n")).concat();
     format!(
         "\tchain forward {{\n\
@@ -249,6 +271,7 @@ fn connections(plan: &Plan<'_>) -> String {
          \t\tip frag-off & 0x3fff != 0 return\n\
          \t\tip6 saddr fe80::/10 return\n\
          {passing}\
+         {bridged}\
          \t\tip6 nexthdr != tcp return\n\
          {translated}\
          {rules}\

@@ -6,22 +6,22 @@
 //! renews the elements. So new connections pass unsplit within two seconds after the daemon, a thread or the
 //! watchdog itself stops.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::nftables::{Change, Key, NfTables, NfTablesError};
-use bentpipe_kernel::route::{Fate, Incoming, RouteSocket};
+use bentpipe_kernel::route::RouteSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::thread::ServiceThread;
 use super::{Context, Service};
 use crate::admission::{Client, OverLimit};
-use crate::config::Mark;
 use crate::error::Error;
 use crate::host;
-use crate::intercept::{ALIVE, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, Suspension, TABLE};
+use crate::intercept::{
+    ALIVE, Arrival, FULL, FULL_CLIENTS, Interception, PATIENCE, Routes, Suspension, TABLE,
+};
 use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::mailbox::{Heartbeat, Mailbox};
@@ -35,9 +35,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// The index of `lo` in every network namespace.
-const LOOPBACK: u32 = 1;
 
 const TCP: Key = Key::Protocol(6);
 const UDP: Key = Key::Protocol(17);
@@ -224,32 +221,19 @@ impl Supervisor {
         }
     }
 
-    /// Whether what belongs to a split connection would be delivered here: its SYN, which comes in by `lo`, and
-    /// later packets by an interface of late. Whatever rule, route or sysctl leads them elsewhere, new
-    /// connections pass until it does not. A client that no packet could come from has only moved.
+    /// Whether what belongs to a split connection would be delivered here, for connections of late. Whatever
+    /// leads it elsewhere, new connections pass until it does not.
     fn arrives(&mut self) -> bool {
-        let mark = self.routes.mark();
-        for (input, [from, to]) in self.shared.liveness.crossings() {
-            for (interface, mark) in [(LOOPBACK, mark.value(Mark::Injected)), (input, mark.value(Mark::Ours))]
-            {
-                let packet = Incoming { interface, from, to, mark };
-                match self.route_socket.fate_of(&packet) {
-                    Ok(Fate::Delivered) => {}
-                    Ok(fate) if self.comes_from(input, from, to) => {
-                        return self.log_failure(&astray(&packet, fate));
-                    }
-                    // It has moved, or the interface has gone.
-                    Ok(_) | Err(_) => self.shared.liveness.forget_crossings(input),
+        for crossing in self.shared.liveness.crossings() {
+            match crossing.arrival(self.routes.mark(), &mut self.route_socket) {
+                Arrival::Here => {}
+                Arrival::Astray(reason) => {
+                    return self.log_failure(&format!("new connections pass unsplit: {reason}"));
                 }
+                Arrival::Gone => self.shared.liveness.forget_crossings(crossing.input),
             }
         }
         true
-    }
-
-    /// Whether the client's packets would be forwarded if nobody took them.
-    fn comes_from(&mut self, interface: u32, from: IpAddr, to: IpAddr) -> bool {
-        let fate = self.route_socket.fate_of(&Incoming { interface, from, to, mark: 0 });
-        matches!(fate, Ok(Fate::Forwarded | Fate::Delivered))
     }
 
     /// This process's own change adds one to the state of the rule set.
@@ -264,23 +248,25 @@ impl Supervisor {
     /// Where anybody has changed the rule set, sees that our rules are as they were loaded, and loads them
     /// again if not; and keeps the halves of connections apart once this host tracks connections.
     fn verify_rules(&mut self) {
+        let generation = self.tables.generation().ok();
+        let is_known = generation.is_some() && self.rules.as_ref().map(|(_, seen)| *seen) == generation;
         let interception = self.interception.clone();
         let mut interception = interception.lock().unwrap_or_else(PoisonError::into_inner);
-        if interception.expects_no_tracking() && host::tracks_connections() {
+        if interception.expects_no_tracking()
+            && (host::has_tracked_connections() || !is_known && host::has_tracking_rules(&mut self.tables))
+        {
             match interception.follow_tracking(self.takes) {
-                Ok(_) => {
+                Ok(()) => {
                     tracing::info!("this host has begun to track connections: both halves of one have zones")
                 }
                 Err(error) => {
-                    drop(self.log_failure(&format!("cannot keep the halves of connections apart: {error}")))
+                    self.log_failure(&format!("cannot keep the halves of connections apart: {error}"));
                 }
             }
             self.rules = None;
-        }
-        let Ok(generation) = self.tables.generation() else { return };
-        if self.rules.as_ref().is_some_and(|(_, seen)| *seen == generation) {
             return;
         }
+        let Some(generation) = generation.filter(|_| !is_known) else { return };
         let Ok(there) = self.tables.rules_of(TABLE) else { return };
         match &mut self.rules {
             None => self.rules = Some((there, generation)),
@@ -289,7 +275,9 @@ impl Supervisor {
                 self.known = OverLimit::default();
                 match interception.restore(self.takes) {
                     Ok(()) => tracing::warn!("another program changed the interception rules: restored"),
-                    Err(error) => drop(self.log_failure(&format!("cannot restore the rules: {error}"))),
+                    Err(error) => {
+                        self.log_failure(&format!("cannot restore the rules: {error}"));
+                    }
                 }
                 self.rules = None;
             }
@@ -453,24 +441,6 @@ impl Episodes {
             None => std::mem::take(&mut self.is_logged).then_some(None),
         }
     }
-}
-
-/// Says that a packet does not come to this host, and what to look at.
-fn astray(packet: &Incoming, fate: Fate) -> String {
-    let Incoming { interface, from, to, mark } = packet;
-    let (family, what) = (
-        if to.is_ipv4() { "-4" } else { "-6" },
-        match fate {
-            Fate::Dropped(error) => {
-                format!("dropped ({error}): a source filter (rp_filter) does not believe it")
-            }
-            _ => "forwarded: a policy rule before ours leads it away".to_owned(),
-        },
-    );
-    format!(
-        "new connections pass unsplit: a packet from {from} to {to} that comes in by interface {interface} with \
-         the mark {mark:#x} is {what}; look at ip {family} rule, and at net.ipv4.conf.*.rp_filter"
-    )
 }
 
 fn put(set: &'static str, key: Key) -> Change<'static> {

@@ -13,7 +13,6 @@ use super::{FlowLimits, Worker};
 use crate::connect::early_data::AwaitingData;
 use crate::relay::pool::BufferPool;
 use crate::stats::Stats;
-use crate::types::slab::Slab;
 
 /// A worker that fails so often within this time will fail again.
 const MOST_FAILURES: usize = 5;
