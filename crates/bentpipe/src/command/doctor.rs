@@ -3,6 +3,7 @@ mod fix;
 mod legs;
 mod limits;
 mod persistent;
+mod probe;
 mod service;
 mod snoop;
 
@@ -20,6 +21,7 @@ use clap::Args;
 use rustix::process::geteuid;
 
 use self::fix::{Outcome, Plan};
+use self::probe::Probe;
 
 /// Check this host for everything that bentpipe needs, and show a fix for each finding.
 ///
@@ -38,6 +40,14 @@ pub(crate) struct Doctor {
     /// With --fix: do not ask.
     #[arg(long, requires = "fix")]
     yes: bool,
+    /// Try one connection of each family, unsplit and split, through a copy of this gateway: its interfaces, rules,
+    /// routes and settings in a network namespace. Nothing of the gateway itself is touched. What swallows a
+    /// connection is named.
+    #[arg(long, requires = "config")]
+    probe: bool,
+    /// With --probe: the LAN's interface; by default the first that is no leg and has an address.
+    #[arg(long, requires = "probe", value_name = "INTERFACE")]
+    from: Option<String>,
     /// Print one JSON document; the plan of --fix is then printed on standard error.
     #[arg(long)]
     json: bool,
@@ -51,13 +61,20 @@ impl Doctor {
         super::log::to_stderr("error");
         let config = self.config.as_ref().map(Config::load).transpose()?;
         let mut checks = all_checks(config.as_ref());
+        checks.extend(self.probe(config.as_ref()));
         let outcomes = if self.fix { self.apply_fixes(&checks)? } else { Vec::new() };
         if !outcomes.is_empty() {
             checks = all_checks(config.as_ref());
+            checks.extend(self.probe(config.as_ref()));
         }
         super::print(&if self.json { self.as_json(&checks, &outcomes)? } else { as_text(&checks) })?;
         let is_healthy = checks.iter().all(|check| check.ok) && outcomes.iter().all(Outcome::is_done);
         Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn probe(&self, config: Option<&Config>) -> Vec<Check> {
+        let config = config.filter(|_| self.probe);
+        config.map_or_else(Vec::new, |config| Probe { config, from: self.from.as_deref() }.checks())
     }
 
     /// Shows the plan, asks whether to apply it, and shows the result of each step.

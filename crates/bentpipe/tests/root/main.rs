@@ -6,6 +6,7 @@ mod operated;
 mod bundle_transfer;
 mod cli;
 mod doctor_fix;
+mod doctor_probe;
 mod dtn;
 mod live_page;
 mod newcomers;
