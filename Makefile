@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn setup deny fuzz package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours setup deny fuzz package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,14 @@ interop-dtn: setup ## bundles between bentpipe and dtn7-rs, both ways, whoever c
 	$(CARGO) build --release --locked -p bentpipe
 	$(CARGO) build --release --locked -p bentpipe-dtn --example against_dtn7
 	target/release/examples/against_dtn7 interop $(OPTIONS)
+
+neighbours: setup ## firewalls, NAT, VPNs, bridges beside bentpipe: the table of docs/neighbours.md, minutes
+	scripts/setup-peers neighbours
+	$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours --no-run
+	rm -rf target/neighbours && mkdir -p target/neighbours
+	$(AS_ROOT) env "PATH=$$PATH" BENTPIPE_NEIGHBOUR_ROWS="$(CURDIR)/target/neighbours" \
+		$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours
+	scripts/neighbours-table target/neighbours docs/neighbours.md
 
 package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	$(CARGO) build --release --locked -p bentpipe

@@ -153,6 +153,11 @@ impl Net {
         address(&self.gateway, at_gateway, host, interface, number);
     }
 
+    /// Joins a host to the gateway by a veth pair without addresses.
+    pub fn cable(&self, at_gateway: &str, host: &Host, interface: &str) {
+        cable(&self.gateway, at_gateway, host, interface);
+    }
+
     /// Starts a daemon with `extra` lines in `[proxy]`.
     pub fn daemon(&self, extra: &str) -> Running {
         self.try_daemon(&configuration(extra)).unwrap_or_else(|error| panic!("daemon: {error}"))
@@ -293,6 +298,11 @@ fn address(gateway: &Host, at_gateway: &str, host: &Host, interface: &str, numbe
     }
     host.run(&format!("ip route add default via 10.77.{number}.1"));
     host.run(&format!("ip route add default via fd77:{number}::1"));
+}
+
+/// Joins two hosts by a veth pair.
+pub fn cable(a: &Host, at_a: &str, b: &Host, at_b: &str) {
+    veth(&a.namespace, at_a, &b.namespace, at_b).unwrap();
 }
 
 fn traces(gateway: &Host) -> String {
