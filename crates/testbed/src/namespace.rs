@@ -159,7 +159,7 @@ impl AsFd for Namespace {
 }
 
 /// The path of an administrator's program: in PATH, or in the folders that an ordinary user's PATH lacks.
-pub(crate) fn find_tool(program: &str) -> PathBuf {
+pub fn find_tool(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/sbin".into()])

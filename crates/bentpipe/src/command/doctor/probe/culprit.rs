@@ -1,4 +1,5 @@
-//! What swallows a connection: the chain that a trace of its packets ends in, or what it comes through without.
+//! What swallows a connection: the chain that a trace of its packets ends in, or what it comes through
+//! without.
 
 use std::fmt;
 use std::io::Read;
@@ -7,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bentpipe_proxy::Config;
-use bentpipe_testbed::Child;
+use bentpipe_testbed::{Child, find_tool};
 
 use super::daemon::Daemon;
+use super::ours;
 use super::scratch;
 use super::topology::{Family, words};
 use super::trial::{Outcome, PORT, Trial};
@@ -18,14 +20,13 @@ use super::trial::{Outcome, PORT, Trial};
 const MOST_SUSPECTS: usize = 40;
 /// What a trace takes to be written.
 const TRACE_DELAY: Duration = Duration::from_millis(200);
-/// The daemon's table, whose rules take SYNs out of their way on purpose.
-const OUR_TABLE: &str = "inet bentpipe";
 /// The table that asks for a trace.
 const TRACE_TABLE: &str = "bentpipe_probe";
 
 /// Settings that are known to swallow connections, and the value that does not. `{}` is an interface.
-const SETTINGS: [(&str, &str); 9] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/{}/forwarding", "1"),
     ("ipv6/conf/all/forwarding", "1"),
     ("ipv4/tcp_fwmark_accept", "0"),
     ("ipv4/fwmark_reflect", "0"),
@@ -80,7 +81,7 @@ fn unknown() -> Finding {
 fn trace(trial: &Trial, attempt: impl FnOnce()) -> Option<Finding> {
     let gateway = &trial.copy.gateway;
     gateway.nft(&trace_rules(trial)).ok()?;
-    let mut command = gateway.command("nft");
+    let mut command = gateway.command(find_tool("nft"));
     command.args(["monitor", "trace"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut monitor = Child::spawn(command).ok()?;
     let mut stdout = monitor.stdout()?;
@@ -121,7 +122,7 @@ fn dropped(line: &str) -> Option<Finding> {
         ("policy", ["drop"]) => "by its policy".to_owned(),
         _ => return None,
     };
-    (name != OUR_TABLE).then(|| Finding {
+    (!ours::is_table(&name)).then(|| Finding {
         cause: format!("dropped in the chain {chain} of the table {name} {what}"),
         remedy: format!("allow the connection there: nft -a list chain {name} {chain}"),
     })
@@ -214,7 +215,7 @@ fn dotted(key: &str) -> String {
 }
 
 fn ip_rule(trial: &Trial, family: Family, verb: &str, line: &str) -> anyhow::Result<()> {
-    let mut command: Command = trial.copy.gateway.command("ip");
+    let mut command: Command = trial.copy.gateway.command(find_tool("ip"));
     let status = command.args([family.flag(), "rule", verb]).args(words(line)).stderr(Stdio::null()).status()?;
     anyhow::ensure!(status.success(), "ip rule {verb} {line}: {status}");
     Ok(())
@@ -237,7 +238,7 @@ mod tests {
         for line in [
             "trace id 61f1e8a5 inet firewall forward verdict continue",
             "trace id 61f1e8a5 inet firewall forward policy accept",
-            "trace id 61f1e8a5 inet bentpipe forward rule log drop (verdict drop)",
+            "trace id 61f1e8a5 inet bentpipe_held forward rule meta mark & 0x70000000 == 0x40000000 drop (verdict drop)",
             "trace id 61f1e8a5 inet firewall forward packet: iif \"lan0\" oif \"sat0\"",
         ] {
             assert_eq!(dropped(line), None, "{line}");

@@ -1,21 +1,20 @@
 //! A copy of the gateway in a network namespace, with a client on one side and a server on the other.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path as FilePath;
 use std::process::{Output, Stdio};
 
 use anyhow::{Context, bail, ensure};
-use bentpipe_testbed::{Namespace, veth};
+use bentpipe_testbed::{Namespace, find_tool, veth};
 use serde::Deserialize;
 
+use super::ours;
 use super::topology::{Family, Path, Plan};
 
 /// The interface of the client and of the server.
 const UP: &str = "up0";
-/// Rules and routes of the daemon that may run here; the one in the copy makes its own.
-const OUR_TABLES: [&str; 4] = ["25200", "25201", "25202", "25203"];
 /// Words of a route's listing that are no part of its description (ip-route(8)).
 const STATES: [&str; 4] = ["linkdown", "dead", "offload", "rt_trap"];
 /// The same, each followed by a number.
@@ -79,19 +78,14 @@ impl Gateway {
         let first = ["ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv6/conf/all/disable_ipv6"];
         let early = first.into_iter().filter_map(|key| Some((key, plan.settings.get(key)?)));
         let rest = plan.settings.iter().map(|(key, value)| (key.as_str(), value));
-        for (key, value) in early.chain(rest) {
-            let _ = self.write_setting(key, value);
-        }
+        let all: Vec<_> = early.chain(rest).collect();
+        let written = self.gateway.run(|| all.into_iter().filter(|(key, value)| write(key, value).is_ok()).count());
+        tracing::debug!(?written, "settings");
     }
 
     /// Gives a setting below `/proc/sys/net` a value, if it has another.
     pub(super) fn write_setting(&self, key: &str, value: &str) -> anyhow::Result<()> {
-        let path = FilePath::new("/proc/sys/net").join(key);
-        let write = || match fs::read_to_string(&path) {
-            Ok(now) if now.trim() == value => Ok(()),
-            _ => fs::write(&path, value),
-        };
-        self.gateway.run(write)?.with_context(|| format!("cannot set {key} to {value}"))
+        self.gateway.run(|| write(key, value))?.with_context(|| format!("cannot set {key} to {value}"))
     }
 
     fn addresses(&self, plan: &Plan) -> anyhow::Result<()> {
@@ -182,13 +176,13 @@ impl Gateway {
     /// Where the gateway sends what the client sends to the server.
     fn next_hop(&self, path: &Path) -> anyhow::Result<Hop> {
         let line = format!("-j route get {} from {} iif {}", path.server, path.client, path.lan);
-        let output = self.gateway.command("ip").args(line.split(' ')).output()?;
+        let output = self.gateway.command(find_tool("ip")).args(line.split(' ')).output()?;
         let hops: Vec<Hop> = serde_json::from_slice(&output.stdout).unwrap_or_default();
         Ok(hops.into_iter().next().unwrap_or(Hop { dev: None, gateway: None }))
     }
 
     fn feed(&self, program: &str, arguments: &[&str], input: &str) -> anyhow::Result<Output> {
-        let mut command = self.gateway.command(program);
+        let mut command = self.gateway.command(find_tool(program));
         command.args(arguments).env("LC_ALL", "C");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
@@ -201,13 +195,21 @@ impl Gateway {
     }
 }
 
+/// Gives a setting of this thread's network a value, if it has another.
+fn write(key: &str, value: &str) -> io::Result<()> {
+    let path = FilePath::new("/proc/sys/net").join(key);
+    match fs::read_to_string(&path) {
+        Ok(now) if now.trim() == value => Ok(()),
+        _ => fs::write(&path, value),
+    }
+}
+
 /// A line of `ip -o route show table all` as it can be given back; `None` for what the kernel makes itself.
 fn route(line: &str) -> Option<String> {
     let line = line.replace('\\', " ");
     let words: Vec<&str> = line.split_whitespace().collect();
     let made = ["local", "broadcast", "multicast", "anycast"].contains(words.first()?);
-    let ours = words.windows(2).any(|pair| pair[0] == "table" && OUR_TABLES.contains(&pair[1]));
-    if made && words.windows(2).any(|pair| pair == ["table", "local"]) || ours {
+    if made && words.windows(2).any(|pair| pair == ["table", "local"]) || ours::is_route_or_rule(&words) {
         return None;
     }
     let mut kept = Vec::new();
@@ -224,10 +226,11 @@ fn route(line: &str) -> Option<String> {
 
 /// A line of `ip rule show` as it can be given back, `None` for the first, which cannot be removed, and ours.
 pub(super) fn rule(line: &str) -> Option<String> {
-    let (preference, rest) = line.split_once(':')?;
-    let words: Vec<&str> = rest.split_whitespace().filter(|word| !word.starts_with('[')).collect();
-    let ours = words.windows(2).any(|pair| pair[0] == "lookup" && OUR_TABLES.contains(&pair[1]));
-    (preference != "0" && !ours).then(|| format!("pref {preference} {}", words.join(" ")))
+    let words: Vec<&str> = line.split_whitespace().filter(|word| !word.starts_with('[')).collect();
+    let [preference, rest @ ..] = words.as_slice() else { return None };
+    let preference = preference.strip_suffix(':')?;
+    let stays = preference != "0" && !ours::is_route_or_rule(&words);
+    stays.then(|| format!("pref {preference} {}", rest.join(" ")))
 }
 
 #[cfg(test)]
@@ -257,6 +260,7 @@ mod tests {
             "pref 51 not from all fwmark 0xca6c lookup 51820"
         );
         assert_eq!(rule("60:\tfrom all iif wan [detached] lookup 7").unwrap(), "pref 60 from all iif wan lookup 7");
-        assert_eq!(rule("7600:\tfrom all fwmark 0x6270 lookup 25200"), None);
+        assert_eq!(rule("67:\tfrom all fwmark 0x10000000/0x70000000 lookup 25200"), None);
+        assert_eq!(rule("69:\tfrom all nop"), None);
     }
 }

@@ -56,7 +56,7 @@ impl<'a> Trial<'a> {
             Ok(_ends) if self.is_split() => Outcome::Split,
             Ok(_ends) => match daemon {
                 None => Outcome::Through,
-                Some(daemon) => Outcome::Passed(daemon.warning()),
+                Some(daemon) => Outcome::Passed(daemon.complaint()),
             },
             Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => Outcome::Silent,
             Err(error) => Outcome::Refused(error.kind()),
