@@ -103,8 +103,8 @@ neighbours: setup ## firewalls, NAT, VPNs, bridges beside bentpipe: the table of
 	scripts/setup-peers neighbours
 	$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours --no-run
 	rm -rf target/neighbours && mkdir -p target/neighbours
-	$(AS_ROOT) env "PATH=$$PATH" BENTPIPE_NEIGHBOUR_ROWS="$(CURDIR)/target/neighbours" \
-		$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours
+	$(AS_ROOT) env "PATH=$$PATH" "RUST_TEST_THREADS=$$RUST_TEST_THREADS" BENTPIPE_NEIGHBOUR_ROWS="$(CURDIR)/target/neighbours" \
+		$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours -- --include-ignored
 	scripts/neighbours-table target/neighbours docs/neighbours.md
 
 package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb

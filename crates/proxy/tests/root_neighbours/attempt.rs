@@ -11,6 +11,8 @@ use crate::common::{CLIENT, Host, Net, SERVER, pattern, socket_address};
 
 /// Nothing may wait for longer: 3 s, and what a busy machine takes to see that they are over.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(3500);
+/// How long a connection is tried that shall not come through: a SYN is repeated once in this time.
+const FORBIDDEN_WAIT: Duration = Duration::from_millis(1500);
 /// What is transferred each way.
 const BYTES: usize = 4 << 20;
 
@@ -19,6 +21,8 @@ const BYTES: usize = 4 << 20;
 pub(crate) enum Expectation {
     /// It crosses the satellite leg: it is split, or passes with a line in the log.
     Crosses,
+    /// It crosses the leg to another address than the client's: it passes.
+    Translated,
     /// It comes through, and the daemon has no part in it.
     Elsewhere,
     /// It does not come through.
@@ -60,6 +64,10 @@ impl Attempt {
     pub(crate) fn new((from, at): (&Host, &Host), to: SocketAddr) -> Self {
         let expectation = Expectation::Crosses;
         Self { from: from.clone(), source: None, to, at: at.clone(), listens: to, expectation }
+    }
+
+    pub(crate) fn translated(self) -> Self {
+        Self { expectation: Expectation::Translated, ..self }
     }
 
     pub(crate) fn elsewhere(self) -> Self {
@@ -113,7 +121,7 @@ impl Attempt {
         let mut server = loop {
             match listener.accept() {
                 Ok((server, _)) => break server,
-                Err(_) if start.elapsed() < LONGEST_WAIT => std::thread::sleep(Duration::from_millis(2)),
+                Err(_) if start.elapsed() < self.patience() => std::thread::sleep(Duration::from_millis(2)),
                 // An answer for the client that nobody listens comes first.
                 Err(error) => return Err(SockRef::from(&client).take_error()?.unwrap_or(error)),
             }
@@ -138,9 +146,13 @@ impl Attempt {
             if let Some(source) = self.source {
                 socket.bind(&source.into())?;
             }
-            socket.connect_timeout(&self.to.into(), LONGEST_WAIT)?;
+            socket.connect_timeout(&self.to.into(), self.patience())?;
             Ok(socket.into())
         })
+    }
+
+    fn patience(&self) -> Duration {
+        if self.expectation == Expectation::Forbidden { FORBIDDEN_WAIT } else { LONGEST_WAIT }
     }
 }
 

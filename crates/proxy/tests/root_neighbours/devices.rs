@@ -28,24 +28,31 @@ fn bridge_netfilter(gateway: &Host, on: bool) {
     }
 }
 
-/// A second host of the LAN, at another port of the bridge.
-fn neighbour_of_the_client(trial: &mut Trial) {
-    let second = Host::new("second");
-    trial.net.cable("ground1", &second, "up0");
-    trial.net.gateway.run("ip link set ground1 master br0");
-    second.run("ip addr add 10.77.1.3/24 dev up0");
-    second.run("ip addr add fd77:1::3/64 dev up0 nodad");
-    trial.hosts.insert("second", second);
+/// A host at another port of a bridge.
+fn neighbour(trial: &mut Trial, name: &'static str, bridge: &str, network: u8) {
+    let host = Host::new(name);
+    trial.net.cable(name, &host, "up0");
+    trial.net.gateway.run(&format!("ip link set {name} master {bridge}"));
+    host.run(&format!("ip addr add 10.77.{network}.3/24 dev up0"));
+    host.run(&format!("ip addr add fd77:{network}::3/64 dev up0 nodad"));
+    trial.hosts.insert(name, host);
+}
+
+/// Connections that do not leave a bridge.
+fn within_bridge(host: &Host, neighbour: &Host, network: u8) -> [Attempt; 2] {
+    [format!("10.77.{network}.3"), format!("fd77:{network}::3")]
+        .map(|to| Attempt::new((host, neighbour), socket_address(&to, 8010)).elsewhere())
 }
 
 fn beside_bridges(name: &str, lan: bool, leg: bool, on: bool) {
     let prepare = |trial: &mut Trial| {
         if lan {
             bridge(&trial.net.gateway, "ground0", "br0", 1);
-            neighbour_of_the_client(trial);
+            neighbour(trial, "inside", "br0", 1);
         }
         if leg {
             bridge(&trial.net.gateway, "sat0", "brsat", 2);
+            neighbour(trial, "outside", "brsat", 2);
             trial.leg = "brsat";
         }
         bridge_netfilter(&trial.net.gateway, false);
@@ -53,9 +60,10 @@ fn beside_bridges(name: &str, lan: bool, leg: bool, on: bool) {
     let attempts = |trial: &Trial| {
         let mut attempts = [outward(&trial.net), inward(&trial.net)].concat();
         if lan {
-            let hosts = (&trial.net.client, &trial.hosts["second"]);
-            let bridged = ["10.77.1.3", "fd77:1::3"].map(|to| Attempt::new(hosts, socket_address(to, 8010)));
-            attempts.extend(bridged.map(Attempt::elsewhere));
+            attempts.extend(within_bridge(&trial.net.client, &trial.hosts["inside"], 1));
+        }
+        if leg {
+            attempts.extend(within_bridge(&trial.net.server, &trial.hosts["outside"], 2));
         }
         attempts
     };

@@ -2,10 +2,7 @@
 
 use crate::attempt::Attempt;
 use crate::neighbour::{Neighbour, inward, outward};
-use crate::observer::observe;
-use crate::row::Row;
-use crate::shell::kernel;
-use crate::trial::{HANDSHAKES, Trial};
+use crate::trial::Trial;
 
 fn both_ways(trial: &Trial) -> Vec<Attempt> {
     [outward(&trial.net), inward(&trial.net)].concat()
@@ -115,45 +112,43 @@ fn beside_rules_that_drop_what_connection_tracking_does_not_know() {
     beside_rules("`ct state invalid drop` in all hooks", &format!("table inet strict {{\n{chains}}}\n"), "");
 }
 
-#[test]
-fn beside_rules_that_clear_the_marks_of_all_packets_that_arrive() {
-    let chain = "chain c {\n type filter hook prerouting priority mangle - 5; meta mark set 0\n}\n";
-    beside_rules("`meta mark set 0` in prerouting", &format!("table inet marks {{\n{chain}}}\n"), "");
-}
-
-/// Rules that no check of the daemon knows: connections may fail until it has seen that none comes through, but
-/// none of them waits for longer than it may, and then they pass, with a line in the log.
+/// Tries connections beside rules that no check of the daemon's knows.
 fn beside_rules_that_break_splitting(name: &str, rules: &str, notes: &str) {
-    let Some(trial) = Trial::new() else { return };
-    let mut row = Row::default();
-    trial.net.gateway.rules(rules);
-    let attempts = outward(&trial.net);
-    let unsplit = trial.without_daemon(&attempts);
-    for handshake in HANDSHAKES {
-        let mut daemon = trial.daemon(handshake);
-        observe(&trial.net.gateway, "");
-        trial.wait_until_through(&attempts);
-        trial.expect_as_unsplit(&mut daemon, &attempts, &unsplit, &mut row);
-        daemon.stop();
-        trial.net.gateway.run("nft delete table inet observer");
-    }
-    row.write(name, &kernel(), notes);
+    let set_up = |trial: &mut Trial| trial.net.gateway.rules(rules);
+    Neighbour { name, set_up: &set_up, breaks: true, notes, ..Default::default() }.run();
 }
 
 #[test]
 fn beside_rules_that_take_our_mark_away() {
-    let chain =
-        "chain c {\n type filter hook prerouting priority filter; meta mark set meta mark & 0x00ffffff\n}\n";
-    let notes = "connections that began before the daemon saw it are reset";
-    beside_rules_that_break_splitting(
-        "a mask over all marks",
-        &format!("table inet marks {{\n{chain}}}\n"),
-        notes,
-    );
+    for (name, statement) in [
+        ("`meta mark set 0` for all packets in prerouting", "meta mark set 0"),
+        ("a mask over the marks of all packets in prerouting", "meta mark set meta mark & 0x00ffffff"),
+    ] {
+        let rules = format!(
+            "table inet marks {{\nchain c {{\n type filter hook prerouting priority mangle; {statement}\n}}\n}}\n"
+        );
+        beside_rules_that_break_splitting(name, &rules, "");
+    }
+}
+
+#[test]
+fn beside_marks_of_connections_that_are_restored_whole() {
+    let rules = "table inet marks {\n\
+                 chain arriving {\n type filter hook prerouting priority mangle; meta mark set ct mark\n}\n\
+                 chain sent {\n type route hook output priority mangle; meta mark set ct mark\n}\n\
+                 chain leaving {\n type filter hook postrouting priority mangle; ct mark set meta mark\n}\n}\n";
+    beside_rules_that_break_splitting("`CONNMARK --restore-mark` without a mask", rules, "as nftables rules");
 }
 
 #[test]
 fn beside_an_input_chain_that_accepts_nothing_of_the_loopback_interface() {
     let chain = "chain c {\n type filter hook input priority filter; iif lo meta l4proto tcp drop\n}\n";
-    beside_rules_that_break_splitting("`iif lo tcp drop`", &format!("table inet deaf {{\n{chain}}}\n"), "");
+    beside_rules_that_break_splitting("`iif lo tcp drop` in input", &format!("table inet deaf {{\n{chain}}}\n"), "");
+}
+
+#[test]
+fn beside_a_rule_against_foreign_sources_on_the_loopback_interface() {
+    let rules = "table inet sources {\nchain c {\n type filter hook prerouting priority raw; \
+                 iif lo ip saddr != 127.0.0.0/8 drop; iif lo ip6 saddr != ::1 drop\n}\n}\n";
+    beside_rules_that_break_splitting("`iif lo ip saddr != 127.0.0.0/8 drop`", rules, "");
 }

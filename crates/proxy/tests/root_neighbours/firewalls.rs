@@ -20,6 +20,7 @@ fn firewalld(trial: &mut Trial, commands: &str) {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_firewalld_with_its_default_zones() {
     let attempts = |trial: &Trial| {
         // A service of the gateway itself that the zone `public` does not have.
@@ -42,6 +43,7 @@ fn beside_firewalld_with_its_default_zones() {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_firewalld_that_masquerades_and_forwards_by_a_policy() {
     let commands = "--zone=internal --change-interface=ground0
         --zone=external --change-interface=sat0
@@ -74,6 +76,7 @@ fn only_outwards_to_one_port(trial: &Trial) -> Vec<Attempt> {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_ufw_that_routes_from_the_lan_only() {
     let set_up = |trial: &mut Trial| {
         let shell = trial.shell();
@@ -106,7 +109,8 @@ fn docker(trial: &mut Trial) {
         ),
     );
     shell.wait_for(&format!("docker -H {socket} info"));
-    // As Docker's manual tells those whose Docker host is a router; for IPv6 this version has no chain of its own.
+    // As Docker's manual tells those whose Docker host is a router; for IPv6 this version has no chain of its
+    // own.
     for (program, chain) in [("iptables", "DOCKER-USER"), ("ip6tables", "FORWARD")] {
         // Docker does so itself where it turns forwarding on.
         shell.run(&format!("{program} -P FORWARD DROP"));
@@ -130,6 +134,7 @@ fn container(trial: &mut Trial) {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_docker_and_from_a_container() {
     let attempts = |trial: &Trial| {
         let from_container = [0, 1].map(|family| {

@@ -13,6 +13,7 @@ const TRANSFERS: usize = 5;
 const BYTES: usize = 50 << 20;
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn no_packet_of_bulk_transfers_is_invalid_with_and_without_masquerading() {
     // It saturates the machine, and would measure the patience of the others.
     let _alone = company::alone();

@@ -1,5 +1,5 @@
-//! What gateways run beside bentpipe, the real programs, each with a gateway of its own: connections are split or
-//! pass with a line in the log, none waits for long, and what a firewall forbids stays forbidden.
+//! What gateways run beside bentpipe, the real programs, each with a gateway of its own: connections are
+//! split or pass with a line in the log, none waits for long, and what a firewall forbids stays forbidden.
 //!
 //! `make neighbours` runs them and puts what they found into the table of `docs/neighbours.md`.
 
@@ -18,4 +18,6 @@ mod routing;
 mod row;
 mod services;
 mod shell;
+mod silence;
+mod tracking;
 mod trial;

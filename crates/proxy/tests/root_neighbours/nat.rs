@@ -63,7 +63,7 @@ fn beside_a_port_that_is_forwarded_from_the_satellite_to_the_lan() {
         let forwarded = [0, 1].map(|family| {
             let hosts = (&trial.net.server, &trial.net.client);
             let listens = socket_address(CLIENT[family], 22);
-            Attempt::new(hosts, socket_address(OUTSIDE[family], 8022)).answered_at(listens)
+            Attempt::new(hosts, socket_address(OUTSIDE[family], 8022)).answered_at(listens).translated()
         });
         [outward(&trial.net), forwarded.to_vec()].concat()
     };
@@ -89,7 +89,7 @@ fn beside_destination_nat_of_what_the_lan_connects_to() {
         let attempt = |family: usize| {
             let hosts = (&trial.net.client, &trial.net.server);
             let listens = socket_address(SERVER[family], 8006);
-            Attempt::new(hosts, socket_address(to[family], 8005)).answered_at(listens)
+            Attempt::new(hosts, socket_address(to[family], 8005)).answered_at(listens).translated()
         };
         [0, 1].map(attempt).to_vec()
     };

@@ -2,6 +2,7 @@
 
 use crate::attempt::{Attempt, Outcome};
 use crate::common::Net;
+use crate::observer::observe;
 use crate::row::Row;
 use crate::shell::{is_installed, kernel, version};
 use crate::trial::Trial;
@@ -19,6 +20,9 @@ pub(crate) struct Neighbour<'a> {
     pub(crate) attempts: &'a dyn Fn(&Trial) -> Vec<Attempt>,
     /// Whether it may come while the daemon has connections.
     pub(crate) may_come_late: bool,
+    /// No check of the daemon's knows it: connections may be refused until it has seen that none comes
+    /// through. None of them hangs, and then they pass.
+    pub(crate) breaks: bool,
     pub(crate) notes: &'a str,
 }
 
@@ -32,13 +36,15 @@ impl Default for Neighbour<'_> {
             set_up: &|_| {},
             attempts: &|trial| outward(&trial.net),
             may_come_late: true,
+            breaks: false,
             notes: "",
         }
     }
 }
 
 impl Neighbour<'_> {
-    /// Tries everything with the neighbour there before the daemon, and with the daemon there before the neighbour.
+    /// Tries everything with the neighbour there before the daemon, and with the daemon there before the
+    /// neighbour.
     pub(crate) fn run(&self) {
         if let Some(missing) = self.programs.iter().find(|program| !is_installed(program)) {
             return println!("skipped: needs {missing}: scripts/setup-peers neighbours");
@@ -55,16 +61,18 @@ impl Neighbour<'_> {
         let mut trial = Trial::new()?;
         (self.prepare)(&mut trial);
         (self.set_up)(&mut trial);
+        observe(&trial.net.gateway, "");
         let attempts = (self.attempts)(&trial);
         let unsplit = trial.without_daemon(&attempts);
-        trial.with_daemon(&attempts, &unsplit, row);
+        trial.with_daemon(&attempts, &unsplit, self.breaks, row);
         Some(unsplit)
     }
 
     fn after_the_daemon(&self, unsplit: &[Outcome], row: &mut Row) {
         let mut trial = Trial::new().expect("there was one before");
         (self.prepare)(&mut trial);
-        trial.with_daemon_first(|trial| (self.set_up)(trial), |trial| (self.attempts)(trial), unsplit, row);
+        let (set_up, attempts) = (|trial: &mut Trial| (self.set_up)(trial), |trial: &Trial| (self.attempts)(trial));
+        trial.with_daemon_first(set_up, attempts, unsplit, self.breaks, row);
     }
 
     pub(crate) fn version(&self) -> String {

@@ -4,7 +4,8 @@ use crate::common::Host;
 
 const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 
-/// Counts packets that connection tracking knows nothing about, in each hook; with `verdict`, `drop` or nothing.
+/// Counts packets that connection tracking knows nothing about, in each hook; with `verdict`, `drop` or
+/// nothing.
 pub(crate) fn observe(gateway: &Host, verdict: &str) {
     let chain = |hook| {
         format!(

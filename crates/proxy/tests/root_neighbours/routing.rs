@@ -80,6 +80,7 @@ fn mwan3(connected: &[&str]) -> String {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_marks_of_mwan3_that_choose_between_two_uplinks() {
     let set_up = |trial: &mut Trial| {
         let shell = trial.shell();
@@ -198,6 +199,7 @@ const WG: &str = "#!/bin/sh\ncase \"$1 $3\" in\n\
 const DEVICE: &str = "#!/bin/sh\nset -e\nip link set pipe0 down\nip link set pipe0 name wg0 address 02:00:00:00:00:77 arp off\n";
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_wg_quick_with_a_tunnel_for_everything() {
     let prepare = |trial: &mut Trial| {
         let vpn = Host::new("vpn");
@@ -238,17 +240,27 @@ fn beside_wg_quick_with_a_tunnel_for_everything() {
     .run();
 }
 
-/// A rule for the LAN's interface before those of the daemon.
-fn beside_a_rule_of_the_lan(preference: u16, has_route: bool, name: &str) {
+/// The preference of the daemon's first rule.
+const OURS: u16 = 60;
+
+/// A rule for an interface before or behind those of the daemon.
+fn beside_a_rule_of_an_interface(preference: u16, interface: &str, has_route: bool) {
     let set_up = |trial: &mut Trial| {
         let gateway = &trial.net.gateway;
         if has_route {
+            ip(gateway, "route add 10.77.1.0/24//fd77:1::/64 dev ground0 table 77");
             ip(gateway, "route add default via 10.77.2.2//fd77:2::2 table 77");
         }
-        ip(gateway, &format!("rule add pref {preference} iif ground0 lookup 77"));
+        ip(gateway, &format!("rule add pref {preference} iif {interface} lookup 77"));
     };
-    let attempts = |trial: &Trial| if has_route { outward(&trial.net) } else { both_ways(trial) };
-    Neighbour { name, set_up: &set_up, attempts: &attempts, ..Default::default() }.run();
+    let side = if interface == "sat0" { "LEG" } else { "LAN" };
+    let name = match has_route {
+        true => format!("`ip rule add pref {preference} iif {side} lookup 77` with routes to both sides there"),
+        false => format!("`ip rule add pref {preference} iif {side} lookup 77` with nothing there"),
+    };
+    // It leads packets away from this host, which is seen when the first comes.
+    let breaks = has_route && preference < OURS;
+    Neighbour { name: &name, set_up: &set_up, attempts: &both_ways, breaks, ..Default::default() }.run();
 }
 
 fn both_ways(trial: &Trial) -> Vec<Attempt> {
@@ -256,11 +268,17 @@ fn both_ways(trial: &Trial) -> Vec<Attempt> {
 }
 
 #[test]
-fn beside_rules_of_the_lans_interface_before_ours() {
-    for preference in [7599, 50] {
-        let name = format!("`ip rule add pref {preference} iif LAN lookup 77`");
-        beside_a_rule_of_the_lan(preference, true, &format!("{name} with a default route there"));
-        beside_a_rule_of_the_lan(preference, false, &format!("{name} with nothing there"));
+fn beside_rules_of_interfaces_behind_ours() {
+    for interface in ["ground0", "sat0"] {
+        beside_a_rule_of_an_interface(7599, interface, true);
+    }
+}
+
+#[test]
+fn beside_rules_of_interfaces_before_ours() {
+    for interface in ["ground0", "sat0"] {
+        beside_a_rule_of_an_interface(50, interface, true);
+        beside_a_rule_of_an_interface(50, interface, false);
     }
 }
 
@@ -355,11 +373,13 @@ fn an_address_that_moves(vmac: bool, name: &str) {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_keepalived_with_an_address_that_moves() {
     an_address_that_moves(false, "keepalived, a VRRP address that moves");
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_keepalived_with_a_device_for_the_address_that_moves() {
     an_address_that_moves(true, "keepalived, `use_vmac` (macvlan)");
 }

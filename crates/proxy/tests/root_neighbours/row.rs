@@ -13,6 +13,8 @@ pub(crate) enum Handling {
     Split,
     /// With what the log says about it.
     Passed(String),
+    /// Its destination had been translated.
+    Translated,
 }
 
 /// What the trials of one neighbour found, of either family.
@@ -60,6 +62,9 @@ impl Row {
         let mut lines: Vec<&str> = all().filter_map(Handling::line).collect();
         lines.sort_unstable();
         lines.dedup();
+        if all().any(|handling| *handling == Handling::Translated) {
+            parts.push("what is translated passes".to_owned());
+        }
         parts.extend(lines.into_iter().map(|line| format!("passed: “{}”", shortened(line))));
         if self.elsewhere {
             parts.push("what does not cross the leg passes".to_owned());
@@ -74,7 +79,7 @@ impl Row {
 impl Handling {
     fn line(&self) -> Option<&str> {
         match self {
-            Self::Split => None,
+            Self::Split | Self::Translated => None,
             Self::Passed(line) => Some(line),
         }
     }

@@ -43,6 +43,7 @@ fn ask_by_tcp(net: &Net, server: &str) {
 }
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_dnsmasq_for_the_lan() {
     let set_up = |trial: &mut Trial| {
         let shell = trial.shell();
@@ -84,6 +85,7 @@ const HAPROXY: &str = "defaults\n mode tcp\n timeout connect 3s\n timeout client
                        backend v6\n source [::] usesrc clientip\n server original [::]:0\n";
 
 #[test]
+#[ignore = "takes real programs and minutes: make neighbours"]
 fn beside_a_transparent_haproxy() {
     let set_up = |trial: &mut Trial| {
         for family in ["-4", "-6"] {

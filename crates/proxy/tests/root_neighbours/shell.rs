@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::common::{Host, PATIENCE};
 
-/// A shell in a host's network with mounts and processes of its own. What it starts finds an empty `/run`, may
-/// bind files over those of the system, and ends with it.
+/// A shell in a host's network with mounts and processes of its own. What it starts finds an empty `/run`,
+/// may bind files over those of the system, and ends with it.
 pub(crate) struct Shell {
     child: Child,
     stdin: Option<ChildStdin>,

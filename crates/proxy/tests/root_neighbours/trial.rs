@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::attempt::{Attempt, Expectation, LONGEST_WAIT, Outcome, transfer};
 use crate::common::{Host, LOG_VARIABLE, Net, Running, network};
+use crate::neighbour::outward;
 use crate::observer::{belongings, invalid_packets, observe};
 use crate::row::{Handling, Row};
 use crate::shell::Shell;
 
 /// Both ways to answer a client's SYN.
 pub(crate) const HANDSHAKES: [&str; 2] = ["early", "faithful"];
+/// The daemon looks at rules, routes and connection tracking at intervals of up to a second.
+pub(crate) const SETTLING: Duration = Duration::from_millis(1500);
 /// A line in the log may come after the connection that it is about.
 const LINE_WAIT: Duration = Duration::from_secs(5);
 
@@ -56,7 +59,8 @@ impl Trial {
         started.unwrap_or_else(|error| panic!("the daemon with the {handshake} handshake: {error}"))
     }
 
-    /// What the neighbour alone makes of each attempt; it must be what is expected. The server learns who it is.
+    /// What the neighbour alone makes of each attempt; it must be what is expected. The server learns who it
+    /// is.
     pub(crate) fn without_daemon(&self, attempts: &[Attempt]) -> Vec<Outcome> {
         let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.try_once(&attempt.listen())).collect();
         for (attempt, outcome) in attempts.iter().zip(&outcomes) {
@@ -67,13 +71,15 @@ impl Trial {
         outcomes
     }
 
-    /// With each handshake: every attempt ends as without the daemon, and the neighbour finds everything of its own
-    /// as it was.
-    pub(crate) fn with_daemon(&self, attempts: &[Attempt], unsplit: &[Outcome], row: &mut Row) {
-        observe(&self.net.gateway, "");
+    /// With each handshake: every attempt ends as without the daemon, and the neighbour finds everything of
+    /// its own as it was. Where the neighbour breaks splitting, this is so once the daemon has noticed.
+    pub(crate) fn with_daemon(&self, attempts: &[Attempt], unsplit: &[Outcome], breaks: bool, row: &mut Row) {
         let before = belongings(&self.net.gateway);
         for handshake in HANDSHAKES {
             let mut daemon = self.daemon(handshake);
+            if breaks {
+                self.wait_until_through(attempts);
+            }
             self.expect_as_unsplit(&mut daemon, attempts, unsplit, row);
             daemon.stop();
         }
@@ -86,13 +92,21 @@ impl Trial {
         set_up: impl Fn(&mut Self),
         attempts: impl Fn(&Self) -> Vec<Attempt>,
         unsplit: &[Outcome],
+        breaks: bool,
         row: &mut Row,
     ) {
         observe(&self.net.gateway, "");
+        // The tracking begins; `tracking.rs` has what happens where it begins later.
+        self.without_daemon(&outward(&self.net));
         let mut daemon = self.daemon("early");
         let standing = [0, 1].map(|family| self.standing(family));
         set_up(self);
-        self.expect_as_unsplit(&mut daemon, &attempts(self), unsplit, row);
+        std::thread::sleep(SETTLING);
+        let attempts = attempts(self);
+        if breaks {
+            self.wait_until_through(&attempts);
+        }
+        self.expect_as_unsplit(&mut daemon, &attempts, unsplit, row);
         for standing in standing {
             transfer(standing).unwrap_or_else(|error| panic!("a connection from before: {error}"));
         }
@@ -139,6 +153,7 @@ impl Trial {
         match (attempt.expectation, is_split) {
             (Expectation::Elsewhere, true) => panic!("{attempt}: split, but it does not cross the leg"),
             (Expectation::Elsewhere, false) => row.add_elsewhere(),
+            (Expectation::Translated, false) => row.add(attempt.to.is_ipv6(), Handling::Translated),
             (_, true) => row.add(attempt.to.is_ipv6(), Handling::Split),
             (_, false) => row.add(attempt.to.is_ipv6(), Handling::Passed(self.warning(attempt))),
         }
@@ -157,17 +172,21 @@ impl Trial {
         }
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// Waits until every attempt comes through; until then they may fail, but none may hang.
-    pub(crate) fn wait_until_through(&self, attempts: &[Attempt]) {
+    /// Waits until every attempt comes through; until then they may be refused, but none may hang.
+    fn wait_until_through(&self, attempts: &[Attempt]) {
         let start = Instant::now();
-        for attempt in attempts {
+        for attempt in attempts.iter().filter(|attempt| attempt.expectation != Expectation::Forbidden) {
             let listener = attempt.listen();
-            while !matches!(attempt.try_once(&listener), Outcome::Through { .. }) {
-                assert!(start.elapsed() < 4 * LONGEST_WAIT, "{attempt}: it does not pass\n{}", self.log());
+            loop {
+                match attempt.try_once(&listener) {
+                    Outcome::Through { .. } => break,
+                    Outcome::Refused(_) if start.elapsed() < 4 * LONGEST_WAIT => {}
+                    outcome => panic!("{attempt}: {outcome:?} after {:?}\n{}", start.elapsed(), self.log()),
+                }
             }
         }
     }
