@@ -85,15 +85,18 @@ fn trace(trial: &Trial, attempt: impl FnOnce()) -> Option<Finding> {
     command.args(["monitor", "trace"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut monitor = Child::spawn(command).ok()?;
     let mut stdout = monitor.stdout()?;
+    // Long rule sets make more text than a pipe holds.
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).map(|_| text)
+    });
     std::thread::sleep(TRACE_DELAY);
     attempt();
     std::thread::sleep(TRACE_DELAY);
     let ended = monitor.kill();
-    let mut text = String::new();
-    stdout.read_to_string(&mut text).ok()?;
     let _ = gateway.nft(&format!("delete table inet {TRACE_TABLE}"));
     ended.ok()?;
-    text.lines().find_map(dropped)
+    reader.join().ok()?.ok()?.lines().find_map(dropped)
 }
 
 /// Asks for a trace of everything between the client and the server.
