@@ -49,7 +49,7 @@ impl Shell {
 
     /// Lets the shell see its own copy of a folder or file, which it may change.
     pub(crate) fn own(&mut self, path: &str) {
-        let copy = format!("${{T}}{}", path.replace('/', "_"));
+        let copy = format!("$T/own{}", path.replace('/', "_"));
         self.run(&format!("cp -a {path} {copy} && mount --bind {copy} {path}"));
     }
 

@@ -54,6 +54,10 @@ impl Gateway {
     fn devices(&self, plan: &Plan, path: &Path) -> anyhow::Result<()> {
         for (number, device) in plan.devices().enumerate() {
             let name = &device.ifname;
+            // Such as `sit0`, which the kernel makes in every namespace.
+            if self.gateway.ip(&format!("link show dev {name}")).is_ok() {
+                continue;
+            }
             let (peer, at) = match name {
                 name if *name == path.lan => (&self.client, UP.to_owned()),
                 name if *name == path.leg => (&self.server, UP.to_owned()),
@@ -108,8 +112,11 @@ impl Gateway {
         for family in Family::BOTH {
             let routes = plan.routes[family as usize].lines().filter_map(route);
             let routes: String = routes.map(|route| format!("route replace {route}\n")).collect();
-            // Those that cannot be made are of interfaces that are down, or made by the kernel.
-            self.batch(family, &routes)?;
+            // Those that cannot be made are of interfaces that are down, or made by the kernel. One may be
+            // listed before the one by which its next hop is reached.
+            for _ in 0..2 {
+                self.batch(family, &routes)?;
+            }
             let rules: Vec<String> = plan.rules[family as usize].lines().filter_map(rule).collect();
             self.gateway.ip(&format!("{} rule flush", family.flag()))?;
             self.batch(family, &rules.iter().map(|rule| format!("rule add {rule}\n")).collect::<String>())?;
