@@ -252,8 +252,11 @@ fn a_daemon_that_runs_on_the_gateway_is_neither_copied_nor_disturbed() {
 /// Whether the daemon of a probe's copy lives, by the path that it was started by.
 fn has_a_daemon(doctor: u32) -> bool {
     let path = format!("/proc/{doctor}/exe\0run");
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries.into_iter().any(|entry| fs::read_to_string(entry.path().join("cmdline")).is_ok_and(|line| line.starts_with(&path)))
+    let mut entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.any(|entry| {
+        let line = fs::read_to_string(entry.path().join("cmdline"));
+        line.is_ok_and(|line| line.starts_with(&path))
+    })
 }
 
 #[test]
