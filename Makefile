@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours setup deny fuzz package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours setup deny fuzz soak package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,10 @@ try-package: package ## the package in a clean Debian, and as a service under sy
 fuzz: setup ## fuzz targets from their corpora: make fuzz RUNS=10000000 TARGETS="syn cbor"
 	@scripts/setup-peers fuzz
 	scripts/fuzz $(if $(RUNS),-r $(RUNS)) $(if $(SECONDS),-s $(SECONDS)) $(TARGETS)
+
+soak: setup ## hours of churn, orders, faults and outages, and accounts at the end: make soak HOURS=1 OPTIONS="--seed 7"
+	$(CARGO) build --release --locked -p bentpipe --bin bentpipe --example soak
+	$(AS_ROOT) target/release/examples/soak --minutes $$(( 60 * $(or $(HOURS),1) )) $(OPTIONS)
 
 deny: ## licences, sources and known vulnerabilities of the dependencies
 	@scripts/setup-peers deny

@@ -91,6 +91,38 @@ impl Topology {
         self.folder.path().join("run")
     }
 
+    /// A folder that goes with this.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The program that the daemon runs.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The access log, in a folder in which anybody may write.
+    pub(crate) fn access_log(&self) -> PathBuf {
+        let folder = self.folder.path().join("access");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        folder.join("log")
+    }
+
+    /// Lines of the access log, files that were rotated included.
+    pub(crate) fn access_log_lines(&self) -> u64 {
+        let log = self.access_log();
+        let files = std::fs::read_dir(log.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
+        files.map(|file| std::fs::read(file).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64).sum()
+    }
+
+    /// What a program says on the gateway.
+    pub(crate) fn gateway_says(&self, program: &str, arguments: &str) -> String {
+        let mut command = self.gateway.command(program);
+        let output = command.args(arguments.split(' ')).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// The configuration that the daemon reads.
     pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("bentpipe.toml")
@@ -139,6 +171,25 @@ impl Topology {
             std::thread::sleep(Duration::from_millis(10));
         }
         path
+    }
+
+    /// The same with its standard error in a file, to which it is appended.
+    pub(crate) fn start_with_log(&mut self, log: &Path) {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let before = file.metadata().unwrap().len() as usize;
+        let mut command = self.gateway.command(&self.program);
+        command.args(["run", "-c"]).arg(self.config()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        self.daemon = Some(Child::spawn(command).unwrap());
+        let start = Instant::now();
+        loop {
+            let said = std::fs::read(log).unwrap().split_off(before);
+            let said = String::from_utf8_lossy(&said);
+            if said.lines().any(|line| line.ends_with(" ready")) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{said}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The process that was started first, if it has not ended yet.
@@ -230,6 +281,16 @@ impl Topology {
 
     pub(crate) fn client_address(&self, port: u16) -> SocketAddr {
         (LAN.right4(), port).into()
+    }
+
+    /// The server's addresses of both families, for any port.
+    pub(crate) fn addresses(&self) -> [SocketAddr; 2] {
+        [(SATELLITE.right4(), 0).into(), (SATELLITE.right6(), 0).into()]
+    }
+
+    /// The client's.
+    pub(crate) fn client_addresses(&self) -> [SocketAddr; 2] {
+        [(LAN.right4(), 0).into(), (LAN.right6(), 0).into()]
     }
 }
 

@@ -1,0 +1,293 @@
+//! Connections that come and go, each with data both ways that both ends check.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bentpipe_testbed::Namespace;
+use socket2::SockRef;
+
+use crate::disturbance::Break;
+use crate::operated::Topology;
+use crate::random::Random;
+
+/// No outage, and no pause of the daemon, is as long.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Between two connections of one client, at the most.
+const REST_MS: u64 = 400;
+/// What a client says first: the seed of the data, and how many bytes it will send and wants.
+const HEADER: usize = 24;
+/// How many of the failures the report names.
+const NAMED: usize = 20;
+
+/// Clients and servers on both sides of the gateway.
+pub(crate) struct Churn {
+    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    complete: AtomicU64,
+    aborted: AtomicU64,
+    bytes: AtomicU64,
+    open: AtomicU64,
+    failures: Mutex<Vec<Failure>>,
+    corruptions: Mutex<Vec<String>>,
+}
+
+/// A connection that did not come to its end.
+#[derive(Debug, Clone)]
+struct Failure {
+    begun: Instant,
+    ended: Instant,
+    what: String,
+}
+
+/// How connections have ended so far.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) complete: u64,
+    /// By their clients, as these meant to.
+    aborted: u64,
+    bytes: u64,
+    open: u64,
+    /// While something happened that breaks connections.
+    broken: usize,
+    unexplained: Vec<Failure>,
+    corruptions: Vec<String>,
+}
+
+/// What one connection is to do.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    seed: u64,
+    up: u64,
+    down: u64,
+    /// The client resets it after so many bytes.
+    abort_after: Option<u64>,
+    /// Between the client's pieces.
+    pause: Duration,
+}
+
+impl Churn {
+    /// Half of the clients are on each side; every other one speaks IPv6.
+    pub(crate) fn start(topology: &Topology, clients: u64, random: &mut Random) -> Self {
+        let (stop, shared) = (Arc::<AtomicBool>::default(), Arc::<Shared>::default());
+        let sides = [
+            (&topology.client, serve(&topology.server, &shared, &topology.addresses())),
+            (&topology.server, serve(&topology.client, &shared, &topology.client_addresses())),
+        ];
+        let client = |number: u64| {
+            let (host, servers) = &sides[number as usize % 2];
+            let server = servers[number as usize / 2 % 2];
+            let (host, random) = ((*host).clone(), random.fork());
+            let (stop, shared) = (stop.clone(), shared.clone());
+            std::thread::spawn(move || {
+                host.run(|| connect_again_and_again(server, random, &stop, &shared)).expect("its namespace")
+            })
+        };
+        Self { clients: (0..clients).map(client).collect(), stop, shared }
+    }
+
+    /// How connections have ended so far.
+    pub(crate) fn tally(&self) -> Tally {
+        self.shared.tally(&[])
+    }
+
+    /// Lets the connections come to their ends. Those that fail while there is one of these `breaks` may.
+    pub(crate) fn finish(self, breaks: &[Break]) -> Tally {
+        self.stop.store(true, Ordering::Release);
+        self.clients.into_iter().for_each(|client| client.join().expect("a client"));
+        self.shared.tally(breaks)
+    }
+}
+
+impl Shared {
+    fn tally(&self, breaks: &[Break]) -> Tally {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let overlaps = |failure: &Failure, of: &Break| failure.begun < of.end && failure.ended > of.start;
+        let is_explained = |failure: &Failure| breaks.iter().any(|of| overlaps(failure, of));
+        let (broken, unexplained): (Vec<_>, _) = failures.into_iter().partition(is_explained);
+        Tally {
+            complete: self.complete.load(Ordering::Relaxed),
+            aborted: self.aborted.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            open: self.open.load(Ordering::Relaxed),
+            broken: broken.len(),
+            unexplained,
+            corruptions: self.corruptions.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    fn corrupt(&self, what: String) {
+        self.corruptions.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+}
+
+impl Tally {
+    /// What must not be.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = self.corruptions.clone();
+        let fault = |failure: &Failure| {
+            format!("a connection failed after {:?} without a cause: {}", failure.ended - failure.begun, failure.what)
+        };
+        faults.extend(self.unexplained.iter().take(NAMED).map(fault));
+        if self.unexplained.len() > NAMED {
+            faults.push(format!("and {} more connections", self.unexplained.len() - NAMED));
+        }
+        if self.complete == 0 {
+            faults.push("no connection was complete".to_owned());
+        }
+        faults
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { complete, aborted, bytes, open, broken, unexplained, .. } = self;
+        let failed = broken + unexplained.len();
+        let megabytes = bytes / 1_000_000;
+        write!(out, "{complete} complete, {aborted} aborted, {failed} failed, {open} open, {megabytes} MB")
+    }
+}
+
+/// Serves on a port of each of these addresses. The listeners go with the process.
+fn serve(host: &Namespace, shared: &Arc<Shared>, addresses: &[SocketAddr; 2]) -> [SocketAddr; 2] {
+    addresses.map(|address| {
+        let listener = host.run(|| TcpListener::bind(address)).expect("its namespace").expect("a port");
+        rustix::net::listen(&listener, 1024).expect("a longer queue");
+        let address = listener.local_addr().expect("its address");
+        let shared = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                // What goes wrong the client says, but for data that is other than it was sent.
+                std::thread::spawn(move || answer(stream, &shared));
+            }
+        });
+        address
+    })
+}
+
+fn answer(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_read_timeout(Some(2 * PATIENCE))?;
+    let mut header = [0; HEADER];
+    stream.read_exact(&mut header)?;
+    let [seed, up, down] = numbers(&header);
+    let mut writer = stream.try_clone()?;
+    let sender = std::thread::spawn(move || -> io::Result<()> {
+        send(&mut writer, !seed, down, Duration::ZERO)?;
+        writer.shutdown(Shutdown::Write)
+    });
+    let received = receive(&mut stream, seed, up, shared);
+    let sent = sender.join().unwrap_or_else(|_| Err(io::Error::other("panicked")));
+    received.and(sent)
+}
+
+fn connect_again_and_again(server: SocketAddr, mut random: Random, stop: &AtomicBool, shared: &Shared) {
+    while !stop.load(Ordering::Acquire) {
+        std::thread::sleep(Duration::from_millis(random.below(REST_MS)));
+        let plan = Plan::any(&mut random);
+        let begun = Instant::now();
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        match transfer(server, plan, shared) {
+            Ok(true) => shared.complete.fetch_add(1, Ordering::Relaxed),
+            Ok(false) => shared.aborted.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                let what = format!("{server}, {plan:?}: {error}");
+                let failure = Failure { begun, ended: Instant::now(), what };
+                shared.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                0
+            }
+        };
+        shared.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Plan {
+    fn any(random: &mut Random) -> Self {
+        let (up, down) = (random.size() / 4, random.size());
+        Self {
+            seed: random.next(),
+            up,
+            down,
+            abort_after: random.percent(10).then(|| random.below(down + 1)),
+            pause: Duration::from_millis(if random.percent(20) { random.below(50) } else { 0 }),
+        }
+    }
+}
+
+/// True if it came to its end, false if it was reset as planned.
+fn transfer(server: SocketAddr, plan: Plan, shared: &Shared) -> io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let header = [plan.seed, plan.up, plan.down].map(u64::to_be_bytes).concat();
+    stream.write_all(&header)?;
+    let mut writer = stream.try_clone()?;
+    let sender = std::thread::spawn(move || send(&mut writer, plan.seed, plan.up, plan.pause));
+    let length = plan.abort_after.unwrap_or(plan.down);
+    let received = receive(&mut stream, !plan.seed, length, shared);
+    if plan.abort_after.is_some() && received.is_ok() {
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        stream.shutdown(Shutdown::Both).ok();
+        drop(stream);
+        let _ = sender.join();
+        return Ok(false);
+    }
+    let sent = sender.join().unwrap_or_else(|_| Err(io::Error::other("panicked")));
+    received.and(sent)?;
+    match stream.read(&mut [0])? {
+        0 => Ok(true),
+        _ => Err(io::Error::other("more data than was asked for")),
+    }
+}
+
+fn send(stream: &mut TcpStream, seed: u64, length: u64, pause: Duration) -> io::Result<()> {
+    let mut place = 0;
+    while place < length {
+        let end = length.min(place + 16 * 1024);
+        let piece: Vec<u8> = (place..end).map(|place| byte(seed, place)).collect();
+        stream.write_all(&piece)?;
+        place = end;
+        std::thread::sleep(pause);
+    }
+    Ok(())
+}
+
+fn receive(stream: &mut TcpStream, seed: u64, length: u64, shared: &Shared) -> io::Result<()> {
+    let (mut place, mut buffer) = (0, vec![0; 64 * 1024]);
+    while place < length {
+        let room = buffer.len().min((length - place) as usize);
+        let count = stream.read(&mut buffer[..room])?;
+        if count == 0 {
+            let error = format!("the stream ended at {place} of {length} bytes");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, error));
+        }
+        let is_right = |(at, found): (u64, &u8)| *found == byte(seed, at);
+        if !(place..).zip(&buffer[..count]).all(is_right) {
+            shared.corrupt(format!("other data than was sent, near byte {place} of seed {seed:#x}"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "other data than was sent"));
+        }
+        place += count as u64;
+        shared.bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The byte at a place of a stream.
+fn byte(seed: u64, place: u64) -> u8 {
+    let mixed = (place ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+fn numbers(header: &[u8; HEADER]) -> [u64; 3] {
+    let (words, _) = header.as_chunks::<8>();
+    std::array::from_fn(|index| u64::from_be_bytes(words[index]))
+}
