@@ -35,7 +35,8 @@ impl Accounts {
     }
 
     fn take(pid: u32) -> Self {
-        let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).into_iter().flatten().flatten();
+        let entries =
+            |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).into_iter().flatten().flatten();
         let mut descriptors = BTreeMap::new();
         for descriptor in entries("fd") {
             let Ok(target) = std::fs::read_link(descriptor.path()) else { continue };
@@ -82,7 +83,11 @@ impl Accounts {
             faults.push(format!("{ended} flows ended, the access log has {lines} lines"));
         }
         let private = private_memory(operator.pid());
-        println!("private memory: {} KiB, when warm {} KiB", private / 1024, private_before.unwrap_or(0) / 1024);
+        println!(
+            "private memory: {} KiB, when warm {} KiB",
+            private / 1024,
+            private_before.unwrap_or(0) / 1024
+        );
         if private_before.is_some_and(|before| private > before + before / 10 + MORE_MEMORY) {
             faults.push(format!("private memory has grown from {private_before:?} to {private} bytes"));
         }

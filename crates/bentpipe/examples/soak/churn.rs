@@ -135,7 +135,11 @@ impl Tally {
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = self.corruptions.clone();
         let fault = |failure: &Failure| {
-            format!("a connection failed after {:?} without a cause: {}", failure.ended - failure.begun, failure.what)
+            format!(
+                "a connection failed after {:?} without a cause: {}",
+                failure.ended - failure.begun,
+                failure.what
+            )
         };
         faults.extend(self.unexplained.iter().take(NAMED).map(fault));
         if self.unexplained.len() > NAMED {

@@ -113,7 +113,9 @@ impl Topology {
     pub(crate) fn access_log_lines(&self) -> u64 {
         let log = self.access_log();
         let files = std::fs::read_dir(log.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
-        files.map(|file| std::fs::read(file).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64).sum()
+        files
+            .map(|file| std::fs::read(file).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64)
+            .sum()
     }
 
     /// What a program says on the gateway.
@@ -178,7 +180,12 @@ impl Topology {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         let before = file.metadata().unwrap().len() as usize;
         let mut command = self.gateway.command(&self.program);
-        command.args(["run", "-c"]).arg(self.config()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        command
+            .args(["run", "-c"])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file);
         self.daemon = Some(Child::spawn(command).unwrap());
         let start = Instant::now();
         loop {

@@ -46,7 +46,9 @@ impl Gateway {
 
     fn doctor(&self) -> Command {
         let mut command = self.namespace.command(BENTPIPE);
-        command.args(["doctor", "--json", "--probe", "--config"]).arg(self.folder.path().join("bentpipe.toml"));
+        command
+            .args(["doctor", "--json", "--probe", "--config"])
+            .arg(self.folder.path().join("bentpipe.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -59,7 +61,9 @@ impl Gateway {
     /// Connections of IPv4 come through unsplit, and this is said of split ones.
     fn expect_unsplit_only(&self, said: &[&str]) {
         let all = self.probe();
-        let result = |name: &str| all.iter().find(|(of, ..)| of == name).unwrap_or_else(|| panic!("{name} in {all:?}"));
+        let result = |name: &str| {
+            all.iter().find(|(of, ..)| of == name).unwrap_or_else(|| panic!("{name} in {all:?}"))
+        };
         let (_, unsplit, _) = result("probe, IPv4 unsplit");
         let (_, split, found) = result("probe, IPv4 split");
         assert!(*unsplit && !split && said.iter().all(|part| found.contains(part)), "{all:?}");
@@ -95,7 +99,9 @@ impl Gateway {
             let output = self.namespace.command(words[0]).args(&words[1..]).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
-        ["nft -s -t list ruleset", "ip rule", "ip -6 rule", "ip -br address", "ip route show table all"].map(list).concat()
+        ["nft -s -t list ruleset", "ip rule", "ip -6 rule", "ip -br address", "ip route show table all"]
+            .map(list)
+            .concat()
     }
 }
 
@@ -128,7 +134,10 @@ fn on_a_plain_gateway_a_connection_of_each_family_comes_through_and_is_split() {
     let before = gateway.state();
     let probe = gateway.probe();
     let names: Vec<&str> = probe.iter().map(|(name, ..)| name.as_str()).collect();
-    assert_eq!(names, ["probe, IPv4 unsplit", "probe, IPv4 split", "probe, IPv6 unsplit", "probe, IPv6 split"]);
+    assert_eq!(
+        names,
+        ["probe, IPv4 unsplit", "probe, IPv4 split", "probe, IPv6 unsplit", "probe, IPv6 split"]
+    );
     for (name, ok, said) in &probe {
         assert!(ok, "{name}: {said}");
     }
@@ -279,7 +288,11 @@ fn without_nft_the_probe_names_the_package() {
     let nft = bentpipe_testbed::find_tool("nft");
     let mut doctor = gateway.namespace.command("unshare");
     let script = "mount --bind /dev/null \"$0\" && exec \"$@\"";
-    doctor.args(["--mount", "sh", "-c", script]).arg(nft).arg(BENTPIPE).args(["doctor", "--json", "--probe", "--config"]);
+    doctor
+        .args(["--mount", "sh", "-c", script])
+        .arg(nft)
+        .arg(BENTPIPE)
+        .args(["doctor", "--json", "--probe", "--config"]);
     let output = doctor.arg(gateway.folder.path().join("bentpipe.toml")).output().unwrap();
     let (_, ok, said) = results(&output).remove(0);
     assert!(!ok && said.contains("`nft` is not installed") && said.contains("nftables"), "{said}");

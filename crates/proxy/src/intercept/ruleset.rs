@@ -221,10 +221,17 @@ fn prerouting(plan: &Plan<'_>) -> String {
 /// mark, such as that of the connection (`CONNMARK --restore-mark` without a mask).
 fn injected(plan: &Plan<'_>) -> String {
     let mark = plan.mark.set(Mark::Injected);
-    let passing = PASSING.map(|(name, key)| format!("\t\ttcp urgptr {PASS} update @{name} {{ {key} }}\n"));
     let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
-    let (passing, lines) = (passing.concat(), lines.collect::<String>());
-    format!("\tchain injected {{\n\t\t{mark}\n{passing}{lines}\t\tdrop\n\t}}\n")
+    let (passing, lines) = (passing(), lines.collect::<String>());
+    format!(
+        "\tchain injected {{\n\t\t{mark}\n\t\ttcp urgptr {PASS} goto pass_when_repeated\n{lines}\t\tdrop\n\t}}\n\
+         \tchain pass_when_repeated {{\n{passing}\t\tdrop\n\t}}\n"
+    )
+}
+
+/// Lets a connection pass from its next SYN on.
+fn passing() -> String {
+    PASSING.map(|(name, key)| format!("\t\tupdate @{name} {{ {key} }}\n")).concat()
 }
 
 fn output(plan: &Plan<'_>) -> String {
@@ -326,7 +333,8 @@ fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
 }
 
 /// `early`, `faithful` and `again` give the daemon a copy of a SYN, with the path in the copy's prefix, and
-/// mark it as taken; `listener` is where it comes back.
+/// mark it as taken; `listener` is where it comes back. Where somebody has destroyed the listener (`ss -K`) the
+/// connection passes when the SYN is repeated.
 fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     let LegPair { port, weight, .. } = *pair;
     let taken = mark.set(Mark::Taken);
@@ -341,7 +349,10 @@ fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
         let _ = write!(text, "\tchain again_{port} {{\n\t\t{}\n\t}}\n", copy("again"));
     }
     let listener = bundled::to_listener(port, "accept");
-    let _ = write!(text, "\tchain listener_{port} {{\n\t\ttcp urgptr set 0\n{listener}\t\tdrop\n\t}}\n");
+    let _ = write!(
+        text,
+        "\tchain listener_{port} {{\n\t\ttcp urgptr set 0\n{listener}\t\tgoto pass_when_repeated\n\t}}\n"
+    );
     text
 }
 

@@ -19,10 +19,15 @@ impl<'a> Census<'a> {
         let chains: String = ports.iter().map(|&port| count(port)).collect();
         let jumps: String = ports.iter().map(|&port| jump(port)).collect();
         gateway.rules(&format!(
-            "table inet census\ndelete table inet census\ntable inet census {{\n{chains}\tchain all {{\n\
+            "table inet census\ndelete table inet census\ntable inet census {{\n{chains}\tchain each {{\n\
              \t\ttype filter hook prerouting priority 999;\n{jumps}\t}}\n}}\n"
         ));
         census
+    }
+
+    /// Counts no more, and leaves nothing on the gateway.
+    pub fn end(self) {
+        self.gateway.run("nft delete table inet census");
     }
 
     /// The ports that the rules hand connections to, in ascending order.

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use crate::common::{Net, PATIENCE, Running, SERVER, network, socket_address};
+use crate::common::{Net, PATIENCE, Running, SERVER, network, socket_address, wait_until};
 use bentpipe_kernel::sockopt;
 use socket2::{Domain, Socket, Type};
 
@@ -41,8 +41,14 @@ fn routes_that_somebody_has_removed_are_set_up_again() {
             let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
             let listener = net.listen(address);
             let (mut client, mut server) = net.connection(&listener);
-            net.gateway.run(&format!("ip {family} rule del pref 7600"));
-            expect_split(&net, &listener, &mut daemon);
+            // Those of the daemon's SYNs, of what this host sends, and of later packets.
+            for preference in [64, 66, 67] {
+                net.gateway.run(&format!("ip {family} rule del pref {preference}"));
+                wait_until("the rule is there again", || {
+                    net.gateway.output(&format!("ip {family} rule")).contains(&format!("{preference}:"))
+                });
+                expect_split(&net, &listener, &mut daemon);
+            }
             net.gateway.run(&format!("ip {family} route flush table 25200"));
             expect_split(&net, &listener, &mut daemon);
             client.write_all(b"still there").unwrap();
@@ -59,7 +65,7 @@ fn connections_pass_if_other_rules_route_intercepted_packets_away() {
     let mut daemon = net.daemon("");
     net.gateway.run("ip route add default via 10.77.2.2 table 100");
     net.gateway.run("ip route add 10.77.1.0/24 dev ground0 table 100");
-    net.gateway.run("ip rule add pref 100 lookup 100");
+    net.gateway.run("ip rule add pref 10 lookup 100");
     let start = Instant::now();
     let listener = net.listen(SERVER[0]);
     while start.elapsed() < PATIENCE {
@@ -71,7 +77,7 @@ fn connections_pass_if_other_rules_route_intercepted_packets_away() {
     let before = daemon.counter("flows_total");
     expect_through(&net, &net.listen(SERVER[0]));
     assert_eq!(daemon.counter("flows_total"), before, "it passes");
-    net.gateway.run("ip rule del pref 100");
+    net.gateway.run("ip rule del pref 10");
     expect_split(&net, &listener, &mut daemon);
     daemon.stop();
 }

@@ -208,7 +208,7 @@ fn flows_are_looked_after_across_a_reload_if_there_is_still_a_rule_that_snoops()
     net.gateway.run("nft flush ruleset");
     daemon.reload(&first).unwrap();
     let chains = net.gateway.output("nft -t list table inet bentpipe");
-    assert_eq!(chains.matches("chain path_").count(), 3, "{chains}");
+    assert_eq!(chains.matches("chain listener_").count(), 3, "{chains}");
     // Not to its state at the start: the former listeners live for another minute.
     daemon.stop();
     net.expect_untouched();
@@ -311,7 +311,7 @@ fn the_ways_into_the_daemon_are_mended() {
             "ip link set bentpipe2 down".to_owned(),
             "ip link set bentpipe3 down".to_owned(),
             format!("ip {family} route flush table 25202"),
-            format!("ip {family} rule del pref 7603"),
+            format!("ip {family} rule del pref 63"),
         ] {
             let exchange = Exchange::start_and_hold(net.connection(&listener), 1_000_000);
             exchange.wait_for(200_000);

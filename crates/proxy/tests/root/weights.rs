@@ -68,6 +68,7 @@ fn a_rules_weight_decides_the_listener_with_either_handshake_in_both_families_an
             }
         }
         assert_eq!(daemon.counter("flows_total"), 12);
+        Census { gateway: &net.gateway }.end();
         daemon.settle();
     }
 }

@@ -143,7 +143,11 @@ fn beside_marks_of_connections_that_are_restored_whole() {
 #[test]
 fn beside_an_input_chain_that_accepts_nothing_of_the_loopback_interface() {
     let chain = "chain c {\n type filter hook input priority filter; iif lo meta l4proto tcp drop\n}\n";
-    beside_rules_that_break_splitting("`iif lo tcp drop` in input", &format!("table inet deaf {{\n{chain}}}\n"), "");
+    beside_rules_that_break_splitting(
+        "`iif lo tcp drop` in input",
+        &format!("table inet deaf {{\n{chain}}}\n"),
+        "",
+    );
 }
 
 #[test]

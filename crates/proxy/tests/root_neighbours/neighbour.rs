@@ -71,7 +71,8 @@ impl Neighbour<'_> {
     fn after_the_daemon(&self, unsplit: &[Outcome], row: &mut Row) {
         let mut trial = Trial::new().expect("there was one before");
         (self.prepare)(&mut trial);
-        let (set_up, attempts) = (|trial: &mut Trial| (self.set_up)(trial), |trial: &Trial| (self.attempts)(trial));
+        let (set_up, attempts) =
+            (|trial: &mut Trial| (self.set_up)(trial), |trial: &Trial| (self.attempts)(trial));
         trial.with_daemon_first(set_up, attempts, unsplit, self.breaks, row);
     }
 

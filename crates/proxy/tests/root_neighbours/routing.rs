@@ -255,7 +255,9 @@ fn beside_a_rule_of_an_interface(preference: u16, interface: &str, has_route: bo
     };
     let side = if interface == "sat0" { "LEG" } else { "LAN" };
     let name = match has_route {
-        true => format!("`ip rule add pref {preference} iif {side} lookup 77` with routes to both sides there"),
+        true => {
+            format!("`ip rule add pref {preference} iif {side} lookup 77` with routes to both sides there")
+        }
         false => format!("`ip rule add pref {preference} iif {side} lookup 77` with nothing there"),
     };
     // It leads packets away from this host, which is seen when the first comes.

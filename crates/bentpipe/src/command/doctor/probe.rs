@@ -53,7 +53,9 @@ impl Probe<'_> {
     /// One connection of each family, unsplit and split.
     pub(super) fn checks(&self) -> Vec<Check> {
         if let Err(missing) = require(NEEDS) {
-            let check = |item: &MissingItem| Check::fail("probe", format!("not tried: {}", item.found), item.fix.clone());
+            let check = |item: &MissingItem| {
+                Check::fail("probe", format!("not tried: {}", item.found), item.fix.clone())
+            };
             return missing.items.iter().map(check).collect();
         }
         let plan = match topology::read(self.config, self.from) {

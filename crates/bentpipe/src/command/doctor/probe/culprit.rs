@@ -71,9 +71,11 @@ pub(super) fn of_split(trial: &Trial, config: &Config, outcome: &Outcome) -> Fin
 
 fn unknown() -> Finding {
     Finding {
-        cause: "no chain drops it, and taking away any one setting, routing rule or table does not help".to_owned(),
-        remedy: "bentpipe passes connections that it cannot split; docs/neighbours.md tells how to look further"
+        cause: "no chain drops it, and taking away any one setting, routing rule or table does not help"
             .to_owned(),
+        remedy:
+            "bentpipe passes connections that it cannot split; docs/neighbours.md tells how to look further"
+                .to_owned(),
     }
 }
 
@@ -159,7 +161,8 @@ fn suspects(trial: &Trial) -> Vec<Suspect> {
     let rules = rules.filter(|line| !line.starts_with("pref 3276"));
     let mut tables: Vec<String> = trial.plan.firewall.tables.keys().cloned().collect();
     let word = ["ip", "ip6"][family as usize];
-    let of_iptables = trial.plan.firewall.iptables[family as usize].lines().filter_map(|line| line.strip_prefix('*'));
+    let of_iptables =
+        trial.plan.firewall.iptables[family as usize].lines().filter_map(|line| line.strip_prefix('*'));
     tables.extend(of_iptables.map(|table| format!("{word} {table}")));
     SETTINGS
         .into_iter()
@@ -219,7 +222,8 @@ fn dotted(key: &str) -> String {
 
 fn ip_rule(trial: &Trial, family: Family, verb: &str, line: &str) -> anyhow::Result<()> {
     let mut command: Command = trial.copy.gateway.command(find_tool("ip"));
-    let status = command.args([family.flag(), "rule", verb]).args(words(line)).stderr(Stdio::null()).status()?;
+    let status =
+        command.args([family.flag(), "rule", verb]).args(words(line)).stderr(Stdio::null()).status()?;
     anyhow::ensure!(status.success(), "ip rule {verb} {line}: {status}");
     Ok(())
 }
@@ -237,7 +241,10 @@ mod tests {
             "dropped in the chain forward of the table inet firewall by the rule `tcp dport 443 counter drop`"
         );
         let policy = "trace id 61f1e8a5 ip filter FORWARD policy drop ";
-        assert_eq!(dropped(policy).unwrap().cause, "dropped in the chain FORWARD of the table ip filter by its policy");
+        assert_eq!(
+            dropped(policy).unwrap().cause,
+            "dropped in the chain FORWARD of the table ip filter by its policy"
+        );
         for line in [
             "trace id 61f1e8a5 inet firewall forward verdict continue",
             "trace id 61f1e8a5 inet firewall forward policy accept",

@@ -29,7 +29,8 @@ pub(super) struct Daemon {
 impl Daemon {
     /// Starts one that is ready.
     pub(super) fn start(trial: &Trial, config: &Config) -> anyhow::Result<Self> {
-        let file = memory(&configuration(config)).context("cannot make a file in memory for its configuration")?;
+        let file =
+            memory(&configuration(config)).context("cannot make a file in memory for its configuration")?;
         let log = memory("").context("cannot make a file in memory for its log")?;
         // A program in FOLDER is found by this path, too, and so is one that an upgrade has replaced.
         let mut command = trial.copy.gateway.command(format!("/proc/{}/exe", std::process::id()));
@@ -77,7 +78,8 @@ fn is_ready(line: &str) -> bool {
 
 fn complaint(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().skip_while(|line| !is_ready(line)).collect();
-    let last = |level: &str| lines.iter().rev().find_map(|line| Some(line.split_once(level)?.1.trim().to_owned()));
+    let last =
+        |level: &str| lines.iter().rev().find_map(|line| Some(line.split_once(level)?.1.trim().to_owned()));
     last(" ERROR ").or_else(|| last(" WARN "))
 }
 
@@ -91,7 +93,11 @@ fn configuration(config: &Config) -> String {
     }
     let _ = writeln!(text, "[admin]\nfolder = \"{FOLDER}/bentpipe\"\nlisten = \"off\"");
     for (number, leg) in config.legs.values().enumerate() {
-        let _ = writeln!(text, "[legs.leg{number}]\ninterface = \"{}\"\ncongestion = \"reno\"", leg.interface.as_str());
+        let _ = writeln!(
+            text,
+            "[legs.leg{number}]\ninterface = \"{}\"\ncongestion = \"reno\"",
+            leg.interface.as_str()
+        );
     }
     text
 }

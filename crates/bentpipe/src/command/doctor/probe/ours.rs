@@ -34,7 +34,9 @@ mod tests {
         ] {
             assert!(is_route_or_rule(&line.split(' ').collect::<Vec<_>>()), "{line}");
         }
-        for line in ["66: from all iif lo goto 100", "60: from all iif wan lookup 7", "default dev lo table 2520"] {
+        for line in
+            ["66: from all iif lo goto 100", "60: from all iif wan lookup 7", "default dev lo table 2520"]
+        {
             assert!(!is_route_or_rule(&line.split(' ').collect::<Vec<_>>()), "{line}");
         }
         assert!(is_table("inet bentpipe_held") && !is_table("ip bentpipe"));

@@ -39,8 +39,8 @@ struct Hop {
 
 impl Gateway {
     pub(super) fn new(plan: &Plan, path: &Path) -> anyhow::Result<Self> {
-        let [gateway, client, server, elsewhere] =
-            ["gateway", "client", "server", "elsewhere"].map(|name| Namespace::new(&format!("probe's {name}")));
+        let [gateway, client, server, elsewhere] = ["gateway", "client", "server", "elsewhere"]
+            .map(|name| Namespace::new(&format!("probe's {name}")));
         let copy = Self { gateway: gateway?, client: client?, server: server?, _elsewhere: elsewhere? };
         copy.devices(plan, path)?;
         copy.settings(plan);
@@ -83,7 +83,8 @@ impl Gateway {
         let early = first.into_iter().filter_map(|key| Some((key, plan.settings.get(key)?)));
         let rest = plan.settings.iter().map(|(key, value)| (key.as_str(), value));
         let all: Vec<_> = early.chain(rest).collect();
-        let written = self.gateway.run(|| all.into_iter().filter(|(key, value)| write(key, value).is_ok()).count());
+        let written =
+            self.gateway.run(|| all.into_iter().filter(|(key, value)| write(key, value).is_ok()).count());
         tracing::debug!(?written, "settings");
     }
 
@@ -166,14 +167,21 @@ impl Gateway {
             Ok(())
         };
         end(&self.client, &[format!("{}/{}", path.client, path.gateway_inside.prefixlen)], inside)?;
-        let beyond = path.gateway_outside.neighbour().context("the leg's network has no room for a server")?;
+        let beyond =
+            path.gateway_outside.neighbour().context("the leg's network has no room for a server")?;
         if self.next_hop(path)?.dev.as_deref() != Some(&path.leg) {
-            let onlink = format!("{family} route replace {} via {beyond} dev {} onlink", path.server, path.leg);
+            let onlink =
+                format!("{family} route replace {} via {beyond} dev {} onlink", path.server, path.leg);
             self.gateway.ip(&onlink)?;
         }
         let hop = self.next_hop(path)?;
         if hop.dev.as_deref() != Some(&path.leg) {
-            bail!("the gateway routes {} to {}, not to {}", path.server, hop.dev.unwrap_or_default(), path.leg);
+            bail!(
+                "the gateway routes {} to {}, not to {}",
+                path.server,
+                hop.dev.unwrap_or_default(),
+                path.leg
+            );
         }
         let bits = path.gateway_outside.prefixlen;
         let router = format!("{}/{bits}", hop.gateway.unwrap_or(beyond));
@@ -255,7 +263,8 @@ mod tests {
         );
         assert_eq!(route("local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"), None);
         assert_eq!(route("local default dev lo table 25200 scope host"), None);
-        let several = "default proto static \\\tnexthop via 10.0.0.1 dev a weight 1 \\\tnexthop via 10.1.0.1 dev b";
+        let several =
+            "default proto static \\\tnexthop via 10.0.0.1 dev a weight 1 \\\tnexthop via 10.1.0.1 dev b";
         assert!(route(several).unwrap().contains("static nexthop via 10.0.0.1 dev a weight 1 nexthop"));
     }
 
@@ -266,7 +275,10 @@ mod tests {
             rule("51:\tnot from all fwmark 0xca6c lookup 51820").unwrap(),
             "pref 51 not from all fwmark 0xca6c lookup 51820"
         );
-        assert_eq!(rule("60:\tfrom all iif wan [detached] lookup 7").unwrap(), "pref 60 from all iif wan lookup 7");
+        assert_eq!(
+            rule("60:\tfrom all iif wan [detached] lookup 7").unwrap(),
+            "pref 60 from all iif wan lookup 7"
+        );
         assert_eq!(rule("67:\tfrom all fwmark 0x10000000/0x70000000 lookup 25200"), None);
         assert_eq!(rule("69:\tfrom all nop"), None);
     }

@@ -58,7 +58,9 @@ impl<'a> Trial<'a> {
                 None => Outcome::Through,
                 Some(daemon) => Outcome::Passed(daemon.complaint()),
             },
-            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => Outcome::Silent,
+            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+                Outcome::Silent
+            }
             Err(error) => Outcome::Refused(error.kind()),
         };
         tracing::debug!(?outcome, path = %self.path, "probe");
@@ -98,11 +100,13 @@ impl<'a> Trial<'a> {
     fn is_split(&self) -> bool {
         let is_established = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let port = |end: &str| end.rsplit_once(':').and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+            let port =
+                |end: &str| end.rsplit_once(':').and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
             words.len() > 3 && words[3] == ESTABLISHED && port(words[2]) == Some(PORT)
         };
         let read = || {
-            let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
+            let tables =
+                ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
             tables.into_iter().flatten().any(|table| table.lines().skip(1).any(is_established))
         };
         self.copy.gateway.run(read).unwrap_or(false)
