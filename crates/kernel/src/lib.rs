@@ -22,6 +22,7 @@
 //! - [`host`]: checks of this host, each finding with the line that fixes it.
 
 pub mod congestion;
+pub mod conntrack;
 pub mod explicit;
 pub mod feature;
 #[cfg(any(test, feature = "fuzzing"))]

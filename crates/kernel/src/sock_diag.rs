@@ -1,4 +1,5 @@
-//! The TCP sockets of this host whose handshakes are not complete, and those that listen (sock_diag(7)).
+//! The TCP sockets of this host: those whose handshakes are not complete, those that listen, and those that are
+//! connected (sock_diag(7)).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,11 +19,15 @@ const STATES: usize = 4;
 /// Offsets in the answer.
 const STATE: usize = 1;
 const LOCAL_PORT: usize = 4;
+const REMOTE_PORT: usize = 6;
 const LOCAL_ADDRESS: usize = 8;
+const REMOTE_ADDRESS: usize = 24;
 const RECEIVE_QUEUE: usize = 56;
 /// States of net/tcp_states.h. Asked for the first, the kernel shows request sockets, too.
 const SYN_RECEIVED: u8 = 3;
 const LISTEN: u8 = 10;
+/// `ESTABLISHED`, `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
+const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 
 /// A TCP socket of the network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,14 +72,32 @@ impl SockDiag {
     pub fn handshakes(&mut self) -> io::Result<Vec<TcpSocket>> {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            self.list(family, &mut found)?;
+            self.list(family, &[SYN_RECEIVED, LISTEN], |message| found.extend(socket(message)))?;
         }
         Ok(found)
     }
 
-    fn list(&mut self, family: libc::c_int, found: &mut Vec<TcpSocket>) -> io::Result<()> {
+    /// The local and the remote end of every connection of this host, of both families. The kernel looks at
+    /// every socket of the namespace for it.
+    ///
+    /// # Errors
+    /// Those of [`handshakes`](Self::handshakes).
+    pub fn connections(&mut self) -> io::Result<Vec<(SocketAddr, SocketAddr)>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            self.list(family, &CONNECTED, |message| found.extend(ends(message)))?;
+        }
+        Ok(found)
+    }
+
+    fn list(
+        &mut self,
+        family: libc::c_int,
+        states: &[u8],
+        mut each: impl FnMut(Message<'_>),
+    ) -> io::Result<()> {
         let sequence = self.socket.take_sequence(1);
-        self.socket.send(request(sequence, family).as_bytes())?;
+        self.socket.send(request(sequence, family, states).as_bytes())?;
         self.socket.receive_until(|message| {
             if message.sequence != sequence {
                 return None;
@@ -83,7 +106,7 @@ impl SockDiag {
                 (libc::NLMSG_DONE, _) => Some(Ok(())),
                 (_, Some(code)) => Some(Err(io::Error::from_raw_os_error(code))),
                 _ => {
-                    found.extend(socket(message));
+                    each(message);
                     None
                 }
             }
@@ -91,11 +114,11 @@ impl SockDiag {
     }
 }
 
-fn request(sequence: u32, family: libc::c_int) -> Writer {
+fn request(sequence: u32, family: libc::c_int, states: &[u8]) -> Writer {
     let mut fixed = [0; REQUEST];
     fixed[0] = family as u8;
     fixed[PROTOCOL] = libc::IPPROTO_TCP as u8;
-    let states = 1u32 << SYN_RECEIVED | 1 << LISTEN;
+    let states = states.iter().fold(0u32, |mask, state| mask | 1 << state);
     fixed[STATES..STATES + 4].copy_from_slice(&states.to_ne_bytes());
     let mut writer = Writer::default();
     writer.message(BY_FAMILY, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &fixed, |_| {});
@@ -105,13 +128,7 @@ fn request(sequence: u32, family: libc::c_int) -> Writer {
 /// The socket in an answer; `None` for what is no answer, or of another state.
 fn socket(message: Message<'_>) -> Option<TcpSocket> {
     let answer: &[u8; ANSWER] = message.payload.first_chunk()?;
-    let port = u16::from_be_bytes([answer[LOCAL_PORT], answer[LOCAL_PORT + 1]]);
-    let address: [u8; 16] = *answer[LOCAL_ADDRESS..].first_chunk()?;
-    let address = match libc::c_int::from(answer[0]) {
-        libc::AF_INET => IpAddr::from(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
-        _ => Ipv6Addr::from(address).into(),
-    };
-    let local = SocketAddr::new(address, port);
+    let local = end(answer, LOCAL_PORT, LOCAL_ADDRESS)?;
     match answer[STATE] {
         SYN_RECEIVED => Some(TcpSocket::SynReceived { local }),
         LISTEN => {
@@ -120,6 +137,25 @@ fn socket(message: Message<'_>) -> Option<TcpSocket> {
         }
         _ => None,
     }
+}
+
+/// Both ends of a connection.
+fn ends(message: Message<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let answer: &[u8; ANSWER] = message.payload.first_chunk()?;
+    let [local, remote] = [(LOCAL_PORT, LOCAL_ADDRESS), (REMOTE_PORT, REMOTE_ADDRESS)]
+        .map(|(port, address)| end(answer, port, address));
+    Some((local?, remote?))
+}
+
+/// The address and the port at these offsets; that of IPv4 in a socket of IPv6 is one of IPv4.
+fn end(answer: &[u8; ANSWER], port: usize, address: usize) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*answer[port..].first_chunk()?);
+    let address: [u8; 16] = *answer[address..].first_chunk()?;
+    let address = match libc::c_int::from(answer[0]) {
+        libc::AF_INET => IpAddr::from(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
+        _ => IpAddr::from(Ipv6Addr::from(address)).to_canonical(),
+    };
+    Some(SocketAddr::new(address, port))
 }
 
 #[cfg(test)]

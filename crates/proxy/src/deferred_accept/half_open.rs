@@ -71,6 +71,8 @@ mod tests {
             assert!(half_open.admits(100, number, now), "{number}");
         }
         let now = start + Duration::from_secs(100);
-        assert_eq!((0..200).filter(|_| half_open.admits(100, 100_000, now)).count(), 100);
+        // Those of the seconds that are forgotten are not all accepted within them.
+        let admitted = (0..200).filter(|_| half_open.admits(100, 100_000, now)).count();
+        assert!((100..=101).contains(&admitted), "{admitted}");
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::AtLimit;
 use crate::connect::upstream::{self, Endpoints};
-use crate::intercept::{Arrival, Crossing, Routes};
+use crate::intercept::{Arrival, Crossing, Routes, tracking};
 use crate::stats::Counters;
 use crate::telemetry::Shared;
 use crate::types::leg_pair::LegPair;
@@ -205,7 +205,7 @@ impl SynHandler {
         match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(taken, &syn),
             Some(SynOutcome::Answered) if self.suspends(pair, syn.isn, now) => {
-                self.counters.held_forgotten.add(u64::from(self.pending.abandon(&pair)));
+                self.abandon(&syn);
                 return self.pass_for_good(taken, &syn);
             }
             Some(SynOutcome::Answered) => return self.give_to_listener(taken),
@@ -230,20 +230,30 @@ impl SynHandler {
         }
     }
 
-    /// Notes both sides of a connection for the watchdog. Of the first one of an interface and a family, whether
-    /// its packets would come here; the watchdog asks from then on.
+    /// Notes both sides of a connection for the watchdog, which asks at each interval whether packets of both
+    /// would come here. Some are asked for at once, so that a rule which leads them away is not found too late.
     fn comes_back(&mut self, syn: &Syn, Interfaces { input, output }: Interfaces) -> bool {
         let [client, server] = [syn.client.ip(), syn.server.ip()];
         let outward = Crossing { input, from: client, to: server, opens: true };
         let homeward = output.map(|input| Crossing { input, from: server, to: client, opens: false });
         let mut comes = true;
         for crossing in homeward.into_iter().chain([outward]) {
-            if self.shared.liveness.note_crossing(crossing) {
-                let arrival = crossing.arrival(self.sockets.mark(), &mut self.routes);
-                comes &= !matches!(arrival, Arrival::Astray(_));
-            }
+            let routes = &mut self.routes;
+            let look = || matches!(crossing.arrival(self.sockets.mark(), routes), Arrival::Astray(_));
+            comes &= !self.shared.liveness.note_crossing(crossing, look);
         }
         comes
+    }
+
+    /// Ends the connection to the server of a client that is to reach it without us.
+    fn abandon(&self, syn: &Syn) {
+        if self.pending.abandon(&FourTuple::of(syn)) {
+            self.counters.held_forgotten.add(1);
+        }
+        // Its entry would clash with that of the client's own connection.
+        if let Err(error) = tracking::forget(syn.client, syn.server) {
+            tracing::debug!(%error, "cannot have a connection tracked anew");
+        }
     }
 
     /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on

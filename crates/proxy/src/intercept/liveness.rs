@@ -19,8 +19,8 @@ pub(crate) struct Liveness {
     accepted: [AtomicU64; 2],
     /// Until when nothing is taken because nothing came of it, in the same unit.
     suspended_until: AtomicU64,
-    /// Sides of connections of late, at most one of each family for each interface, and when.
-    crossings: Mutex<BTreeMap<(u32, bool), (Crossing, Instant)>>,
+    /// Sides of connections of late, at most one of each family for each interface.
+    crossings: Mutex<BTreeMap<(u32, bool), Noted>>,
     /// The last suspension that nobody has looked at.
     suspension: Mutex<Option<Suspension>>,
 }
@@ -33,6 +33,18 @@ pub(crate) struct Suspension {
     pub(crate) connection: String,
 }
 
+/// The side of a connection of late.
+#[derive(Debug)]
+struct Noted {
+    crossing: Crossing,
+    at: Instant,
+    /// When one of its interface and family was last looked at, and whether it had gone astray.
+    looked: Instant,
+    is_astray: bool,
+}
+
+/// How often crossings of one interface and family are looked at, at the most.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// As many interfaces as are remembered.
 const CROSSINGS: usize = 64;
 /// How long a connection is of late. Its client may have moved to another interface by then.
@@ -81,21 +93,27 @@ impl Liveness {
         self.suspension.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Remembers one side of a connection. True if it is the first of its interface and family lately.
-    pub(crate) fn note_crossing(&self, crossing: Crossing) -> bool {
+    /// Remembers one side of a connection, and says whether its packets go astray. One of each interface and
+    /// family is looked at in 100 ms.
+    pub(crate) fn note_crossing(&self, crossing: Crossing, look: impl FnOnce() -> bool) -> bool {
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (crossing.input, crossing.from.is_ipv4());
-        if crossings.len() >= CROSSINGS && !crossings.contains_key(&key) {
-            return true;
+        let at = Instant::now();
+        let (looked, is_astray) = match crossings.get(&key) {
+            Some(noted) if at - noted.looked < LOOK_INTERVAL => (noted.looked, noted.is_astray),
+            _ => (at, look()),
+        };
+        if crossings.len() < CROSSINGS || crossings.contains_key(&key) {
+            crossings.insert(key, Noted { crossing, at, looked, is_astray });
         }
-        crossings.insert(key, (crossing, Instant::now())).is_none()
+        is_astray
     }
 
     /// The sides of connections of late.
     pub(crate) fn crossings(&self) -> Vec<Crossing> {
         let mut crossings = self.crossings.lock().unwrap_or_else(PoisonError::into_inner);
-        crossings.retain(|_, (_, noted)| noted.elapsed() < OF_LATE);
-        crossings.values().map(|&(crossing, _)| crossing).collect()
+        crossings.retain(|_, noted| noted.at.elapsed() < OF_LATE);
+        crossings.values().map(|noted| noted.crossing).collect()
     }
 
     pub(crate) fn forget_crossings(&self, input: u32) {

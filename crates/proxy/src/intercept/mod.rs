@@ -26,7 +26,10 @@
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
 //! The device vanishes with the process, and the route with it; then the packets take their usual route.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bentpipe_kernel::nftables::HeldTable;
 use bentpipe_kernel::route::{PolicyRule, RouteSocket};
@@ -44,6 +47,7 @@ mod program;
 mod rate_limits;
 mod ruleset;
 mod snooped;
+pub(crate) mod tracking;
 pub(crate) mod tun;
 
 pub(crate) use arrival::{Arrival, Crossing};
@@ -53,6 +57,7 @@ use program::{load_rules, succeeds};
 pub(crate) use ruleset::{ALIVE, FULL, FULL_CLIENTS, PASS, PATIENCE, TTL};
 pub use ruleset::{Plan, ruleset};
 use ruleset::{into_force, successor};
+use tracking::SplitConnections;
 
 /// The nftables table, in the family `inet`.
 pub(crate) const TABLE: &str = "bentpipe";
@@ -64,11 +69,13 @@ pub(crate) const LOG_GROUP: u16 = 25200;
 const ZONE: u16 = 25200;
 /// The routing table that brings marked packets to this host.
 const ROUTE_TABLE: u32 = 25200;
-/// The preference of the first policy rule. Marked packets are nobody else's, so that the rules of others
-/// need not come first.
+/// The preference of the first policy rule, unless somebody else has rules before ours. Marked packets are
+/// nobody else's, so that the rules of others need not come first.
 const PREFERENCE: u32 = 60;
-/// The preference at which our rules end.
-const END: u32 = PREFERENCE + 9;
+/// How far behind the first our last policy rule stands: to it another jumps.
+const END: u32 = 9;
+/// As many preferences are ours.
+const SPAN: u32 = END + 1;
 /// Diverts packets of snooped flows towards a satellite.
 pub(crate) const TO_LINK: TunDivert = TunDivert { number: 2, mark: Mark::ToLink, device: "bentpipe2" };
 /// Diverts packets of snooped flows from a satellite.
@@ -112,12 +119,16 @@ pub(crate) struct InForce {
     sides: Vec<Interface>,
     /// Settings of `lo` that are to be set back in the end.
     sysctls: Vec<String>,
+    /// The preference of the first policy rule.
+    preference: u32,
 }
 
 /// The policy routing behind the rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Routes {
     families: Vec<Family>,
+    /// The preference of the first rule.
+    first: Arc<AtomicU32>,
     /// Those whose devices are there.
     tun_diverts: Vec<TunDivert>,
     mark: MarkField,
@@ -145,16 +156,16 @@ impl Interception {
             tracing::warn!(table = TABLE, "cleared the rules and routes of a run that did not end in order");
         }
         let mut interception = Self {
-            routes: Routes { families, tun_diverts, mark: plan.mark },
+            routes: Routes { families, first: Arc::new(PREFERENCE.into()), tun_diverts, mark: plan.mark },
             rules: String::new(),
             sides: Vec::new(),
             sysctls: loopback::prepare()?,
             with_tracking: None,
             is_left: false,
         };
-        for &family in &interception.routes.families {
-            interception.routes.add(family)?;
-        }
+        let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
+        interception.routes.mend(&mut socket)?;
+        interception.routes.repair_tun_diverts(&mut socket)?;
         interception.replace_rules(plan, takes)?;
         Ok(interception)
     }
@@ -166,10 +177,10 @@ impl Interception {
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
         mark: MarkField,
-        InForce { rules, sides, sysctls }: InForce,
+        InForce { rules, sides, sysctls, preference }: InForce,
     ) -> Self {
         Self {
-            routes: Routes { families, tun_diverts, mark },
+            routes: Routes { families, first: Arc::new(preference.into()), tun_diverts, mark },
             rules,
             sides,
             sysctls,
@@ -214,7 +225,12 @@ impl Interception {
 
     /// What is in force.
     pub(crate) fn in_force(&self) -> InForce {
-        InForce { rules: self.rules.clone(), sides: self.sides.clone(), sysctls: self.sysctls.clone() }
+        InForce {
+            rules: self.rules.clone(),
+            sides: self.sides.clone(),
+            sysctls: self.sysctls.clone(),
+            preference: self.routes.first(),
+        }
     }
 
     /// Leaves rules and routes to the process that has taken over.
@@ -241,12 +257,14 @@ impl Interception {
         load(self.rules.clone(), takes)
     }
 
-    /// Keeps the halves of connections apart where this host has begun to track connections.
+    /// Keeps the halves of connections apart where this host has begun to track connections. Those that are
+    /// split already stay untracked.
     pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<(), Error> {
         let Some([rules, replacing]) = self.with_tracking.clone() else { return Ok(()) };
-        load(replacing, takes)?;
+        let split = SplitConnections::list().map_err(Error::system("list split connections"))?;
+        load(replacing + &split.untracked(), takes)?;
         (self.rules, self.with_tracking) = (rules, None);
-        Ok(())
+        split.forget().map_err(Error::system("remove what is tracked of split connections"))
     }
 
     /// Whether the rules are for a host that tracks no connections.
@@ -273,21 +291,29 @@ impl Routes {
 
     /// Whether a policy rule of somebody else asks for what a connection to a server has otherwise than the
     /// SYN for which it is made: the interface that it came in by, or who has sent it.
-    pub(crate) fn depend_on_origin(socket: &mut RouteSocket) -> std::io::Result<bool> {
-        let is_ours = |rule: &PolicyRule| (PREFERENCE..=END).contains(&rule.preference);
+    pub(crate) fn depend_on_origin(socket: &mut RouteSocket) -> io::Result<bool> {
         let asks = |rules: Vec<PolicyRule>| rules.iter().any(|rule| rule.by_origin && !is_ours(rule));
         Ok(asks(socket.policy_rules(false)?) || asks(socket.policy_rules(true)?))
     }
 
+    /// The preference of the first rule.
+    fn first(&self) -> u32 {
+        self.first.load(Ordering::Relaxed)
+    }
+
     /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has
-    /// removed; true if there was need to. Where they do not come, the SYNs that the daemon sends to its
-    /// listeners come to nobody.
+    /// removed or come before; true if there was need to. Where they do not come, the SYNs that the daemon sends
+    /// to its listeners come to nobody.
+    ///
+    /// A rule that somebody adds without a preference comes before all others (`ip rule add`), ours included.
+    /// So ours go before it.
     pub(crate) fn mend(&self, socket: &mut RouteSocket) -> Result<bool, Error> {
-        let mut mended = false;
+        let former = self.go_first(socket).map_err(Error::system("list the policy rules"))?;
+        let mut mended = former.is_some();
         for &family in &self.families {
             if !self.lead_here(family, socket)? {
                 // It complains of what is still there.
-                let outcome = self.add(family);
+                let outcome = self.route_marked(family);
                 if !self.lead_here(family, socket)? {
                     outcome?;
                     return Err(overruled(ROUTE_MARKED, family, self.mark.value(Mark::Injected)));
@@ -295,7 +321,31 @@ impl Routes {
                 mended = true;
             }
         }
+        if let Some(former) = former {
+            remove_rules(socket, former).map_err(Error::system("remove policy rules"))?;
+        }
         Ok(mended)
+    }
+
+    /// Finds another place for our rules where others stand before them, if there is room before those. Then it
+    /// returns where they were.
+    fn go_first(&self, socket: &mut RouteSocket) -> io::Result<Option<u32>> {
+        let mut lowest = u32::MAX;
+        for &family in &self.families {
+            let others = socket.policy_rules(family == Family::V6)?.into_iter().filter(|rule| !is_ours(rule));
+            lowest = others
+                .map(|rule| rule.preference)
+                .filter(|&preference| preference > 0)
+                .fold(lowest, u32::min);
+        }
+        let former = self.first();
+        if lowest >= former + SPAN || lowest.min(former) <= SPAN {
+            return Ok(None);
+        }
+        // Not among the former ones, some of which may stand behind others.
+        let first = lowest.min(former) - SPAN;
+        self.first.store(first, Ordering::Relaxed);
+        Ok(Some(former))
     }
 
     /// Repairs the diverts whose devices exist, and sets these up; true if there was need to. Without its
@@ -304,7 +354,7 @@ impl Routes {
         let mut mended = false;
         for tun_divert in &self.tun_diverts {
             for &family in &self.families {
-                mended |= tun_divert.mend(family, self.mark, socket)?;
+                mended |= tun_divert.mend(family, self.first(), self.mark, socket)?;
             }
         }
         Ok(mended)
@@ -312,14 +362,14 @@ impl Routes {
 
     /// Whether SYNs that the daemon sends come here, and the rules are there by which later packets do.
     fn lead_here(&self, family: Family, socket: &mut RouteSocket) -> Result<bool, Error> {
-        let mut ask = || -> std::io::Result<bool> {
+        let mut ask = || -> io::Result<bool> {
             let injected = self.mark.value(Mark::Injected);
             let there = socket.policy_rules(family == Family::V6)?;
             let wanted = [
                 self.rule_of_ours(),
                 PolicyRule {
-                    preference: PREFERENCE + 6,
-                    jump: END,
+                    preference: self.first() + 6,
+                    jump: self.first() + END,
                     by_origin: true,
                     ..PolicyRule::default()
                 },
@@ -332,7 +382,7 @@ impl Routes {
 
     fn rule_of_ours(&self) -> PolicyRule {
         PolicyRule {
-            preference: PREFERENCE + 7,
+            preference: self.first() + 7,
             mark: self.mark.value(Mark::Ours),
             mask: self.mark.mask(),
             table: ROUTE_TABLE,
@@ -340,42 +390,44 @@ impl Routes {
         }
     }
 
-    fn add(&self, family: Family) -> Result<(), Error> {
-        self.route_marked(family)?;
-        self.tun_diverts.iter().try_for_each(|tun_divert| tun_divert.add(family, self.mark))
-    }
-
     /// The rules, all of which are tried although some may be there: `END` first, to which another jumps.
     fn route_marked(&self, family: Family) -> Result<(), Error> {
         let flag = family.flag();
         ip(ROUTE_MARKED, &format!("{flag} route replace local default dev lo table {ROUTE_TABLE}"))?;
-        let outcomes = rules(self.mark).map(|rule| ip(ROUTE_MARKED, &format!("{flag} rule add {rule}")));
+        let outcomes =
+            rules(self.first(), self.mark).map(|rule| ip(ROUTE_MARKED, &format!("{flag} rule add {rule}")));
         outcomes.into_iter().collect()
     }
 }
 
 impl TunDivert {
     /// Without the device there is no route, and the rule leads nowhere.
-    fn add(self, family: Family, mark: MarkField) -> Result<(), Error> {
+    fn add(self, family: Family, first: u32, mark: MarkField) -> Result<(), Error> {
         let (flag, table) = (family.flag(), ROUTE_TABLE + self.number);
         let route = format!("{flag} route replace default dev {} table {table}", self.device);
         ip(ROUTE_TUN_DIVERT, &route)?;
-        ip(ROUTE_TUN_DIVERT, &format!("{flag} rule add {} {}", self.place(), mark.selector(self.mark)))
+        ip(ROUTE_TUN_DIVERT, &format!("{flag} rule add {} {}", self.place(first), mark.selector(self.mark)))
     }
 
     /// Its rule, without the mark.
-    fn place(self) -> String {
-        format!("pref {} lookup {}", PREFERENCE + self.number, ROUTE_TABLE + self.number)
+    fn place(self, first: u32) -> String {
+        format!("pref {} lookup {}", first + self.number, ROUTE_TABLE + self.number)
     }
 
     /// A device that is set down loses its routes, and keeps the rules that lead to them.
-    fn mend(self, family: Family, mark: MarkField, socket: &mut RouteSocket) -> Result<bool, Error> {
+    fn mend(
+        self,
+        family: Family,
+        first: u32,
+        mark: MarkField,
+        socket: &mut RouteSocket,
+    ) -> Result<bool, Error> {
         if self.is_gone_or_leads_here(family, mark, socket)? {
             return Ok(false);
         }
         ip(ROUTE_TUN_DIVERT, &format!("link set {} up", self.device))?;
         // It complains of what is still there.
-        let outcome = self.add(family, mark);
+        let outcome = self.add(family, first, mark);
         if !self.is_gone_or_leads_here(family, mark, socket)? {
             outcome?;
             return Err(overruled(ROUTE_TUN_DIVERT, family, mark.value(self.mark)));
@@ -390,7 +442,7 @@ impl TunDivert {
         mark: MarkField,
         socket: &mut RouteSocket,
     ) -> Result<bool, Error> {
-        let ask = |socket: &mut RouteSocket| -> std::io::Result<bool> {
+        let ask = |socket: &mut RouteSocket| -> io::Result<bool> {
             let Some(device) = socket.index_of(self.device)? else { return Ok(true) };
             let mark = mark.value(self.mark);
             Ok(socket.interface_of_marked(family.some_address(), mark)? == Some(device))
@@ -425,43 +477,62 @@ impl Family {
     }
 }
 
-/// The policy rules of interception, each in the form that adds it. The diverts' stand at
-/// [`PREFERENCE`] + 2 and + 3.
-fn rules(mark: MarkField) -> [String; 5] {
-    let [injected, error, lo, ours] = [PREFERENCE + 4, PREFERENCE + 5, PREFERENCE + 6, PREFERENCE + 7];
+/// The policy rules of interception, each in the form that adds it: the last first, to which another jumps. The
+/// diverts' stand at `first` + 2 and + 3.
+fn rules(first: u32, mark: MarkField) -> [String; 5] {
+    let [injected, error, lo, ours, end] = [4, 5, 6, 7, END].map(|number| first + number);
     [
-        format!("pref {END} nop"),
+        format!("pref {end} nop"),
         format!("pref {injected} iif lo {} lookup {ROUTE_TABLE}", mark.selector(Mark::Injected)),
         format!("pref {error} iif lo {} lookup {ROUTE_TABLE}", mark.selector(Mark::OwnError)),
-        format!("pref {lo} iif lo goto {END}"),
+        format!("pref {lo} iif lo goto {end}"),
         format!("pref {ours} {} lookup {ROUTE_TABLE}", mark.selector(Mark::Ours)),
     ]
 }
 
-/// The same as they are removed, whatever their marks.
-fn rules_to_remove() -> [String; 7] {
-    let with_table = |number: u32, table: u32| format!("pref {} lookup {table}", PREFERENCE + number);
-    [
-        TO_LINK.place(),
-        FROM_LINK.place(),
-        with_table(4, ROUTE_TABLE),
-        with_table(5, ROUTE_TABLE),
-        format!("pref {} iif lo goto {END}", PREFERENCE + 6),
-        with_table(7, ROUTE_TABLE),
-        format!("pref {END} nop"),
-    ]
+/// Whether a policy rule is one of ours, whatever its mark: by its table, or by the jump over ours, which stands
+/// 6 behind the first. The rule at which it ends does nothing.
+fn is_ours(rule: &PolicyRule) -> bool {
+    (ROUTE_TABLE..=ROUTE_TABLE + FROM_LINK.number).contains(&rule.table)
+        || is_jump(rule)
+        || *rule == (PolicyRule { preference: rule.preference, ..PolicyRule::default() })
+}
+
+fn is_jump(rule: &PolicyRule) -> bool {
+    rule.by_origin && rule.jump == rule.preference + END - 6
+}
+
+/// Removes our policy rules from a preference on; true if there were any.
+fn remove_rules(socket: &mut RouteSocket, from: u32) -> io::Result<bool> {
+    let mut found = false;
+    for (flag, is_ipv6) in [("-4", false), ("-6", true)] {
+        for rule in
+            socket.policy_rules(is_ipv6)?.iter().filter(|rule| rule.preference >= from && is_ours(rule))
+        {
+            let PolicyRule { preference, table, jump, .. } = *rule;
+            let removals = match (is_jump(rule), table) {
+                (true, _) => vec![format!("{preference} iif lo goto {jump}"), format!("{jump} nop")],
+                (false, 0) => continue,
+                (false, _) => vec![format!("{preference} lookup {table}")],
+            };
+            for removal in removals {
+                found |= succeeds("ip", &format!("{flag} rule del pref {removal}"));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Removes the rules and routes; true if there were any. The rules go first, so that no connection is taken
 /// that could not be routed to this host any more.
 fn clear() -> bool {
     let mut found = succeeds("nft", &format!("delete table inet {TABLE}"));
+    let removed = RouteSocket::open().and_then(|mut socket| remove_rules(&mut socket, 0));
+    found |= removed.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot list the policy rules to remove ours (ip rule)");
+        false
+    });
     for family in ["-4", "-6"] {
-        for rule in rules_to_remove() {
-            while succeeds("ip", &format!("{family} rule del {rule}")) {
-                found = true;
-            }
-        }
         // The routes of diverts have vanished with their devices.
         let route = format!("{family} route del local default dev lo table {ROUTE_TABLE}");
         found |= succeeds("ip", &route);
@@ -473,7 +544,7 @@ fn overruled(action: &'static str, family: Family, mark: u32) -> Error {
     Error::Tool {
         action,
         command: format!("ip {} rule", family.flag()),
-        reason: format!("a rule before {PREFERENCE} leads packets with the mark {mark:#x} elsewhere"),
+        reason: format!("a rule before ours leads packets with the mark {mark:#x} elsewhere"),
     }
 }
 

@@ -32,11 +32,13 @@ const LAST: i32 = 1000;
 /// What the urgent pointer of a SYN that comes back by `lo` says if it is for no listener: its connection is
 /// to pass when its client repeats it. No listener has this port.
 pub(crate) const PASS: u16 = 1;
-/// The sets of those connections; and their keys in a rule.
-const PASSING: [(&str, &str); 2] = [
-    ("passing4", "ip saddr . tcp sport . ip daddr . tcp dport"),
-    ("passing6", "ip6 saddr . tcp sport . ip6 daddr . tcp dport"),
-];
+/// The sets of those connections.
+const PASSING: [&str; 2] = ["passing4", "passing6"];
+/// The sets of connections that were split before this host began to track connections: both directions.
+pub(super) const UNTRACKED: [&str; 2] = ["untracked4", "untracked6"];
+/// The keys of these sets in a rule.
+const ENDS: [&str; 2] =
+    ["ip saddr . tcp sport . ip daddr . tcp dport", "ip6 saddr . tcp sport . ip6 daddr . tcp dport"];
 /// The table that drops SYNs whose copies the daemon has stands behind these.
 pub(super) const BEHIND_LAST: i32 = LAST + 1;
 /// Where the zones of connection tracking are told: before it finds a packet's entry, at -200.
@@ -127,10 +129,15 @@ fn table(plan: &Plan<'_>) -> String {
 fn sets() -> String {
     let [clients4, clients6] = FULL_CLIENTS;
     let rated = rate_limits::sets();
-    let passing = PASSING.map(|(name, key)| {
-        format!("\tset {name} {{ typeof {key}; flags dynamic, timeout; timeout 60s; size 65536; }}\n")
-    });
-    let passing = passing.concat();
+    let of_ends = |names: [&str; 2], timeout: &str, size: u32| {
+        let declare = |(name, key)| {
+            format!(
+                "\tset {name} {{ typeof {key}; flags dynamic, timeout; timeout {timeout}; size {size}; }}\n"
+            )
+        };
+        names.into_iter().zip(ENDS).map(declare).collect::<String>()
+    };
+    let passing = of_ends(PASSING, "60s", 65_536) + &of_ends(UNTRACKED, "10m", 1 << 20);
     format!(
         "\tset {ALIVE} {{ type inet_proto; flags timeout; }}\n\
          \tset {FULL} {{ type inet_proto; flags timeout; }}\n\
@@ -146,6 +153,9 @@ fn sets() -> String {
 /// in needs none, so that it is found, and translated back, before anybody knows whose it is. Other
 /// transparent programs of this host lose nothing by it.
 ///
+/// Connections that were split before the tracking began stay untracked: seen from the middle, their halves
+/// could not be told apart.
+///
 /// Nothing where this host tracks no connections: to name a zone would begin it.
 fn tracking(plan: &Plan<'_>) -> String {
     if !plan.tracked {
@@ -153,13 +163,17 @@ fn tracking(plan: &Plan<'_>) -> String {
     }
     let mark = plan.mark;
     let (injected, client, none) = (mark.is(Mark::Injected), mark.is(Mark::Client), mark.is_none());
+    let leave = |(name, key)| format!("\t\t{key} @{name} update @{name} {{ {key} }} notrack return\n");
+    let untracked: String = UNTRACKED.iter().zip(ENDS).map(leave).collect();
     format!(
         "\tchain arriving {{\n\
          \t\ttype filter hook prerouting priority {BEFORE_TRACKING}; policy accept;\n\
+         {untracked}\
          \t\tiif \"lo\" {injected} ct reply zone set {ZONE}\n\
          \t}}\n\
          \tchain leaving {{\n\
          \t\ttype filter hook output priority {BEFORE_TRACKING}; policy accept;\n\
+         {untracked}\
          \t\t{client} ct reply zone set {ZONE}\n\
          \t\tmeta l4proto tcp {none} socket transparent 1 ct original zone set {ZONE}\n\
          \t}}\n"
@@ -231,7 +245,7 @@ fn injected(plan: &Plan<'_>) -> String {
 
 /// Lets a connection pass from its next SYN on.
 fn passing() -> String {
-    PASSING.map(|(name, key)| format!("\t\tupdate @{name} {{ {key} }}\n")).concat()
+    PASSING.iter().zip(ENDS).map(|(name, key)| format!("\t\tupdate @{name} {{ {key} }}\n")).collect()
 }
 
 fn output(plan: &Plan<'_>) -> String {
@@ -266,7 +280,8 @@ fn connections(plan: &Plan<'_>) -> String {
         .iter()
         .map(|name| format!("\t\tiifname \"{name}\" oifname \"{name}\" meta iifkind \"bridge\" return\n"))
         .collect();
-    let passing = PASSING.map(|(name, key)| format!("\t\t{key} @{name} return\n")).concat();
+    let passing: String =
+        PASSING.iter().zip(ENDS).map(|(name, key)| format!("\t\t{key} @{name} return\n")).collect();
     format!(
         "\tchain forward {{\n\
          \t\ttype filter hook forward priority {LAST}; policy accept;\n\

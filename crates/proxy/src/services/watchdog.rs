@@ -213,7 +213,9 @@ impl Supervisor {
         match self.routes.mend(&mut self.route_socket) {
             Ok(mended) => {
                 if mended {
-                    tracing::warn!("another program removed the routes of intercepted packets: restored");
+                    tracing::warn!(
+                        "another program removed the routes of intercepted packets, or added rules before them: restored"
+                    );
                 }
                 true
             }

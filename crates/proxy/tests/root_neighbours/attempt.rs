@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::common::{CLIENT, Host, Net, SERVER, pattern, socket_address};
+use crate::common::{CLIENT, Host, Net, SERVER, pattern, socket_address, wait_until};
 
 /// Nothing may wait for longer: 3 s, and what a busy machine takes to see that they are over.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(3500);
@@ -91,7 +91,8 @@ impl Attempt {
         let listener = self.at.enter(|| {
             let socket = Socket::new(Domain::for_address(self.listens), Type::STREAM, None).unwrap();
             socket.set_reuse_address(true).unwrap();
-            socket.bind(&self.listens.into()).unwrap();
+            // The process that another test forks has the former listener for a moment.
+            wait_until("nobody listens", || socket.bind(&self.listens.into()).is_ok());
             socket.listen(128).unwrap();
             TcpListener::from(socket)
         });

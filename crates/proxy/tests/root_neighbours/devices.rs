@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV6};
 
 use crate::attempt::{Attempt, Outcome};
-use crate::common::{CLIENT, Host, SERVER, socket_address};
+use crate::common::{CLIENT, Host, SERVER, socket_address, wait_until};
 use crate::neighbour::{Neighbour, inward, outward};
 use crate::observer::observe;
 use crate::row::Row;
@@ -179,7 +179,9 @@ fn from_a_link_local_source_as_without_the_daemon() {
 
 /// The address of `up0` that is valid on its link only.
 fn link_local(host: &Host) -> SocketAddr {
-    let line = host.output("ip -6 -o addr show dev up0 scope link");
+    let show = || host.output("ip -6 -o addr show dev up0 scope link");
+    wait_until("nobody else has the link-local address", || !show().contains("tentative"));
+    let line = show();
     let words: Vec<&str> = line.split_whitespace().collect();
     let address = words[3].split('/').next().unwrap().parse().unwrap();
     let index = index_of(host, "up0").parse().unwrap();

@@ -1,7 +1,7 @@
 //! Others that decide which way connections go: by marks, by interfaces, by sources, by addresses that move.
 
 use crate::attempt::{Attempt, Outcome};
-use crate::common::{Host, cable, socket_address};
+use crate::common::{Host, cable, socket_address, wait_until};
 use crate::nat::MASQUERADE;
 use crate::neighbour::{Neighbour, inward, outward};
 use crate::observer::observe;
@@ -340,6 +340,16 @@ fn wait_for_addresses(shell: &mut Shell) {
     shell.wait_for("ip -6 addr | grep 'inet6 fd77:1::fe/' | grep -qv tentative");
 }
 
+/// Waits until the LAN has learned where the addresses are, and connections end as they should.
+fn wait_for_way(attempts: &[Attempt], outcomes: &[Outcome]) {
+    wait_until("connections go over the gateway that has the addresses", || {
+        attempts
+            .iter()
+            .zip(outcomes)
+            .all(|(attempt, outcome)| attempt.try_once(&attempt.listen()) == *outcome)
+    });
+}
+
 fn an_address_that_moves(vmac: bool, name: &str) {
     if !is_installed("keepalived") {
         return println!("skipped: needs keepalived: scripts/setup-peers neighbours");
@@ -351,6 +361,9 @@ fn an_address_that_moves(vmac: bool, name: &str) {
     let mut of_spare = keepalived(&trial.hosts["spare"], 100, vmac);
     let mut of_gateway = keepalived(&trial.net.gateway, 150, vmac);
     wait_for_addresses(&mut of_gateway);
+    let over_gateway =
+        ["10.77.2.1", "fd77:2::1"].map(|seen_as| Outcome::Through { seen_as: seen_as.parse().unwrap() });
+    wait_for_way(&attempts, &over_gateway);
     let unsplit = trial.without_daemon(&attempts);
     observe(&trial.net.gateway, "");
     let mut daemon = trial.daemon("early");
@@ -358,16 +371,19 @@ fn an_address_that_moves(vmac: bool, name: &str) {
 
     of_gateway.run("pkill -TERM keepalived");
     wait_for_addresses(&mut of_spare);
+    let over_spare =
+        ["10.77.5.1", "fd77:5::1"].map(|seen_as| Outcome::Through { seen_as: seen_as.parse().unwrap() });
+    wait_for_way(&attempts, &over_spare);
     let before = daemon.counter("flows_total");
-    for (attempt, seen_as) in attempts.iter().zip(["10.77.5.1", "fd77:5::1"]) {
-        let seen_as = seen_as.parse().unwrap();
-        assert_eq!(attempt.try_once(&attempt.listen()), Outcome::Through { seen_as }, "by the other gateway");
+    for (attempt, outcome) in attempts.iter().zip(&over_spare) {
+        assert_eq!(attempt.try_once(&attempt.listen()), *outcome, "by the other gateway");
     }
     assert_eq!(daemon.counter("flows_total"), before);
 
     drop(of_gateway);
     let mut of_gateway = keepalived(&trial.net.gateway, 150, vmac);
     wait_for_addresses(&mut of_gateway);
+    wait_for_way(&attempts, &unsplit);
     trial.expect_as_unsplit(&mut daemon, &attempts, &unsplit, &mut row);
     daemon.stop();
     let notes = "the address moves to another gateway and back; a split connection ends with its gateway";

@@ -5,8 +5,8 @@
 const TABLES: [&str; 2] = ["inet bentpipe", "inet bentpipe_held"];
 /// Its routing tables.
 const ROUTES: [&str; 3] = ["25200", "25202", "25203"];
-/// Its routing rules that lead to no table.
-const RULES: [&str; 2] = ["66: from all iif lo goto 69", "69: from all nop"];
+/// How far its routing rule that jumps over the others jumps.
+const JUMP: u32 = 3;
 
 /// Whether a table of nftables is the daemon's, by family and name.
 pub(super) fn is_table(name: &str) -> bool {
@@ -16,7 +16,19 @@ pub(super) fn is_table(name: &str) -> bool {
 /// Whether a route or a routing rule is the daemon's, by the words with which `ip` lists it.
 pub(super) fn is_route_or_rule(words: &[&str]) -> bool {
     let names_table = |pair: &[&str]| ["table", "lookup"].contains(&pair[0]) && ROUTES.contains(&pair[1]);
-    words.windows(2).any(names_table) || RULES.contains(&words.join(" ").as_str())
+    words.windows(2).any(names_table) || is_jump(words)
+}
+
+/// The jump over the daemon's rules, and the rule at which it ends, which does nothing.
+fn is_jump(words: &[&str]) -> bool {
+    let number = |text: &str| text.trim_end_matches(':').parse::<u32>().ok();
+    match words {
+        [from, "from", "all", "iif", "lo", "goto", to] => {
+            number(from).zip(number(to)).is_some_and(|(from, to)| from.checked_add(JUMP) == Some(to))
+        }
+        [_, "from", "all", "nop"] => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
