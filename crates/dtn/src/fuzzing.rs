@@ -86,7 +86,7 @@ pub fn tcpcl(data: &[u8]) {
         }
         if is_idle {
             available = rest.len().min(available + usize::from(size).max(1));
-            now = now + Duration::from_millis(u64::from(size) * 100);
+            now += Duration::from_millis(u64::from(size) * 100);
             session.on_time(now);
         }
     }

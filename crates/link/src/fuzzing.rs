@@ -36,7 +36,7 @@ pub fn snoop(data: &[u8]) {
         let Some((&[head, length], tail)) = rest.split_first_chunk::<2>() else { break };
         let (bytes, tail) = tail.split_at(usize::from(length).min(tail.len()));
         rest = tail;
-        now = now + Duration::from_micros(1 << (head >> 4));
+        now += Duration::from_micros(1 << (head >> 4));
         while agent.wake_at() <= now {
             agent.on_timer(now, &mut out);
             if out.to_link.is_empty() && agent.wake_at() <= now {
