@@ -295,14 +295,14 @@ fn rules_that_track_connections_are_found_and_those_of_one_table_do_not_count() 
         assert!(!tables.has_tracking_rules("pep").unwrap());
         let chain = "chain c { type filter hook forward priority 0;";
         for (rule, tracks) in [
-            ("table inet a { CHAIN tcp dport 80 meta mark set 1 accept; } }", false),
-            ("table inet pep { CHAIN ct state new accept; } }", false),
-            ("table ip6 b { CHAIN ct state established accept; } }", true),
-            ("table ip c { chain c { type nat hook postrouting priority 100; masquerade; } }", true),
+            ("table inet a { CHAIN tcp dport 80 meta mark set 1 accept; }; }", false),
+            ("table inet pep { CHAIN ct state new accept; }; }", false),
+            ("table ip6 b { CHAIN ct state established accept; }; }", true),
+            ("table ip c { chain c { type nat hook postrouting priority 100; masquerade; }; }", true),
         ] {
             run("nft", "-f -", &rule.replace("CHAIN", chain));
             assert_eq!(tables.has_tracking_rules("pep").unwrap(), tracks, "{rule}");
-            run("nft", "delete table", rule.split_once(" {").unwrap().0.trim_start_matches("table "));
+            run("nft", &format!("delete {}", rule.split_once(" {").unwrap().0), "");
         }
     });
 }

@@ -124,7 +124,8 @@ fn dropped(line: &str) -> Option<Finding> {
     let name = format!("{family} {table}");
     let what = match (*kind, rest) {
         ("rule", [rule @ .., "(verdict", "drop)"]) => format!("by the rule `{}`", rule.join(" ")),
-        ("policy", ["drop"]) => "by its policy".to_owned(),
+        // A mark of the packet follows.
+        ("policy", ["drop", ..]) => "by its policy".to_owned(),
         _ => return None,
     };
     (!ours::is_table(&name)).then(|| Finding {
@@ -240,7 +241,7 @@ mod tests {
             cause,
             "dropped in the chain forward of the table inet firewall by the rule `tcp dport 443 counter drop`"
         );
-        let policy = "trace id 61f1e8a5 ip filter FORWARD policy drop ";
+        let policy = "trace id 61f1e8a5 ip filter FORWARD policy drop meta mark 0x20000000 ";
         assert_eq!(
             dropped(policy).unwrap().cause,
             "dropped in the chain FORWARD of the table ip filter by its policy"

@@ -175,13 +175,9 @@ impl Gateway {
             self.gateway.ip(&onlink)?;
         }
         let hop = self.next_hop(path)?;
-        if hop.dev.as_deref() != Some(&path.leg) {
-            bail!(
-                "the gateway routes {} to {}, not to {}",
-                path.server,
-                hop.dev.unwrap_or_default(),
-                path.leg
-            );
+        // Without a route, as on a gateway that does not forward, the connections show what is wrong.
+        if let Some(dev) = hop.dev.filter(|dev| *dev != path.leg) {
+            bail!("the gateway routes {} to {dev}, not to {}", path.server, path.leg);
         }
         let bits = path.gateway_outside.prefixlen;
         let router = format!("{}/{bits}", hop.gateway.unwrap_or(beyond));
