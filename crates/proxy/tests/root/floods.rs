@@ -88,7 +88,8 @@ fn where_a_flood_has_all_unfinished_handshakes_others_pass_unsplit() {
     (0..20).for_each(|_| exchange_a_word(&net, &listener));
     assert_eq!(daemon.counter("flows_total"), 0);
     assert!(daemon.counter("syns_passed") > 1000, "{}", daemon.counter("syns_passed"));
-    daemon.settle();
+    // Not to its state at the start: the unfinished handshakes outlive their listener.
+    daemon.stop();
 }
 
 #[test]
