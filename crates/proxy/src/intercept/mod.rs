@@ -164,8 +164,7 @@ impl Interception {
             is_left: false,
         };
         let mut socket = RouteSocket::open().map_err(Error::system("ask for routes"))?;
-        interception.routes.mend(&mut socket)?;
-        interception.routes.repair_tun_diverts(&mut socket)?;
+        interception.routes.set_up(&mut socket)?;
         interception.replace_rules(plan, takes)?;
         Ok(interception)
     }
@@ -294,6 +293,16 @@ impl Routes {
     pub(crate) fn depend_on_origin(socket: &mut RouteSocket) -> io::Result<bool> {
         let asks = |rules: Vec<PolicyRule>| rules.iter().any(|rule| rule.by_origin && !is_ours(rule));
         Ok(asks(socket.policy_rules(false)?) || asks(socket.policy_rules(true)?))
+    }
+
+    /// Where nothing of ours is there yet.
+    fn set_up(&self, socket: &mut RouteSocket) -> Result<(), Error> {
+        self.go_first(socket).map_err(Error::system("list the policy rules"))?;
+        self.families.iter().try_for_each(|&family| {
+            self.route_marked(family)?;
+            let mut tun_diverts = self.tun_diverts.iter();
+            tun_diverts.try_for_each(|tun_divert| tun_divert.add(family, self.first(), self.mark))
+        })
     }
 
     /// The preference of the first rule.

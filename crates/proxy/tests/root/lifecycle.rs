@@ -5,9 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-
-use crate::common::{PATIENCE, Running, SERVER, abort, configuration, network};
+use crate::common::company::alone;
+use crate::common::{PATIENCE, Running, SERVER, abort, configuration, network, socket};
 
 #[test]
 fn rules_and_routes_are_gone_after_the_end() {
@@ -85,6 +84,7 @@ fn without_nft_the_start_fails_and_leaves_nothing() {
 
 #[test]
 fn short_of_descriptors_the_daemon_lets_connections_wait_and_then_goes_on() {
+    let _alone = alone();
     // Whether one descriptor is left, or none, when there is no room for a whole flow.
     for free in [10, 11] {
         let Some(net) = network() else { return };
@@ -93,11 +93,16 @@ fn short_of_descriptors_the_daemon_lets_connections_wait_and_then_goes_on() {
         let to = listener.local_addr().unwrap();
         let limit = daemon.descriptors() + free;
         net.gateway.run(&format!("prlimit --pid {} --nofile={limit}:{limit}", daemon.pid()));
-        // All of them are in its queue before it finds out, or the later ones would pass unsplit.
-        daemon.signal(Signal::STOP);
-        let mut clients: Vec<_> =
-            net.client.enter(|| (0..20).map(|_| TcpStream::connect(to).unwrap()).collect());
-        daemon.signal(Signal::CONT);
+        // In one go, before it finds out, or the later ones would pass unsplit.
+        let mut clients: Vec<TcpStream> = net.client.enter(|| {
+            let begin = |_| {
+                let socket = socket(&to);
+                socket.set_nonblocking(true).unwrap();
+                let _ = socket.connect(&to.into());
+                socket.into()
+            };
+            (0..20).map(begin).collect()
+        });
         wait_for_pause(&mut daemon);
         // Those that it has no room for wait in the kernel; nobody is reset, and nothing spins.
         let served = daemon.counter("flows_total");
