@@ -339,9 +339,10 @@ impl Routes {
     /// Finds another place for our rules where others stand before them, if there is room before those. Then it
     /// returns where they were.
     fn go_first(&self, socket: &mut RouteSocket) -> io::Result<Option<u32>> {
-        let mut lowest = u32::MAX;
+        let (mut lowest, end) = (u32::MAX, self.first() + END);
         for &family in &self.families {
-            let others = socket.policy_rules(family == Family::V6)?.into_iter().filter(|rule| !is_ours(rule));
+            let rules = socket.policy_rules(family == Family::V6)?.into_iter();
+            let others = rules.filter(|rule| !is_ours(rule) && rule.preference != end);
             lowest = others
                 .map(|rule| rule.preference)
                 .filter(|&preference| preference > 0)
@@ -500,11 +501,9 @@ fn rules(first: u32, mark: MarkField) -> [String; 5] {
 }
 
 /// Whether a policy rule is one of ours, whatever its mark: by its table, or by the jump over ours, which stands
-/// 6 behind the first. The rule at which it ends does nothing.
+/// 6 behind the first. The rule at which it ends does nothing and cannot be told from others' but by its place.
 fn is_ours(rule: &PolicyRule) -> bool {
-    (ROUTE_TABLE..=ROUTE_TABLE + FROM_LINK.number).contains(&rule.table)
-        || is_jump(rule)
-        || *rule == (PolicyRule { preference: rule.preference, ..PolicyRule::default() })
+    (ROUTE_TABLE..=ROUTE_TABLE + FROM_LINK.number).contains(&rule.table) || is_jump(rule)
 }
 
 fn is_jump(rule: &PolicyRule) -> bool {
@@ -518,10 +517,13 @@ fn remove_rules(socket: &mut RouteSocket, from: u32) -> io::Result<bool> {
         for rule in
             socket.policy_rules(is_ipv6)?.iter().filter(|rule| rule.preference >= from && is_ours(rule))
         {
-            let PolicyRule { preference, table, jump, .. } = *rule;
-            let removals = match (is_jump(rule), table) {
+            let PolicyRule { preference, table, jump, by_origin, .. } = *rule;
+            let removals = match (is_jump(rule), by_origin) {
                 (true, _) => vec![format!("{preference} iif lo goto {jump}"), format!("{jump} nop")],
-                (false, 0) => continue,
+                // The one of later packets stands 2 before the end of the jump, which somebody may have removed.
+                (false, false) if table == ROUTE_TABLE => {
+                    vec![format!("{preference} lookup {table}"), format!("{} nop", preference + 2)]
+                }
                 (false, _) => vec![format!("{preference} lookup {table}")],
             };
             for removal in removals {
