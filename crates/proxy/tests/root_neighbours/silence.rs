@@ -26,6 +26,9 @@ fn a_server_that_does_not_answer_does_not_end_splitting() {
             let outcome = trial.net.client.enter(|| TcpStream::connect_timeout(&to, ATTEMPT));
             assert_eq!(outcome.is_ok(), handshake == "early", "{handshake}: {outcome:?}");
         }
+        if handshake == "early" {
+            daemon.wait_for("flows_total", SERVER.len() as u64);
+        }
         let attempt = Attempt::outward(&trial.net, 0, 8000);
         let before = daemon.counter("flows_total");
         assert!(matches!(attempt.try_once(&attempt.listen()), Outcome::Through { .. }));
