@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::operated::{PATIENCE, Topology};
@@ -16,6 +17,12 @@ mod faults;
 const LEG: &str = "rate = \"1Gbit/s\"\nrtt = \"50ms\"\n";
 const PIECE: usize = 2000;
 const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The turn of a test with many downloads: side by side they would starve each other's daemons.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_bentpipe"))
@@ -35,6 +42,7 @@ fn refuse(output: &Output, part: &str) {
 
 #[test]
 fn two_hundred_downloads_survive_three_upgrades_and_a_new_program_that_cannot_start() {
+    let _turn = turn();
     let Some(mut topology) = Topology::new(program(), None) else { return };
     topology.configure(LEG, "listen = \"off\"");
     topology.start();
@@ -264,6 +272,7 @@ fn a_daemon_that_runs_as_nobody_gives_its_connections_to_root_alone() {
 
 #[test]
 fn two_upgrades_at_once_and_one_while_draining() {
+    let _turn = turn();
     let Some(mut topology) = Topology::new(program(), None) else { return };
     topology.configure(LEG, "listen = \"off\"");
     topology.start();

@@ -383,7 +383,7 @@ impl Running {
     pub fn counter(&mut self, name: &str) -> u64 {
         writeln!(self.stdin.as_mut().unwrap(), "stats").unwrap();
         let line = self.line().expect("the daemon answers");
-        let (_, after) = line.split_once(&format!("{name}: ")).unwrap_or_else(|| panic!("{name} in {line}"));
+        let (_, after) = line.split_once(&format!(" {name}: ")).unwrap_or_else(|| panic!("{name} in {line}"));
         after.split([',', ' ']).next().unwrap().parse().unwrap()
     }
 

@@ -110,7 +110,7 @@ fn satellite_losses_are_retransmitted_by_the_gateway() {
         assert!(daemon.counter("retransmitted") >= 10, "{}", daemon.counter("retransmitted"));
         assert_eq!(daemon.counter("dropped"), 0);
         // Until the last acknowledgement has come over the link.
-        daemon.wait_for(" held_bytes", 0);
+        daemon.wait_for("held_bytes", 0);
         daemon.settle();
     }
 }
@@ -236,7 +236,7 @@ fn flows_are_looked_after_by_the_process_that_takes_over() {
         let after = daemon.counter("retransmitted");
         assert!(after >= before + 10, "{before}, {after}: {text}");
         assert_eq!(daemon.counter("dropped"), 0);
-        daemon.wait_for(" held_bytes", 0);
+        daemon.wait_for("held_bytes", 0);
     }
     // The former listeners live for another minute.
     daemon.stop();
@@ -336,7 +336,7 @@ fn passes_through_both_ways(daemon: &mut Running, pair: (TcpStream, TcpStream)) 
     // What comes back is as much.
     kept >= 100_000 / 1460
         && daemon.counter("packets") - packets >= 2 * kept
-        && daemon.counter(" held_bytes") == 0
+        && daemon.counter("held_bytes") == 0
 }
 
 #[test]

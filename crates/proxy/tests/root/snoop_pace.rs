@@ -46,8 +46,8 @@ fn overflows(net: &Net) -> u64 {
 
 fn wait_until_queued(daemon: &mut Running, bytes: u64) {
     let start = Instant::now();
-    while daemon.counter(" queued_bytes") < bytes {
-        assert!(start.elapsed() < PATIENCE, "{} bytes wait", daemon.counter(" queued_bytes"));
+    while daemon.counter("queued_bytes") < bytes {
+        assert!(start.elapsed() < PATIENCE, "{} bytes wait", daemon.counter("queued_bytes"));
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -67,7 +67,7 @@ fn with_a_pace_the_daemon_has_the_queue_and_the_links_does_not_overflow() {
             "" => assert!(most >= 100_000, "{most} bytes have waited at the most"),
             _ => assert_eq!(most, 0),
         }
-        assert_eq!(daemon.counter(" queued_bytes"), 0);
+        assert_eq!(daemon.counter("queued_bytes"), 0);
         daemon.settle();
     }
     println!("found the link's queue full: {} with a pace, {} without", lost[0], lost[1]);
@@ -96,7 +96,7 @@ fn waiting_transfers_survive_reload_pause_and_upgrade() {
         wait_until_queued(&mut daemon, 50_000);
         harm(&mut daemon);
         exchanges.into_iter().for_each(Exchange::expect_identical);
-        daemon.wait_for(" queued_bytes", 0);
+        daemon.wait_for("queued_bytes", 0);
         daemon.settle();
     }
 }
@@ -136,9 +136,9 @@ fn a_short_request_does_not_wait_behind_a_download() {
     // The machine may be busy for a moment, and what comes back is a download, too: one of them tells.
     let mut is_short = false;
     while !is_short && !bulk.is_complete() {
-        let before = daemon.counter(" queued_bytes");
+        let before = daemon.counter("queued_bytes");
         let round_trip = ask(&mut short);
-        let least = before.min(daemon.counter(" queued_bytes"));
+        let least = before.min(daemon.counter("queued_bytes"));
         println!("{round_trip:?} beside {least} bytes");
         is_short = round_trip < Duration::from_secs(8) * least as u32 / RATE / 2;
     }
