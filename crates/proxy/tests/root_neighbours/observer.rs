@@ -1,6 +1,8 @@
 //! What connection tracking takes for INVALID on a gateway.
 
-use crate::common::Host;
+use std::time::Duration;
+
+use crate::common::{Host, wait_until};
 
 const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 
@@ -24,6 +26,17 @@ pub(crate) fn invalid_packets(gateway: &Host) -> Vec<(&'static str, u64)> {
         (hook, after.split(' ').next().unwrap().parse().unwrap())
     };
     HOOKS.map(count).to_vec()
+}
+
+/// Begins to count INVALID packets anew, once those of connections that another gateway has carried are over.
+pub(crate) fn observe_anew(gateway: &Host) {
+    wait_until("a second passes without an INVALID packet", || {
+        let before = invalid_packets(gateway);
+        std::thread::sleep(Duration::from_secs(1));
+        invalid_packets(gateway) == before
+    });
+    gateway.run("nft delete table inet observer");
+    observe(gateway, "");
 }
 
 /// What others have on the gateway, without counters and elements, which come and go.
