@@ -272,7 +272,7 @@ impl Topology {
         let process = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
         let start = Instant::now();
-        while is_running(pid) {
+        while is_running(pid.unsigned_abs()) {
             assert!(start.elapsed() < PATIENCE, "process {pid} does not end");
             if let Some(child) = &mut self.daemon {
                 let _ = child.wait_timeout(Duration::ZERO);
@@ -375,7 +375,9 @@ fn receive(mut stream: TcpStream, seed: u64) -> Result<Seen, String> {
     }
 }
 
-fn is_running(pid: i32) -> bool {
+/// Of a process whose first thread has ended others may still run, and hold its files.
+pub(crate) fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    let has_threads = || std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|tasks| tasks.count() > 1);
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z') || has_threads())
 }
