@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bentpipe_testbed::Namespace;
 use socket2::SockRef;
 
-use crate::disturbance::Break;
+use crate::disturbance::{Break, Operator};
 use crate::operated::Topology;
 use crate::random::Random;
 
@@ -96,8 +96,8 @@ impl Churn {
     }
 
     /// How connections have ended so far.
-    pub(crate) fn tally(&self) -> Tally {
-        self.shared.tally(&[])
+    pub(crate) fn tally(&self, breaks: &[Break]) -> Tally {
+        self.shared.tally(breaks)
     }
 
     /// Lets the connections come to their ends. Those that fail while there is one of these `breaks` may.
@@ -132,14 +132,12 @@ impl Shared {
 
 impl Tally {
     /// What must not be.
-    pub(crate) fn faults(&self) -> Vec<String> {
+    pub(crate) fn faults(&self, operator: &Operator) -> Vec<String> {
         let mut faults = self.corruptions.clone();
         let fault = |failure: &Failure| {
-            format!(
-                "a connection failed after {:?} without a cause: {}",
-                failure.ended - failure.begun,
-                failure.what
-            )
+            let Failure { begun, ended, what } = failure;
+            let around = operator.events_around(*begun, *ended);
+            format!("a connection failed after {:?} without a cause: {what}; {around}", *ended - *begun)
         };
         faults.extend(self.unexplained.iter().take(NAMED).map(fault));
         if self.unexplained.len() > NAMED {
@@ -155,9 +153,12 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { complete, aborted, bytes, open, broken, unexplained, .. } = self;
-        let failed = broken + unexplained.len();
+        let (failed, unexplained) = (broken + unexplained.len(), unexplained.len());
         let megabytes = bytes / 1_000_000;
-        write!(out, "{complete} complete, {aborted} aborted, {failed} failed, {open} open, {megabytes} MB")
+        write!(
+            out,
+            "{complete} complete, {aborted} aborted, {failed} failed ({unexplained} without a cause), {open} open, {megabytes} MB"
+        )
     }
 }
 

@@ -67,6 +67,8 @@ enum Disturbance {
 /// The operator of a gateway, and its bad luck.
 pub(crate) struct Operator {
     counts: BTreeMap<Disturbance, u64>,
+    /// What happened, and from when to when.
+    events: Vec<(Instant, Instant, Disturbance)>,
     breaks: Vec<Break>,
     refused: Vec<String>,
     /// Orders that came too soon after others.
@@ -87,6 +89,7 @@ impl Operator {
         let pid = pid(topology);
         Self {
             counts: BTreeMap::new(),
+            events: Vec::new(),
             breaks: Vec::new(),
             refused: Vec::new(),
             postponed: 0,
@@ -124,7 +127,30 @@ impl Operator {
         });
         let disturbance = chosen.map_or(Disturbance::Reload, |(disturbance, _)| *disturbance);
         *self.counts.entry(disturbance).or_default() += 1;
+        let start = Instant::now();
         self.carry_out(disturbance, topology, random);
+        self.events.push((start, Instant::now(), disturbance));
+    }
+
+    /// What happened while a connection lived, and shortly before, in seconds from its end.
+    pub(crate) fn events_around(&self, begun: Instant, ended: Instant) -> String {
+        let seconds = |time: Instant| {
+            let before = ended.saturating_duration_since(time).as_secs_f64();
+            format!("{:+.1}", if time > ended { (time - ended).as_secs_f64() } else { -before })
+        };
+        let is_near =
+            |(start, end, _): &&(Instant, Instant, Disturbance)| *end + AFTERMATH > begun && *start < ended;
+        let events = self.events.iter().filter(is_near);
+        let line = |(start, end, what): &(Instant, Instant, Disturbance)| {
+            format!("{what:?} {} to {} s", seconds(*start), seconds(*end))
+        };
+        events.map(line).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Takes over from itself: what a process holds depends on who has started it.
+    pub(crate) fn upgrade(&mut self, topology: &Topology) {
+        self.order(topology, &["upgrade"]);
+        self.pid = pid(topology);
     }
 
     fn carry_out(&mut self, disturbance: Disturbance, topology: &mut Topology, random: &mut Random) {
@@ -133,10 +159,7 @@ impl Operator {
                 configure(topology, random);
                 self.order(topology, &["reload"]);
             }
-            Disturbance::Upgrade => {
-                self.order(topology, &["upgrade"]);
-                self.pid = pid(topology);
-            }
+            Disturbance::Upgrade => self.upgrade(topology),
             Disturbance::KilledUpgrade => self.kill_successor(topology, random),
             Disturbance::FrozenDaemon => {
                 let start = Instant::now();

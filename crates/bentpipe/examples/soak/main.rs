@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     let Some(mut topology) = Topology::new(&program(), Some(&link())) else { return ExitCode::from(2) };
     let mut random = Random::new(seed);
     let mut operator = Operator::start(&mut topology, &mut random);
+    operator.upgrade(&topology);
     let at_start = Accounts::at_rest(operator.pid());
     let churn = Churn::start(&topology, options.clients, &mut random);
     let (start, length) = (Instant::now(), Duration::from_secs(60 * options.minutes));
@@ -69,13 +70,15 @@ fn main() -> ExitCode {
         }
         if start.elapsed() > next_line {
             next_line += PROGRESS;
-            println!("{:>6} s  {}  {}", start.elapsed().as_secs(), churn.tally(), operator.summary());
+            let tally = churn.tally(operator.breaks());
+            println!("{:>6} s  {tally}  {}", start.elapsed().as_secs(), operator.summary());
         }
     }
     operator.come_to_rest(&mut topology);
+    operator.upgrade(&topology);
     let tally = churn.finish(operator.breaks());
     println!("\n{tally}\n{}", operator.table());
-    let mut faults = tally.faults();
+    let mut faults = tally.faults(&operator);
     faults.extend(at_start.compare(&topology, &operator, warm));
     faults.extend(operator.end(&mut topology));
     if faults.is_empty() {

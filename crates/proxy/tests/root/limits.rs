@@ -79,11 +79,14 @@ fn beyond_the_limit_connections_are_refused_where_that_is_configured() {
         drop(flows);
         daemon.wait_for("flows_open", 0);
         let start = Instant::now();
-        while net.client.enter(|| TcpStream::connect(to)).is_err() {
-            assert!(start.elapsed() < PATIENCE, "{address}: still refused");
-        }
-        // The server ends with its listener what it has not accepted.
-        drop(listener);
+        let client = loop {
+            match net.client.enter(|| TcpStream::connect(to)) {
+                Ok(stream) => break stream,
+                Err(_) => assert!(start.elapsed() < PATIENCE, "{address}: still refused"),
+            }
+        };
+        // The client is answered before the daemon has counted it, the server is asked later.
+        drop((listener.accept().unwrap(), client));
         daemon.wait_for("flows_open", 0);
     }
 }
