@@ -17,6 +17,7 @@ demo: setup ## a download over a GEO satellite, with and without bentpipe
 
 test: setup lint deny ## everything that CI runs
 	@scripts/setup-peers chromium || echo "Without Chromium the tests of the live page are skipped."
+	@scripts/setup-peers prometheus || echo "Without Prometheus, the tests that load the alerts and the dashboard's queries are skipped."
 	@scripts/setup-peers readers || echo "Without systemd-analyze, mandoc, zsh and fish, the tests of units, manual pages and completions are skipped."
 	$(CARGO) test --workspace --locked
 	@[ "$$(id -u)" -eq 0 ] || echo "The tests that need root were skipped: run them with 'make test-root'."
@@ -77,11 +78,13 @@ figures: setup ## the figures of the documentation, drawn anew
 	$(AS_ROOT) target/release/bentpipe lab run lossy-link snoop-senders p-xcp-boxes explicit-shares dtn-disruptive --on kernel --out docs/experiments
 	target/release/bentpipe radius --figure docs/figures/radius.svg
 
-page-pictures: setup ## pictures of the live page over an emulated GEO link: 2 minutes
+page-pictures: setup ## pictures of the live page: over an emulated GEO link for docs/figures, and in each state in target/page-pictures
 	scripts/setup-peers chromium
 	$(CARGO) test --locked -p bentpipe --test root --no-run
 	$(AS_ROOT) env "PATH=$$PATH" PAGE_PICTURES="$(CURDIR)/docs/figures" \
 		$(CARGO) test --locked -p bentpipe --test root live_page::pictures
+	mkdir -p target/page-pictures
+	PAGE_PICTURES="$(CURDIR)/target/page-pictures" $(CARGO) test --locked -p bentpipe-admin --test integration live_page::pictures
 
 railway: setup ## a train at 180 km/h with this machine's TCP through the proxy: 32 minutes
 	$(CARGO) build --release --locked -p bentpipe

@@ -2,6 +2,7 @@
 // more rows in the document than a page.
 
 import { bytes, count, delay, make, NOTHING, put, rate, span } from "./format.js";
+import { Names } from "./names.js";
 
 export const FASTEST = 100;
 const narrow = matchMedia("(max-width: 55rem)");
@@ -37,6 +38,7 @@ export class Flows {
   #sort = null; // { column, up }; none: as the daemon has them, the fastest first
   #complete = true;
   #changed;
+  #names = new Names(document.getElementById("names"), () => this.#show());
 
   // `changed` is called when other flows are wanted than those that are here.
   constructor(changed) {
@@ -115,7 +117,9 @@ export class Flows {
 
   #arrange() {
     const text = this.#filter;
-    const fields = ({ flow, end }) => [flow.client, flow.server, end.leg, flow.phase];
+    const names = this.#names;
+    const fields = ({ flow, end }) =>
+      [flow.client, flow.server, names.of(flow.client), names.of(flow.server), end.leg, flow.phase];
     const matches = (row) => fields(row).some((field) => field.toLowerCase().includes(text));
     this.#matching = text ? this.#rows.filter(matches) : this.#rows;
     if (!this.#sort) return;
@@ -136,10 +140,15 @@ export class Flows {
     while (this.#pool.length < rows.length) this.#pool.push(makeRow());
     while (body.children.length > rows.length) body.lastChild.remove();
     rows.forEach((row, index) => {
-      COLUMNS.forEach(([, , , show], column) => put(this.#pool[index].children[column], show(row)));
+      COLUMNS.forEach(([, , , show], column) => {
+        const cell = this.#pool[index].children[column], text = show(row);
+        put(cell, column < 2 ? this.#names.of(text) : text);
+        if (column < 2 && cell.title !== text) cell.title = text;
+      });
       if (index >= body.children.length) body.append(this.#pool[index]);
     });
     this.#describe(pages, rows.length);
+    this.#names.ask(rows.flatMap(({ flow }) => [flow.client, flow.server]));
   }
 
   #describe(pages, shown) {

@@ -5,7 +5,8 @@ import { Charts, Lanes } from "./charts.js";
 import { Flows } from "./flows.js";
 import { bytes, clock, count, moment, NOTHING, parts, put, rate, span } from "./format.js";
 import { History } from "./history.js";
-import { Legs } from "./legs.js";
+import { Legs, total } from "./legs.js";
+import { notSplit, Policy } from "./policy.js";
 
 const PERIOD_MS = 1000;
 const PATIENCE_MS = 8000;
@@ -17,7 +18,7 @@ const UNREADY =
 
 const at = (id) => document.getElementById(id);
 const histories = { 1: new History(1), 60: new History(60) };
-const charts = new Charts(), lanes = new Lanes(), legs = new Legs();
+const charts = new Charts(), lanes = new Lanes(), legs = new Legs(), policy = new Policy();
 const flows = new Flows(poll);
 
 let step = 1;
@@ -96,6 +97,8 @@ async function askBoth() {
   const satellites = new Set(status.legs.filter((leg) => leg.interface !== null).map((leg) => leg.name));
   showFigures(status, satellites);
   legs.show(status.legs);
+  policy.show(status);
+  showZone(status);
   flows.update(status.flows, status.totals, satellites, wanted);
   const history = histories[step];
   const answer = await ask(`history?step=${history.step}&since=${history.since}`);
@@ -125,6 +128,7 @@ function showFigures(status, satellites) {
   const over = status.legs.filter((leg) => satellites.has(leg.name));
   const sum = (figure) => over.reduce((total, leg) => total + leg[figure], 0);
   put(at("version"), status.version);
+  put(at("host"), status.host);
   const upgrades = `, ${count(status.upgrades)} ${status.upgrades === 1 ? "upgrade" : "upgrades"}`;
   put(at("uptime"), span(status.uptime_s) + (status.upgrades ? upgrades : ""));
   big("sent", parts(sum("sent_bps"), "bit/s"));
@@ -133,13 +137,51 @@ function showFigures(status, satellites) {
   put(at("received-total"), bytes(sum("received_bytes")) + " in all");
   big("flow-count", [count(status.totals.flows_open), ""]);
   put(at("flow-detail"), `${count(sum("active"))} active, ${count(status.totals.connecting)} connecting`);
+  showUnsplit(over, status.policy);
   showGain(status.gain);
 }
 
+function showUnsplit(over, policy) {
+  const seen = over.map((leg) => leg.forwarded).filter(Boolean);
+  const sum = (figure) => seen.reduce((all, forwarded) => all + figure(forwarded), 0);
+  const now = sum((forwarded) => forwarded.sent_bps + forwarded.received_bps);
+  const split = over.reduce((all, leg) => all + leg.sent_bps + leg.received_bps, 0);
+  big("unsplit-rate", seen.length ? parts(now, "bit/s") : [NOTHING, ""]);
+  const part = now + split > 0 ? `${Math.round((100 * now) / (now + split))}\u00a0% of all, ` : "";
+  const moved = bytes(sum((forwarded) => total(forwarded.sent_bytes) + total(forwarded.received_bytes)));
+  put(at("unsplit-detail"), `${part}${moved} and ${count(notSplit(policy))} connections so far`);
+}
+
+// Whose time of day the page shows, and the gateway's where that is another one.
+function showZone(status) {
+  const here = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const there = status.time_zone;
+  if (!there || there === here) return put(at("zone"), `Times of ${here}` + (there ? ", as at the gateway." : ", this browser’s zone."));
+  let time = "";
+  try {
+    const format = { timeZone: there, hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+    time = `: it is ${new Date().toLocaleTimeString("en-GB", format)} there`;
+  } catch {
+    // This browser does not know the zone.
+  }
+  put(at("zone"), `Times of ${here}, this browser’s zone. The gateway is in ${there}${time}.`);
+}
+
+// Why there is no gain, as bentpipe status says it.
+const NO_GAIN = {
+  nothing_sent: "not measurable: nothing is being sent to the satellite",
+  too_little: "not measurable yet: too little has been sent to the satellite",
+  outage: "not measurable: the satellite leg is out, or was until a few seconds ago",
+};
+
 function showGain(gain) {
-  big("gain", [gain.ratio === null ? NOTHING : "×" + gain.ratio.toFixed(gain.ratio < 9.95 ? 1 : 0), ""]);
-  const estimate = `${rate(gain.actual_bps)} instead of ≈${rate(gain.end_to_end_bps)}`;
-  put(at("gain-detail"), gain.ratio === null ? "no connection is active" : estimate);
+  if (gain.ratio === null) {
+    big("gain", [NOTHING, ""]);
+    return put(at("gain-detail"), NO_GAIN[gain.state] ?? "not measurable");
+  }
+  big("gain", ["×" + gain.ratio.toFixed(gain.ratio < 9.95 ? 1 : 0), ""]);
+  const start = gain.start_up >= 0.05 ? `; ${Math.round(100 * gain.start_up)}\u00a0% of that time slow start` : "";
+  put(at("gain-detail"), `${rate(gain.actual_bps)} instead of ≈${rate(gain.end_to_end_bps)} in 30\u00a0s${start}`);
 }
 
 function showOutage(all, history) {
@@ -194,7 +236,8 @@ function showState() {
   at("notice").hidden = !notice;
   put(at("notice"), notice);
   const mark = { lost: "✕ ", unready: "▲ ", draining: "◐ ", bypass: "↷ " }[state] ?? "";
-  document.title = mark + "bentpipe · " + (state === "ready" ? at("sent").textContent : name);
+  const host = last?.host ? last.host + " · " : "";
+  document.title = mark + "bentpipe · " + host + (state === "ready" ? at("sent").textContent : name);
 }
 
 function show(wanted) {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 pub use bentpipe_http::ClientError;
 use bentpipe_http::{Client as HttpClient, Server};
+use bentpipe_proxy::ReloadReport;
 use bentpipe_proxy::config::admin_socket;
 use http_body_util::Full;
 use hyper::Method;
@@ -19,6 +20,9 @@ use crate::{DrainTimes, Status};
 const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of a command: the server gives up after thirty.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(35);
+
+/// The HTTP status of a command that the daemon refuses.
+const CONFLICT: u16 = 409;
 
 /// The daemon, in error messages.
 pub const DAEMON: Server = Server {
@@ -40,6 +44,12 @@ pub enum Flows {
     Most(usize),
     /// All of them.
     All,
+}
+
+/// A daemon of an earlier version does not say what has changed.
+fn of_older_daemon() -> ReloadReport {
+    let notes = vec!["this daemon is of an earlier version, which does not say what has changed".to_owned()];
+    ReloadReport { applied: true, notes, ..ReloadReport::default() }
 }
 
 impl Client {
@@ -90,9 +100,15 @@ impl Client {
     /// Tells the daemon to reload its configuration, and waits until it has.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::Refused`] with the reason if the configuration stays as it was.
-    pub fn reload(&self) -> Result<(), ClientError> {
-        self.command(Method::POST, "/reload", "")
+    /// [`ClientError`]. A reload that the daemon refuses is no error here: the report says so.
+    pub fn reload(&self) -> Result<ReloadReport, ClientError> {
+        match self.request(Method::POST, "/reload", &[], "", COMMAND_TIMEOUT) {
+            Ok(reply) => Ok(serde_json::from_slice(&reply).unwrap_or_else(|_| of_older_daemon())),
+            Err(ClientError::Refused { status: CONFLICT, body, reason, .. }) => {
+                Ok(serde_json::from_slice(&body).unwrap_or_else(|_| ReloadReport::unreadable(reason)))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Tells the daemon to accept no new connections, and to end after the last one or at the deadline.

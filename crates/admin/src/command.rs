@@ -3,11 +3,13 @@
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Duration;
 
+use bentpipe_proxy::ReloadReport;
+
 /// A command for the daemon's main thread, with the channel for its answer.
 #[derive(Debug)]
 pub enum Command {
-    /// Reload the configuration.
-    Reload(Answer),
+    /// Reload the configuration, and say what changed.
+    Reload(SyncSender<ReloadReport>),
     /// Accept no new connections, and end after the last one.
     Drain(DrainTimes, Answer),
     /// Accept connections again.

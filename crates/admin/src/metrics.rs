@@ -8,7 +8,7 @@ use std::fs;
 
 use bentpipe_kernel::limits::descriptor_limit;
 use bentpipe_metrics::{Exposition, Metric};
-use bentpipe_proxy::telemetry::LegReport;
+use bentpipe_proxy::telemetry::{ForwardedBytes, LegReport, RuleReport, Use, VerdictReport};
 
 use crate::Status;
 
@@ -42,20 +42,79 @@ const DAEMON: &[Metric<Status>] = &[
     Metric::gauge(
         "gain_ratio",
         "ratio",
-        "Estimate of how many times faster the active connections are than end to end.",
+        "Estimated time end to end of what was sent into satellite legs in 30 s, over the time that it took.",
         |s| s.gain.ratio,
     ),
     Metric::gauge(
         "gain_actual_bytes_per_second",
         "bytes per second",
-        "Payload rate of the connections in the estimate of the gain.",
+        "Payload rate into satellite legs in the estimate of the gain.",
         |s| Some(s.gain.actual_bps / BITS),
     ),
     Metric::gauge(
         "gain_end_to_end_bytes_per_second",
         "bytes per second",
-        "Estimated payload rate of these connections end to end (RFC 9438 5.1).",
+        "The same end to end, estimated (RFC 6928, RFC 9438 5.1).",
         |s| Some(s.gain.end_to_end_bps / BITS),
+    ),
+    Metric::gauge(
+        "gain_start_up_ratio",
+        "ratio",
+        "Share of the estimated time end to end that would be slow start.",
+        |s| s.gain.start_up,
+    ),
+    Metric::gauge(
+        "connection_rate_per_client_limit",
+        "connections per second",
+        "Configured limit of new connections per second and client.",
+        |s| Some(s.limits.connection_rate_per_client? as f64),
+    ),
+];
+
+const VERDICTS: &[Metric<VerdictReport>] = &[Metric::counter(
+    "connections_total",
+    "connections",
+    "New connections over satellite legs by verdict, as SYNs; rejected ones are datagrams.",
+    |v| Some(v.count as f64),
+)];
+
+const RULES: &[Metric<RuleReport>] = &[
+    Metric::gauge("rule_info", "none", "A rule; its value is its place in the configuration.", |r| {
+        Some(r.place as f64)
+    }),
+    Metric::counter(
+        "rule_matched_total",
+        "connections",
+        "What a rule has matched; datagrams if it rejects.",
+        |r| Some(r.matched as f64),
+    ),
+];
+
+/// Of connections.
+const LIMITS: &[Metric<Use>] = &[
+    Metric::gauge("limit_used", "connections", "What is used of a limit, now or in the last second.", |l| {
+        Some(l.used as f64)
+    }),
+    Metric::gauge("limit", "connections", "A configured limit.", |l| Some(l.most? as f64)),
+];
+
+const MEMORY_LIMIT: &[Metric<Use>] = &[
+    Metric::gauge("limit_used_bytes", "bytes", "Memory in buffers, of the limit.", |l| Some(l.used as f64)),
+    Metric::gauge("limit_bytes", "bytes", "Limit of memory in buffers.", |l| Some(l.most? as f64)),
+];
+
+const FORWARDED: &[Metric<[u64; 2]>] = &[
+    Metric::counter(
+        "leg_forwarded_sent_bytes_total",
+        "bytes",
+        "IP bytes forwarded unsplit into the leg.",
+        |[into, _]| Some(*into as f64),
+    ),
+    Metric::counter(
+        "leg_forwarded_received_bytes_total",
+        "bytes",
+        "IP bytes forwarded unsplit from the leg.",
+        |[_, from]| Some(*from as f64),
     ),
 ];
 
@@ -105,6 +164,24 @@ const LEGS: &[Metric<LegReport>] = &[
     ),
     Metric::gauge("leg_rtt_seconds", "seconds", "Mean smoothed RTT of the active connections.", |l| l.srtt_s),
     Metric::gauge("leg_min_rtt_seconds", "seconds", "Minimum RTT.", |l| l.min_rtt_s),
+    Metric::gauge(
+        "leg_return_queue_seconds",
+        "seconds",
+        "Part of the RTT that neither the minimum nor the queue of this direction explains.",
+        |l| l.return_queue_s,
+    ),
+    Metric::gauge(
+        "leg_forwarded_sent_bytes_per_second",
+        "bytes per second",
+        "Rate of IP bytes forwarded unsplit into the leg, over the last second.",
+        |l| Some(l.forwarded?.sent_bps / BITS),
+    ),
+    Metric::gauge(
+        "leg_forwarded_received_bytes_per_second",
+        "bytes per second",
+        "Rate of IP bytes forwarded unsplit from the leg, over the last second.",
+        |l| Some(l.forwarded?.received_bps / BITS),
+    ),
     Metric::gauge("leg_outage", "0 or 1", "Whether nothing is received although an answer is due.", |l| {
         Some(f64::from(u8::from(l.outage_s.is_some())))
     }),
@@ -180,6 +257,7 @@ pub(crate) fn text(status: &Status, process: &Process) -> String {
     exposition.add(bentpipe_proxy::Stats::METRICS, totals);
     exposition.add(bentpipe_proxy::SnoopStats::METRICS, &totals.snoop);
     exposition.add(bentpipe_proxy::RouterStats::METRICS, &totals.router);
+    add_policy(&mut exposition, status);
     let name = |leg: &LegReport| ("leg", leg.name.clone());
     let info = |leg: &LegReport| {
         let [interface, congestion] =
@@ -188,8 +266,46 @@ pub(crate) fn text(status: &Status, process: &Process) -> String {
     };
     exposition.add_each(LEG_INFO, &status.legs.iter().map(|leg| (info(leg), leg)).collect::<Vec<_>>());
     exposition.add_each(LEGS, &status.legs.iter().map(|leg| (vec![name(leg)], leg)).collect::<Vec<_>>());
+    let forwarded = status.legs.iter().filter_map(|leg| Some((leg, leg.forwarded?)));
+    let classes = forwarded.flat_map(|(leg, forwarded)| {
+        let [into, from] = [forwarded.sent_bytes, forwarded.received_bytes].map(classes);
+        let samples = into.into_iter().zip(from);
+        samples.map(|((class, into), (_, from))| (vec![name(leg), ("class", class.to_owned())], [into, from]))
+    });
+    let classes: Vec<_> = classes.collect();
+    let classes: Vec<_> = classes.iter().map(|(labels, bytes)| (labels.clone(), bytes)).collect();
+    exposition.add_each(FORWARDED, &classes);
     exposition.add(PROCESS, process);
     exposition.encode(PREFIX)
+}
+
+/// Connections by verdict and rule, and the limits.
+fn add_policy(exposition: &mut Exposition, status: &Status) {
+    let verdict = |report: &VerdictReport| vec![("verdict", report.verdict.clone())];
+    let verdicts = status.policy.verdicts.iter();
+    exposition.add_each(VERDICTS, &verdicts.map(|report| (verdict(report), report)).collect::<Vec<_>>());
+    let rule = |report: &RuleReport| {
+        let comment = report.comment.clone().unwrap_or_default();
+        let [place, action, conditions] =
+            [report.place.to_string(), report.action.clone(), report.conditions.clone()];
+        vec![("rule", place), ("action", action), ("conditions", conditions), ("comment", comment)]
+    };
+    let rules = status.policy.rules.iter();
+    exposition.add_each(RULES, &rules.map(|report| (rule(report), report)).collect::<Vec<_>>());
+    let limits = &status.limits;
+    let of_connections = [
+        ("connections", &limits.connections),
+        ("connections_per_client", &limits.connections_per_client),
+        ("connecting", &limits.connecting),
+        ("connection_rate", &limits.connection_rate),
+    ];
+    exposition.add_each(LIMITS, &of_connections.map(|(name, used)| (vec![("limit", name.to_owned())], used)));
+    exposition.add_each(MEMORY_LIMIT, &[(vec![("limit", "buffered".to_owned())], &limits.buffered_bytes)]);
+}
+
+fn classes(bytes: ForwardedBytes) -> [(&'static str, u64); 4] {
+    let ForwardedBytes { tcp, udp, other, snooped } = bytes;
+    [("tcp", tcp), ("udp", udp), ("other", other), ("snooped", snooped)]
 }
 
 /// User and system time (proc_pid_stat(5), fields 14 and 15). They follow the name in parentheses, which may

@@ -14,13 +14,15 @@ use axum::routing::get;
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 8] = [
     ("/page.js", include_str!("../assets/page.js")),
     ("/charts.js", include_str!("../assets/charts.js")),
     ("/flows.js", include_str!("../assets/flows.js")),
     ("/format.js", include_str!("../assets/format.js")),
     ("/history.js", include_str!("../assets/history.js")),
     ("/legs.js", include_str!("../assets/legs.js")),
+    ("/names.js", include_str!("../assets/names.js")),
+    ("/policy.js", include_str!("../assets/policy.js")),
 ];
 
 /// `GET /`, its style, its icon and its scripts.

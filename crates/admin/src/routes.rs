@@ -1,5 +1,6 @@
 //! The requests: status over both sockets, commands over the Unix socket.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::time::Duration;
@@ -7,17 +8,19 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Deserialize;
+use bentpipe_proxy::ReloadReport;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::command::{Answer, Command, Commands, DrainTimes};
+use crate::names::Names;
 use crate::view::{Identity, View};
 use crate::{Status, metrics, view};
 use bentpipe_http::Failure;
@@ -32,6 +35,11 @@ const MAX_COMMANDS: usize = 4;
 /// The most bytes of a command's body, and the timeout for receiving it.
 const MAX_BODY: usize = 4096;
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most addresses in a question for names.
+const MAX_NAMES: usize = 100;
+/// What a question for names must carry: no page of another origin can send it unasked, and so let this host
+/// look up what it likes.
+const WANTS_NAMES: &str = "bentpipe-names";
 /// The longest deadline, s: thirty years.
 const MAX_DEADLINE_S: f64 = 1e9;
 
@@ -43,6 +51,7 @@ pub(crate) struct AppState {
     /// One status at a time: the workers answer one request after the other.
     observing: Mutex<()>,
     commanding: Semaphore,
+    names: Names,
 }
 
 /// The sender of a request over the Unix socket.
@@ -60,16 +69,33 @@ struct StatusQuery {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct NamesQuery {
+    addresses: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DrainBody {
     deadline_s: Option<f64>,
     #[serde(default)]
     stay_s: f64,
 }
 
+/// The reply to a reload: that of every command, and the report.
+#[derive(Debug, Serialize)]
+struct ReloadReply {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    report: ReloadReport,
+}
+
 impl AppState {
     pub(crate) fn new(view: Arc<dyn View>, identity: Identity, commands: Commands) -> Self {
         let (observing, commanding) = (Mutex::new(()), Semaphore::new(MAX_COMMANDS));
-        Self { view, identity, commands, observing, commanding }
+        Self { view, identity, commands, observing, commanding, names: Names::default() }
     }
 
     /// Makes a reply from the daemon's status, on a thread that may block.
@@ -103,18 +129,30 @@ impl AppState {
         what: &str,
         make: impl FnOnce(Answer) -> Command,
     ) -> Result<Json<Value>, Failure> {
+        match self.order(peer, what, make).await? {
+            Ok(()) => Ok(Json(json!({ "done": what }))),
+            Err(reason) => Err(Failure::new(StatusCode::CONFLICT, reason)),
+        }
+    }
+
+    /// Passes a command to the daemon's main thread and waits for its answer.
+    async fn order<T: Send + 'static>(
+        &self,
+        peer: Peer,
+        what: &str,
+        make: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Result<T, Failure> {
         let Ok(_permit) = self.commanding.try_acquire() else {
             return Err(Failure::unavailable("other commands are running; try again later"));
         };
         let pid = peer.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
         tracing::info!("{what}: requested by user {}{pid}", peer.uid);
-        let (answer, outcome): (SyncSender<Result<(), String>>, _) = mpsc::sync_channel(1);
+        let (answer, outcome) = mpsc::sync_channel(1);
         let ending = || Failure::unavailable("the daemon is ending and accepts no commands");
         self.commands.send(make(answer)).map_err(|_| ending())?;
         let outcome = spawn_blocking(move || outcome.recv_timeout(COMMAND_TIMEOUT)).await;
         match outcome {
-            Ok(Ok(Ok(()))) => Ok(Json(json!({ "done": what }))),
-            Ok(Ok(Err(reason))) => Err(Failure::new(StatusCode::CONFLICT, reason)),
+            Ok(Ok(outcome)) => Ok(outcome),
             Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
                 StatusCode::GATEWAY_TIMEOUT,
                 "no answer from the daemon within 30 s; the command stays queued, see the daemon's log for \
@@ -129,6 +167,7 @@ pub(crate) fn read_routes(state: Arc<AppState>) -> Router {
     Router::new()
         .route("/status", get(status))
         .route("/metrics", get(show_metrics))
+        .route("/names", get(names))
         .route("/health/live", get(|| async { "live\n" }))
         .route("/health/ready", get(ready))
         .fallback(unknown)
@@ -166,6 +205,31 @@ async fn show_metrics(State(state): State<Arc<AppState>>) -> Result<impl IntoRes
     Ok(([(header::CONTENT_TYPE, bentpipe_metrics::CONTENT_TYPE)], text))
 }
 
+/// The names of some hosts, for a person who asks for them.
+async fn names(
+    State(state): State<Arc<AppState>>,
+    headers: HeaderMap,
+    query: Result<Query<NamesQuery>, QueryRejection>,
+) -> Result<Json<Value>, Failure> {
+    if !headers.contains_key(WANTS_NAMES) {
+        return Err(Failure::bad_request("a question for names carries the header Bentpipe-Names: 1"));
+    }
+    let invalid = || {
+        Failure::bad_request(format!("write addresses=A,B,C with 1 to {MAX_NAMES} addresses, without ports"))
+    };
+    let Query(NamesQuery { addresses }) = query.map_err(|_| invalid())?;
+    let addresses: Vec<IpAddr> =
+        addresses.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| invalid())?;
+    if addresses.len() > MAX_NAMES {
+        return Err(invalid());
+    }
+    // An address without a name has an empty one; what is not known yet is left out.
+    let found = state.names.of(&addresses).await.into_iter();
+    let known =
+        found.filter_map(|(address, name)| Some((address.to_string(), json!(name?.unwrap_or_default()))));
+    Ok(Json(Value::Object(known.collect())))
+}
+
 async fn ready(State(state): State<Arc<AppState>>) -> (StatusCode, String) {
     match view::readiness(&*state.view) {
         Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
@@ -177,11 +241,15 @@ async fn reload(
     State(state): State<Arc<AppState>>,
     Extension(peer): Extension<Peer>,
     body: Body,
-) -> Result<Json<Value>, Failure> {
+) -> Result<Response, Failure> {
     if !read(body).await?.is_empty() {
         return Err(Failure::bad_request("reload takes no body: the daemon reads its own configuration"));
     }
-    state.command(peer, "reload", Command::Reload).await
+    let report = state.order(peer, "reload", Command::Reload).await?;
+    Ok(match report.refused() {
+        None => Json(ReloadReply { done: Some("reload"), error: None, report }).into_response(),
+        error => (StatusCode::CONFLICT, Json(ReloadReply { done: None, error, report })).into_response(),
+    })
 }
 
 async fn drain(

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use crate::auth::{self, Auth};
 use crate::command::Commands;
 use crate::history::{self, Recorder};
+use crate::names::MOST_LOOKUPS;
 use crate::page;
 use crate::routes::{self, AppState, Peer};
 use crate::sockets::{AdminError, Sockets};
@@ -38,8 +39,8 @@ const MAX_FIELDS: usize = 64;
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after accept(2) fails, for instance because descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The most threads that wait for the daemon: for one status and a few commands.
-const MAX_BLOCKING: usize = 8;
+/// The most threads that wait: for the daemon's status and a few commands, and for names of hosts.
+const MAX_BLOCKING: usize = 8 + MOST_LOOKUPS;
 
 /// A running server. Dropping it stops it; replies in progress get a second.
 #[derive(Debug)]

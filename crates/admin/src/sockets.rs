@@ -138,6 +138,11 @@ impl Sockets {
         duplicate(self.find(&self.handover_name())?)
     }
 
+    /// The Unix socket that speaks HTTP.
+    pub fn socket(&self) -> PathBuf {
+        self.settings.socket()
+    }
+
     /// The actual address of the TCP socket, if there is one; its port is not 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         socket2::SockRef::from(self.find(&self.tcp_name()?)?).local_addr().ok()?.as_socket()

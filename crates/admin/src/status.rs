@@ -1,7 +1,7 @@
 //! The status document.
 
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, LimitsReport, PolicyReport};
 use serde::{Deserialize, Serialize};
 
 /// The status of a daemon: the reply to `GET /status`, and what `bentpipe status --json` prints.
@@ -11,6 +11,12 @@ pub struct Status {
     pub version: String,
     /// The daemon's process.
     pub pid: u32,
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
+    /// The host's time zone, such as `Europe/Berlin`, if it has a name.
+    #[serde(default)]
+    pub time_zone: Option<String>,
     /// The configuration that it reads.
     pub config: String,
     /// Identifies its program file: another value is another program.
@@ -30,6 +36,12 @@ pub struct Status {
     pub totals: Stats,
     /// The gain of splitting.
     pub gain: Gain,
+    /// What became of new connections, and which rules have matched.
+    #[serde(default)]
+    pub policy: PolicyReport,
+    /// The limits, and how much of them is used.
+    #[serde(default)]
+    pub limits: LimitsReport,
     /// Its legs, the satellites first.
     pub legs: Vec<LegReport>,
     /// Its flows, as many as were requested; the fastest first.

@@ -42,6 +42,14 @@ pub enum TokenError {
     Unfit(PathBuf),
 }
 
+/// Whether the token in a file can be used: a start refuses otherwise.
+///
+/// # Errors
+/// [`TokenError`].
+pub fn check_token(path: &Path) -> Result<(), TokenError> {
+    Token::load(path).map(drop)
+}
+
 impl Token {
     /// Reads the first line of a file that others cannot read.
     ///

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, StatsHandle};
+use bentpipe_proxy::telemetry::{
+    Drain, FlowReport, Gain, LegReport, LimitsReport, PolicyReport, StatsHandle,
+};
 
-use crate::Status;
+use crate::{Status, host};
 
 /// The observable state of a daemon; see [`StatsHandle`], whose methods these are. All may block, for less
 /// than a second.
@@ -17,6 +19,10 @@ pub trait View: Send + Sync + 'static {
     fn legs(&self) -> Vec<LegReport>;
     /// The present gain of splitting.
     fn gain(&self) -> Gain;
+    /// What became of new connections.
+    fn policy(&self) -> PolicyReport;
+    /// Its limits, and their use.
+    fn limits(&self) -> LimitsReport;
     /// Its flows, the fastest first, at most `most` of them.
     fn flows(&self, most: usize) -> Vec<FlowReport>;
     /// Whether every thread is alive and the rules are in force.
@@ -53,6 +59,14 @@ impl View for StatsHandle {
         self.gain()
     }
 
+    fn policy(&self) -> PolicyReport {
+        self.policy()
+    }
+
+    fn limits(&self) -> LimitsReport {
+        self.limits()
+    }
+
     fn flows(&self, most: usize) -> Vec<FlowReport> {
         self.flows(most)
     }
@@ -84,6 +98,8 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        host: host::name(),
+        time_zone: host::time_zone(),
         config: identity.config.display().to_string(),
         program: identity.program.clone(),
         uptime_s: view.uptime().as_secs_f64(),
@@ -93,6 +109,8 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
         bypass: view.bypass(),
         totals: view.stats(),
         gain: view.gain(),
+        policy: view.policy(),
+        limits: view.limits(),
         legs: view.legs(),
         flows,
     }

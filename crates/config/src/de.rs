@@ -18,8 +18,9 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-use crate::error::{InTable, Place, Problem, alternatives, expectation};
+use crate::error::{InTable, Kind, Problem, alternatives, expectation};
 use crate::node::{Node, Table, Value};
+use crate::place::Place;
 
 pub(crate) const SHAPE: &str = "$shape";
 pub(crate) const TAG: &str = "$tag:";
@@ -35,6 +36,20 @@ pub(crate) struct NodeDeserializer<'de>(pub(crate) &'de Node);
 impl<'de> NodeDeserializer<'de> {
     fn is_not(self, expected: impl std::fmt::Display) -> Problem {
         Problem::new(format!("{} is not {expected}", self.0.value))
+    }
+
+    fn is_neither(self) -> Problem {
+        Problem::new(format!("{} is neither true nor false", self.0.value))
+    }
+
+    /// It is no number, though it may be the text of one.
+    fn is_no_number(self, expected: impl std::fmt::Display) -> Problem {
+        match &self.0.value {
+            Value::Text(text) if text.parse::<f64>().is_ok() => {
+                Problem::new(format!("\"{text}\" in quotation marks is not {expected}; write {text}"))
+            }
+            _ => self.is_not(expected),
+        }
     }
 
     fn text(self) -> Option<&'de str> {
@@ -55,7 +70,7 @@ impl<'de> NodeDeserializer<'de> {
     fn table(self, expected: impl FnOnce() -> String) -> Result<&'de Table, Problem> {
         match &self.0.value {
             Value::Table(table) => Ok(table),
-            _ => Err(self.is_not(expected())),
+            _ => Err(self.is_not(expected()).with_kind(Kind::NotATable)),
         }
     }
 
@@ -73,7 +88,17 @@ impl<'de> NodeDeserializer<'de> {
             Value::Word(_) => &["text", "number", "boolean"],
             Value::List(_) => &["list"],
             Value::Table(_) => &["table"],
+            Value::Rejected => &[],
         }
+    }
+}
+
+/// The number as the kind that it is.
+fn visit_number<'de, V: Visitor<'de>>(number: &str, visitor: V) -> Result<V::Value, Problem> {
+    match (number.parse::<i64>(), number.parse::<f64>()) {
+        (Ok(number), _) => visitor.visit_i64(number),
+        (_, Ok(number)) => visitor.visit_f64(number),
+        _ => Err(Problem::new(format!("{number} is not a number"))),
     }
 }
 
@@ -82,7 +107,7 @@ fn integer<'de, V: Visitor<'de>>(node: NodeDeserializer<'de>, visitor: V) -> Res
     match node.number().map(|number| (number.parse::<u64>(), number.parse::<i64>())) {
         Some((Ok(number), _)) => visitor.visit_u64(number),
         Some((_, Ok(number))) => visitor.visit_i64(number),
-        _ => Err(node.is_not(expectation(&visitor))),
+        _ => Err(node.is_no_number(expectation(&visitor))),
     }
 }
 
@@ -108,6 +133,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
             Value::Date(date) => visitor.visit_string(date.to_string()),
             Value::List(elements) => self.list(elements, visitor),
             Value::Table(table) => visitor.visit_map(Entries::of(table, None)),
+            Value::Rejected => Err(self.is_not("to be read")),
         }
     }
 
@@ -116,7 +142,11 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
             Value::Boolean(boolean) => visitor.visit_bool(*boolean),
             Value::Word(word) if word == "true" => visitor.visit_bool(true),
             Value::Word(word) if word == "false" => visitor.visit_bool(false),
-            other => Err(Problem::new(format!("{other} is neither true nor false"))),
+            Value::Word(_) => Err(self.is_neither()),
+            _ => Err(Problem::new(format!(
+                "{}; write true or false, without quotation marks",
+                self.is_neither()
+            ))),
         }
     }
 
@@ -132,14 +162,18 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
         match self.number().map(str::parse) {
             Some(Ok(number)) => visitor.visit_f64(number),
-            _ => Err(self.is_not(expectation(&visitor))),
+            _ => Err(self.is_no_number(expectation(&visitor))),
         }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
-        match self.text() {
-            Some(text) => visitor.visit_borrowed_str(text),
-            None => Err(self.is_not("a text in quotation marks")),
+        const TEXT: &str = "a text in quotation marks";
+        match (self.text(), self.number()) {
+            (Some(text), _) => visitor.visit_borrowed_str(text),
+            // The visitor of a quantity tells what is wrong with a number.
+            (None, Some(number)) if expectation(&visitor) != TEXT => visit_number(number, visitor),
+            (None, Some(number)) => Err(Problem::new(format!("{number} is not {TEXT}; write \"{number}\""))),
+            (None, None) => Err(self.is_not(TEXT)),
         }
     }
 
@@ -183,7 +217,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
         let table = self.table(|| "a table".into())?;
-        visitor.visit_map(Entries::of(table, None))
+        visitor.visit_map(Entries { names_are_free: true, ..Entries::of(table, None) })
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -210,8 +244,12 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'de> {
         }
         if let Some(tag) = name.strip_prefix(TAG) {
             let table = self.table(|| format!("a table with {tag}"))?;
-            let missing = || Problem::new(format!("{tag} is missing: choose {}", alternatives(variants)));
-            let value = NodeDeserializer(table.get(tag).ok_or_else(missing)?);
+            let missing = || {
+                let what = format!("{tag} is missing: choose {}", alternatives(variants));
+                Problem::new(what).with_kind(Kind::Missing(tag))
+            };
+            let value = table.get(tag).filter(|value| value.is_accepted());
+            let value = NodeDeserializer(value.ok_or_else(missing)?);
             let variant = value.variant(variants).inside(tag)?;
             return visitor.visit_enum(choice(variant, Some(tag)));
         }
@@ -259,26 +297,35 @@ impl<'de> SeqAccess<'de> for Elements<'de> {
     type Error = Problem;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Problem> {
-        let Some(node) = self.elements.next() else { return Ok(None) };
-        let index = self.index;
-        self.index += 1;
-        seed.deserialize(NodeDeserializer(node)).map(Some).inside(index)
+        for node in self.elements.by_ref() {
+            let index = self.index;
+            self.index += 1;
+            if node.is_accepted() {
+                return seed.deserialize(NodeDeserializer(node)).map(Some).inside(index);
+            }
+        }
+        Ok(None)
     }
 }
 
 /// The entries of a table, in the order of their lines, so that the first of several errors is reported.
-struct Entries<'de>(Peekable<std::vec::IntoIter<(&'de str, &'de Node)>>);
+struct Entries<'de> {
+    entries: Peekable<std::vec::IntoIter<(&'de str, &'de Node)>>,
+    /// Whether the keys are names of the operator's choice.
+    names_are_free: bool,
+}
 
 impl<'de> Entries<'de> {
     /// Of all keys but `tag`.
     fn of(table: &'de Table, tag: Option<&'static str>) -> Self {
         let entries = table.iter().map(|(key, node)| (key.as_str(), node));
-        let mut entries: Vec<_> = entries.filter(|(key, _)| Some(*key) != tag).collect();
+        let is_read = |(key, node): &(&str, &Node)| Some(*key) != tag && node.is_accepted();
+        let mut entries: Vec<_> = entries.filter(is_read).collect();
         entries.sort_by_key(|(_, node)| match node.place {
             Place::Line(line) => line,
             Place::Setting(_) => usize::MAX,
         });
-        Self(entries.into_iter().peekable())
+        Self { entries: entries.into_iter().peekable(), names_are_free: false }
     }
 }
 
@@ -286,14 +333,20 @@ impl<'de> MapAccess<'de> for Entries<'de> {
     type Error = Problem;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Problem> {
-        let Some((key, _)) = self.0.peek() else { return Ok(None) };
+        let Some((key, _)) = self.entries.peek() else { return Ok(None) };
         let read: Result<_, Problem> = seed.deserialize(key.into_deserializer());
         read.map(Some).inside(*key)
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Problem> {
-        let (key, node) = self.0.next().expect("a value follows its key");
-        seed.deserialize(NodeDeserializer(node)).inside(key)
+        let (key, node) = self.entries.next().expect("a value follows its key");
+        let read: Result<_, Problem> = seed.deserialize(NodeDeserializer(node));
+        read.map_err(|problem| match problem.kind() {
+            Kind::NotATable if self.names_are_free && problem.is_at_hand() => {
+                problem.with_kind(Kind::Unnamed).inside(key)
+            }
+            _ => problem.at_key(key),
+        })
     }
 }
 

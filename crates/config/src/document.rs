@@ -3,12 +3,15 @@
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
-use crate::de::NodeDeserializer;
-use crate::error::{Error, Place, Problem, Step, unknown};
+use crate::error::{Error, Fault, Kind, Problem, unknown};
 use crate::node::{self, Node, Table, Value};
+use crate::place::{Place, Step};
+use crate::reading::{self, Checks, MAX_PROBLEMS, Reading};
 use crate::setting::Setting;
 
 /// The longest file that is read, bytes.
@@ -22,15 +25,27 @@ const NAME_KEYS: [&str; 2] = ["name", "at"];
 #[derive(Debug, Clone)]
 pub struct Document {
     file: String,
+    text: Arc<str>,
     root: Node,
+    /// Lines that are not TOML; the tree is what the others say.
+    syntax: Vec<Fault>,
     examples: &'static [(&'static str, &'static str)],
+}
+
+/// A value that was read, and what is accepted in its file, but hardly meant.
+#[derive(Debug)]
+pub struct Checked<T> {
+    /// The value.
+    pub value: T,
+    /// In the order of the lines.
+    pub warnings: Vec<Fault>,
 }
 
 impl Document {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is longer than [`MAX_FILE`] or is not TOML.
+    /// If it cannot be read or is longer than [`MAX_FILE`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let file = path.as_ref().display().to_string();
         let mut text = String::new();
@@ -44,23 +59,25 @@ impl Document {
         }
     }
 
-    /// Parses a text. `file` is the name that errors give it.
+    /// Parses a text. `file` is the name that errors give it. Lines that are not TOML are errors of
+    /// [`read`](Self::read), beside the others.
     ///
     /// # Errors
-    /// If it is longer than [`MAX_FILE`] or is not TOML.
+    /// If it is longer than [`MAX_FILE`].
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
         if text.len() as u64 > MAX_FILE {
             return Err(Error::TooLong { file: file.to_owned(), limit: MAX_FILE });
         }
         let lines = LineStarts::of(text);
-        let syntax = |error: toml::de::Error| {
-            let line = lines.line(error.span().map_or(0, |span| span.start));
-            let found = text.lines().nth(line - 1).unwrap_or_default().trim();
-            Error::value(file, &Place::Line(line), "", &format!("{} in \"{found}\"", error.message()))
-        };
-        let table = DeTable::parse(text).map_err(syntax)?;
+        let (table, errors) = DeTable::parse_recoverable(text);
         let value = node::table(table.get_ref(), &|offset| Place::Line(lines.line(offset)));
-        Ok(Self { file: file.to_owned(), root: Node { value, place: Place::Line(1) }, examples: &[] })
+        Ok(Self {
+            file: file.to_owned(),
+            text: text.into(),
+            root: Node { value, place: Place::Line(1) },
+            syntax: syntax_faults(file, text, &lines, &errors),
+            examples: &[],
+        })
     }
 
     /// The same with examples of values for keys that may be missing: `("duration", "\"60s\"")`.
@@ -88,37 +105,104 @@ impl Document {
     /// Reads the whole document into `T`.
     ///
     /// # Errors
-    /// The first value that `T` does not accept, key that it does not know or key that it lacks.
-    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
-        T::deserialize(NodeDeserializer(&self.root)).map_err(|problem| self.error(problem))
+    /// All values that `T` does not accept, keys that it does not know and keys that it lacks.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.read_checked(|_, _| {}).map(|read| read.value)
     }
 
     /// Reads the whole document into `T`, and checks what is more than a single value.
     ///
     /// # Errors
     /// As [`read`](Self::read), and what `check` finds.
-    pub fn read_checked<'a, T: Deserialize<'a>>(
-        &'a self,
-        check: impl FnOnce(&T) -> Result<(), Problem>,
-    ) -> Result<T, Error> {
-        let value = self.read()?;
-        check(&value).map_err(|problem| self.error(problem))?;
-        Ok(value)
+    pub fn read_checked<T: DeserializeOwned>(
+        &self,
+        check: impl FnOnce(&T, &mut Checks<'_>),
+    ) -> Result<Checked<T>, Error> {
+        let Reading { value, problems, broken } = reading::read(&self.root, self.examples);
+        let mut checks = Checks::new(&broken);
+        if let Some(value) = value.as_ref().filter(|_| self.syntax.is_empty()) {
+            check(value, &mut checks);
+        }
+        let found = problems.into_iter().chain(checks.problems);
+        let faults = self.in_order(self.beside_syntax(found));
+        match value {
+            Some(value) if faults.is_empty() => {
+                Ok(Checked { value, warnings: self.in_order(checks.warnings) })
+            }
+            _ => Err(Error::Faults(self.within_limit(faults))),
+        }
     }
 
     /// The problem with the line of its key, or of the innermost table around it that is there.
     pub fn error(&self, problem: Problem) -> Error {
-        let (mut key, mut innermost, mut node) = (String::new(), &self.root, Some(&self.root));
+        self.errors([problem])
+    }
+
+    /// The same of several.
+    pub fn errors(&self, problems: impl IntoIterator<Item = Problem>) -> Error {
+        Error::Faults(self.within_limit(self.in_order(problems)))
+    }
+
+    /// The problems that are there whatever the lines were to say that are not TOML.
+    fn beside_syntax(&self, problems: impl Iterator<Item = Problem>) -> Vec<Problem> {
+        let is_of_such_a_line = |problem: &Problem| match self.fault(problem.clone()).place {
+            Place::Line(line) => self.is_doubtful(line),
+            Place::Setting(_) => false,
+        };
+        let stands_alone = |problem: &Problem| {
+            self.syntax.is_empty()
+                || !matches!(problem.kind(), Kind::Missing(_)) && !is_of_such_a_line(problem)
+        };
+        problems.filter(stands_alone).collect()
+    }
+
+    /// Whether a line is not TOML, or stands below a header that is not: it may belong to any table.
+    fn is_doubtful(&self, line: usize) -> bool {
+        let is_header = |line: &str| line.trim_start().starts_with('[');
+        self.syntax.iter().any(|fault| match fault.line() {
+            Some(wrong) if wrong < line => {
+                let mut lines = self.text.lines().take(line).skip(wrong - 1);
+                lines.next().is_some_and(is_header) && !lines.any(is_header)
+            }
+            wrong => wrong == Some(line),
+        })
+    }
+
+    fn in_order(&self, problems: impl IntoIterator<Item = Problem>) -> Vec<Fault> {
+        let found = problems.into_iter().map(|problem| self.fault(problem));
+        let mut faults: Vec<Fault> = self.syntax.iter().cloned().chain(found).collect();
+        faults.sort_by_key(|fault| match fault.place {
+            Place::Line(line) => line,
+            Place::Setting(_) => usize::MAX,
+        });
+        faults
+    }
+
+    fn within_limit(&self, mut faults: Vec<Fault>) -> Vec<Fault> {
+        if faults.len() >= MAX_PROBLEMS {
+            faults.truncate(MAX_PROBLEMS);
+            let place = faults.last().map_or(Place::Line(1), |fault| fault.place.clone());
+            let what = "there is more that is wrong; correct this first, and check again";
+            faults.push(Fault::new(&self.file, &place, "", what));
+        }
+        faults
+    }
+
+    fn fault(&self, problem: Problem) -> Fault {
+        let (mut key, mut table) = (String::new(), String::new());
+        let (mut innermost, mut node) = (&self.root, Some(&self.root));
         for step in problem.path() {
-            node = node.and_then(|node| child(node, step));
+            node = node.and_then(|node| node.child(step));
             innermost = node.unwrap_or(innermost);
+            table.clone_from(&key);
             match (step, node.and_then(Node::name)) {
                 (Step::Index(_), Some(name)) => push_key(&mut key, name),
                 (Step::Index(index), None) => key.push_str(&format!("[{}]", index + 1)),
                 (Step::Key(name), _) => push_key(&mut key, name),
             }
         }
-        Error::value(&self.file, &innermost.place, &key, &problem.text(self.examples))
+        let what = problem.text(node.map(|node| &node.value), &table, self.examples);
+        Fault::new(&self.file, &innermost.place, &key, &what).in_text(&self.text)
     }
 
     /// Writes a setting over the document: changes the value that its key leads to, or adds it.
@@ -130,12 +214,14 @@ impl Document {
     /// If the key leads nowhere, or the value is not TOML.
     pub fn set(&mut self, setting: &Setting, closed: &[&str]) -> Result<(), Error> {
         let fail = |key: &str, what: String| {
-            Error::value(&self.file, &Place::Setting(setting.to_string()), key, &what)
+            let place = Place::Setting(setting.to_string());
+            Error::Faults(vec![Fault::new(&self.file, &place, key, &what)])
         };
         if setting.value.len() > MAX_SETTING {
             let length = setting.value.len();
             let what = format!("{length} bytes are too long for a setting: {MAX_SETTING} are accepted");
-            return Err(Error::value(&self.file, &Place::Setting(format!("{}=…", setting.key)), "", &what));
+            let place = Place::Setting(format!("{}=…", setting.key));
+            return Err(Error::Faults(vec![Fault::new(&self.file, &place, "", &what)]));
         }
         let place = Place::Setting(setting.to_string());
         let value = setting_value(&setting.value, &place).map_err(|what| fail(&setting.key, what))?;
@@ -175,12 +261,34 @@ fn push_key(path: &mut String, key: &str) {
     path.push_str(key);
 }
 
-fn child<'a>(node: &'a Node, step: &Step) -> Option<&'a Node> {
-    match (&node.value, step) {
-        (Value::Table(table), Step::Key(key)) => table.get(key),
-        (Value::List(elements), Step::Index(index)) => elements.get(*index),
-        _ => None,
+/// The lines that are not TOML, each once: what follows an error in its line is not to be trusted.
+fn syntax_faults(file: &str, text: &str, lines: &LineStarts, errors: &[toml::de::Error]) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for error in errors.iter().take(MAX_PROBLEMS) {
+        let line = lines.line(error.span().map_or(0, |span| span.start));
+        let place = Place::Line(line);
+        if faults.iter().all(|fault| fault.place != place) {
+            let found = text.lines().nth(line - 1).unwrap_or_default().trim();
+            let remedy = match quoted(found) {
+                _ if error.message().contains("duplicate key") => "leave one of the two out".to_owned(),
+                Some(line) => format!("write {line}"),
+                None => "write KEY = VALUE with texts in quotation marks, [TABLE], or [[TABLE]]".to_owned(),
+            };
+            let what = format!("{} in \"{found}\"; {remedy}", error.message());
+            faults.push(Fault::new(file, &place, "", &what).in_text(text));
+        }
     }
+    faults
+}
+
+/// A line `key = text` with the text in quotation marks, if it is a word that could be meant so.
+fn quoted(line: &str) -> Option<String> {
+    let (key, value) = line.split_once('=')?;
+    let (key, value) = (key.trim(), value.split(" #").next()?.trim());
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_word = |c: char| c.is_alphanumeric() || "-_./:% ".contains(c);
+    let fits = !key.is_empty() && key.chars().all(is_key) && !value.is_empty() && value.chars().all(is_word);
+    fits.then(|| format!("{key} = \"{value}\""))
 }
 
 /// Why a setting's key leads no further.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::error::Place;
+use crate::place::{Place, Step};
 
 /// The key under which a table that stands in a list has its name, and so its place in the path of a key.
 const NAME: &str = "name";
@@ -42,9 +42,33 @@ pub enum Value {
     List(Vec<Node>),
     /// A table.
     Table(BTreeMap<String, Node>),
+    /// What was not accepted: the rest is read as if it were not there.
+    Rejected,
 }
 
 impl Node {
+    /// What is under a step of a key's path.
+    pub(crate) fn child(&self, step: &Step) -> Option<&Self> {
+        match (&self.value, step) {
+            (Value::Table(table), Step::Key(key)) => table.get(key),
+            (Value::List(elements), Step::Index(index)) => elements.get(*index),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn child_mut(&mut self, step: &Step) -> Option<&mut Self> {
+        match (&mut self.value, step) {
+            (Value::Table(table), Step::Key(key)) => table.get_mut(key),
+            (Value::List(elements), Step::Index(index)) => elements.get_mut(*index),
+            _ => None,
+        }
+    }
+
+    /// Whether it is to be read.
+    pub(crate) fn is_accepted(&self) -> bool {
+        !matches!(self.value, Value::Rejected)
+    }
+
     /// The name of a table in a list, if it has one.
     pub(crate) fn name(&self) -> Option<&str> {
         self.text_of(NAME).filter(|name| is_name(name))
@@ -70,6 +94,7 @@ impl fmt::Display for Value {
             Value::Date(date) => write!(f, "the date {date}"),
             Value::List(_) => f.write_str("a list"),
             Value::Table(_) => f.write_str("a table"),
+            Value::Rejected => f.write_str("a value that is not accepted"),
         }
     }
 }

@@ -34,6 +34,7 @@ pub fn missing_keys<T>(text: &str, header: &str, parse: impl Fn(&str) -> Result<
         parse(&with_unknown).err().unwrap_or_else(|| panic!("{header} takes any key, or is not there"));
     let error = error.to_string();
     let (_, keys) = error.split_once(UNKNOWN).unwrap_or_else(|| panic!("{header}: {error}"));
+    let keys = keys.lines().next().unwrap_or_default();
     let tables: Vec<&str> = full.split(&format!("\n{header}\n")).skip(1).collect();
     let own = |table: &&str, key: &str| {
         let mut lines = table.lines().take_while(|line| !line.starts_with('['));

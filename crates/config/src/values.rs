@@ -399,6 +399,8 @@ mod tests {
         assert_eq!(read::<Digit>("10").map(Plain::get), Ok(10));
         for wrong in ["11", "0", "1.5", "-1", "'3'", "99999999999999999999", "true"] {
             let error = read::<Digit>(wrong).unwrap_err();
+            let is_text = wrong.starts_with('\'');
+            let error = if is_text { error.trim_end_matches("; write 3") } else { &error };
             assert!(error.ends_with("is not a whole number between 1 and 10"), "{error}");
         }
         for wrong in ["0", "nan", "inf", "-120.0", "'120'"] {
@@ -451,10 +453,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_value_is_a_quantity_or_one_line_of_error(text in "\\PC*") {
+        fn any_value_is_a_quantity_or_lines_of_errors(text in "\\PC*") {
             if let Ok(document) = Document::parse("f", &format!("x = {text}")) {
                 let read = document.read::<BTreeMap<String, Or<Off, Written<Rate>>>>();
-                prop_assert!(read.err().is_none_or(|error| !error.to_string().contains('\n')));
+                let is_line = |line: &str| line.starts_with("f:");
+                prop_assert!(read.err().is_none_or(|error| error.to_string().lines().all(is_line)));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use bentpipe_config::{Document, InTable, Problem};
+use bentpipe_config::{Checked, Checks, Document, InTable, Problem};
 use bentpipe_legs::{SatelliteLeg, TerrestrialLeg};
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
@@ -163,10 +163,10 @@ impl NodeConfig {
     /// Reads and checks a configuration file. Paths in it that are not absolute are relative to its folder.
     ///
     /// # Errors
-    /// The file cannot be read, or the first thing in it that is not accepted.
+    /// The file cannot be read, or everything in it that is not accepted.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let mut config = Self::of(Document::load(path)?)?;
+        let mut config = Self::of(&Document::load(path)?)?.value;
         if let Some(folder) = path.parent() {
             config.resolve(folder);
         }
@@ -176,13 +176,22 @@ impl NodeConfig {
     /// Reads and checks a configuration; `file` is the name that errors give it.
     ///
     /// # Errors
-    /// The first thing in it that is not accepted.
+    /// Everything in it that is not accepted.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        Self::of(Document::parse(file, text)?)
+        Self::of(&Document::parse(file, text)?).map(|read| read.value)
     }
 
-    fn of(document: Document) -> Result<Self, ConfigError> {
-        document.with_examples(EXAMPLES).read_checked(Self::check)
+    /// Whether a document's tables are those of this configuration rather than another's.
+    pub fn is_meant_by(document: &Document) -> bool {
+        ["node", "peers", "routes", "contacts"].iter().any(|key| document.get(key).is_some())
+    }
+
+    /// Reads and checks a document; paths stay as they are written.
+    ///
+    /// # Errors
+    /// Everything in it that is not accepted.
+    pub fn of(document: &Document) -> Result<Checked<Self>, ConfigError> {
+        document.clone().with_examples(EXAMPLES).read_checked(Self::check)
     }
 
     fn resolve(&mut self, folder: &Path) {
@@ -205,22 +214,23 @@ impl NodeConfig {
     }
 
     /// Checks what concerns more than a single value.
-    fn check(&self) -> Result<(), Problem> {
-        self.node.check().inside("node")?;
+    fn check(&self, checks: &mut Checks<'_>) {
+        checks.check(&["node"], || self.node.check().inside("node"));
         for (index, listen) in self.listen.iter().enumerate() {
-            self.check_leg(listen.leg.as_ref()).inside(index).inside("listen")?;
+            checks.check(&["listen", "legs"], || {
+                self.check_leg(listen.leg.as_ref()).inside(index).inside("listen")
+            });
         }
-        self.check_peers().inside("peers")?;
+        self.check_peers(checks);
         for (index, route) in self.routes.iter().enumerate() {
-            self.check_route(route).inside(index).inside("routes")?;
+            checks.check(&["routes", "peers"], || self.check_route(route).inside(index).inside("routes"));
         }
         for (index, contact) in self.contacts.iter().enumerate() {
-            check_contact(contact).inside(index).inside("contacts")?;
+            checks.check(&["contacts"], || check_contact(contact).inside(index).inside("contacts"));
         }
         for (index, outlet) in self.outlets.iter().enumerate() {
-            outlet.check().inside(index).inside("outlets")?;
+            checks.check(&["outlets"], || outlet.check().inside(index).inside("outlets"));
         }
-        Ok(())
     }
 
     fn check_leg(&self, leg: Option<&String>) -> Result<(), Problem> {
@@ -235,21 +245,24 @@ impl NodeConfig {
         }
     }
 
-    fn check_peers(&self) -> Result<(), Problem> {
+    fn check_peers(&self, checks: &mut Checks<'_>) {
         let mut seen = BTreeSet::new();
         for (index, peer) in self.peers.iter().enumerate() {
             let id = &peer.id;
+            let is_new = seen.insert(id);
             let of_id = |what: &str| Err(Problem::of("id", format!("\"{id}\" {what}")));
-            let check = if *id == self.node.id {
-                of_id("is this node itself")
-            } else if !seen.insert(id) {
-                of_id("is there twice")
-            } else {
-                peer.check(self.node.certificate.is_some()).and_then(|()| self.check_leg(peer.leg.as_ref()))
-            };
-            check.inside(index)?;
+            checks.check(&["peers", "node", "legs"], || {
+                let check = if *id == self.node.id {
+                    of_id("is this node itself; leave this peer out")
+                } else if !is_new {
+                    of_id("is there twice; give each peer one [[peers]]")
+                } else {
+                    peer.check(self.node.certificate.is_some())
+                        .and_then(|()| self.check_leg(peer.leg.as_ref()))
+                };
+                check.inside(index).inside("peers")
+            });
         }
-        Ok(())
     }
 
     fn check_route(&self, route: &RouteSettings) -> Result<(), Problem> {
@@ -281,7 +294,7 @@ fn check_contact(contact: &Contact) -> Result<(), Problem> {
     check_node("from", &contact.from)?;
     check_node("to", &contact.to)?;
     if contact.start >= contact.end {
-        return Err(Problem::of("end", "the contact ends before it starts"));
+        return Err(Problem::of("end", "the contact ends before it starts; write an end after start"));
     }
     Ok(())
 }

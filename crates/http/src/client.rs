@@ -66,6 +66,8 @@ pub enum ClientError {
         status: u16,
         /// The server's explanation.
         reason: String,
+        /// The whole reply.
+        body: Bytes,
     },
     /// The connection ended before the reply was complete.
     #[error("the connection to {} at {socket} broke: {reason}; if it happens again, see the log of {}",
@@ -132,7 +134,7 @@ impl Client {
         let body = self.read(response).await.unwrap_or_default();
         let document: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let reason = document["error"].as_str().map_or_else(|| format!("it replied {status}"), str::to_owned);
-        Err(ClientError::Refused { server: self.server, status, reason })
+        Err(ClientError::Refused { server: self.server, status, reason, body })
     }
 
     /// Reads the whole body of a reply.

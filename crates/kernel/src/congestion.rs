@@ -81,6 +81,19 @@ impl ResolvedCongestionControl {
 /// ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take XCP have
 /// Hybla, or its substitute.
 pub fn resolve(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
+    let (resolved, reasons) = find(wanted, leg, capacity);
+    if !reasons.is_empty() {
+        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", reasons.join("; "), resolved.name());
+    }
+    resolved
+}
+
+/// The same without a log line: why it is not the one that is wanted, if so.
+pub(crate) fn find(
+    wanted: &str,
+    leg: &str,
+    capacity: Option<Rate>,
+) -> (ResolvedCongestionControl, Vec<String>) {
     let mut fallbacks = Fallbacks::default();
     let resolved = match wanted {
         EXPLICIT => resolve_explicit(leg, &mut fallbacks),
@@ -88,10 +101,7 @@ pub fn resolve(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedConge
         XCP | P_XCP => resolve_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
         _ => resolve_plain(wanted, &mut fallbacks),
     };
-    if !fallbacks.0.is_empty() {
-        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", fallbacks.0.join("; "), resolved.name());
-    }
-    resolved
+    (resolved, fallbacks.0)
 }
 
 /// Why a leg does not have all that it is configured with.

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
-use bentpipe_units::{ByteCount, Rate, Span};
+use bentpipe_units::{ByteCount, Rate, Span, human};
 
 use crate::explicit::Explicit;
 use crate::feature::{self, Feature};
@@ -39,36 +39,72 @@ pub struct LinkNeeds {
     pub receive_buffer: Option<ByteCount>,
 }
 
-/// Checks everything that the daemon relies on.
-pub fn checks(links: &[LinkNeeds]) -> Vec<Check> {
-    let mut checks = vec![
-        kernel_version(),
-        btf(),
-        ebpf(Feature::Hybla, Hybla::acquire().map(|hybla| registered(hybla.name()))),
-        ebpf(Feature::Explicit, Explicit::acquire().map(|explicit| registered(explicit.name()))),
-        xcp(),
-        xcp_router(),
-        congestion_controls(),
-        rto_max(),
-        transparent_sockets(),
-        syn_copies(),
-        tproxy(),
-        forwarding("IPv4", "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
-        forwarding("IPv6", "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
-        tcp_options(),
-    ];
-    for link in links {
+/// What is checked.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The features that are used.
+    pub features: Vec<Feature>,
+    /// The links that buffers must fill.
+    pub links: Vec<LinkNeeds>,
+    /// Whether it is for any configuration: then the most useful congestion control of the kernel and
+    /// forwarding of both families are checked too.
+    pub for_any: bool,
+}
+
+impl Wanted {
+    /// Everything that some configuration may use.
+    pub fn everything(links: Vec<LinkNeeds>) -> Self {
+        Self { features: Feature::ALL.into(), links, for_any: true }
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.features.contains(&feature)
+    }
+}
+
+/// Checks what the daemon relies on.
+pub fn checks(wanted: &Wanted) -> Vec<Check> {
+    let mut checks = vec![kernel_version(&wanted.features)];
+    checks.extend(features(wanted));
+    checks.extend(wanted.for_any.then(congestion_controls));
+    checks.extend(wanted.has(Feature::RtoMax).then(rto_max));
+    checks.extend([transparent_sockets(), syn_copies(), tproxy()]);
+    if wanted.for_any {
+        checks.extend([ipv4_forwarding(), ipv6_forwarding()]);
+    }
+    checks.push(tcp_options());
+    for link in &wanted.links {
         checks.push(buffer("send", "tcp_wmem", link.send_buffer, link));
         checks.push(buffer("receive", "tcp_rmem", link.receive_buffer, link));
     }
     checks
 }
 
-fn kernel_version() -> Check {
+/// Loads the eBPF programs that are wanted.
+fn features(wanted: &Wanted) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let own = [Feature::Hybla, Feature::Explicit, Feature::XcpOptions, Feature::XcpRouter];
+    if own.into_iter().any(|feature| wanted.has(feature)) {
+        checks.push(btf());
+    }
+    if wanted.has(Feature::Hybla) {
+        checks.push(ebpf(Feature::Hybla, Hybla::acquire().map(|hybla| registered(hybla.name()))));
+    }
+    if wanted.has(Feature::Explicit) {
+        let loaded = Explicit::acquire().map(|explicit| registered(explicit.name()));
+        checks.push(ebpf(Feature::Explicit, loaded));
+    }
+    checks.extend(wanted.has(Feature::XcpOptions).then(xcp));
+    checks.extend(wanted.has(Feature::XcpRouter).then(xcp_router));
+    checks
+}
+
+/// `features` are those that are used.
+fn kernel_version(features: &[Feature]) -> Check {
     let release = feature::release();
     let lacks =
-        |feature: &Feature| feature::version(&release).is_none_or(|version| version < feature.kernel());
-    let lacking: Vec<_> = Feature::ALL.into_iter().filter(lacks).collect();
+        |feature: &&Feature| feature::version(&release).is_none_or(|version| version < feature.kernel());
+    let lacking: Vec<_> = features.iter().filter(lacks).collect();
     let Some((major, minor)) = lacking.iter().map(|feature| feature.kernel()).max() else {
         return Check::pass("kernel", format!("Linux {release}"));
     };
@@ -81,7 +117,7 @@ fn kernel_version() -> Check {
 fn btf() -> Check {
     let path = "/sys/kernel/btf/vmlinux";
     match fs::metadata(path) {
-        Ok(file) => Check::pass("BTF", format!("{path}, {}", ByteCount::new(file.len()))),
+        Ok(file) => Check::pass("BTF", format!("{path}, {}", human::bytes(file.len()))),
         Err(_) => Check::fail(
             "BTF",
             format!("no {path}"),
@@ -131,6 +167,28 @@ fn congestion_controls() -> Check {
     } else {
         Check::mendable("congestion controls", found, vec![Step::Module("tcp_bbr".into())])
     }
+}
+
+/// Whether the leg of this name, of this capacity, has the congestion control `wanted`.
+pub fn congestion_control(wanted: &str, leg: &str, capacity: Option<Rate>) -> Check {
+    let name = format!("congestion control, leg {leg}");
+    let (resolved, reasons) = congestion::find(wanted, leg, capacity);
+    if reasons.is_empty() {
+        return Check::pass(name, format!("\"{wanted}\" is there, as {}", resolved.name()));
+    }
+    let found = format!("{}; it would use {} for \"{wanted}\"", reasons.join("; "), resolved.name());
+    Check::fail(name, found, other_congestion_control(wanted))
+}
+
+fn other_congestion_control(wanted: &str) -> String {
+    use congestion::{EXPLICIT, HYBLA, P_XCP, XCP};
+    if [EXPLICIT, HYBLA, XCP, P_XCP].contains(&wanted) {
+        return "mend what is said of eBPF, or choose congestion = \"bbr\"".to_owned();
+    }
+    let available = congestion::available();
+    let of_kernel = available.iter().map(String::as_str).filter(|name| !name.starts_with("bp_"));
+    let known: Vec<&str> = of_kernel.chain([EXPLICIT, HYBLA]).collect();
+    format!("modprobe tcp_{wanted}, if this kernel has it; or set congestion to one of {}", known.join(", "))
 }
 
 fn rto_max() -> Check {
@@ -206,12 +264,26 @@ fn tproxy() -> Check {
     }
 }
 
-fn forwarding(family: &str, key: &str, path: &str) -> Check {
+/// Whether this network namespace forwards packets of IPv4.
+pub fn ipv4_forwarding() -> Check {
+    forwarding("IPv4", "net.ipv4.ip_forward")
+}
+
+/// Whether this network namespace forwards packets of IPv6.
+pub fn ipv6_forwarding() -> Check {
+    forwarding("IPv6", "net.ipv6.conf.all.forwarding")
+}
+
+fn forwarding(family: &str, key: &str) -> Check {
     let name = format!("{family} forwarding");
-    match read(path).as_str() {
+    match read(&format!("/proc/sys/{}", key.replace('.', "/"))).as_str() {
         "1" => Check::pass(name, "on"),
         "" => Check::fail(name, "this kernel has no such protocol", format!("none needed without {family}")),
-        _ => Check::mendable(name, "off: a gateway forwards packets", vec![Step::sysctl(key, 1)]),
+        _ => Check::mendable(
+            name,
+            "off: what is not split is not forwarded, nor is anything when the daemon is stopped",
+            vec![Step::sysctl(key, 1)],
+        ),
     }
 }
 
@@ -244,7 +316,7 @@ fn buffer(direction: &str, key: &str, fixed: Option<ByteCount>, link: &LinkNeeds
         return Check::fail(name, format!("cannot read {path}"), "mount /proc");
     };
     let link = format!("{} at {} round trip", link.rate, Span(link.rtt));
-    let found = format!("up to {}; {link} takes {}", ByteCount::new(*most), ByteCount::new(needed));
+    let found = format!("up to {}; {link} takes {}", human::bytes(*most), human::bytes(needed));
     if *most >= needed {
         Check::pass(name, found)
     } else {
@@ -335,8 +407,27 @@ mod tests {
     }
 
     #[test]
+    fn a_congestion_control_that_the_kernel_has_not_is_lacking_with_those_it_has() {
+        assert!(congestion_control("reno", "geo", None).ok);
+        let check = congestion_control("bbr9", "geo", None);
+        let fix = check.fix.unwrap();
+        assert!(!check.ok && check.found.contains("no congestion control \"bbr9\""), "{}", check.found);
+        assert!(fix.contains("modprobe tcp_bbr9") && fix.contains("reno"), "{fix}");
+    }
+
+    #[test]
+    fn what_no_leg_uses_is_not_checked() {
+        let wanted = Wanted { features: vec![Feature::RtoMax], ..Wanted::default() };
+        let names: Vec<String> = checks(&wanted).into_iter().map(|check| check.name).collect();
+        assert!(names.iter().any(|name| name == "RTO maximum"), "{names:?}");
+        for absent in ["eBPF", "BTF", "forwarding", "congestion controls"] {
+            assert!(names.iter().all(|name| !name.contains(absent)), "{absent}: {names:?}");
+        }
+    }
+
+    #[test]
     fn every_failed_check_suggests_a_remedy() {
-        for check in checks(&[link("10M")]) {
+        for check in checks(&Wanted::everything(vec![link("10M")])) {
             assert_eq!(check.ok, check.fix.is_none(), "{check:?}");
             assert!(!check.found.is_empty(), "{check:?}");
         }

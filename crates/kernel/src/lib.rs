@@ -11,9 +11,11 @@
 //! - [`leg`]: an operator's intentions for one side of the satellite gateway, turned into socket settings.
 //! - [`Weight`]: a connection's share of a leg, compared with others.
 //! - [`sockopt`], [`tcp_info`]: the socket options behind all this, with types.
-//! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`.
+//! - [`nftables`]: elements of nftables sets, added and removed without starting `nft`; counters.
 //! - [`sock_diag`]: the handshakes of this host that are not complete.
 //! - [`route`]: the interface by which this host reaches an address.
+//! - [`link_events`]: notifications that network interfaces have come or gone.
+//! - [`reverse_lookup`]: the name of a host by its address.
 //! - [`notify`], [`journal`]: status messages to the service manager, entries for the journal.
 //! - [`shared_words`]: memory that two processes share.
 //! - [`program`]: running other programs, each with a time limit.
@@ -34,6 +36,7 @@ pub mod inject;
 pub mod journal;
 pub mod leg;
 pub mod limits;
+pub mod link_events;
 mod mapped;
 mod netlink;
 pub mod nftables;
@@ -41,6 +44,7 @@ pub mod notify;
 pub mod packet_log;
 pub mod privileges;
 pub mod program;
+pub mod reverse_lookup;
 pub mod route;
 pub mod router;
 pub mod shared_words;

@@ -4,7 +4,8 @@
 //!
 //! The program is held by a BPF link: the kernel detaches it when the process closes the link or ends, and
 //! packets then pass with the feedback that their senders request. Program and process share a page of
-//! memory, so no privilege is needed after [`Router::attach`].
+//! memory, so no privilege is needed after [`Router::attach`], unless the
+//! router [follows](Router::follow) its interface.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
@@ -104,7 +105,8 @@ pub struct Router {
     /// The memory when the sums were last taken.
     taken: types::router,
     capacity: Rate,
-    _link: Option<OwnedFd>,
+    /// What holds the program, and the index of the interface where it is.
+    link: Option<(u32, OwnedFd)>,
 }
 
 impl Router {
@@ -117,13 +119,37 @@ impl Router {
     pub fn attach(interface: &str, config: &RouterConfig) -> Result<Self, RouterError> {
         let index = index_of(interface)?;
         let mut router = Self::load(config)?;
-        let link = tcx::attach_egress(router.program.as_fd(), index)
-            .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
-        router._link = Some(link);
+        router.attach_at(interface, index)?;
         Ok(router)
     }
 
-    /// A router that is at no interface, whose [program](Router::program) is run on frames that are not sent.
+    /// Attaches the router to the interface that has this name now, unless it is there: one that did not exist
+    /// before, or another in the place of a former one. True if it was attached. Without such an interface it
+    /// is nowhere. It needs `CAP_NET_ADMIN` alone.
+    ///
+    /// # Errors
+    /// [`RouterError::Attach`].
+    pub fn follow(&mut self, interface: &str) -> Result<bool, RouterError> {
+        let Ok(index) = index_of(interface) else {
+            self.link = None;
+            return Ok(false);
+        };
+        if self.link.as_ref().is_some_and(|(at, _)| *at == index) {
+            return Ok(false);
+        }
+        self.attach_at(interface, index).map(|()| true)
+    }
+
+    fn attach_at(&mut self, interface: &str, index: u32) -> Result<(), RouterError> {
+        self.link = None;
+        let link = tcx::attach_egress(self.program.as_fd(), index)
+            .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
+        self.link = Some((index, link));
+        Ok(())
+    }
+
+    /// A router that is at no interface yet: [`Router::follow`] attaches it, or its
+    /// [program](Router::program) is run on frames that are not sent.
     ///
     /// # Errors
     /// As [`Router::attach`].
@@ -206,7 +232,7 @@ impl Router {
         let memory = Mapped::new(loaded.maps.routers.as_fd(), 1).map_err(RouterError::Map)?;
         let program = loaded.progs.xcp_router.as_fd().try_clone_to_owned().map_err(RouterError::Map)?;
         let taken = types::router::default();
-        let mut router = Self { memory, program, taken, capacity: config.capacity, _link: None };
+        let mut router = Self { memory, program, taken, capacity: config.capacity, link: None };
         router.configure(config);
         Ok(router)
     }

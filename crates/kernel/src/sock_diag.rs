@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 
 use rustix::net::netlink;
 
@@ -10,12 +11,17 @@ use crate::netlink::{Message, Socket, Writer};
 
 /// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
+/// `SOCK_DESTROY` of linux/sock_diag.h, Linux 4.5.
+const DESTROY: u16 = 21;
 /// Sizes of `struct inet_diag_req_v2` and of `struct inet_diag_msg` of linux/inet_diag.h.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
 /// Offsets in the request.
 const PROTOCOL: usize = 1;
 const STATES: usize = 4;
+/// Where a `struct inet_diag_sockid`, which ends with the socket's cookie, stands in the request and in the answer.
+const ID_ASKED: Range<usize> = 8..56;
+const ID_ANSWERED: Range<usize> = 4..52;
 /// Offsets in the answer.
 const STATE: usize = 1;
 const LOCAL_PORT: usize = 4;
@@ -90,20 +96,43 @@ impl SockDiag {
         Ok(found)
     }
 
-    fn list(
-        &mut self,
-        family: libc::c_int,
-        states: &[u8],
-        mut each: impl FnMut(Message<'_>),
-    ) -> io::Result<()> {
+    /// Makes a listener forget a handshake: it repeats its answer no more, and its client's packets do not meet
+    /// it. False if there is none between these ends. Needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// Those of [`handshakes`](Self::handshakes); `EOPNOTSUPP` where the kernel is built without
+    /// `CONFIG_INET_DIAG_DESTROY`.
+    pub fn forget_handshake(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
+        let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let mut found = None;
+        self.list(family, &[SYN_RECEIVED], |message| {
+            if ends(message) == Some((local, remote)) {
+                found = message.payload.get(ID_ANSWERED).map(<[u8]>::to_vec);
+            }
+        })?;
+        let Some(id) = found else { return Ok(false) };
+        // With its cookie, so that nothing is meant but this socket: the kernel looks for a listener, too.
         let sequence = self.socket.take_sequence(1);
-        self.socket.send(request(sequence, family, states).as_bytes())?;
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+        self.ask(request(sequence, DESTROY, flags, family, &[SYN_RECEIVED], &id), sequence, |_| {})?;
+        Ok(true)
+    }
+
+    fn list(&mut self, family: libc::c_int, states: &[u8], each: impl FnMut(Message<'_>)) -> io::Result<()> {
+        let sequence = self.socket.take_sequence(1);
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+        self.ask(request(sequence, BY_FAMILY, flags, family, states, &[]), sequence, each)
+    }
+
+    /// Sends a request, and waits for the end of its answer.
+    fn ask(&mut self, request: Writer, sequence: u32, mut each: impl FnMut(Message<'_>)) -> io::Result<()> {
+        self.socket.send(request.as_bytes())?;
         self.socket.receive_until(|message| {
             if message.sequence != sequence {
                 return None;
             }
             match (libc::c_int::from(message.kind), message.error_number()) {
-                (libc::NLMSG_DONE, _) => Some(Ok(())),
+                (libc::NLMSG_DONE, _) | (_, Some(0)) => Some(Ok(())),
                 (_, Some(code)) => Some(Err(io::Error::from_raw_os_error(code))),
                 _ => {
                     each(message);
@@ -114,14 +143,23 @@ impl SockDiag {
     }
 }
 
-fn request(sequence: u32, family: libc::c_int, states: &[u8]) -> Writer {
+/// About the sockets of a family in these states; about one of them if there is an `id`.
+fn request(
+    sequence: u32,
+    kind: u16,
+    flags: libc::c_int,
+    family: libc::c_int,
+    states: &[u8],
+    id: &[u8],
+) -> Writer {
     let mut fixed = [0; REQUEST];
     fixed[0] = family as u8;
     fixed[PROTOCOL] = libc::IPPROTO_TCP as u8;
     let states = states.iter().fold(0u32, |mask, state| mask | 1 << state);
     fixed[STATES..STATES + 4].copy_from_slice(&states.to_ne_bytes());
+    fixed[ID_ASKED][..id.len()].copy_from_slice(id);
     let mut writer = Writer::default();
-    writer.message(BY_FAMILY, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &fixed, |_| {});
+    writer.message(kind, flags, sequence, &fixed, |_| {});
     writer
 }
 

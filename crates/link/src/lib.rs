@@ -44,6 +44,7 @@ pub mod explicit;
 pub mod fuzzing;
 mod in_flight;
 pub mod ip;
+pub mod pcap;
 mod profile;
 mod random;
 

@@ -42,6 +42,20 @@ pub(crate) struct AdmissionLimits {
     pub(crate) at_limit: AtLimit,
 }
 
+/// The limits, and what is used of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Occupancy {
+    pub(crate) limits: AdmissionLimits,
+    /// Open connections.
+    pub(crate) open: usize,
+    /// Those of the client that has most.
+    pub(crate) busiest_client: usize,
+    /// Connections that wait for their server.
+    pub(crate) connecting: usize,
+    /// Bytes in buffers.
+    pub(crate) buffered: u64,
+}
+
 /// One source of connections: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Client {
@@ -221,6 +235,18 @@ impl AdmissionControl {
     pub(crate) fn wake(&self) {
         // An eventfd can refuse only where it is signalled already.
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
+    }
+
+    /// The limits, and what is used of them now.
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let state = self.state();
+        Occupancy {
+            limits: state.admission_limits,
+            open: state.open,
+            busiest_client: state.clients.values().copied().max().unwrap_or(0),
+            connecting: self.connecting.load(Ordering::Relaxed),
+            buffered: state.buffered,
+        }
     }
 
     /// The number of open connections.

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bentpipe_config::{Document, InTable, Problem};
+use bentpipe_config::{Checked, Checks, Document, InTable, Problem};
 use bentpipe_kernel::Weight;
 use bentpipe_legs::Legs;
 use bentpipe_units::Span;
 use serde::{Deserialize, Serialize};
 
+use self::change::key_effects;
 use crate::types::leg_pair::{PORT_RANGES, leg_pair_count};
 
 mod access_log;
 mod admin;
 mod bundle;
+mod change;
 mod dscp;
 mod limits;
 mod mark;
@@ -23,15 +25,18 @@ mod rule;
 #[cfg(test)]
 mod shipped;
 mod snoop;
+mod unlikely;
 mod values;
 mod xcp;
 
 pub use access_log::{AccessLogSettings, LogFormat};
 pub use admin::{AdminSettings, Listen, admin_socket};
-pub use bentpipe_config::{Error as ConfigError, List};
+pub use bentpipe_config::{Error as ConfigError, Fault, List};
 pub use bentpipe_legs::Network;
-pub use bentpipe_legs::{Congestion, Interface, SatelliteLeg, TerrestrialLeg};
+pub use bentpipe_legs::{Congestion, Interface, Keepalive, SatelliteLeg, TerrestrialLeg};
 pub use bundle::BundleSettings;
+pub(crate) use change::changes;
+pub use change::{Change, Effect};
 pub use dscp::Dscp;
 pub use limits::{AtLimit, ConnectionRates, Limits};
 pub(crate) use mark::Mark;
@@ -47,6 +52,8 @@ pub const MAX_LEGS: usize = 8;
 /// The most different weights besides 1 that rules may give: each takes a port, and listeners, for each pair
 /// of legs.
 pub const MAX_WEIGHTS: usize = 8;
+/// The interface of the host's own addresses.
+const LOOPBACK: &str = "lo";
 /// What an error shows where a key is missing.
 const EXAMPLES: &[(&str, &str)] = &[("interface", "\"sat0\""), ("action", "\"pass\"")];
 
@@ -103,6 +110,15 @@ pub struct ProxySettings {
     pub mark: MarkField,
 }
 
+key_effects!(ProxySettings {
+    port: NewConnections,
+    workers: Upgrade,
+    relay: Upgrade,
+    handshake: NewConnections,
+    user: Upgrade,
+    mark: Restart,
+});
+
 /// When the client's handshake completes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -137,24 +153,45 @@ pub enum RelayKind {
 }
 
 impl Config {
-    /// Reads and checks a configuration file.
+    /// Reads and checks a configuration file. What it warns of goes to the log.
     ///
     /// # Errors
-    /// The file cannot be read, or the first thing in it that is not accepted.
+    /// The file cannot be read, or everything in it that is not accepted.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        Self::of(Document::load(path)?)
+        let Checked { value, warnings } = Self::load_with_warnings(path)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(value)
+    }
+
+    /// The same with the warnings.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn load_with_warnings(path: impl AsRef<Path>) -> Result<Checked<Self>, ConfigError> {
+        Self::of(&Document::load(path)?)
     }
 
     /// Reads and checks a configuration; `file` is the name that errors give it.
     ///
     /// # Errors
-    /// The first thing in it that is not accepted.
+    /// Everything in it that is not accepted.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        Self::of(Document::parse(file, text)?)
+        Self::of(&Document::parse(file, text)?).map(|read| read.value)
     }
 
-    fn of(document: Document) -> Result<Self, ConfigError> {
-        document.with_examples(EXAMPLES).read_checked(Self::check)
+    /// Whether a document's tables are those of this configuration rather than another's.
+    pub fn is_meant_by(document: &Document) -> bool {
+        ["legs", "proxy", "terrestrial", "rules"].iter().any(|key| document.get(key).is_some())
+    }
+
+    /// Reads and checks a document.
+    ///
+    /// # Errors
+    /// Everything in it that is not accepted.
+    pub fn of(document: &Document) -> Result<Checked<Self>, ConfigError> {
+        document.clone().with_examples(EXAMPLES).read_checked(Self::check)
     }
 
     /// Whether any flow is to be snooped.
@@ -173,39 +210,54 @@ impl Config {
     }
 
     /// Checks that concern several values.
-    fn check(&self) -> Result<(), Problem> {
-        self.check_legs().inside("legs")?;
-        rule::check(&self.rules).inside("rules")?;
-        self.check_port().inside("proxy")?;
-        self.limits.check(self.longest_outage()).inside("limits")?;
-        bundle::check(self).inside("bundle")?;
-        admin::check(self).inside("admin")?;
-        self.access_log.check().inside("access_log")?;
-        snoop::check(self).inside("snoop")
+    fn check(&self, checks: &mut Checks<'_>) {
+        self.check_legs(checks);
+        checks.check(&["rules"], || rule::check(&self.rules).inside("rules"));
+        checks.check(&["proxy.port", "legs", "rules"], || self.check_port().inside("proxy"));
+        self.limits.check(self.longest_outage(), checks);
+        checks.check(&["bundle", "proxy.port", "legs", "rules"], || bundle::check(self).inside("bundle"));
+        checks.check(&["admin"], || admin::check(self).inside("admin"));
+        checks.check(&["access_log"], || self.access_log.check().inside("access_log"));
+        snoop::check(self, checks);
+        unlikely::look(self, checks);
     }
 
-    fn check_legs(&self) -> Result<(), Problem> {
-        if self.legs.is_empty() {
-            let message = "no satellite leg; add for example [legs.satellite] with interface = \"sat0\"";
-            return Err(Problem::new(message));
-        }
-        if self.legs.len() > MAX_LEGS {
-            return Err(Problem::new(format!(
-                "{} satellite legs; at most {MAX_LEGS} are served",
-                self.legs.len()
-            )));
-        }
-        let mut leg_of = BTreeMap::new();
+    fn check_legs(&self, checks: &mut Checks<'_>) {
+        checks.check(&["legs"], || self.check_count().inside("legs"));
         for (name, leg) in &self.legs {
-            let interface = &leg.interface;
-            if let Some(other) = leg_of.insert(interface.as_str(), name) {
-                let message =
-                    format!("legs {other} and {name} both have interface \"{interface}\"; give each its own");
-                return Err(Problem::of("interface", message).inside(name.as_str()));
-            }
-            xcp::check(leg).inside(name.as_str())?;
+            let name = name.as_str();
+            let of_leg = |key: &str| format!("legs.{name}.{key}");
+            checks.check(&[&of_leg("interface")], || check_interface(leg).inside(name).inside("legs"));
+            checks.check(&["legs.*.interface"], || self.check_alone(name, leg).inside(name).inside("legs"));
+            checks.check(&[&of_leg("congestion"), &of_leg("rate")], || {
+                xcp::check(leg).inside(name).inside("legs")
+            });
         }
-        Ok(())
+    }
+
+    fn check_count(&self) -> Result<(), Problem> {
+        match self.legs.len() {
+            0 => Err(Problem::new(
+                "no satellite leg; add for example [legs.satellite] with interface = \"sat0\"",
+            )),
+            count if count > MAX_LEGS => {
+                Err(Problem::new(format!("{count} satellite legs; at most {MAX_LEGS} are served")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Each leg has an interface of its own.
+    fn check_alone(&self, name: &str, leg: &SatelliteLeg) -> Result<(), Problem> {
+        let interface = &leg.interface;
+        let mut earlier = self.legs.iter().take_while(|(other, _)| *other != name);
+        match earlier.find(|(_, other)| other.interface == *interface) {
+            Some((other, _)) => Err(Problem::of(
+                "interface",
+                format!("legs {other} and {name} both have interface \"{interface}\"; give each its own"),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Listeners that a reload replaces keep their ports for a while.
@@ -238,6 +290,16 @@ impl Config {
         let legs = satellites.chain([self.terrestrial.survive_outage]);
         legs.flatten().map(Span::get).max().unwrap_or_default()
     }
+}
+
+/// A leg's interface leads somewhere.
+fn check_interface(leg: &SatelliteLeg) -> Result<(), Problem> {
+    if leg.interface.as_str() != LOOPBACK {
+        return Ok(());
+    }
+    let message = "\"lo\" leads to this host only; name the interface that packets to the satellite leave by, as \
+                   `ip route get ADDRESS` says";
+    Err(Problem::of("interface", message))
 }
 
 #[cfg(test)]
@@ -368,22 +430,23 @@ hide_sack = false
     fn an_error_in_a_list_or_in_a_table_of_many_names_its_key() {
         let error =
             message("[[rules]]\naction = \"pass\"\n[[rules]]\naction = \"pass\"\nport = [22, \"x\"]\n");
-        assert!(error.starts_with("bentpipe.toml:5: rules[2].port[2]: \"x\" is not a port"), "{error}");
+        assert!(error.contains("bentpipe.toml:5: rules[2].port[2]: \"x\" is not a port"), "{error}");
 
         let error =
             message("[[rules]]\naction = \"pass\"\nclient = [\n  \"10.0.0.0/8\",\n  \"10.1.2.3/16\",\n]\n");
         assert!(error.contains(":5: rules[1].client[2]: \"10.1.2.3/16\" has bits set"), "{error}");
 
         let error = message("[legs.a]\ninterface = \"sat0\"\nthis is not TOML\n");
-        assert!(error.starts_with("bentpipe.toml:3: "), "{error}");
+        assert!(error.contains("bentpipe.toml:3: "), "{error}");
     }
 
     #[test]
-    fn errors_are_one_line() {
+    fn each_error_is_one_line_that_begins_with_its_file() {
         for text in
             ["[legs.a]\ninterface = 'x\"y'", "[[", "legs = 3", "[legs.a]\n", "[proxy]\nworkers = 1000", ""]
         {
-            assert!(!message(text).contains('\n'), "{}", message(text));
+            let error = message(text);
+            assert!(error.lines().all(|line| line.starts_with("bentpipe.toml:")), "{error}");
         }
     }
 
@@ -400,6 +463,25 @@ hide_sack = false
     }
 
     #[test]
+    fn errors_of_different_sections_are_reported_together() {
+        let text = "[legs.a]\ninterface = \"lo\"\nrate = \"10\"\n[limits]\nburst = 3\n[admin]\nlisten = \"0.0.0.0:1\"\n\
+                    [access_log]\nfile = \"x\"\n[[rules]]\naction = \"pass\"\n[[rules]]\naction = \"split\"\n";
+        let error = message(text);
+        let keys = [
+            "2: legs.a.interface",
+            "3: legs.a.rate",
+            "5: limits.burst",
+            "7: admin.listen",
+            "9: access_log.file",
+            "12: rules[2]",
+        ];
+        assert_eq!(error.lines().count(), keys.len(), "{error}");
+        for (line, key) in error.lines().zip(keys) {
+            assert!(line.starts_with(&format!("bentpipe.toml:{key}: ")), "{line}");
+        }
+    }
+
+    #[test]
     fn an_interface_name_cannot_smuggle_a_rule() {
         let error = message("[legs.a]\ninterface = '\" accept'\n");
         assert!(error.contains("is not an interface name"), "{error}");
@@ -413,9 +495,10 @@ hide_sack = false
 
     proptest! {
         #[test]
-        fn any_text_is_a_configuration_or_one_line_of_error(text in "\\PC*") {
+        fn any_text_is_a_configuration_or_lines_of_errors(text in "\\PC*") {
             if let Err(error) = Config::parse("x", &text) {
-                prop_assert!(!error.to_string().contains('\n'));
+                let text = error.to_string();
+                prop_assert!(text.lines().all(|line| line.starts_with("x:")), "{text}");
             }
         }
 

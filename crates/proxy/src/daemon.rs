@@ -17,7 +17,7 @@ use bentpipe_link::explicit::LinkEstimate;
 use socket2::{Domain, Socket, Type};
 
 use crate::budget;
-use crate::config::{Config, Interface, MarkField};
+use crate::config::{Config, Interface, MarkField, SatelliteLeg};
 use crate::connect::listener;
 use crate::deferred_accept::PendingTable;
 use crate::error::Error;
@@ -35,10 +35,12 @@ use crate::worker::{Command, Listener};
 mod drain;
 mod hand_over;
 mod ports;
+mod reload;
 mod take_over;
 mod worker_handle;
 
 use self::ports::PortRanges;
+pub use self::reload::ReloadReport;
 pub use self::take_over::Candidate;
 use self::worker_handle::WorkerHandle;
 
@@ -50,6 +52,10 @@ const CLAIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 98, 201,
 #[derive(Debug)]
 pub struct Daemon {
     context: Context,
+    /// The configuration that this process started with, and the one that it has read last; both as they were
+    /// read.
+    started_with: Config,
+    last_read: Config,
     services: Vec<Box<dyn Service>>,
     workers: Vec<WorkerHandle>,
     stats: StatsHandle,
@@ -100,7 +106,7 @@ impl Daemon {
         }
         let inherited = predecessor.map_or(&[][..], Predecessor::services);
         let services = services::prepare(&Preparation { config, inherited })?;
-        let config = adapt(&services, config);
+        let (read, config) = (config.clone(), adapt(&services, config));
         let legs = Arc::new(config.prepare_legs());
         let limits = budget::admission_limits(&config);
         let shared = Arc::new(Shared::new(limits).map_err(Error::system("set up admission control"))?);
@@ -119,6 +125,8 @@ impl Daemon {
                 _xcp: legs.satellites().filter_map(Leg::xcp).cloned().collect(),
             },
             claim,
+            started_with: read.clone(),
+            last_read: read,
             context: Context {
                 config,
                 legs,
@@ -130,54 +138,6 @@ impl Daemon {
                 interception: None,
             },
         }))
-    }
-
-    /// Reads the configuration again: rules, limits and legs are those of `config` for every new connection;
-    /// existing ones continue as they are, under the new limits. On failure everything is as before.
-    ///
-    /// The number of workers and the kind of relay stay as they are until a restart.
-    pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
-        host::check(config)?;
-        let config = adapt(&self.services, config);
-        self.services.iter().try_for_each(|service| service.check(&config))?;
-        if let Some(port) = config.bundle_port().filter(|&port| self.ports.has(port)) {
-            return Err(Error::Refused(format!(
-                "bundle.port = {port} is a port of listeners that this daemon opened at a reload; choose another, \
-                 or restart it"
-            )));
-        }
-        let listeners =
-            if self.needs_other_listeners(&config) { Some(self.open_listeners(&config)?) } else { None };
-        let pairs = listeners.as_ref().map_or(&self.context.pairs, |(_, pairs, _)| pairs);
-        if let Some(mut interception) = self.context.interception() {
-            let takes = !self.context.shared.passes_by_order();
-            interception.replace_rules(&plan(&config, &config.interfaces(), pairs), takes)?;
-        }
-        let before = std::mem::replace(&mut self.context.config, config);
-        let listeners = listeners.map(|(legs, pairs, listeners)| {
-            self.ports.take(&pairs);
-            (self.context.legs, self.context.pairs) = (legs, pairs);
-            listeners
-        });
-        let Context { config, shared, .. } = &self.context;
-        shared.admission.set_limits(budget::admission_limits(config));
-        // Before the first connection of a leg that has explicit rates now.
-        self.services.iter_mut().for_each(|service| service.reload(&self.context));
-        for (worker, listeners) in self.workers.iter().zip(listeners.into_iter().flatten()) {
-            worker.send(Command::Listen(listeners));
-        }
-        for worker in &self.workers {
-            worker.send(Command::SetFlowLimits(budget::flow_limits(config)));
-        }
-        if (config.proxy.workers, config.proxy.relay) != (before.proxy.workers, before.proxy.relay) {
-            tracing::warn!("proxy.workers and proxy.relay take effect at a restart");
-        }
-        if config.admin != before.admin {
-            tracing::warn!("[admin] takes effect at an upgrade or a restart");
-        }
-        self.publish();
-        tracing::info!("the configuration has been read again");
-        Ok(())
     }
 
     /// The counters so far.
@@ -193,6 +153,18 @@ impl Daemon {
     /// The estimate of each leg with explicit rates, with its name.
     pub fn link_estimates(&self) -> Vec<(String, LinkEstimate)> {
         self.context.shared.link_estimates.get()
+    }
+
+    /// Each satellite leg in a few words: its interface, name, congestion control and rate.
+    pub fn leg_summaries(&self) -> Vec<String> {
+        let Context { config, legs, .. } = &self.context;
+        let summary = |((name, settings), leg): ((&String, &SatelliteLeg), &Leg)| {
+            let (interface, congestion) =
+                (&settings.interface, congestion_in_use(settings.congestion(), leg));
+            let rate = settings.rate.map_or("rate unknown".to_owned(), |rate| rate.to_string());
+            format!("{interface} (leg {name}, {congestion}, {rate})")
+        };
+        config.legs.iter().zip(legs.satellites()).map(summary).collect()
     }
 
     /// Why this daemon must end, if it must: one of its workers fails again and again. New connections pass
@@ -220,28 +192,8 @@ impl Daemon {
             workers: self.workers.iter().map(WorkerHandle::source).collect(),
             services: self.services.iter().filter_map(|service| service.counters()).collect(),
             legs: LegReport::configured(config, legs.terrestrial().name()),
+            rates: config.limits.rates(),
         });
-    }
-
-    /// Whether accepted sockets would be other than they are.
-    fn needs_other_listeners(&self, config: &Config) -> bool {
-        let of = |config: &Config| {
-            let Config { legs, terrestrial, proxy, limits, .. } = config;
-            (legs.clone(), terrestrial.clone(), proxy.port, limits.share(), config.weights())
-        };
-        of(config) != of(&self.context.config)
-    }
-
-    /// Listeners for the legs of `config`, on ports that no listener has which is still about to retire; for
-    /// each worker.
-    fn open_listeners(&self, config: &Config) -> Result<Listeners, Error> {
-        let pairs = free_leg_pairs(config, &self.ports)?;
-        check_ports(&pairs, &self.families)?;
-        let legs = Arc::new(config.prepare_legs());
-        let listeners =
-            self.workers.iter().map(|_| open_listeners(&pairs, &self.families, &legs, config.proxy.mark));
-        let listeners = listeners.collect::<Result<_, _>>()?;
-        Ok((legs, pairs, listeners))
     }
 
     /// Starts the workers, without listeners.
@@ -307,7 +259,8 @@ impl Prepared {
         let (plan, diverts) = (plan(config, &interfaces, &daemon.context.pairs), daemon.tun_diverts());
         let families = daemon.families.clone();
         let takes = !daemon.context.shared.passes_by_order();
-        daemon.set_interception(Interception::install(&plan, families, diverts, takes)?);
+        let counters = daemon.context.shared.policy_counters.clone();
+        daemon.set_interception(Interception::install(&plan, families, diverts, counters, takes)?);
         daemon.unpause_services().collect::<Result<(), _>>()?;
         let relay = daemon.context.config.proxy.relay;
         tracing::info!(workers = daemon.workers.len(), ?relay, "splitting connections");
@@ -331,11 +284,29 @@ impl Drop for Daemon {
     }
 }
 
+/// The congestion control of a leg, and the one in its place where this kernel does not have it.
+fn congestion_in_use(wanted: &str, leg: &Leg) -> String {
+    // The kernel has our own under names such as bp_explicit and bp_explicit2.
+    let bare = |name: &str| name.trim_start_matches("bp_").replace(['-', '_'], "");
+    match leg.congestion() {
+        Some(used) if !bare(used).starts_with(&bare(wanted)) => format!("{used} instead of {wanted}"),
+        _ => wanted.to_owned(),
+    }
+}
+
 /// The configuration with what this host does not support replaced.
 fn adapt(services: &[Box<dyn Service>], config: &Config) -> Config {
     let mut config = config.clone();
     services.iter().for_each(|service| service.adapt(&mut config));
     config
+}
+
+/// Fails if another daemon splits connections in this network namespace.
+///
+/// # Errors
+/// [`Error::Refused`], as a start would; [`Error::Privileges`] without the rights to find out.
+pub fn check_alone() -> Result<(), Error> {
+    claim().map(drop)
 }
 
 /// Keeps a second daemon, whose start would clear our rules as a dead run's, out of this network namespace: a

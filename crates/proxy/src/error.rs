@@ -1,10 +1,13 @@
 //! Errors of the daemon.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
 use bentpipe_legs::RateControllerError;
+use serde::{Deserialize, Serialize};
 
+use crate::config::Effect;
 use crate::snapshot::SnapshotError;
 use crate::upgrade::UpgradeError;
 
@@ -60,6 +63,49 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Why a reload changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The key, or a section, a leg or a rule, that it is about; none where it is no single one.
+    pub key: Option<String>,
+    /// What is wrong and what to do.
+    pub reason: String,
+    /// When the new value can take effect instead, if it ever can.
+    pub possible: Option<Effect>,
+}
+
+impl Refusal {
+    /// This key cannot have its new value.
+    pub(crate) fn of(key: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), reason: reason.into(), possible: None }
+    }
+
+    /// It takes another process, because this one has given up its privileges.
+    pub(crate) fn until_upgrade(key: impl Into<String>, what: &str) -> Self {
+        let reason = format!(
+            "{what} takes effect at an upgrade or a restart of the daemon: what it needs is made with the privileges \
+             that the daemon has at its start"
+        );
+        Self { possible: Some(Effect::Upgrade), ..Self::of(key, reason) }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            // The reason may begin with the key itself.
+            Some(key) if !self.reason.starts_with(key.as_str()) => write!(f, "{key}: {}", self.reason),
+            _ => f.write_str(&self.reason),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { key: None, reason: error.to_string(), possible: None }
+    }
 }
 
 impl Error {

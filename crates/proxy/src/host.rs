@@ -3,11 +3,20 @@
 use std::fs;
 
 use bentpipe_kernel::congestion;
+use bentpipe_kernel::feature::Feature;
+use bentpipe_kernel::host::{self as kernel, Check, Step};
 use bentpipe_kernel::nftables::NfTables;
 
-use crate::config::Config;
+use crate::config::{Config, SatelliteLeg};
+use crate::connect::listener;
 use crate::error::Error;
 use crate::intercept;
+use crate::types::leg_pair::leg_pairs;
+
+mod families;
+mod firewall;
+mod interfaces;
+mod routes;
 
 /// A sysctl, its harmful value, and the effect.
 struct Trap {
@@ -16,21 +25,6 @@ struct Trap {
     effect: &'static str,
     mend: &'static str,
 }
-
-const TRAPS: [Trap; 2] = [
-    Trap {
-        key: "net.ipv4.ip_forward",
-        harmful: "0",
-        effect: "IPv4 packets that are not split TCP are not forwarded, nor is anything when this daemon is dead",
-        mend: "1",
-    },
-    Trap {
-        key: "net.ipv6.conf.all.forwarding",
-        harmful: "0",
-        effect: "IPv6 packets that are not split TCP are not forwarded, nor is anything when this daemon is dead",
-        mend: "1",
-    },
-];
 
 /// What harms packets that come back by a device of ours, which does not lead to their source. The effective
 /// filter is the stricter one of `all` and the device's own.
@@ -43,30 +37,29 @@ const TUN_DIVERT_TRAP: Trap = Trap {
 
 /// Fails if this host cannot serve the configuration as it is set.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
-    check_interfaces(config)?;
-    // Each connection would fail.
-    if config.wants_snoop() && is_set(&TUN_DIVERT_TRAP) {
-        return Err(Error::Refused(TUN_DIVERT_TRAP.warning()));
-    }
-    Ok(())
+    let lacking: Vec<String> =
+        requirements(config).iter().filter(|check| !check.ok).map(Check::to_string).collect();
+    if lacking.is_empty() { Ok(()) } else { Err(Error::Refused(lacking.join("; "))) }
 }
 
-/// Fails unless each leg's interface exists in this network namespace; the error lists those that do.
-fn check_interfaces(config: &Config) -> Result<(), Error> {
+/// The names of the interfaces in this network namespace, on one line.
+fn interface_list() -> String {
     // Unlike /sys/class/net, this shows the namespace of the caller, not that of the mount.
-    let table =
-        fs::read_to_string("/proc/thread-self/net/dev").map_err(Error::system("list the interfaces"))?;
-    let existing = interfaces_in(&table);
-    for (name, leg) in &config.legs {
-        if !existing.contains(&leg.interface.as_str()) {
-            return Err(Error::Refused(format!(
-                "leg {name}: there is no network interface \"{}\"; this host has {}",
-                leg.interface,
-                existing.join(", ")
-            )));
-        }
-    }
-    Ok(())
+    let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+    interfaces_in(&table).join(", ")
+}
+
+/// A line for each leg whose interface does not exist: it is taken up when it comes.
+pub(crate) fn waiting_legs(config: &Config) -> Vec<String> {
+    let existing = interface_list();
+    let is_missing = |interface: &str| existing.split(", ").all(|name| name != interface);
+    let missing = config.legs.iter().filter(|(_, leg)| is_missing(leg.interface.as_str()));
+    missing.map(|(name, leg)| waiting_leg(name, leg.interface.as_str())).collect()
+}
+
+/// Says that the interface of this leg does not exist, and which do.
+pub(crate) fn waiting_leg(leg: &str, interface: &str) -> String {
+    format!("leg {leg}: waiting for interface {interface}; this host has {}", interface_list())
 }
 
 /// Whether this host tracks connections in the calling thread's network namespace: because a rule asks for
@@ -88,32 +81,108 @@ pub(crate) fn has_tracking_rules(tables: &mut NfTables) -> bool {
 
 /// One line for each setting that harms. Nothing is changed: the host belongs to its operator.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    let traps = TRAPS.iter().filter(|trap| is_set(trap)).map(Trap::warning);
-    traps.chain(fast_open_warning(config)).chain(weights_warning(config)).collect()
+    settings(config).iter().filter(|check| !check.ok || check.warning).map(Check::to_string).collect()
 }
 
-/// A leg with Fast Open needs both of its roles.
-fn fast_open_warning(config: &Config) -> Option<String> {
-    let (name, _) = config.legs.iter().find(|(_, leg)| leg.fast_open)?;
-    let check = bentpipe_kernel::host::fast_open();
-    check.fix.map(|fix| format!("{}, but leg {name} has fast_open; set it with: {fix}", check.found))
+/// What a start needs of the host, and refuses without.
+pub fn requirements(config: &Config) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if config.wants_snoop() {
+        checks.push(TUN_DIVERT_TRAP.check());
+    }
+    checks
+}
+
+/// Whether the ports of the listeners are free. A start refuses otherwise; while a daemon runs, they are its.
+pub fn ports(config: &Config) -> Check {
+    let pairs = leg_pairs(config.legs.len(), &config.weights(), config.proxy.port.get());
+    let addresses = pairs
+        .iter()
+        .flat_map(|pair| listener::families().into_iter().map(|family| listener::address(family, pair.port)));
+    let taken = addresses.into_iter().find_map(|address| listener::check_free(address).err());
+    match (taken, pairs.first().zip(pairs.last())) {
+        (Some(error), _) => {
+            let said = error.to_string();
+            let (found, fix) = said.split_once("; ").unwrap_or((&said, "choose another proxy.port"));
+            Check::fail("ports", found, fix)
+        }
+        (None, Some((first, last))) => {
+            Check::pass("ports", format!("{} to {} are free", first.port, last.port))
+        }
+        (None, None) => Check::pass("ports", "none is needed"),
+    }
+}
+
+/// Settings of the host without which what the configuration asks for does not work. A start warns of them.
+pub fn settings(config: &Config) -> Vec<Check> {
+    let mut checks = families::forwarding();
+    checks.extend(config.legs.values().any(|leg| leg.fast_open).then(kernel::fast_open));
+    checks.extend(weights(config));
+    checks
+}
+
+/// What else of the host decides whether traffic flows: interfaces, routes, and the rules of others. To look
+/// at it takes time, and so a start does not.
+pub fn surroundings(config: &Config) -> Vec<Check> {
+    let mut checks = interfaces::checks(config);
+    checks.extend(routes::checks(config));
+    checks.extend(firewall::checks());
+    checks
+}
+
+/// Whether the legs have the congestion controls that they are to have. A start warns where one does not.
+pub fn congestion_controls(config: &Config) -> Vec<Check> {
+    let satellites = config.legs.iter().map(|(name, leg)| (name.as_str(), leg.congestion(), leg.rate));
+    let terrestrial = config.terrestrial.congestion.as_ref().map(|name| ("terrestrial", name.as_str(), None));
+    let all = satellites.chain(terrestrial);
+    all.map(|(leg, wanted, rate)| kernel::congestion_control(wanted, leg, rate)).collect()
+}
+
+/// The features that the configuration uses.
+pub fn features(config: &Config) -> Vec<Feature> {
+    let terrestrial = config.terrestrial.congestion.as_ref().map(|name| name.as_str());
+    let used: Vec<&str> = config.legs.values().map(SatelliteLeg::congestion).chain(terrestrial).collect();
+    let uses = |names: &[&str]| used.iter().any(|name| names.contains(name));
+    let (xcp, hybla) = (uses(&[congestion::XCP, congestion::P_XCP]), uses(&[congestion::HYBLA]));
+    let patient = config.legs.values().map(|leg| leg.restart_within);
+    let is_patient = patient.chain([config.terrestrial.restart_within]).any(|time| time.is_some());
+    [
+        // XCP's sockets have it where the other end does not take XCP.
+        (Feature::Hybla, hybla || xcp),
+        (Feature::Explicit, uses(&[congestion::EXPLICIT])),
+        (Feature::Xcp, xcp),
+        (Feature::XcpOptions, xcp),
+        (Feature::XcpRouter, xcp),
+        (Feature::RoomInAcks, xcp),
+        (Feature::RtoMax, is_patient),
+    ]
+    .into_iter()
+    .filter_map(|(feature, is_used)| is_used.then_some(feature))
+    .collect()
 }
 
 /// Weights are for legs that share their capacity out.
-fn weights_warning(config: &Config) -> Option<String> {
+fn weights(config: &Config) -> Option<Check> {
     let shares = config.legs.values().any(|leg| leg.congestion() == congestion::EXPLICIT);
     let given = !config.weights().is_empty();
     (given && !shares).then(|| {
-        "rules give weights, but no leg shares its capacity out by them; set congestion = \"explicit\" for a leg, or leave \
-         the weights out"
-            .to_owned()
+        Check::warn(
+            "weights",
+            "rules give weights, but no leg shares its capacity out by them",
+            "set congestion = \"explicit\" for a leg, or leave the weights out",
+        )
     })
 }
 
 impl Trap {
-    fn warning(&self) -> String {
+    fn check(&self) -> Check {
         let Self { key, harmful, effect, mend } = self;
-        format!("{key} = {harmful}: {effect}; set it with: sysctl -w {key}={mend}")
+        match is_set(self) {
+            true => {
+                Check::mendable(*key, format!("{key} = {harmful}: {effect}"), vec![Step::sysctl(*key, mend)])
+            }
+            false => Check::pass(*key, format!("not {harmful}")),
+        }
     }
 }
 
@@ -139,36 +208,39 @@ mod tests {
 
     #[test]
     fn a_missing_interface_is_named_with_those_that_exist() {
-        let config = Config::parse("x", "[legs.geo]\ninterface = \"nosuch0\"").unwrap();
-        let error = check_interfaces(&config).unwrap_err().to_string();
+        let legs = "[legs.geo]\ninterface = \"nosuch0\"\n";
+        let waiting = waiting_legs(&Config::parse("x", legs).unwrap());
         assert!(
-            error.starts_with("leg geo: there is no network interface \"nosuch0\"; this host has "),
-            "{error}"
+            waiting.len() == 1
+                && waiting[0].starts_with("leg geo: waiting for interface nosuch0; this host has ")
+                && waiting[0].contains("lo"),
+            "{waiting:?}"
         );
-        assert!(error.contains("lo"), "{error}");
     }
 
     #[test]
     fn weights_that_no_leg_shares_by_are_told() {
-        let warning = |congestion: &str, action: &str| {
+        let found = |congestion: &str, action: &str| {
             let leg = format!(
-                "[legs.geo]\ninterface = \"lo\"\nrate = \"1Mbit/s\"\ncongestion = \"{congestion}\"\n"
+                "[legs.geo]\ninterface = \"sat0\"\nrate = \"1Mbit/s\"\ncongestion = \"{congestion}\"\n"
             );
-            weights_warning(&Config::parse("x", &format!("{leg}[[rules]]\n{action}\n")).unwrap())
+            weights(&Config::parse("x", &format!("{leg}[[rules]]\n{action}\n")).unwrap())
         };
-        assert!(
-            warning("hybla", "action = \"split\"\nweight = 4").unwrap().contains("congestion = \"explicit\"")
-        );
-        assert!(warning("p-xcp", "action = \"split\"\nweight = 4").is_some(), "XCP shares evenly");
-        assert_eq!(warning("explicit", "action = \"split\"\nweight = 4"), None);
-        assert_eq!(warning("hybla", "action = \"split\"\nport = 80"), None);
+        let check = found("hybla", "action = \"split\"\nweight = 4").unwrap();
+        assert!(check.warning && check.to_string().contains("congestion = \"explicit\""), "{check}");
+        assert!(found("p-xcp", "action = \"split\"\nweight = 4").is_some(), "XCP shares evenly");
+        assert_eq!(found("explicit", "action = \"split\"\nweight = 4"), None);
+        assert_eq!(found("hybla", "action = \"split\"\nport = 80"), None);
     }
 
     #[test]
-    fn a_warning_ends_with_the_line_that_mends_it() {
-        for trap in TRAPS.iter().chain([&TUN_DIVERT_TRAP]) {
-            let line = format!("sysctl -w {}={}", trap.key, trap.mend);
-            assert!(trap.warning().ends_with(&line));
-        }
+    fn only_the_features_of_the_legs_are_used() {
+        let of = |lines: &str| {
+            features(&Config::parse("x", &format!("[legs.geo]\ninterface = \"sat0\"\n{lines}\n")).unwrap())
+        };
+        assert_eq!(of(""), [Feature::Hybla]);
+        assert_eq!(of("rate = \"1M\"\nrestart_within = \"1s\""), [Feature::Explicit, Feature::RtoMax]);
+        assert_eq!(of("congestion = \"bbr\""), []);
+        assert!(of("rate = \"1M\"\ncongestion = \"xcp\"").contains(&Feature::XcpRouter));
     }
 }

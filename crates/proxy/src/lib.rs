@@ -26,7 +26,7 @@ mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod host;
+pub mod host;
 pub mod intercept;
 mod relay;
 mod services;
@@ -38,7 +38,7 @@ pub mod upgrade;
 mod worker;
 
 pub use config::{Config, ConfigError};
-pub use daemon::{Candidate, Daemon, Prepared};
-pub use error::Error;
+pub use daemon::{Candidate, Daemon, Prepared, ReloadReport, check_alone};
+pub use error::{Error, Refusal};
 pub use stats::{RouterStats, SnoopStats, Stats};
 pub use types::leg_pair;

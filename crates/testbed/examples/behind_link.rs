@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use bentpipe_link::{Impairments, Profile};
+use bentpipe_link::Profile;
 use bentpipe_testbed::BehindLink;
 
 fn main() -> ExitCode {
@@ -13,9 +13,8 @@ fn main() -> ExitCode {
     } else {
         None
     };
-    let (config, impairments) = (Profile::Geo.config(), Impairments::default());
-    let link_ends = Default::default();
-    match (BehindLink { config, link_ends, impairments, seed: 1, far, command }).run() {
+    let config = Profile::Geo.config();
+    match (BehindLink { config, seed: 1, far, command, ..BehindLink::default() }).run() {
         Ok(code) => ExitCode::from(code as u8),
         Err(error) => {
             eprintln!("behind_link: {error}");

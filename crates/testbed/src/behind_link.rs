@@ -1,4 +1,8 @@
+mod outside;
+mod resolver;
+mod shell;
 mod summary;
+mod totals;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -11,22 +15,28 @@ use bentpipe_link::agent::LinkEndConfig;
 use bentpipe_link::{Impairments, LinkConfig};
 use rustix::process::{Signal, getegid};
 
+use crate::packet_log::PacketWriter;
+use crate::recorder::Recorder;
 use crate::signals::{Arrival, HeldSignals};
 use crate::{
-    Child, Error, LINK_NEEDS, Namespace, Result, SatelliteLink, Subnet, default_route, drop_capabilities,
-    enter_user_namespace, is_privileged, require,
+    Child, Error, LINK_NEEDS, Namespace, Need, PacketFiles, Result, SatelliteLink, Subnet, default_route,
+    drop_capabilities, enter_user_namespace, is_privileged, require,
 };
+use outside::Outside;
+use totals::Totals;
 
 /// How long a COMMAND that was asked to end may take before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 /// Ethernet's, as on the path to any server.
 const MTU: u32 = 1500;
+/// The needs of a link whose far end is connected to the caller's network: there a user namespace has no rights.
+const OUTSIDE_NEEDS: &[Need] = &[Need::Privileges, Need::Tun, Need::Program("ip")];
 
 /// `bentpipe link -- COMMAND`: runs a command on a host whose only way out is a satellite link.
 ///
 /// The command runs in a "terminal" namespace; the other end of the link is a "far" namespace, in which a
-/// server may run for as long as the command does. Both have `lo` and the link, nothing else: no Internet, no
-/// name server.
+/// server may run for as long as the command does. Both have `lo` and the link, nothing else, unless
+/// [`outside`](Self::outside) connects the far end to the network of the caller.
 ///
 /// The command has these variables in its environment, the far server too:
 ///
@@ -34,7 +44,9 @@ const MTU: u32 = 1500;
 /// |---|---|
 /// | `BENTPIPE_FAR`, `BENTPIPE_FAR6` | addresses of the far end |
 /// | `BENTPIPE_NEAR`, `BENTPIPE_NEAR6` | addresses of the terminal |
-#[derive(Debug, Clone)]
+/// | `BENTPIPE_BASE` | address of the outermost host that it reaches: with `outside` the caller's, or what the caller has in this variable; otherwise the far end's |
+/// | `BENTPIPE_PROMPT` | the labels of the links around it, for the prompt of a shell |
+#[derive(Debug, Clone, Default)]
 pub struct BehindLink {
     /// The link; `forward` leads to the terminal, in which the command runs.
     pub config: LinkConfig,
@@ -46,8 +58,17 @@ pub struct BehindLink {
     pub seed: u64,
     /// A shell command line for the far end, for example a server. What it prints goes to standard error.
     pub far: Option<String>,
-    /// The command and its arguments; at least one word.
+    /// The command and its arguments. Without a word it is the user's shell.
     pub command: Vec<OsString>,
+    /// A few words about the link, for the prompt of a shell.
+    pub label: String,
+    /// Whether everything that the caller reaches by IPv4, the Internet for example, is behind the far end. Needs
+    /// the privileges to configure the caller's network, and that it forwards.
+    pub outside: bool,
+    /// Totals are printed on standard error whenever so much time has passed; at least a millisecond.
+    pub interval: Option<Duration>,
+    /// Files about the packets.
+    pub files: PacketFiles,
 }
 
 impl BehindLink {
@@ -63,20 +84,33 @@ impl BehindLink {
     ///
     /// # Errors
     /// [`Error::Missing`] with everything that the machine lacks; [`Error::Spawn`] if the command does not
-    /// exist; any error of setting up namespaces and the link.
+    /// exist; [`Error::PacketFile`] if a file cannot be written; any error of setting up namespaces and the
+    /// link.
     pub fn run(self) -> Result<i32> {
-        require(LINK_NEEDS)?;
+        require(if self.outside { OUTSIDE_NEEDS } else { LINK_NEEDS })?;
         if !is_privileged() {
             enter_user_namespace()?;
         }
         let signals = HeldSignals::hold().map_err(|source| Error::Signals { source })?;
-        let topology = Topology::build(&self.config, &self.link_ends, self.seed)?;
+        let (writer, recorders) = PacketWriter::start(&self.files, &self.config)?;
+        let topology = Topology::build(&self, recorders)?;
         topology.link.impair(&self.impairments, self.seed);
         let far = self.far.as_deref().map(|line| topology.start_far(line)).transpose()?;
-        let mut command = Child::spawn_in_foreground(topology.terminal_command(&self.command)?)?;
-        let status = wait_for(&mut command, &signals)?;
+        let mut command = Child::spawn_in_foreground(topology.terminal_command(&self)?)?;
+        let mut totals = self.interval.map(|interval| Totals::new(interval, &topology.link));
+        let status = wait_for(&mut command, &signals, &mut || match &mut totals {
+            Some(totals) => totals.print_due(&topology.link),
+            None => Duration::MAX,
+        })?;
         report_far(far)?;
         eprint!("{}", topology.summary()?);
+        drop(topology);
+        match writer.finish()? {
+            0 => {}
+            missed => {
+                eprintln!("link: {missed} events are missing in the files: they came faster than written")
+            }
+        }
         Ok(exit_code(status))
     }
 }
@@ -86,63 +120,88 @@ struct Topology {
     far: Namespace,
     terminal: Namespace,
     link: SatelliteLink,
+    /// Left is the far end, where a gateway would be.
+    subnet: Subnet,
+    outside: Option<Outside>,
 }
 
-/// Left is the far end, where a gateway would be.
-const SUBNET: Subnet = Subnet::new(0);
-
 impl Topology {
-    fn build(config: &LinkConfig, link_ends: &[LinkEndConfig; 2], seed: u64) -> Result<Self> {
+    fn build(behind: &BehindLink, recorders: [Option<Recorder>; 2]) -> Result<Self> {
+        let BehindLink { config, link_ends, seed, .. } = behind;
         let far = Namespace::new("far")?;
         let terminal = Namespace::new("terminal")?;
+        let outside = behind.outside.then(|| Outside::connect(&far)).transpose()?;
+        let subnet = outside.as_ref().map_or(Subnet::new(0), Outside::link_subnet);
         let ends = ((&far, "sat0"), (&terminal, "sat0"));
-        let link = SatelliteLink::start_with_agents(ends.0, ends.1, config, link_ends, seed, MTU)?;
-        SUBNET.assign(&far, "sat0", &terminal, "sat0")?;
-        default_route(&far, SUBNET.right4())?;
-        default_route(&far, SUBNET.right6())?;
-        default_route(&terminal, SUBNET.left4())?;
-        default_route(&terminal, SUBNET.left6())?;
+        let link = SatelliteLink::start_recorded(ends.0, ends.1, config, link_ends, *seed, MTU, recorders)?;
+        subnet.assign(&far, "sat0", &terminal, "sat0")?;
+        default_route(&far, subnet.right6())?;
+        default_route(&terminal, subnet.left4())?;
+        if outside.is_none() {
+            default_route(&far, subnet.right4())?;
+            // Only IPv4 leads outside: better no route than one into nowhere.
+            default_route(&terminal, subnet.left6())?;
+        }
         for namespace in [&far, &terminal] {
+            // Another link in the terminal may have the network of the terminal behind it.
+            namespace.sysctl("net.ipv4.ip_forward", "1")?;
             serve_ordinary_users(namespace)?;
         }
-        Ok(Self { far, terminal, link })
+        Ok(Self { far, terminal, link, subnet, outside })
     }
 
     fn start_far(&self, line: &str) -> Result<Child> {
         let mut command = self.far.command("/bin/sh");
         command.args(["-c", line]).stdin(Stdio::null()).stdout(standard_error()?);
-        Child::spawn(Self::for_user(command))
+        Child::spawn(self.for_user(command))
     }
 
-    fn terminal_command(&self, words: &[OsString]) -> Result<Command> {
-        let (program, args) = words.split_first().ok_or_else(|| Error::Spawn {
-            program: String::new(),
-            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, "no command was given"),
-        })?;
-        let mut command = self.terminal.command(program);
-        command.args(args);
-        Ok(Self::for_user(command))
+    fn terminal_command(&self, behind: &BehindLink) -> Result<Command> {
+        let mut command = match behind.command.split_first() {
+            Some((program, args)) => {
+                let mut command = self.terminal.command(program);
+                command.args(args);
+                command
+            }
+            None => self.terminal.command(shell::program()),
+        };
+        shell::prompt(&mut command, &behind.label);
+        Ok(self.for_user(command))
     }
 
     /// The user's own programs get the addresses, but not the capabilities.
-    fn for_user(mut command: Command) -> Command {
+    fn for_user(&self, mut command: Command) -> Command {
+        if let Some(outside) = &self.outside {
+            outside.resolve_names(&mut command);
+        }
         drop_capabilities(&mut command);
+        let base = self.outside.as_ref().map_or(self.subnet.left4(), Outside::base);
         command
-            .env("BENTPIPE_FAR", SUBNET.left4().to_string())
-            .env("BENTPIPE_FAR6", SUBNET.left6().to_string())
-            .env("BENTPIPE_NEAR", SUBNET.right4().to_string())
-            .env("BENTPIPE_NEAR6", SUBNET.right6().to_string());
+            .env("BENTPIPE_FAR", self.subnet.left4().to_string())
+            .env("BENTPIPE_FAR6", self.subnet.left6().to_string())
+            .env("BENTPIPE_NEAR", self.subnet.right4().to_string())
+            .env("BENTPIPE_NEAR6", self.subnet.right6().to_string())
+            .env("BENTPIPE_BASE", base.to_string());
         command
     }
 
     fn summary(&self) -> Result<String> {
+        // What has arrived first: it cannot be more than what was sent.
+        let (forward_arrived, reverse_arrived) = self.link.arrived();
         let (forward, reverse) = self.link.counters();
         let (forward_impaired, reverse_impaired) = self.link.impairment_counters();
         let reports = self.link.link_end_reports();
         let unit = if reports[0].arq.is_some() { "frames" } else { "packets" };
-        let mut text = summary::direction("to the command", unit, &forward, &forward_impaired)
-            + &summary::direction("from the command", unit, &reverse, &reverse_impaired)
-            + &summary::link_ends(&reports);
+        let mut text =
+            summary::direction("to the command", unit, &forward, forward_arrived.0, &forward_impaired)
+                + &summary::direction(
+                    "from the command",
+                    unit,
+                    &reverse,
+                    reverse_arrived.0,
+                    &reverse_impaired,
+                )
+                + &summary::link_ends(&reports);
         let unintended = self.link.unintended_drops()?;
         if unintended > 0 {
             let _ =
@@ -164,15 +223,21 @@ fn standard_error() -> Result<Stdio> {
     Ok(copy.map_err(|source| Error::Spawn { program: "/bin/sh".to_owned(), source })?.into())
 }
 
-/// Waits for the command, and hands on the signals that this process gets instead of it.
-fn wait_for(command: &mut Child, signals: &HeldSignals) -> Result<ExitStatus> {
+/// Waits for the command, and hands on the signals that this process gets instead of it. `tick` is called again
+/// after the time that it returns, or earlier.
+fn wait_for(
+    command: &mut Child,
+    signals: &HeldSignals,
+    tick: &mut dyn FnMut() -> Duration,
+) -> Result<ExitStatus> {
     let mut deadline: Option<Instant> = None;
     loop {
         if let Some(status) = command.wait_timeout(Duration::ZERO)? {
             return Ok(status);
         }
-        let patience =
+        let left =
             deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+        let patience = left.min(tick());
         match signals.next(patience).map_err(|source| Error::Signals { source })? {
             Some(arrival) => {
                 if let Some(signal) = to_hand_on(arrival) {
@@ -182,7 +247,7 @@ fn wait_for(command: &mut Child, signals: &HeldSignals) -> Result<ExitStatus> {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
             }
-            None if deadline.is_some() => return command.kill(),
+            None if deadline.is_some_and(|at| at <= Instant::now()) => return command.kill(),
             None => {}
         }
     }

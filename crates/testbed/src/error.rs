@@ -106,6 +106,28 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// A file of the link's packets could not be written.
+    #[error("cannot write the packets to {}: {source}", path.display())]
+    PacketFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The far end could not be connected to the network of the caller.
+    #[error("cannot connect the far end to this machine's network: cannot {step}: {source}")]
+    Outside {
+        /// The step that failed.
+        step: &'static str,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The machine does not forward, so that nothing behind it reaches its network.
+    #[error(
+        "cannot connect the far end to this machine's network: it does not forward IPv4; allow it with \
+         `sysctl -w net.ipv4.ip_forward=1` (until the next boot)"
+    )]
+    NoForwarding,
     /// Signals could not be blocked.
     #[error("cannot block the signals of this process: {source}")]
     Signals {

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::clock::{Clock, timespec};
 use crate::end::End;
 use crate::forwarder_state::ForwarderState;
+use crate::recorder::{Recorder, Step};
 use crate::signals;
 use crate::tun::Tun;
 use crate::waker::{Stop, Waker};
@@ -35,6 +36,10 @@ pub(crate) struct Forwarder {
     pub(crate) state: Arc<ForwarderState>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) buffers: Buffers,
+    /// Where there is one, it learns of every packet.
+    pub(crate) recorder: Option<Recorder>,
+    /// Frames offered to the link so far.
+    pub(crate) offered: u64,
 }
 
 /// The memory of a forwarder.
@@ -52,6 +57,10 @@ pub(crate) struct Buffers {
 #[derive(Debug)]
 struct Transmission {
     frame: Frame<IpPacket>,
+    /// Which of the frames that were offered to the link it is, from 1 on.
+    number: u64,
+    /// When it was offered.
+    entered: Time,
     /// When its last bit left the transmitter.
     departure: Time,
     /// The second copy of a frame that was duplicated.
@@ -100,6 +109,9 @@ impl Forwarder {
     /// Reads one packet at the near end for the agents there; `EAGAIN` if there is none.
     fn receive(&mut self) -> rustix::io::Result<()> {
         let length = self.from.read(&mut self.buffers.packet)?;
+        if let Some(recorder) = &self.recorder {
+            recorder.sent_by_host(&self.buffers.packet[..length]);
+        }
         let packet = IpPacket::new(&self.buffers.packet[..length]);
         self.near.outbound(packet, &mut self.buffers.to_link);
         self.send_all();
@@ -111,10 +123,15 @@ impl Forwarder {
     fn send_all(&mut self) {
         while let Some(frame) = self.buffers.to_link.pop_front() {
             let ip_bytes = frame.packet().map_or(0, Packet::ip_length);
-            let fate = self.state.direction().transmit(self.clock.now(), frame.length(), ip_bytes);
+            let entered = self.clock.now();
+            self.offered += 1;
+            let number = self.offered;
+            self.record_entry(entered, &frame);
+            let fate = self.state.direction().transmit(entered, frame.length(), ip_bytes);
             let arrivals = match fate {
                 Ok(arrivals) => arrivals,
                 Err(cause) => {
+                    self.record(entered, number, frame.length(), Step::Lost(cause));
                     if let Some(serial) = frame.serial().filter(|_| cause == Cause::QueueFull) {
                         self.near.refuse(serial);
                     }
@@ -124,10 +141,11 @@ impl Forwarder {
             let departure = arrivals.departure;
             if let Some(copy) = arrivals.duplicate {
                 let frame = corrupt(frame.clone(), copy);
-                self.buffers.in_flight.launch(copy.at, Transmission { frame, departure, is_duplicate: true });
+                let duplicate = Transmission { frame, number, entered, departure, is_duplicate: true };
+                self.buffers.in_flight.launch(copy.at, duplicate);
             }
             let frame = corrupt(frame, arrivals.packet);
-            let transmission = Transmission { frame, departure, is_duplicate: false };
+            let transmission = Transmission { frame, number, entered, departure, is_duplicate: false };
             self.buffers.in_flight.launch(arrivals.packet.at, transmission);
         }
     }
@@ -136,16 +154,35 @@ impl Forwarder {
     /// writing the packets that it delivers takes as long as their way through the far kernel.
     fn deliver_due(&mut self) {
         while let Some((due, transmission)) = self.buffers.in_flight.pop_due(self.clock.now()) {
-            let Transmission { frame, departure, is_duplicate } = transmission;
+            let Transmission { frame, number, entered, departure, is_duplicate } = transmission;
+            let (now, bytes) = (self.clock.now(), frame.length());
             if self.state.outages.cover(departure) {
                 if !is_duplicate {
-                    self.state.count_cut(frame.length());
+                    self.state.count_cut(bytes);
+                    self.record(now, number, bytes, Step::Lost(Cause::Outage));
                 }
                 continue;
             }
+            if !is_duplicate {
+                self.state.count_arrived(bytes);
+            }
+            self.record(now, number, bytes, Step::Arrived { delay: now - entered, is_duplicate });
             self.far.inbound(frame, &mut self.buffers.to_host);
             self.write_all();
             self.state.lateness.record(self.clock.now() - due);
+        }
+    }
+
+    fn record_entry(&self, now: Time, frame: &Frame<IpPacket>) {
+        if self.recorder.is_some() {
+            let queue = self.state.direction().backlog(now);
+            self.record(now, self.offered, frame.length(), Step::Entered { queue });
+        }
+    }
+
+    fn record(&self, at: Time, number: u64, bytes: usize, step: Step) {
+        if let Some(recorder) = &self.recorder {
+            recorder.frame(at, number, bytes, step);
         }
     }
 
@@ -160,6 +197,9 @@ impl Forwarder {
         // Corruption may have made it a packet of no IP version, which a host ignores. The device would count
         // it as dropped.
         if packet.first().is_some_and(|byte| matches!(byte >> 4, 4 | 6)) {
+            if let Some(recorder) = &self.recorder {
+                recorder.received_by_host(packet);
+            }
             self.state.count_written(packet.len(), self.to.write(packet).is_ok());
         }
     }

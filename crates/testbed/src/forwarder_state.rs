@@ -13,6 +13,9 @@ pub(crate) struct ForwarderState {
     direction: Mutex<Direction>,
     pub(crate) outages: Arc<CommandedOutages>,
     pub(crate) lateness: Lateness,
+    /// Frames that have crossed the link, without duplicates.
+    arrived: AtomicU64,
+    arrived_bytes: AtomicU64,
     written: AtomicU64,
     written_bytes: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -28,6 +31,8 @@ impl ForwarderState {
             direction: Mutex::new(direction),
             outages,
             lateness: Lateness::new(),
+            arrived: AtomicU64::new(0),
+            arrived_bytes: AtomicU64::new(0),
             written: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -41,6 +46,17 @@ impl ForwarderState {
     pub(crate) fn count_cut(&self, bytes: usize) {
         self.cut_bytes.fetch_add(bytes as u64, Ordering::Release);
         self.cut.fetch_add(1, Ordering::Release);
+    }
+
+    /// A frame of `bytes` has crossed the link.
+    pub(crate) fn count_arrived(&self, bytes: usize) {
+        self.arrived_bytes.fetch_add(bytes as u64, Ordering::Release);
+        self.arrived.fetch_add(1, Ordering::Release);
+    }
+
+    /// Frames that have crossed the link, and their bytes.
+    pub(crate) fn arrived(&self) -> (u64, u64) {
+        (self.arrived.load(Ordering::Acquire), self.arrived_bytes.load(Ordering::Acquire))
     }
 
     /// A packet of `bytes` was written to the far end, which has taken or refused it.

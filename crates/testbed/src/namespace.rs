@@ -124,6 +124,12 @@ impl Namespace {
         self.run(|| Path::new("/proc/sys/net/ipv6").is_dir()).unwrap_or(false)
     }
 
+    /// The same, with what `ip` prints.
+    pub(crate) fn ip_output(&self, args: &str) -> Result<String> {
+        let output = self.tool("ip", args, None, "")?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Runs `ip` where `other` can be named as a place for a device: `{}` in `args` becomes its path.
     pub(crate) fn ip_with(&self, args: &str, other: &Namespace) -> Result<()> {
         self.tool("ip", args, Some(other), "").map(drop)

@@ -13,6 +13,7 @@ use crate::end::End;
 use crate::forwarder::{Buffers, Forwarder};
 use crate::forwarder_state::ForwarderState;
 use crate::outage::CommandedOutages;
+use crate::recorder::Recorder;
 use crate::tun::Tun;
 use crate::waker::{Stop, Waker};
 use crate::{Error, LatenessSummary, Namespace, Result};
@@ -80,12 +81,25 @@ impl SatelliteLink {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with_agents(
+        gateway: (&Namespace, &str),
+        terminal: (&Namespace, &str),
+        config: &LinkConfig,
+        ends: &[LinkEndConfig; 2],
+        seed: u64,
+        mtu: u32,
+    ) -> Result<Self> {
+        Self::start_recorded(gateway, terminal, config, ends, seed, mtu, [None, None])
+    }
+
+    /// The same; the recorders learn of the packets to the terminal, and from it.
+    pub(crate) fn start_recorded(
         (gateway, gateway_if): (&Namespace, &str),
         (terminal, terminal_if): (&Namespace, &str),
         config: &LinkConfig,
         ends: &[LinkEndConfig; 2],
         seed: u64,
         mtu: u32,
+        [down_recorder, up_recorder]: [Option<Recorder>; 2],
     ) -> Result<Self> {
         let gateway = Arc::new(Tun::create(gateway, gateway_if, mtu)?);
         let terminal = Arc::new(Tun::create(terminal, terminal_if, mtu)?);
@@ -98,7 +112,7 @@ impl SatelliteLink {
         let ends =
             [Arc::new(End::new(&ends[0], clock, down, up)), Arc::new(End::new(&ends[1], clock, up, down))];
         let forwarder =
-            |[from, to]: [&Arc<Tun>; 2], [near, far]: [&Arc<End>; 2], waker, direction| Forwarder {
+            |[from, to]: [&Arc<Tun>; 2], [near, far]: [&Arc<End>; 2], waker, direction, recorder| Forwarder {
                 from: Arc::clone(from),
                 to: Arc::clone(to),
                 near: Arc::clone(near),
@@ -108,10 +122,12 @@ impl SatelliteLink {
                 state: Arc::new(ForwarderState::new(direction, Arc::clone(&outages))),
                 stop: Arc::clone(&stop),
                 buffers: Buffers::new(mtu as usize),
+                recorder,
+                offered: 0,
             };
         let Link { forward, reverse } = Link::new(config, seed);
-        let forward = forwarder([&gateway, &terminal], [&ends[0], &ends[1]], down, forward);
-        let reverse = forwarder([&terminal, &gateway], [&ends[1], &ends[0]], up, reverse);
+        let forward = forwarder([&gateway, &terminal], [&ends[0], &ends[1]], down, forward, down_recorder);
+        let reverse = forwarder([&terminal, &gateway], [&ends[1], &ends[0]], up, reverse, up_recorder);
         let states = [&forward, &reverse].map(|forwarder| Arc::clone(&forwarder.state));
         let [forward_state, reverse_state] = states;
         let mut link = Self {
@@ -152,6 +168,13 @@ impl SatelliteLink {
     /// it would have arrived.
     pub fn counters(&self) -> (Counters, Counters) {
         (self.forward.counters(), self.reverse.counters())
+    }
+
+    /// Frames of the agents, packets where there are none, that have crossed the link up to this moment, and
+    /// their bytes; forward and reverse. Duplicates do not count. Those that [`counters`](Self::counters)
+    /// counts as delivered beyond these are on their way.
+    pub fn arrived(&self) -> ((u64, u64), (u64, u64)) {
+        (self.forward.arrived(), self.reverse.arrived())
     }
 
     /// IP bytes that the far hosts have received, forward and reverse, up to this moment. Cheap: sample it to

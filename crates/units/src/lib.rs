@@ -5,7 +5,12 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods)]
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
 mod bytes;
+pub mod human;
 mod probability;
 mod rate;
 mod span;
@@ -62,6 +67,34 @@ fn split_number<'a>(text: &'a str, kind: &'static str, example: &str) -> Result<
     Ok((number, trimmed[end..].trim()))
 }
 
+/// Takes a quantity's text. A number without quotation marks is the same text: where a unit is needed it is
+/// refused like that, with an example.
+struct QuantityVisitor<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = ParseError>> serde::de::Visitor<'_> for QuantityVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quantity in quotation marks")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
 /// Text in, text out: `FromStr` and `Display` are the only serialised form of a quantity.
 macro_rules! serde_as_text {
     ($type:ty) => {
@@ -73,8 +106,7 @@ macro_rules! serde_as_text {
 
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                deserializer.deserialize_str($crate::QuantityVisitor(std::marker::PhantomData))
             }
         }
     };

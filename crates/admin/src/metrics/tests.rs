@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bentpipe_metrics::table;
-use bentpipe_proxy::telemetry::{Drain, ExplicitReport, Gain};
+use bentpipe_proxy::telemetry::{
+    Drain, ExplicitReport, ForwardedReport, Gain, LimitsReport, PolicyReport, Use,
+};
 use bentpipe_proxy::{RouterStats, SnoopStats, Stats};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -16,7 +18,7 @@ mod exposition;
 use exposition::{Family, assert_well_described, read};
 
 const DASHBOARD: &str = include_str!("../../../../dist/grafana/bentpipe.json");
-const RULES: &str = include_str!("../../../../dist/prometheus/bentpipe.rules.yml");
+const ALERTS: &str = include_str!("../../../../dist/prometheus/bentpipe.rules.yml");
 
 /// A status in which every figure there is has a number that no other has.
 fn numbered() -> Status {
@@ -30,11 +32,16 @@ fn numbered() -> Status {
         min_rtt_s: Some(0.0),
         outage_s: Some(0.0),
         explicit: Some(ExplicitReport::default()),
+        return_queue_s: Some(0.0),
+        forwarded: Some(ForwardedReport::default()),
         ..LegReport::default()
     };
+    let limit = Use { used: 0, most: Some(0) };
     let status = Status {
         version: "0.1.0".into(),
         pid: 1,
+        host: String::new(),
+        time_zone: None,
         config: String::new(),
         program: String::new(),
         uptime_s: 0.0,
@@ -43,7 +50,24 @@ fn numbered() -> Status {
         draining: Some(Drain { left_s: Some(0.0) }),
         bypass: false,
         totals: Stats::default(),
-        gain: Gain { ratio: Some(0.0), ..Gain::default() },
+        gain: Gain { ratio: Some(0.0), start_up: Some(0.0), ..Gain::default() },
+        policy: PolicyReport {
+            verdicts: vec![VerdictReport { verdict: "pass".into(), count: 0 }],
+            rules: vec![RuleReport {
+                action: "pass".into(),
+                conditions: "port 22".into(),
+                ..RuleReport::default()
+            }],
+        },
+        limits: LimitsReport {
+            connections: limit,
+            connections_per_client: limit,
+            connecting: limit,
+            buffered_bytes: limit,
+            connection_rate: limit,
+            connection_rate_per_client: Some(0),
+            at_limit: "pass".into(),
+        },
         legs: vec![leg("satellite"), leg("terrestrial")],
         flows: Vec::new(),
     };
@@ -151,8 +175,13 @@ fn the_documentation_has_every_metric_as_it_is_declared() {
     table(&mut rows, PREFIX, Stats::METRICS);
     table(&mut rows, PREFIX, SnoopStats::METRICS);
     table(&mut rows, PREFIX, RouterStats::METRICS);
+    table(&mut rows, PREFIX, VERDICTS);
+    table(&mut rows, PREFIX, RULES);
+    table(&mut rows, PREFIX, LIMITS);
+    table(&mut rows, PREFIX, MEMORY_LIMIT);
     table(&mut rows, PREFIX, LEG_INFO);
     table(&mut rows, PREFIX, LEGS);
+    table(&mut rows, PREFIX, FORWARDED);
     table(&mut rows, PREFIX, PROCESS);
     let page = include_str!("../../../../docs/metrics.md");
     assert!(page.contains(&rows), "the rows of docs/metrics.md should be:\n{rows}");
@@ -305,9 +334,9 @@ fn the_dashboards_panels_fit_together() {
 fn the_alerts_use_exported_metrics() {
     let families = written();
     let expressions: Vec<&str> =
-        RULES.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
+        ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
     let count = |key: &str| {
-        RULES.lines().filter(|line| line.trim().trim_start_matches("- ").starts_with(key)).count()
+        ALERTS.lines().filter(|line| line.trim().trim_start_matches("- ").starts_with(key)).count()
     };
     assert!(expressions.len() >= 6);
     for key in ["alert: ", "expr: ", "summary: ", "description: ", "severity: "] {

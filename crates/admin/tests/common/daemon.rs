@@ -1,17 +1,23 @@
 //! The outside of a daemon that is not there: the page, a history, and a status that a test writes.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Query, State};
+use axum::http::HeaderMap;
 use axum::routing::get;
 use axum::{Json, Router};
 use bentpipe_admin::Status;
 use bentpipe_admin::history::{self, History, Observation, Recorder};
 use bentpipe_admin::page;
 use bentpipe_proxy::Stats;
-use bentpipe_proxy::telemetry::{EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{
+    EndReport, ExplicitReport, FlowPhase, FlowReport, ForwardedBytes, ForwardedReport, Gain, GainState,
+    LegReport, LimitsReport, PolicyReport, RuleReport, Use, VerdictReport,
+};
 use serde::Deserialize;
 use tokio::runtime::Runtime;
 
@@ -21,13 +27,16 @@ pub(crate) struct Outside {
     status: Arc<Mutex<Status>>,
     recorder: Recorder,
     server: Option<Runtime>,
+    /// Questions for names.
+    names: Arc<AtomicUsize>,
 }
 
 impl Outside {
     pub(crate) fn start(status: Status, history: &History) -> Self {
         let recorder = Recorder::restore(&history.save());
         let status = Arc::new(Mutex::new(status));
-        let mut outside = Self { address: ([127, 0, 0, 1], 0).into(), status, recorder, server: None };
+        let address = ([127, 0, 0, 1], 0).into();
+        let mut outside = Self { address, status, recorder, server: None, names: Arc::default() };
         outside.go_on();
         outside
     }
@@ -38,6 +47,11 @@ impl Outside {
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Status)) {
         change(&mut self.status.lock().unwrap());
+    }
+
+    /// How often somebody has asked for names.
+    pub(crate) fn asked_for_names(&self) -> usize {
+        self.names.load(Ordering::SeqCst)
     }
 
     /// The daemon is gone, with all its connections.
@@ -57,6 +71,7 @@ impl Outside {
         let app = Router::new()
             .route("/status", get(status))
             .with_state(Arc::clone(&self.status))
+            .merge(Router::new().route("/names", get(names)).with_state(Arc::clone(&self.names)))
             .merge(history::routes(self.recorder.clone()))
             .merge(page::routes());
         runtime.spawn(record(Arc::clone(&self.status), self.recorder.clone()));
@@ -85,6 +100,26 @@ async fn status(State(status): State<Arc<Mutex<Status>>>, Query(query): Query<St
     Json(status)
 }
 
+#[derive(Deserialize)]
+struct NamesQuery {
+    addresses: String,
+}
+
+/// Hosts of IPv4 have names, those of IPv6 have none.
+async fn names(
+    State(asked): State<Arc<AtomicUsize>>,
+    headers: HeaderMap,
+    Query(query): Query<NamesQuery>,
+) -> Json<BTreeMap<String, String>> {
+    assert!(headers.contains_key("bentpipe-names"), "{headers:?}");
+    asked.fetch_add(1, Ordering::SeqCst);
+    let name = |address: &str| match address.contains(':') {
+        true => String::new(),
+        false => format!("host-{address}.example"),
+    };
+    Json(query.addresses.split(',').map(|address| (address.to_owned(), name(address))).collect())
+}
+
 async fn record(status: Arc<Mutex<Status>>, recorder: Recorder) {
     loop {
         let now = status.lock().unwrap().clone();
@@ -103,6 +138,8 @@ pub(crate) fn working(flows: usize) -> Status {
     Status {
         version: "0.1.0".into(),
         pid: 4711,
+        host: "gw1.example".into(),
+        time_zone: Some("UTC".into()),
         config: "/etc/bentpipe/bentpipe.toml".into(),
         program: "test".into(),
         uptime_s: 273_914.0,
@@ -111,9 +148,49 @@ pub(crate) fn working(flows: usize) -> Status {
         draining: None,
         bypass: false,
         totals: Stats { flows_open: flows as u64, flows_total: 918_273, connecting: 3, ..Stats::default() },
-        gain: Gain { ratio: Some(12.3), actual_bps: 8.1e6, end_to_end_bps: 0.66e6 },
+        gain: Gain {
+            ratio: Some(12.3),
+            state: GainState::Measured,
+            actual_bps: 8.1e6,
+            end_to_end_bps: 0.66e6,
+            start_up: Some(0.12),
+        },
+        policy: policy(),
+        limits: limits(flows as u64),
         legs,
         flows: (0..flows).map(flow).collect(),
+    }
+}
+
+fn policy() -> PolicyReport {
+    let verdict = |(verdict, count): (&str, u64)| VerdictReport { verdict: verdict.into(), count };
+    let rule = |(place, (action, conditions, comment, matched)): (u64, (&str, &str, Option<&str>, u64))| {
+        RuleReport {
+            place,
+            action: action.into(),
+            conditions: conditions.into(),
+            comment: comment.map(str::to_owned),
+            matched,
+        }
+    };
+    let verdicts = [("split", 918_273), ("pass", 20_114), ("reject", 7_331), ("limit", 0), ("not_ready", 12)];
+    let rules = [
+        ("pass", "port 22, client 10.20.0.0/16", Some("ssh of the staff"), 20_114),
+        ("reject", "port 443", None, 7_331),
+    ];
+    PolicyReport { verdicts: verdicts.map(verdict).into(), rules: (1..).zip(rules).map(rule).collect() }
+}
+
+fn limits(flows: u64) -> LimitsReport {
+    let of = |used, most| Use { used, most: Some(most) };
+    LimitsReport {
+        connections: of(flows, 10_000),
+        connections_per_client: of(12, 50),
+        connecting: of(3, 4096),
+        buffered_bytes: of(31_000_000, 512_000_000),
+        connection_rate: of(7, 300),
+        connection_rate_per_client: Some(20),
+        at_limit: "pass".into(),
     }
 }
 
@@ -121,6 +198,7 @@ pub(crate) fn satellite(sent_bps: f64, received_bps: f64) -> LegReport {
     LegReport {
         name: "geo".into(),
         interface: Some("sat0".into()),
+        waiting: None,
         congestion: Some("explicit".into()),
         rate_bps: Some(10_000_000),
         flows: 148,
@@ -137,6 +215,17 @@ pub(crate) fn satellite(sent_bps: f64, received_bps: f64) -> LegReport {
         min_rtt_s: Some(0.6004),
         outage_s: None,
         explicit: Some(ExplicitReport { capacity_bps: 9.87e6, queue_s: 0.0031, active: 31 }),
+        return_queue_s: Some(0.0088),
+        forwarded: Some(ForwardedReport {
+            sent_bps: sent_bps / 10.0,
+            received_bps: received_bps / 10.0,
+            sent_bytes: ForwardedBytes {
+                tcp: 9_000_000_000,
+                udp: 1_000_000_000,
+                ..ForwardedBytes::default()
+            },
+            received_bytes: ForwardedBytes { tcp: 400_000_000, udp: 90_000_000, ..ForwardedBytes::default() },
+        }),
     }
 }
 

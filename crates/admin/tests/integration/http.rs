@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::served::{Served, hear, speak};
 use bentpipe_admin::{ClientError, Command, DrainTimes, Flows, Status};
+use bentpipe_proxy::ReloadReport;
 use bentpipe_proxy::telemetry::Drain;
 
 const TOKEN: &str = "dG9rZW4+dG9rZW4/dG9rZW4=";
@@ -219,7 +220,7 @@ fn an_order_is_answered_when_it_has_been_carried_out() {
     let client = served.client();
     thread::scope(|scope| {
         let calls = scope.spawn(|| {
-            client.reload().unwrap();
+            assert!(client.reload().unwrap().applied);
             let deadline = Some(Duration::from_millis(1500));
             client.drain(DrainTimes { deadline, ..DrainTimes::default() }).unwrap();
             client.drain(DrainTimes { deadline: None, stay: Duration::from_secs(20) }).unwrap();
@@ -230,7 +231,11 @@ fn an_order_is_answered_when_it_has_been_carried_out() {
         let mut heard = Vec::new();
         for _ in 0..6 {
             let (what, answer) = match served.orders.recv_timeout(Duration::from_secs(20)).unwrap() {
-                Command::Reload(answer) => ("reload".to_owned(), answer),
+                Command::Reload(answer) => {
+                    heard.push("reload".to_owned());
+                    answer.send(ReloadReport { applied: true, ..ReloadReport::default() }).unwrap();
+                    continue;
+                }
                 Command::Drain(DrainTimes { deadline, stay }, answer) => {
                     (format!("drain {deadline:?}, stay {stay:?}"), answer)
                 }
@@ -255,12 +260,9 @@ fn an_order_that_is_refused_says_why() {
         let Command::Reload(answer) = served.orders.recv_timeout(Duration::from_secs(20)).unwrap() else {
             panic!()
         };
-        answer.send(Err("key legs.satellite.rate: write 10Mbit/s".into())).unwrap();
-        let outcome = call.join().unwrap();
-        assert!(
-            matches!(&outcome, Err(ClientError::Refused { status: 409, reason, .. }) if reason.contains("write 10Mbit/s")),
-            "{outcome:?}"
-        );
+        let refused = ReloadReport::unreadable("key legs.satellite.rate: write 10Mbit/s");
+        answer.send(refused.clone()).unwrap();
+        assert_eq!(call.join().unwrap().unwrap(), refused);
         // One who throws the order away, or is not there any more, is a daemon that ends.
         let call = scope.spawn(|| client.reload());
         drop(served.orders.recv_timeout(Duration::from_secs(20)).unwrap());
@@ -396,4 +398,30 @@ fn a_stopped_server_has_given_its_last_answers() {
         matches!(error, ClientError::NotRunning { .. }) && error.to_string().contains("bentpipe run"),
         "{error}"
     );
+}
+
+#[test]
+fn names_are_for_those_who_ask_by_the_header_and_for_few_addresses_at_a_time() {
+    let served = Served::start();
+    let ask = |query: &str, fields: &[&str]| {
+        let fields = [&["Host: localhost"], fields].concat();
+        served.over_tcp(&format!("GET /names{query}"), &fields)
+    };
+    // A page of another origin cannot send the header unasked (CORS).
+    let refused = ask("?addresses=127.0.0.1", &[]);
+    assert_eq!(refused.status, 400);
+    assert!(refused.error().contains("Bentpipe-Names"), "{refused:?}");
+    let many = vec!["192.0.2.1"; 101].join(",");
+    for query in
+        ["", "?addresses=", "?addresses=10.0.0.1:80", "?address=10.0.0.1", &format!("?addresses={many}")]
+    {
+        let answer = ask(query, &["Bentpipe-Names: 1"]);
+        assert_eq!(answer.status, 400, "{query}: {answer:?}");
+        assert!(answer.error().contains("addresses=A,B,C"), "{answer:?}");
+    }
+    let answer = ask("?addresses=127.0.0.1", &["Bentpipe-Names: 1"]);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let names: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    // Not there where the resolver takes longer than the answer.
+    assert!(names["127.0.0.1"].is_string() || names == serde_json::json!({}), "{names}");
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use crate::common::daemon::{Outside, flow, past, satellite, working};
 use crate::common::webdriver::Browser;
+use bentpipe_admin::Status;
 use bentpipe_admin::history::History;
-use bentpipe_proxy::telemetry::Drain;
+use bentpipe_proxy::Stats;
+use bentpipe_proxy::telemetry::{Drain, ForwardedReport, Gain, GainState, LegReport};
 use serde_json::{Value, json};
 
 const READY: &str = "return document.getElementById('state').textContent === 'ready'";
@@ -34,6 +36,8 @@ async fn figures_follow_the_daemon() {
     assert_eq!(browser.text("gain").await, "×12");
     assert_eq!(browser.text("flow-count").await, "148");
     assert_eq!(browser.text("outage").await, "none");
+    assert_eq!(browser.text("host").await, "gw1.example");
+    assert!(browser.text("zone").await.starts_with("Times of "), "{}", browser.text("zone").await);
     browser
         .until("the charts have lines", "return document.querySelectorAll('.sent-line[d^=M]').length === 2")
         .await;
@@ -41,16 +45,131 @@ async fn figures_follow_the_daemon() {
     let before = browser.run(line).await;
     outside.change(|status| {
         status.legs[0].sent_bps = 3.21e6;
-        status.gain.ratio = None;
+        (status.gain.ratio, status.gain.state) = (None, GainState::NothingSent);
         status.totals.flows_open = 1234;
     });
     browser.until("another rate", &says("sent", "3.21")).await;
-    browser.until("another gain", &says("gain", "–")).await;
+    browser.until("no gain", &says("gain", "–")).await;
+    browser
+        .until("and why", &says("gain-detail", "not measurable: nothing is being sent to the satellite"))
+        .await;
     browser.until("another count", &says("flow-count", "1,234")).await;
     assert_ne!(browser.run(line).await, before);
     browser.run("document.getElementById('step-60').click()").await;
     browser.until("a day", "return document.querySelectorAll('.chart text').length > 3").await;
     assert_quiet(&browser, &outside).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_split_is_seen_with_its_reason_and_limits_with_their_use() {
+    let Some(browser) = Browser::start().await else { return };
+    let outside = Outside::start(working(148), &History::default());
+    browser.go(&outside.url()).await;
+    browser.until("ready", READY).await;
+    assert_eq!(browser.text("unsplit-rate").await, "841\u{a0}kbit/s");
+    assert!(
+        browser
+            .text("unsplit-detail")
+            .await
+            .starts_with("9\u{a0}% of all, 10.5\u{a0}GB and 20,126 connections")
+    );
+    for (id, text) in [
+        ("verdicts", "passed by rules20,114"),
+        ("verdicts", "passed while draining, bypassed or not ready12"),
+        ("rules", "1. pass port 22, client 10.20.0.0/16 (ssh of the staff)20,114"),
+        ("limits", "connections148 of 10,000"),
+        ("limits", "memory in buffers31.0\u{a0}MB of 512\u{a0}MB"),
+        ("limits", "new connections per second7 of 300"),
+    ] {
+        browser.until(text, &says(id, text)).await;
+    }
+    assert_eq!(browser.run("return document.querySelectorAll('#limits .full').length").await, 0);
+    outside.change(|status| status.limits.connections.used = 10_000);
+    browser.until("a full limit", "return document.querySelectorAll('#limits .full').length === 1").await;
+    outside.change(|status| status.policy.rules.clear());
+    browser.until("no rule", "return !document.getElementById('no-rules').hidden").await;
+    assert_quiet(&browser, &outside).await;
+}
+
+/// The bar's width, and the number under it, in percent.
+const BAR: &str = "const card = document.querySelector('.leg'), bar = card.querySelector('.meter'); \
+     const widths = [...bar.children].map((part) => parseFloat(part.style.width) || 0); \
+     return [widths[0], widths[0] + widths[1], parseInt(bar.nextElementSibling.textContent), \
+     Number(bar.getAttribute('aria-valuenow'))]";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bar_of_a_leg_is_as_long_as_its_number_says() {
+    let Some(browser) = Browser::start().await else { return };
+    let outside = Outside::start(working(20), &History::default());
+    browser.go(&outside.url()).await;
+    browser.until("ready", READY).await;
+    // 8.1 Mbit/s split and 0.81 unsplit of 9.87.
+    assert_eq!(browser.run(BAR).await, json!([82, 90, 90, 90]));
+    assert!(
+        browser
+            .text("legs")
+            .await
+            .contains("estimated capacity 9.87\u{a0}Mbit/s, configured 10.0\u{a0}Mbit/s")
+    );
+    outside.change(|status| status.legs[0].sent_bps = 12e6);
+    browser.until("more than there is", &says("legs", "130\u{a0}% of 9.87\u{a0}Mbit/s in use")).await;
+    assert_eq!(browser.run(BAR).await, json!([100, 100, 130, 100]));
+    outside.change(|status| status.legs[0].sent_bps = 0.0);
+    browser
+        .until(
+            "what is unsplit alone",
+            &says("legs", "8\u{a0}% of 9.87\u{a0}Mbit/s in use, 8\u{a0}% unsplit"),
+        )
+        .await;
+    assert_eq!(browser.run(BAR).await, json!([0, 8, 8, 8]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_trip_that_the_other_directions_queue_makes_long_is_explained() {
+    let Some(browser) = Browser::start().await else { return };
+    let outside = Outside::start(working(20), &History::default());
+    browser.go(&outside.url()).await;
+    browser.until("ready", READY).await;
+    assert_eq!(browser.run("return document.querySelector('.why').hidden").await, Value::Bool(true));
+    outside.change(|status| {
+        let LegReport { srtt_s, return_queue_s, .. } = &mut status.legs[0];
+        (*srtt_s, *return_queue_s) = (Some(0.9), Some(0.2965));
+    });
+    browser
+        .until(
+            "why",
+            &says("legs", "600\u{a0}ms path, 3.1\u{a0}ms queue, and 297\u{a0}ms in which acknowledgements"),
+        )
+        .await;
+    assert_fits_everywhere(&browser).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_looked_up_only_for_those_who_ask() {
+    let Some(browser) = Browser::start().await else { return };
+    let outside = Outside::start(working(3), &History::default());
+    browser.go(&outside.url()).await;
+    browser.until("flows", &says("rows", "10.20.0.1:40000")).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(outside.asked_for_names(), 0, "nobody has asked");
+    browser.run("document.getElementById('names').click()").await;
+    browser.until("a name", &says("rows", "host-10.20.0.1.example:40000")).await;
+    let title = "return document.querySelector('#rows td').title";
+    assert_eq!(browser.run(title).await, "10.20.0.1:40000");
+    assert!(browser.text("rows").await.contains("[2001:db8:85a3::8a2e:370:7334]:443"), "one without a name");
+    let asked = outside.asked_for_names();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(outside.asked_for_names(), asked, "what is known is not asked for again");
+    browser.run("document.getElementById('names').click()").await;
+    browser.until("addresses", &says("rows", "10.20.0.1:40000")).await;
+    assert_quiet(&browser, &outside).await;
+}
+
+async fn assert_fits_everywhere(browser: &Browser) {
+    for (width, height) in [(360, 740), (1440, 900)] {
+        browser.look(width, height, "light").await;
+        assert_fits(browser, width).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,25 +390,67 @@ async fn pictures() {
         return;
     };
     let Some(browser) = Browser::start().await else { return };
-    let mut outside = Outside::start(working(148), &past(14 * 3600));
-    browser.go(&outside.url()).await;
-    browser.until("the page has its data", READY).await;
-    for (name, width, height) in [("360", 360, 740), ("1440", 1440, 900)] {
-        for scheme in ["light", "dark"] {
-            browser.look(width, height, scheme).await;
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            shoot(&browser, Path::new(&folder), &format!("{name}-{scheme}")).await;
+    for (state, status, history) in states() {
+        let mut outside = Outside::start(status, &history);
+        browser.look(1440, 900, "light").await;
+        browser.go(&outside.url()).await;
+        browser
+            .until(
+                "the page has its data",
+                "return !document.getElementById('uptime').textContent.includes('–')",
+            )
+            .await;
+        if state == "lost" {
+            outside.vanish();
+            browser.until("it is gone", &says("state", "connection lost")).await;
+        }
+        for (name, width, height) in [("360", 360, 740), ("1440", 1440, 900)] {
+            for scheme in ["light", "dark"] {
+                browser.look(width, height, scheme).await;
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                shoot(&browser, Path::new(&folder), &format!("{state}-{name}-{scheme}")).await;
+            }
         }
     }
-    browser.run("document.getElementById('step-60').click()").await;
-    outside.change(|status| status.legs[0].outage_s = Some(14.0));
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    shoot(&browser, Path::new(&folder), "1440-day").await;
-    browser.run("document.getElementById('step-1').click()").await;
-    outside.vanish();
-    browser.look(360, 740, "light").await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    shoot(&browser, Path::new(&folder), "360-lost").await;
+}
+
+/// The states that a page is looked at in, each with its past.
+fn states() -> [(&'static str, Status, History); 6] {
+    let (mut start, mut outage, mut drain, mut bypass) = (working(0), working(148), working(37), working(9));
+    start.uptime_s = 3.0;
+    start.upgrades = 0;
+    start.totals = Stats::default();
+    start.gain = Gain::default();
+    start.policy.verdicts.iter_mut().for_each(|report| report.count = 0);
+    start.policy.rules.clear();
+    start.limits.buffered_bytes.used = 0;
+    for leg in &mut start.legs {
+        let forwarded = leg.forwarded.map(|_| ForwardedReport::default());
+        *leg = LegReport {
+            name: leg.name.clone(),
+            interface: leg.interface.clone(),
+            congestion: leg.congestion.clone(),
+            rate_bps: leg.rate_bps,
+            forwarded,
+            ..LegReport::default()
+        };
+    }
+    outage.legs[0] = LegReport { outage_s: Some(14.0), ..satellite(0.0, 0.0) };
+    outage.gain = Gain { state: GainState::Outage, ..Gain::default() };
+    drain.draining = Some(Drain { left_s: Some(512.0) });
+    drain.ready = false;
+    bypass.bypass = true;
+    bypass.ready = false;
+    let mut load = working(148);
+    (load.legs[0].srtt_s, load.legs[0].return_queue_s) = (Some(0.9), Some(0.2965));
+    [
+        ("start", start, History::default()),
+        ("load", load, past(14 * 3600)),
+        ("outage", outage, past(900)),
+        ("drain", drain, past(900)),
+        ("bypass", bypass, past(900)),
+        ("lost", working(20), past(900)),
+    ]
 }
 
 /// What is seen at first, and what comes by scrolling.

@@ -8,4 +8,5 @@ mod served;
 mod history_http;
 mod http;
 mod live_page;
+mod monitoring;
 mod sockets;

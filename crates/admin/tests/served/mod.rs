@@ -13,7 +13,9 @@ use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Client, Command, Identity, Sockets, View, serve};
 use bentpipe_proxy::Stats;
 use bentpipe_proxy::config::{AdminSettings, Listen};
-use bentpipe_proxy::telemetry::{Drain, EndReport, FlowPhase, FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{
+    Drain, EndReport, FlowPhase, FlowReport, Gain, LegReport, LimitsReport, PolicyReport,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -198,7 +200,15 @@ impl View for Figures {
     }
 
     fn gain(&self) -> Gain {
-        Gain { ratio: Some(12.5), actual_bps: 9e6, end_to_end_bps: 7.2e5 }
+        Gain { ratio: Some(12.5), actual_bps: 9e6, end_to_end_bps: 7.2e5, ..Gain::default() }
+    }
+
+    fn policy(&self) -> PolicyReport {
+        PolicyReport::default()
+    }
+
+    fn limits(&self) -> LimitsReport {
+        LimitsReport::default()
     }
 
     fn flows(&self, most: usize) -> Vec<FlowReport> {

@@ -31,8 +31,9 @@ pub(crate) struct Churn {
     clients: Vec<JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    hosts: [(&'static str, Namespace); 3],
     complete: AtomicU64,
     aborted: AtomicU64,
     bytes: AtomicU64,
@@ -78,7 +79,7 @@ struct Plan {
 impl Churn {
     /// Half of the clients are on each side; every other one speaks IPv6.
     pub(crate) fn start(topology: &Topology, clients: u64, random: &mut Random) -> Self {
-        let (stop, shared) = (Arc::<AtomicBool>::default(), Arc::<Shared>::default());
+        let (stop, shared) = (Arc::<AtomicBool>::default(), Arc::new(Shared::new(topology)));
         let sides = [
             (&topology.client, serve(&topology.server, &shared, &topology.addresses())),
             (&topology.server, serve(&topology.client, &shared, &topology.client_addresses())),
@@ -109,6 +110,32 @@ impl Churn {
 }
 
 impl Shared {
+    fn new(topology: &Topology) -> Self {
+        let Topology { client, gateway, server, .. } = topology;
+        Self {
+            hosts: [("client", client), ("gateway", gateway), ("server", server)]
+                .map(|(name, host)| (name, host.clone())),
+            complete: AtomicU64::new(0),
+            aborted: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            open: AtomicU64::new(0),
+            failures: Mutex::default(),
+            corruptions: Mutex::default(),
+        }
+    }
+
+    /// The sockets of a connection on every host, with their timers: who waits for what.
+    fn sockets_of(&self, client_port: u16) -> String {
+        let of = |(name, host): &(&str, Namespace)| {
+            let filter = format!("( sport = :{client_port} or dport = :{client_port} )");
+            let output = host.command("ss").args(["-Htnoi", &filter]).output();
+            let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            let words = text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+            format!("{name}: {words}")
+        };
+        self.hosts.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
     fn tally(&self, breaks: &[Break]) -> Tally {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let overlaps = |failure: &Failure, of: &Break| failure.begun < of.end && failure.ended > of.start;
@@ -233,12 +260,19 @@ fn transfer(server: SocketAddr, plan: Plan, shared: &Shared) -> io::Result<bool>
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let port = stream.local_addr()?.port();
+    let explain = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::other(format!("nothing came for {PATIENCE:?}: {}", shared.sockets_of(port)))
+        }
+        _ => error,
+    };
     let header = [plan.seed, plan.up, plan.down].map(u64::to_be_bytes).concat();
     stream.write_all(&header)?;
     let mut writer = stream.try_clone()?;
     let sender = std::thread::spawn(move || send(&mut writer, plan.seed, plan.up, plan.pause));
     let length = plan.abort_after.unwrap_or(plan.down);
-    let received = receive(&mut stream, !plan.seed, length, shared);
+    let received = receive(&mut stream, !plan.seed, length, shared).map_err(explain);
     if plan.abort_after.is_some() && received.is_ok() {
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
         stream.shutdown(Shutdown::Both).ok();
@@ -248,7 +282,7 @@ fn transfer(server: SocketAddr, plan: Plan, shared: &Shared) -> io::Result<bool>
     }
     let sent = sender.join().unwrap_or_else(|_| Err(io::Error::other("panicked")));
     received.and(sent)?;
-    match stream.read(&mut [0])? {
+    match stream.read(&mut [0]).map_err(explain)? {
         0 => Ok(true),
         _ => Err(io::Error::other("more data than was asked for")),
     }

@@ -16,8 +16,8 @@ pub(super) fn choose(wanted: Option<&str>, key: &'static str) -> anyhow::Result<
     match found {
         Some(("nobody", _)) => {
             tracing::warn!(
-                "running as nobody, which other programs may use as well, so that only root may upgrade it; \
-                 create an account of its own: useradd --system bentpipe"
+                "running as `nobody`, which other services may share, so that only root may upgrade it; create \
+                 an account of its own: useradd --system bentpipe"
             );
         }
         Some(_) => {}

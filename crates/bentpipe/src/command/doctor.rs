@@ -8,13 +8,14 @@ mod service;
 mod snoop;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use bentpipe_kernel::host::{Check, LinkNeeds, checks};
-use bentpipe_proxy::{Config, config::SatelliteLeg};
+use bentpipe_config::{Checked, Fault};
+use bentpipe_kernel::host::{Check, LinkNeeds, Wanted, checks};
+use bentpipe_proxy::{Config, config::SatelliteLeg, host};
 use bentpipe_testbed::{LINK_NEEDS, MissingItem, require};
 use bentpipe_units::Rate;
 use clap::Args;
@@ -25,11 +26,13 @@ use self::probe::Probe;
 
 /// Check this host for everything that bentpipe needs, and show a fix for each finding.
 ///
-/// The exit code is 0 when nothing is lacking.
+/// With --config it is the check before `bentpipe run`: it finds what a start would refuse, all errors of the file
+/// among it, and what would break traffic, and says nothing of what the configuration does not use. The exit
+/// code is 0 when nothing is lacking; what is marked WARN is worth a look.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Check the legs and limits of this configuration, and the buffers for its legs instead of those for a
-    /// GEO link of 10 Mbit/s.
+    /// Check this configuration, and the host for it; without it, the host for any configuration, with the
+    /// buffers for a GEO link of 10 Mbit/s.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Show the fixes, ask, apply them, and check again. Kernel parameters are written to
@@ -59,22 +62,28 @@ pub(crate) struct Doctor {
 impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         super::log::to_stderr("error");
-        let config = self.config.as_ref().map(Config::load).transpose()?;
-        let mut checks = all_checks(config.as_ref());
-        checks.extend(self.probe(config.as_ref()));
+        let file = self.config.as_deref().map(File::read).transpose()?;
+        let mut checks = self.all_checks(file.as_ref());
         let outcomes = if self.fix { self.apply_fixes(&checks)? } else { Vec::new() };
         if !outcomes.is_empty() {
-            checks = all_checks(config.as_ref());
-            checks.extend(self.probe(config.as_ref()));
+            checks = self.all_checks(file.as_ref());
         }
         super::print(&if self.json { self.as_json(&checks, &outcomes)? } else { as_text(&checks) })?;
         let is_healthy = checks.iter().all(|check| check.ok) && outcomes.iter().all(Outcome::is_done);
         Ok(if is_healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn probe(&self, config: Option<&Config>) -> Vec<Check> {
-        let config = config.filter(|_| self.probe);
-        config.map_or_else(Vec::new, |config| Probe { config, from: self.from.as_deref() }.checks())
+    /// Those of a file with errors are the errors: what else it says is not known.
+    fn all_checks(&self, file: Option<&File>) -> Vec<Check> {
+        let Some(File { findings, config }) = file else { return of_any() };
+        let mut checks = findings.clone();
+        if let Some(config) = config {
+            checks.extend(of_config(config));
+            if self.probe {
+                checks.extend(Probe { config, from: self.from.as_deref() }.checks());
+            }
+        }
+        checks
     }
 
     /// Shows the plan, asks whether to apply it, and shows the result of each step.
@@ -124,14 +133,63 @@ impl Doctor {
     }
 }
 
-fn all_checks(config: Option<&Config>) -> Vec<Check> {
-    let mut checks = checks(&config.map_or_else(geostationary, legs_of));
-    checks.extend(config.into_iter().flat_map(legs::checks));
-    checks.extend(config.into_iter().flat_map(limits::checks));
-    checks.extend(config.and_then(snoop::cache));
-    checks.extend(config.and_then(bundle::node));
-    checks.extend(config.into_iter().flat_map(service::checks));
+/// The configuration's file.
+struct File {
+    /// What is wrong with it and what it warns of.
+    findings: Vec<Check>,
+    /// None where it has errors.
+    config: Option<Config>,
+}
+
+impl File {
+    /// # Errors
+    /// It cannot be read.
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        match Config::load_with_warnings(path) {
+            Ok(Checked { value, warnings }) => {
+                let found = format!(
+                    "{}: {} satellite legs, {} rules",
+                    path.display(),
+                    value.legs.len(),
+                    value.rules.len()
+                );
+                let read = Check::pass("configuration", found);
+                let warn = |fault: &Fault| Check { ok: true, warning: true, ..finding(fault) };
+                let findings = std::iter::once(read).chain(warnings.iter().map(warn)).collect();
+                Ok(Self { findings, config: Some(value) })
+            }
+            Err(error) if error.faults().is_empty() => Err(error.into()),
+            Err(error) => Ok(Self { findings: error.faults().iter().map(finding).collect(), config: None }),
+        }
+    }
+}
+
+fn finding(fault: &Fault) -> Check {
+    let (reason, remedy) = fault.parts();
+    let written = fault.written.as_ref().map_or_else(String::new, |line| format!(", in `{line}`"));
+    Check::fail(fault.location(), format!("{reason}{written}"), remedy)
+}
+
+/// The host for any configuration, and for `bentpipe demo` and `bentpipe link`.
+fn of_any() -> Vec<Check> {
+    let mut checks = checks(&Wanted::everything(geostationary()));
     checks.extend(testbed());
+    checks
+}
+
+/// The host for this one, by the checks that a start makes, and by those that it has no time for.
+fn of_config(config: &Config) -> Vec<Check> {
+    let wanted = Wanted { features: host::features(config), links: legs_of(config), for_any: false };
+    let mut checks = checks(&wanted);
+    checks.extend(host::congestion_controls(config));
+    checks.extend(host::requirements(config));
+    checks.extend(host::settings(config));
+    checks.extend(host::surroundings(config));
+    checks.extend(legs::checks(config));
+    checks.extend(limits::checks(config));
+    checks.extend(snoop::cache(config));
+    checks.extend(bundle::node(config));
+    checks.extend(service::checks(config));
     checks
 }
 
@@ -173,7 +231,11 @@ fn as_text(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for check in checks {
-        let mark = if check.ok { "ok  " } else { "LACK" };
+        let mark = match (check.ok, check.warning) {
+            (false, _) => "LACK",
+            (true, true) => "WARN",
+            (true, false) => "ok  ",
+        };
         text.push_str(&format!("{mark}  {:width$}  {}\n", check.name, check.found));
         if let Some(fix) = &check.fix {
             text.push_str(&format!("      {:width$}  → {fix}\n", ""));

@@ -31,10 +31,10 @@ pub(crate) struct Drain {
     /// Wait for the last connection, however long that takes.
     #[arg(long)]
     no_deadline: bool,
-    /// Take connections again, if the daemon has not ended yet.
+    /// Split new connections again, if the daemon has not ended yet.
     #[arg(long, conflicts_with_all = ["deadline", "no_deadline", "no_wait"])]
     cancel: bool,
-    /// Come back at once, while the daemon drains. It then ends after 20 s at the earliest, even if it has no
+    /// Return at once, while the daemon drains. It then ends after 20 s at the earliest, even if it has no
     /// connection, so that --cancel finds it; a sooner deadline counts.
     #[arg(long)]
     no_wait: bool,
@@ -57,7 +57,7 @@ impl Drain {
         let client = self.folder.client()?;
         if self.cancel {
             client.stop_draining()?;
-            super::print("the daemon takes connections again\n")?;
+            super::print("cancelled: the daemon splits new connections again\n")?;
             return Ok(ExitCode::SUCCESS);
         }
         let pid = client.status(Flows::Most(0))?.pid;
@@ -101,7 +101,7 @@ fn await_end(client: &Client, pid: u32) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     match end {
         Stage::Cancelled => {
-            anyhow::bail!("draining was cancelled: the daemon accepts connections again and does not end")
+            anyhow::bail!("draining was cancelled: the daemon splits new connections again and does not end")
         }
         Stage::Replaced => super::print("the daemon has ended, and another answers in its place\n")?,
         _ => super::print("the daemon has ended\n")?,

@@ -40,8 +40,7 @@ struct List {
 
 /// Run experiments: print tables and verdicts, write figures, CSV and a page for each.
 ///
-/// A verdict that does not agree is a result like any other: the exit code is 0 when the experiments have
-/// run.
+/// A claim that is contradicted is a result like any other: the exit code is 0 when the experiments have run.
 #[derive(Debug, Args)]
 struct Run {
     /// The experiments, by name; "all" for all of them.

@@ -1,42 +1,77 @@
 mod agents;
+mod profiles;
+mod queue;
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, OutageTrace, Profile};
-use bentpipe_testbed::{BehindLink, Error};
-use bentpipe_units::{ByteCount, Probability, Rate, Span};
+use bentpipe_testbed::{BehindLink, Error, PacketFiles};
+use bentpipe_units::{Probability, Rate, Span};
 use clap::Args;
 
 use agents::Agents;
+use queue::Queue;
 
-/// Run a command behind an emulated satellite link.
+/// Run a command, or a shell, behind an emulated satellite link.
 ///
-/// The command gets a network of its own whose only way out is the link. On the other side is another one, in
-/// which a second command can run, a server for example: `bentpipe link --profile geo --far 'python3 -m
-/// http.server 8080' -- sh -c 'sleep 1; curl http://$BENTPIPE_FAR:8080/'`. The address of the far end is in
-/// BENTPIPE_FAR, that of the near end in BENTPIPE_NEAR.
+/// The command gets a network of its own whose only way out is the link; without a command it is your shell
+/// ($SHELL). On the other side is another network, in which a second command can run, a server for example:
+/// `bentpipe link --profile geo --far 'python3 -m http.server 8080' -- sh -c 'sleep 1; curl
+/// http://$BENTPIPE_FAR:8080/'`. The address of the far end is in BENTPIPE_FAR, that of the near end in
+/// BENTPIPE_NEAR. With --internet the command also reaches what this machine reaches, and this machine itself at
+/// BENTPIPE_BASE. Links can be nested: `bentpipe link --delay 300ms -- bentpipe link --per 1% --internet -- …`.
+/// "Up" is from the command, "down" is to it.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
     /// Begin with a profile: geo, meo, leo or train.
     #[arg(long)]
     profile: Option<Profile>,
+    /// List the profiles with their values, and end.
+    #[arg(long)]
+    list_profiles: bool,
     /// Rate of each direction.
     #[arg(long)]
     rate: Option<Rate>,
+    /// Rate from the command.
+    #[arg(long, value_name = "RATE")]
+    up_rate: Option<Rate>,
+    /// Rate to the command.
+    #[arg(long, value_name = "RATE")]
+    down_rate: Option<Rate>,
     /// One-way propagation delay of each direction.
     #[arg(long)]
     delay: Option<Span>,
+    /// Propagation delay from the command.
+    #[arg(long, value_name = "DELAY")]
+    up_delay: Option<Span>,
+    /// Propagation delay to the command.
+    #[arg(long, value_name = "DELAY")]
+    down_delay: Option<Span>,
     /// Packet error rate of each direction.
     #[arg(long)]
     per: Option<Probability>,
-    /// Bytes that wait in front of each transmitter before more are dropped; one bandwidth-delay product by
-    /// default.
+    /// Packet error rate from the command.
+    #[arg(long, value_name = "PER")]
+    up_per: Option<Probability>,
+    /// Packet error rate to the command.
+    #[arg(long, value_name = "PER")]
+    down_per: Option<Probability>,
+    /// What waits in front of each transmitter before more is dropped: bytes (100kB), or the bytes of full-size
+    /// packets (100packets); one bandwidth-delay product by default.
     #[arg(long)]
-    queue: Option<ByteCount>,
+    queue: Option<Queue>,
+    /// The same for the direction from the command.
+    #[arg(long, value_name = "QUEUE")]
+    up_queue: Option<Queue>,
+    /// The same for the direction to the command.
+    #[arg(long, value_name = "QUEUE")]
+    down_queue: Option<Queue>,
     /// Outages from a CSV file: `start_s,duration_s`, or `start_km,length_km` with a speed behind an @:
     /// tunnels.csv@120.
     #[arg(long, value_name = "FILE[@KM/H]")]
@@ -61,17 +96,55 @@ pub(crate) struct Link {
     /// A shell command line that runs on the far side for as long as COMMAND does.
     #[arg(long, value_name = "COMMAND LINE")]
     far: Option<String>,
-    /// The command.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// What this machine reaches by IPv4 is behind the far end, the Internet for example. Needs root and IPv4
+    /// forwarding; nothing that is set up for it outlives the command.
+    #[arg(long)]
+    internet: bool,
+    /// Print the totals of each such interval on standard error; 1s by default.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s",
+          value_parser = read_interval)]
+    interval: Option<Duration>,
+    /// Log each step of each packet to a CSV file (columns: docs/guides/mahimahi.md).
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Log the direction from the command in mahimahi's format.
+    #[arg(long, value_name = "FILE")]
+    up_log: Option<PathBuf>,
+    /// Log the direction to the command in mahimahi's format.
+    #[arg(long, value_name = "FILE")]
+    down_log: Option<PathBuf>,
+    /// Write the packets to a file for Wireshark and tcpdump, as they are at the command's end of the link.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// The command; your shell if there is none.
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Link {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let (config, impairments) = (self.config()?, self.impairments());
-        let link_ends = self.agents.link_ends(&config)?;
-        let (seed, far, command) = (self.seed, self.far, self.command);
-        let behind = BehindLink { config, link_ends, impairments, seed, far, command };
+        if self.list_profiles {
+            super::print(&profiles::list())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let config = self.config()?;
+        let behind = BehindLink {
+            impairments: self.impairments(),
+            link_ends: self.agents.link_ends(&config)?,
+            label: self.label(),
+            config,
+            seed: self.seed,
+            outside: self.internet,
+            interval: self.interval,
+            files: PacketFiles {
+                log: self.log,
+                down_log: self.down_log,
+                up_log: self.up_log,
+                pcap: self.pcap,
+            },
+            far: self.far,
+            command: self.command,
+        };
         let code = match behind.run() {
             Err(Error::Spawn { program, source }) => {
                 super::print_note(format_args!("bentpipe: cannot run {program}: {source}"));
@@ -84,14 +157,45 @@ impl Link {
 
     fn config(&self) -> anyhow::Result<LinkConfig> {
         let mut config = self.profile.map(Profile::config).unwrap_or_default();
-        let outages = self.outages.as_deref().map(read_outages).transpose()?;
-        for direction in [&mut config.forward, &mut config.reverse] {
-            self.adapt(direction);
-            if let Some(outages) = &outages {
-                direction.outages = outages.clone();
-            }
+        self.adapt(&mut config.forward, self.down());
+        self.adapt(&mut config.reverse, self.up());
+        if let Some(outages) = self.outages.as_deref().map(read_outages).transpose()? {
+            config.reverse.outages = outages.clone();
+            config.forward.outages = outages;
         }
         Ok(config)
+    }
+
+    /// A few words about the link, for a prompt: the options that were given.
+    fn label(&self) -> String {
+        let mut label = "link".to_owned();
+        if let Some(profile) = self.profile {
+            let _ = write!(label, " {profile}");
+        }
+        for (name, options) in [("", self.both()), (" down", self.down()), (" up", self.up())] {
+            let Options { rate, delay, per, .. } = options;
+            let rate = rate.map(|rate| format!(" {rate}"));
+            let delay = delay.map(|delay| format!(" {delay}"));
+            let per = per.map(|per| format!(" per {}%", per.get() * 100.0));
+            let given: String = [rate, delay, per].into_iter().flatten().collect();
+            if !given.is_empty() {
+                label += name;
+                label += &given;
+            }
+        }
+        label
+    }
+
+    fn both(&self) -> Options {
+        Options { rate: self.rate, delay: self.delay, per: self.per, queue: self.queue }
+    }
+
+    fn up(&self) -> Options {
+        Options { rate: self.up_rate, delay: self.up_delay, per: self.up_per, queue: self.up_queue }
+    }
+
+    fn down(&self) -> Options {
+        Options { rate: self.down_rate, delay: self.down_delay, per: self.down_per, queue: self.down_queue }
     }
 
     fn impairments(&self) -> Impairments {
@@ -103,12 +207,34 @@ impl Link {
         }
     }
 
-    fn adapt(&self, direction: &mut DirectionConfig) {
-        direction.rate = self.rate.or(direction.rate);
-        direction.delay = self.delay.map_or(direction.delay, Span::get);
-        direction.per = self.per.unwrap_or(direction.per);
-        direction.queue = self.queue.or(direction.queue);
+    /// Options of the direction come before those of both, and these before the profile.
+    fn adapt(&self, direction: &mut DirectionConfig, own: Options) {
+        let both = self.both();
+        direction.rate = own.rate.or(both.rate).or(direction.rate);
+        direction.delay = own.delay.or(both.delay).map_or(direction.delay, Span::get);
+        direction.per = own.per.or(both.per).unwrap_or(direction.per);
+        direction.queue = own.queue.or(both.queue).map(Queue::bytes).or(direction.queue);
     }
+}
+
+/// The options that there are for both directions and for each.
+#[derive(Debug, Clone, Copy)]
+struct Options {
+    rate: Option<Rate>,
+    delay: Option<Span>,
+    per: Option<Probability>,
+    queue: Option<Queue>,
+}
+
+/// The shortest interval of totals: a line for each packet is what the log is for.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+
+fn read_interval(text: &str) -> Result<Duration, String> {
+    let interval = text.parse::<Span>().map_err(|error| error.to_string())?.get();
+    if interval < MIN_INTERVAL {
+        return Err(format!("an interval is {} at least", Span::from(MIN_INTERVAL)));
+    }
+    Ok(interval)
 }
 
 /// The exit code of a shell for a command that does not exist or may not be run (sh(1)).
@@ -136,4 +262,49 @@ fn read_outages(argument: &str) -> anyhow::Result<OutageTrace> {
         None => OutageTrace::from_csv(&text),
     };
     trace.with_context(|| format!("cannot use the outages {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        link: Link,
+    }
+
+    fn link(arguments: &str) -> Link {
+        Arguments::parse_from(["link"].into_iter().chain(arguments.split_whitespace())).link
+    }
+
+    #[test]
+    fn a_direction_has_its_own_values_before_the_common_ones_and_these_before_the_profile() {
+        let config =
+            link("--profile geo --delay 250ms --up-rate 1M --down-queue 100packets").config().unwrap();
+        let (down, up) = (config.forward, config.reverse);
+        assert_eq!((down.rate, up.rate), (Some(Rate::mbps(10)), Some(Rate::mbps(1))));
+        assert_eq!((down.delay, up.delay), (Duration::from_millis(250), Duration::from_millis(250)));
+        assert_eq!((down.queue.map(|queue| queue.get()), up.queue), (Some(150_000), None));
+        let config = link("--per 1% --up-per 0 --up-delay 20ms").config().unwrap();
+        assert_eq!((config.forward.per.get(), config.reverse.per.get()), (0.01, 0.0));
+        assert_eq!((config.forward.delay, config.reverse.delay), (Duration::ZERO, Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn the_label_tells_what_was_asked_for() {
+        assert_eq!(link("--delay 300ms").label(), "link 300ms");
+        assert_eq!(link("--profile geo --per 1%").label(), "link geo per 1%");
+        assert_eq!(link("--up-rate 1M --down-rate 20M").label(), "link down 20Mbit/s up 1Mbit/s");
+        assert_eq!(link("").label(), "link");
+    }
+
+    #[test]
+    fn an_interval_is_a_second_unless_it_is_given() {
+        assert_eq!(link("--interval").interval, Some(Duration::from_secs(1)));
+        assert_eq!(link("--interval=100ms").interval, Some(Duration::from_millis(100)));
+        assert_eq!(link("").interval, None);
+        assert!(read_interval("1ms").unwrap_err().contains("10ms"));
+    }
 }

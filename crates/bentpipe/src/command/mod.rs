@@ -2,6 +2,7 @@
 
 mod account;
 pub(crate) mod bypass;
+pub(crate) mod check;
 mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;

@@ -187,8 +187,8 @@ fn as_text(reach: &Reach, found: &Measurement) -> String {
 
 fn judgement(reach: &Reach, found: &Measurement) -> String {
     match contradictions(reach, found).as_slice() {
-        [] => "The measurement agrees.".into(),
-        delays => format!("The measurement does not agree at one-way delays of {delays:?} s."),
+        [] => "The measurement does not contradict the prediction.".into(),
+        delays => format!("The measurement contradicts the prediction at one-way delays of {delays:?} s."),
     }
 }
 

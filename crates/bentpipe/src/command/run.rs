@@ -23,14 +23,14 @@ use self::events::Events;
 use self::service::Service;
 use super::{account, program, upgrade};
 
-/// The line on standard output with which a successor says that it has taken over; `bentpipe upgrade` waits
-/// for it.
+/// The line on standard output with which a successor says that it has taken over, for which `bentpipe upgrade`
+/// waits; and the last word of the line in the log that says what a daemon splits.
 pub(crate) const READY: &str = "ready";
 
 /// Run the proxy: intercept TCP on the satellite legs, split it, and give each side what its link needs.
 ///
 /// It ends at SIGTERM or Ctrl-C and takes its rules with it. At SIGHUP it reads its configuration again.
-/// Started by root, it goes on as an ordinary account (proxy.user) once everything is set up.
+/// Started by root, it continues as an ordinary account (proxy.user) once everything is set up.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The configuration.
@@ -54,6 +54,9 @@ impl Run {
         super::log::to_stderr("info");
         let notifier = Notifier::from_environment();
         let config = Config::load(&self.config)?;
+        // Later reloads and upgrades are asked for from any folder. A symbolic link stays one: what it leads to
+        // then is read.
+        let file = std::path::absolute(&self.config).context("cannot tell the folder that this runs in")?;
         // Before the first thread, so that no signal is lost while the daemon starts.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;
         if let Err(error) = raise_descriptor_limit() {
@@ -96,9 +99,8 @@ impl Run {
         if daemon.is_bypassed() {
             tracing::warn!("bypass on, as before: new connections pass unsplit until `bentpipe bypass off`");
         }
-        let mut service = Service::new(self.config, program, daemon, sockets, notifier, extra_fds, bypass);
+        let mut service = Service::new(file, program, daemon, sockets, notifier, extra_fds, bypass);
         service.open(&events);
-        tracing::info!("ready");
         if predecessor.is_some()
             && let Err(error) = super::print(&format!("{READY}\n"))
         {

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
 use bentpipe_admin::{Flows, Status as Document};
-use bentpipe_proxy::telemetry::{EndReport, FlowPhase, FlowReport, LegReport};
+use bentpipe_proxy::telemetry::{EndReport, FlowPhase, FlowReport, LegReport, RuleReport, Use};
 use bentpipe_table::Align::{self, Left, Right};
 use bentpipe_table::aligned;
 use clap::Args;
@@ -12,6 +12,8 @@ use super::human::{bytes, known, plain, rate, seconds, share, span};
 /// Flows on the screen, and in the document.
 const SHOWN: Flows = Flows::Most(10);
 const LISTED: Flows = Flows::Most(100);
+/// The longest text in a column, letters.
+const LONGEST: usize = 36;
 /// The leg of every interface that is not a satellite's.
 const TERRESTRIAL: &str = "terrestrial";
 
@@ -47,6 +49,10 @@ fn text(status: &Document) -> String {
     let mut lines = summary(status);
     lines.push(String::new());
     lines.extend(legs(&status.legs));
+    if !status.policy.rules.is_empty() {
+        lines.push(String::new());
+        lines.extend(table(RULE_COLUMNS, &status.policy.rules));
+    }
     if !status.flows.is_empty() {
         lines.push(String::new());
         lines.extend(flow_table(&status.flows));
@@ -61,10 +67,11 @@ fn text(status: &Document) -> String {
 
 /// The lines on the daemon as a whole.
 pub(super) fn summary(status: &Document) -> Vec<String> {
-    let totals = &status.totals;
+    let (totals, limits) = (&status.totals, &status.limits);
+    let host = if status.host.is_empty() { String::new() } else { format!("  on {}", plain(&status.host)) };
     let mut lines = vec![
         format!(
-            "bentpipe {}  {}  up {}  process {}{}",
+            "bentpipe {}{host}  {}  up {}  process {}{}",
             plain(&status.version),
             state(status),
             span(status.uptime_s),
@@ -76,8 +83,9 @@ pub(super) fn summary(status: &Document) -> Vec<String> {
             }
         ),
         format!(
-            "flows   {} open, {} of them connecting; {} so far: {} finished, {} reset, {} not connected",
+            "flows   {} open{}, {} of them connecting; {} so far: {} finished, {} reset, {} not connected",
             totals.flows_open,
+            of(limits.connections),
             totals.connecting,
             totals.flows_total,
             totals.flows_finished,
@@ -85,25 +93,118 @@ pub(super) fn summary(status: &Document) -> Vec<String> {
             totals.connects_failed
         ),
         format!(
-            "moved   {} up, {} down; {} in buffers",
+            "moved   {} up, {} down; {} in buffers{}",
             bytes(totals.bytes_up),
             bytes(totals.bytes_down),
-            bytes(totals.buffered)
+            bytes(totals.buffered),
+            limits.buffered_bytes.most.map(|most| format!(" of {}", bytes(most))).unwrap_or_default()
         ),
         gain(status),
     ];
-    if totals.flows_refused + totals.accept_pauses > 0 {
-        lines.push(format!(
-            "limits  {} connections refused; {} times out of descriptors",
-            totals.flows_refused, totals.accept_pauses
-        ));
-    }
+    lines.extend(unsplit(status));
+    lines.extend(at_limits(status));
     for leg in &status.legs {
+        if let Some(waiting) = &leg.waiting {
+            lines.push(format!("leg     {}: {}", plain(&leg.name), plain(waiting)));
+        }
         if let Some(outage) = leg.outage_s {
             lines.push(format!("outage  {}: nothing heard for {}", plain(&leg.name), span(outage)));
         }
+        if let Some(queue) = leg.return_queue_s.filter(|&queue| is_notable(leg, queue)) {
+            lines.push(format!(
+                "RTT     {}: {} of {} are the queue of the other direction, in which acknowledgements wait",
+                plain(&leg.name),
+                seconds(queue),
+                known(leg.srtt_s, seconds)
+            ));
+        }
     }
     lines
+}
+
+/// ` of 10000`, or nothing without a limit.
+fn of(limit: Use) -> String {
+    limit.most.map(|most| format!(" of {most}")).unwrap_or_default()
+}
+
+/// Whether the queue of the other direction is what an operator should know of: a tenth of the path's delay.
+fn is_notable(leg: &LegReport, queue: f64) -> bool {
+    leg.min_rtt_s.is_some_and(|shortest| queue > 0.02 && queue > shortest / 10.0)
+}
+
+/// What crosses the satellite legs unsplit: traffic, then connections by verdict.
+fn unsplit(status: &Document) -> Vec<String> {
+    let mut lines = Vec::new();
+    let forwarded: Vec<_> =
+        status.legs.iter().filter_map(|leg| leg.forwarded.map(|all| (leg, all))).collect();
+    if !forwarded.is_empty() {
+        let sum = |rate: fn(&(&LegReport, _)) -> f64| forwarded.iter().map(rate).sum::<f64>();
+        let (into, from) = (sum(|(_, all)| all.sent_bps), sum(|(_, all)| all.received_bps));
+        let (split_into, split_from) = (sum(|(leg, _)| leg.sent_bps), sum(|(leg, _)| leg.received_bps));
+        lines.push(format!(
+            "unsplit {} into the satellite{}, {} from it{}",
+            rate(into),
+            part(into, split_into),
+            rate(from),
+            part(from, split_from)
+        ));
+    }
+    let verdicts =
+        status.policy.verdicts.iter().filter(|report| report.count > 0 && report.verdict != "split");
+    let all: Vec<String> =
+        verdicts.map(|report| format!("{} {}", report.count, verdict(&report.verdict))).collect();
+    // As many as fit on a line.
+    lines.extend(all.chunks(4).map(|chunk| format!("        {}", chunk.join("; "))));
+    lines
+}
+
+/// The share of all that moves, if something does.
+fn part(unsplit: f64, split: f64) -> String {
+    if unsplit + split > 0.0 {
+        format!(" ({:.0}% of it)", 100.0 * unsplit / (unsplit + split))
+    } else {
+        String::new()
+    }
+}
+
+/// A verdict for people.
+pub(super) fn verdict(name: &str) -> String {
+    match name {
+        "split" => "split",
+        "pass" => "passed by rules",
+        "snoop" => "snooped",
+        "bundle" => "for the bundle node",
+        "reject" => "datagrams rejected",
+        "limit" => "over a limit",
+        "client_limit" => "over a client's limit",
+        "rate" => "over the connection rate",
+        "client_rate" => "over a client's rate",
+        "not_ready" => "while not ready",
+        "declined" => "given back",
+        "translated" => "translated here",
+        "unreadable" => "unreadable",
+        "link_local" => "link-local",
+        "bridged" => "bridged",
+        "node_absent" => "without the node",
+        other => return plain(other),
+    }
+    .to_owned()
+}
+
+/// Limits other than that of connections and memory, where there are some or something came of one.
+fn at_limits(status: &Document) -> Option<String> {
+    let (totals, limits) = (&status.totals, &status.limits);
+    let used = |what: &str, limit: Use| limit.most.map(|most| format!("{what} {} of {most}", limit.used));
+    let parts = [
+        used("most of one client", limits.connections_per_client),
+        used("new per second", limits.connection_rate),
+        limits.connection_rate_per_client.map(|most| format!("{most} new per second and client")),
+        used("connecting", limits.connecting).filter(|_| limits.connecting.used > 0),
+        (totals.flows_refused > 0).then(|| format!("{} refused", totals.flows_refused)),
+        (totals.accept_pauses > 0).then(|| format!("{} times out of descriptors", totals.accept_pauses)),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("limits  {}", parts.join("; ")))
 }
 
 /// `ready`, or the state that prevents it.
@@ -119,14 +220,18 @@ fn state(status: &Document) -> String {
 
 fn gain(status: &Document) -> String {
     let gain = &status.gain;
-    match gain.ratio {
-        Some(ratio) => format!(
-            "gain    x{ratio:.1}: {} instead of {} end to end, an estimate",
-            rate(gain.actual_bps),
-            rate(gain.end_to_end_bps)
-        ),
-        None => "gain    not known: no connection is active".to_owned(),
-    }
+    let Some(ratio) = gain.ratio else {
+        return format!("gain    {}", gain.state.reason().unwrap_or("not measurable"));
+    };
+    // Connections that have just begun gain by their start.
+    let start_up = gain.start_up.filter(|&share| share >= 0.05);
+    let start_up = start_up.map(|part| format!(", {:.0}% of that time slow start", 100.0 * part));
+    format!(
+        "gain    x{ratio:.1}: {} instead of {} end to end in 30 s, an estimate{}",
+        rate(gain.actual_bps),
+        rate(gain.end_to_end_bps),
+        start_up.unwrap_or_default()
+    )
 }
 
 /// A column of a table: its head, its alignment, and what it shows of a row's item.
@@ -146,6 +251,22 @@ const LEG_COLUMNS: &[Column<LegReport>] = &[
     ("timeouts", Right, |leg| leg.timeouts.to_string()),
     ("control", Left, |leg| known(leg.congestion.as_deref(), plain)),
 ];
+
+const RULE_COLUMNS: &[Column<RuleReport>] = &[
+    ("rule", Right, |rule| rule.place.to_string()),
+    ("action", Left, |rule| plain(&rule.action)),
+    ("conditions", Left, |rule| shortened(&plain(&rule.conditions))),
+    ("matched", Right, |rule| rule.matched.to_string()),
+    ("comment", Left, |rule| known(rule.comment.as_deref(), |text| shortened(&plain(text)))),
+];
+
+/// As much as a column shows.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
 
 /// TCP's state is that of the end that faces the satellite.
 const FLOW_COLUMNS: &[Column<FlowReport>] = &[

@@ -11,8 +11,10 @@ use clap::{Args, ValueEnum};
 use super::daemon::Folder;
 use super::status::{flow_table, legs, satellite_end, summary};
 
+mod names;
 mod terminal;
 
+use names::Names;
 use terminal::{Key, Terminal};
 
 /// Between two pictures.
@@ -22,7 +24,8 @@ const LOOKED_AT: usize = 2000;
 /// The number of flows without a screen.
 const PRINTED: usize = 20;
 
-/// The running daemon's legs and flows, live: q ends it, s sorts by something else.
+/// The running daemon's legs and flows, live: q ends it, s sorts by something else, n shows names instead of
+/// addresses.
 ///
 /// Where standard input and output are no terminal it prints once.
 #[derive(Debug, Args)]
@@ -74,16 +77,28 @@ fn watch(client: &Client, mut terminal: Terminal, mut sort: Sort) -> anyhow::Res
     let mut latest = client.status(sort.needs(terminal.size().1))?;
     let mut looked = Instant::now();
     let mut trouble = None;
+    let mut names = Names::default();
     loop {
         let (width, height) = terminal.size();
         let rows = height.saturating_sub(1);
-        let mut lines = picture(latest.clone(), sort, rows, trouble.as_deref());
+        let mut status = latest.clone();
+        names.put_into(&mut status);
+        let mut lines = picture(status, sort, rows, trouble.as_deref());
         lines.truncate(rows);
-        lines.push(format!("sorted by {}   s: sort by {}   q: quit", sort.name(), sort.next().name()));
+        let other = if names.are_wanted() { "addresses" } else { "names" };
+        lines.push(format!(
+            "sorted by {}   s: sort by {}   n: {other}   q: quit",
+            sort.name(),
+            sort.next().name()
+        ));
         terminal.draw(&lines, width)?;
         match terminal.key(INTERVAL.saturating_sub(looked.elapsed()))? {
             Some(Key::Quit) => return Ok(()),
             Some(Key::Sort) => sort = sort.next(),
+            Some(Key::Names) => {
+                names.toggle();
+                continue;
+            }
             Some(Key::Other) => continue,
             None if looked.elapsed() < INTERVAL => continue,
             None => {}

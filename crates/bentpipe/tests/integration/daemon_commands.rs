@@ -17,9 +17,9 @@ use std::time::Duration;
 use crate::common::{assert_misuse, bentpipe, command, refusal, success};
 use bentpipe_admin::history::Recorder;
 use bentpipe_admin::{Admin, Command as AdminCommand, DrainTimes, Identity, Sockets, View, serve};
-use bentpipe_proxy::Stats;
-use bentpipe_proxy::config::{AdminSettings, Listen};
-use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport};
+use bentpipe_proxy::config::{AdminSettings, Change, Effect, Listen};
+use bentpipe_proxy::telemetry::{Drain, FlowReport, Gain, LegReport, LimitsReport, PolicyReport};
+use bentpipe_proxy::{ReloadReport, Stats};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ impl Daemon {
 fn status_is_a_screen_or_the_document() {
     let daemon = Daemon::start();
     let text = success(&bentpipe(&["status", "--folder", daemon.folder()]));
-    assert!(text.starts_with("bentpipe 0.1.0  ready  up 1 min 1 s"), "{text}");
+    assert!(text.starts_with("bentpipe 0.1.0  on ") && text.contains("  ready  up 1 min 1 s"), "{text}");
     assert!(text.contains("10.0.0.0:4000") && text.contains("and 20 more"), "{text}");
     let document = |flows: &[&str]| -> Value {
         let arguments = [&["status", "--json", "--folder", daemon.folder()], flows].concat();
@@ -119,15 +119,23 @@ fn a_user_without_permission_is_told_how_to_get_it() {
         return;
     }
     let daemon = Daemon::start();
-    // A copy where others may start it: the build's folder may be closed to them.
+    // A copy where others may start it: the build's folder may be closed to them. Another process makes it:
+    // what this one has open for writing, children of its other threads have open, too, and it could not run.
     let open = tempfile::Builder::new().permissions(mode(0o755)).tempdir().unwrap();
     let program = open.path().join("bentpipe");
-    std::fs::copy(env!("CARGO_BIN_EXE_bentpipe"), &program).unwrap();
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_bentpipe")).arg(&program).status().unwrap();
+    assert!(copied.success());
     std::fs::set_permissions(daemon.folder.path(), mode(0o755)).unwrap();
     let mut stranger = Command::new(program);
     stranger.args(["status", "--folder", daemon.folder()]).uid(5000).gid(6000).current_dir("/");
     let output = stranger.output().unwrap();
     refusal(&output, &["no permission", "run this as root", "usermod -aG"]);
+}
+
+fn report() -> ReloadReport {
+    let (key, effect) = ("proxy.workers".to_owned(), Effect::Upgrade);
+    let changes = vec![Change { key, before: Some("2".into()), after: Some("4".into()), effect }];
+    ReloadReport { applied: true, changes, ..ReloadReport::default() }
 }
 
 #[test]
@@ -137,11 +145,21 @@ fn reload_prints_the_daemons_answer() {
     thread::scope(|scope| {
         let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
         let AdminCommand::Reload(answer) = daemon.order() else { panic!() };
-        answer.send(Ok(())).unwrap();
-        assert!(success(&call.join().unwrap()).contains("new configuration"));
+        answer.send(report()).unwrap();
+        let table = success(&call.join().unwrap());
+        for words in
+            ["proxy.workers  2       4      at the next upgrade or restart", "new configuration: 1 change"]
+        {
+            assert!(table.contains(words), "{table}");
+        }
+        let call = scope.spawn(|| bentpipe(&["reload", "--json", "--folder", folder]));
+        let AdminCommand::Reload(answer) = daemon.order() else { panic!() };
+        answer.send(report()).unwrap();
+        let document: ReloadReport = serde_json::from_str(&success(&call.join().unwrap())).unwrap();
+        assert_eq!(document, report());
         let call = scope.spawn(|| bentpipe(&["reload", "--folder", folder]));
         let AdminCommand::Reload(answer) = daemon.order() else { panic!() };
-        answer.send(Err("bentpipe.toml: key legs.a.rate: no unit".into())).unwrap();
+        answer.send(ReloadReport::unreadable("bentpipe.toml: key legs.a.rate: no unit")).unwrap();
         refusal(&call.join().unwrap(), &["refused", "key legs.a.rate: no unit"]);
     });
 }
@@ -182,11 +200,11 @@ fn a_drain_that_is_not_waited_for_and_one_that_is_taken_back() {
         let AdminCommand::Drain(DrainTimes { deadline, .. }, answer) = daemon.order() else { panic!() };
         assert_eq!(deadline, Some(Duration::from_secs(600)));
         answer.send(Ok(())).unwrap();
-        refusal(&call.join().unwrap(), &["accepts connections again"]);
+        refusal(&call.join().unwrap(), &["splits new connections again"]);
         let call = scope.spawn(|| bentpipe(&["drain", "--cancel", "--folder", folder]));
         let AdminCommand::StopDraining(answer) = daemon.order() else { panic!() };
         answer.send(Ok(())).unwrap();
-        assert!(success(&call.join().unwrap()).contains("takes connections again"));
+        assert!(success(&call.join().unwrap()).contains("splits new connections again"));
     });
     assert_misuse(&["drain", "--deadline", "5s", "--no-deadline"], &["--no-deadline"]);
     assert_misuse(&["drain", "--cancel", "--no-wait"], &["--cancel"]);
@@ -310,6 +328,14 @@ impl View for Figures {
 
     fn gain(&self) -> Gain {
         Gain::default()
+    }
+
+    fn policy(&self) -> PolicyReport {
+        PolicyReport::default()
+    }
+
+    fn limits(&self) -> LimitsReport {
+        LimitsReport::default()
     }
 
     fn flows(&self, most: usize) -> Vec<FlowReport> {

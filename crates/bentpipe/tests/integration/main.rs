@@ -4,6 +4,7 @@
 mod common;
 
 mod bad_input;
+mod broken_configurations;
 mod daemon_commands;
 mod demo_cli;
 mod doctor_cli;
@@ -12,4 +13,5 @@ mod interop_dtn7;
 mod lab_cli;
 mod manual_cli;
 mod radius_cli;
+mod results_doc;
 mod sim_cli;

@@ -168,13 +168,20 @@ fn an_error_names_file_line_key_and_accepted_values() {
 }
 
 #[test]
-fn of_several_faults_one_is_named_in_one_line() {
+fn several_faults_are_named_at_once_each_in_its_line() {
     let text = SCENARIO
         .replace("per = \"1%\"", "per = 7")
         .replace("count = 1", "count = 0")
         .replace("10Mbit/s", "x");
     let (_folder, path) = file(text.as_bytes());
-    refusal(&bentpipe(&["sim", &path]), &[":6: link.sat.rate: "]);
+    let output = bentpipe(&["sim", &path]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let faults = [":6: link.sat.rate: ", ":8: link.sat.per: "];
+    assert!(
+        text.lines().count() == 2 && text.lines().zip(faults).all(|(line, fault)| line.contains(fault)),
+        "{text}"
+    );
 }
 
 #[test]

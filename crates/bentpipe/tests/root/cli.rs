@@ -82,16 +82,198 @@ fn complaint(output: &Output) -> String {
 }
 
 #[test]
-fn a_missing_interface_is_named_with_those_that_exist() {
+fn a_daemon_whose_interface_is_missing_is_ready_and_says_what_it_waits_for() {
+    if missing() {
+        return;
+    }
+    let (gateway, peer) = gateway();
+    let file = configuration("[legs.satellite]\ninterface = \"sat7\"\nrate = \"2Mbit/s\"\n");
+    // Where the account that the daemon goes on as may send to.
+    let manager = tempfile::Builder::new().permissions(mode(0o755)).tempdir().unwrap();
+    let address = manager.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&address).unwrap();
+    std::fs::set_permissions(&address, mode(0o777)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut command = run_in(&gateway, &file);
+    command.env("NOTIFY_SOCKET", &address);
+    let mut daemon = Running::spawn(command);
+    let line = daemon.wait_for("waiting for interface sat7");
+    assert!(line.contains("this host has ") && line.contains("sat0"), "{line}");
+    let line = daemon.wait_for("; ready");
+    let folder = file.path().with_extension("run");
+    for part in [
+        concat!("bentpipe ", env!("CARGO_PKG_VERSION"), " splits connections over "),
+        "sat7 (leg satellite, explicit, 2Mbit/s), as ",
+        &format!("as {} says", file.path().display()),
+        "no page over TCP",
+        &format!("status socket {}", folder.join("admin.sock").display()),
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    let mut message = [0; 256];
+    let mut told = Vec::new();
+    while !told.iter().any(|line: &String| line.contains("waiting for interface sat7")) {
+        let length = socket.recv(&mut message).unwrap_or_else(|error| panic!("{error} after {told:?}"));
+        told.push(String::from_utf8_lossy(&message[..length]).into_owned());
+    }
+    assert!(told.contains(&"READY=1".to_owned()), "{told:?}");
+    let said = |arguments: &[&str]| ordered(&gateway, &folder, arguments);
+    assert!(
+        said(&["status"]).contains("leg     satellite: waiting for interface sat7\n"),
+        "{}",
+        said(&["status"])
+    );
+    veth(&gateway, "sat7", &peer, "sat7").unwrap();
+    daemon.wait_for("leg satellite: interface sat7 is there");
+    let status: serde_json::Value = serde_json::from_str(&said(&["status", "--json"])).unwrap();
+    assert_eq!((&status["legs"][0]["waiting"], &status["ready"]), (&serde_json::Value::Null, &true.into()));
+    daemon.end();
+}
+
+#[test]
+fn a_relative_configuration_is_found_from_any_folder_afterwards() {
     if missing() {
         return;
     }
     let (gateway, _peer) = gateway();
-    let before = traces_of_a_daemon(&gateway);
-    let file = configuration("[legs.satellite]\ninterface = \"sat7\"\n");
-    let text = complaint(&run_in(&gateway, &file).output().unwrap());
-    assert!(text.contains("sat7") && text.contains("sat0"), "{text}");
-    assert_eq!(traces_of_a_daemon(&gateway), before);
+    let file = configuration("[legs.satellite]\ninterface = \"sat0\"\n");
+    readable(&file);
+    let (folder, name) = (file.path().parent().unwrap(), file.path().file_name().unwrap());
+    let mut command = gateway.command(env!("CARGO_BIN_EXE_bentpipe"));
+    command.args(["run", "-c"]).arg(name).current_dir(folder).stdin(Stdio::null());
+    let mut daemon = Running::spawn(command);
+    daemon.wait_for("; ready");
+    let sockets = file.path().with_extension("run");
+    let status = |gateway: &Namespace| -> serde_json::Value {
+        serde_json::from_str(&ordered(gateway, &sockets, &["status", "--json"])).unwrap()
+    };
+    assert_eq!(status(&gateway)["config"], file.path().to_str().unwrap());
+    assert!(ordered(&gateway, &sockets, &["reload"]).contains("nothing has changed"));
+    let before = status(&gateway)["pid"].clone();
+    ordered(&gateway, &sockets, &["upgrade"]);
+    let after = status(&gateway);
+    assert_ne!(after["pid"], before);
+    assert_eq!(after["config"], file.path().to_str().unwrap());
+    let successor = i32::try_from(after["pid"].as_i64().unwrap()).unwrap();
+    let successor = rustix::process::Pid::from_raw(successor).unwrap();
+    rustix::process::kill_process(successor, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+}
+
+#[test]
+fn reload_shows_every_change_and_with_upgrade_takes_over_for_those_that_need_it() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    let leg = "[legs.satellite]\ninterface = \"sat0\"\n";
+    let file = configuration(&format!("{leg}[proxy]\nworkers = 1\n"));
+    let sockets = file.path().with_extension("run");
+    let write = |text: &str| {
+        let admin = format!("[admin]\nfolder = \"{}\"\nlisten = \"off\"\n", sockets.display());
+        std::fs::write(file.path(), format!("{text}{admin}")).unwrap();
+    };
+    let mut daemon = Running::start(&gateway, &file);
+    let threads = |gateway: &Namespace| {
+        let status = ordered(gateway, &sockets, &["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", status["pid"])).unwrap();
+        let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+        let is_worker =
+            |name: &String| name.trim().strip_prefix("bentpipe-").is_some_and(|n| n.parse::<u8>().is_ok());
+        (names.filter(is_worker).count(), status)
+    };
+    // One at once, one for new connections, one later.
+    write(&format!("{leg}rate = \"2Mbit/s\"\nrtt = \"500ms\"\n[proxy]\nworkers = 2\n"));
+    let table = ordered(&gateway, &sockets, &["reload"]);
+    for row in [
+        "key                   before  after    takes effect",
+        "proxy.workers         1       2        at the next upgrade or restart",
+        "legs.satellite.rate   -       2Mbit/s  now",
+        "legs.satellite.rtt    600ms   500ms    now, for new connections",
+    ] {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert!(table.lines().any(|line| words(line) == words(row)), "{row} in\n{table}");
+    }
+    assert!(table.contains("the daemon uses the new configuration: 3 changes"), "{table}");
+    daemon.wait_for("reload: proxy.workers: 1 -> 2; at the next upgrade or restart");
+    daemon.wait_for("reload: legs.satellite.rate: 2Mbit/s, which was not set; now");
+    daemon.wait_for("read again: 3 changes");
+    // At a signal the log has the same lines; what waits is said again.
+    daemon.child.signal(rustix::process::Signal::HUP).unwrap();
+    daemon.wait_for("reload: proxy.workers: 1 -> 2; at the next upgrade or restart");
+    daemon.wait_for("read again: 1 change");
+    // What is refused has its reason, and nothing else of the file is applied.
+    write(&format!("{leg}rate = \"3Mbit/s\"\n[proxy]\nworkers = 2\nmark = \"0x700\"\n"));
+    let (table, complaint) = refused(&gateway, &sockets, &["reload"]);
+    assert!(table.contains("refused: at the next restart") && table.contains("not applied"), "{table}");
+    assert!(complaint.contains("proxy.mark: it takes effect only after a restart"), "{complaint}");
+    daemon.wait_for("stays as it was: proxy.mark: it takes effect only after a restart");
+    let (document, _) = refused(&gateway, &sockets, &["reload", "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(
+        (&document["applied"], &document["refusals"][0]["key"]),
+        (&false.into(), &"proxy.mark".into())
+    );
+    // The process that takes over has what waited, and the first rule that snoops.
+    write(&format!(
+        "{leg}rate = \"3Mbit/s\"\n[proxy]\nworkers = 2\n[[rules]]\naction = \"snoop\"\nport = 9\n"
+    ));
+    let (table, complaint) = refused(&gateway, &sockets, &["reload"]);
+    assert!(table.contains("refused: at the next upgrade or restart"), "{table}");
+    assert!(complaint.contains("rules[1]: the first rule with action = \"snoop\""), "{complaint}");
+    let (before, first) = threads(&gateway);
+    ordered(&gateway, &sockets, &["reload", "--upgrade"]);
+    let (after, second) = threads(&gateway);
+    assert_eq!((before, after), (1, 2));
+    assert_ne!(first["pid"], second["pid"]);
+    assert_eq!(second["legs"][0]["rate_bps"], 3_000_000);
+    let again = ordered(&gateway, &sockets, &["reload", "--upgrade"]);
+    assert!(again.contains("nothing has changed"), "{again}");
+    assert_eq!(threads(&gateway).1["pid"], second["pid"], "there was nothing to take over for");
+    let successor = rustix::process::Pid::from_raw(i32::try_from(second["pid"].as_i64().unwrap()).unwrap());
+    rustix::process::kill_process(successor.unwrap(), rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_daemon_without_privileges_puts_its_xcp_router_at_an_interface_that_comes_later() {
+    if missing() {
+        return;
+    }
+    let (gateway, peer) = gateway();
+    let file = configuration(
+        "[proxy]\nuser = \"54321:54322\"\n[legs.satellite]\ninterface = \"sat7\"\ncongestion = \"xcp\"\n\
+         rate = \"2Mbit/s\"\n",
+    );
+    let mut daemon = Running::start(&gateway, &file);
+    assert_eq!(daemon.status("Uid"), ["54321"; 4].join("\t"));
+    for _ in 0..2 {
+        veth(&gateway, "sat7", &peer, "sat7").unwrap();
+        daemon.wait_for("the XCP router is at interface sat7");
+        assert!(gateway.command("ip").args(["link", "del", "sat7"]).status().unwrap().success());
+    }
+    daemon.end();
+}
+
+/// What a command for the daemon of this folder prints on standard output when it succeeds.
+fn ordered(host: &Namespace, sockets: &std::path::Path, arguments: &[&str]) -> String {
+    let output = order(host, sockets, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it prints on standard output and on standard error when it fails.
+fn refused(host: &Namespace, sockets: &std::path::Path, arguments: &[&str]) -> (String, String) {
+    let output = order(host, sockets, arguments);
+    (String::from_utf8_lossy(&output.stdout).into_owned(), complaint(&output))
+}
+
+/// From a folder that has nothing to do with the daemon.
+fn order(host: &Namespace, sockets: &std::path::Path, arguments: &[&str]) -> Output {
+    let mut command = host.command(env!("CARGO_BIN_EXE_bentpipe"));
+    command.args(arguments).arg("--folder").arg(sockets).current_dir("/").stdin(Stdio::null());
+    command.output().unwrap()
 }
 
 #[test]
@@ -146,6 +328,15 @@ fn a_daemon_that_is_told_to_end_leaves_the_host_as_it_was() {
     assert_eq!(traces_of_a_daemon(&gateway), before);
 }
 
+/// The account that a daemon goes on as must be able to read its configuration again.
+fn readable(file: &tempfile::NamedTempFile) {
+    std::fs::set_permissions(file.path(), mode(0o644)).unwrap();
+}
+
+fn mode(bits: u32) -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(bits)
+}
+
 /// A daemon of the program with what it logs.
 struct Running {
     child: Child,
@@ -154,15 +345,23 @@ struct Running {
 
 impl Running {
     fn start(host: &Namespace, file: &tempfile::NamedTempFile) -> Self {
-        // The account that the daemon goes on as must be able to read it again.
-        std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-        let mut command = run_in(host, file);
+        readable(file);
+        let mut running = Self::spawn(run_in(host, file));
+        running.wait_for("ready");
+        running
+    }
+
+    fn spawn(mut command: Command) -> Self {
         command.stderr(Stdio::piped());
         let mut child = Child::spawn(command).unwrap();
         let log = BufReader::new(child.stderr().unwrap()).lines();
-        let mut running = Self { child, log };
-        running.wait_for("ready");
-        running
+        Self { child, log }
+    }
+
+    /// Ends it in order.
+    fn end(mut self) {
+        self.child.signal(rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
     }
 
     fn wait_for(&mut self, what: &str) -> String {
@@ -215,10 +414,10 @@ fn started_by_root_the_daemon_goes_on_as_an_ordinary_account_with_two_capabiliti
         String::from_utf8(gateway.command("ss").args(["-ltni"]).output().unwrap().stdout).unwrap();
     assert!(listeners.contains("bp_hybla"), "{listeners}");
 
-    std::fs::write(file.path(), "[legs.satellite]\ninterface = \"sat7\"\n").unwrap();
+    std::fs::write(file.path(), "[legs.satellite]\ninterface = 7\n").unwrap();
     daemon.child.signal(rustix::process::Signal::HUP).unwrap();
     let line = daemon.wait_for("stays as it was");
-    assert!(line.contains("no network interface \"sat7\""), "{line}");
+    assert!(line.contains("legs.satellite.interface"), "{line}");
 
     daemon.child.signal(rustix::process::Signal::TERM).unwrap();
     assert!(daemon.child.wait().unwrap().success());

@@ -5,9 +5,12 @@ mod operated;
 
 mod bundle_transfer;
 mod cli;
+mod doctor_config;
 mod doctor_fix;
 mod doctor_probe;
 mod dtn;
+mod link;
 mod live_page;
 mod newcomers;
+mod tls_front;
 mod upgrade;

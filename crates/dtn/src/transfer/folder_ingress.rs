@@ -130,7 +130,7 @@ impl Ingress {
                     tracing::error!(
                         "sent {} as {id}, but cannot remove it: {error}; it is not sent again before it \
                          changes \
-                         or the node starts anew",
+                         or the node is restarted",
                         path.display()
                     );
                     Action::Leave

@@ -11,6 +11,9 @@ pub struct Check {
     pub name: String,
     /// Whether bentpipe can use it as it is.
     pub ok: bool,
+    /// Whether it can, but something is worth a look: then there is advice.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub warning: bool,
     /// The finding.
     pub found: String,
     /// The line that fixes it, or other advice.
@@ -40,7 +43,19 @@ pub enum Step {
 impl Check {
     /// A check that passed.
     pub fn pass(name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { name: name.into(), ok: true, found: found.into(), fix: None, steps: Vec::new() }
+        Self {
+            name: name.into(),
+            ok: true,
+            warning: false,
+            found: found.into(),
+            fix: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// A check that passed, with something to look at and what the operator can do.
+    pub fn warn(name: impl Into<String>, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { warning: true, fix: Some(fix.into()), ..Self::pass(name, found) }
     }
 
     /// A check that failed, and what the operator can do.
@@ -52,6 +67,14 @@ impl Check {
     pub fn mendable(name: impl Into<String>, found: impl Into<String>, steps: Vec<Step>) -> Self {
         let lines: Vec<String> = steps.iter().map(Step::to_string).collect();
         Self { steps, ..Self::fail(name, found, lines.join("; ")) }
+    }
+}
+
+/// On one line, as a log has it.
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.found)?;
+        self.fix.as_ref().map_or(Ok(()), |fix| write!(f, "; {fix}"))
     }
 }
 

@@ -2,6 +2,7 @@
 //! (`flags owner`, Linux 5.12).
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::netlink;
@@ -33,36 +34,76 @@ const EXPRESSION_DATA: u16 = 2;
 const DATA_VALUE: u16 = 1;
 const DATA_VERDICT: u16 = 2;
 const VERDICT_CODE: u16 = 1;
-/// `NFT_META_MARK`, `NFT_REG32_00`, `NFT_REG_VERDICT`, `NFT_CMP_EQ`, `NF_DROP`.
+/// `NFT_META_MARK`, `NFT_REG32_00`, `NFT_REG_VERDICT`, `NFT_CMP_EQ`, `NF_DROP`, `NFT_PAYLOAD_NETWORK_HEADER`.
 const META_MARK: u32 = 3;
 const REGISTER: u32 = 8;
 const VERDICT: u32 = 0;
 const EQUAL: u32 = 0;
 const DROP: u32 = 0;
+const NETWORK_HEADER: u32 = 1;
+/// Where an IPv4 header has the source address, and how long it is (RFC 791 §3.1).
+const SOURCE_ADDRESS: (u32, u32) = (12, 4);
+/// `NF_IP_PRI_NAT_SRC`.
+const AFTER_ROUTING: i32 = 100;
 
 /// The hooks of the family `inet`, with the names of the chains there.
 const HOOKS: [(u32, &str); 2] =
     [(libc::NF_INET_PRE_ROUTING as u32, "prerouting"), (libc::NF_INET_FORWARD as u32, "forward")];
 
-/// A table of the family `inet` that drops packets with a mark, in the hooks `prerouting` and `forward`, as
-/// long as a process holds this.
+/// A table of rules that exists as long as a process holds this.
 #[derive(Debug)]
 pub struct HeldTable {
     fd: OwnedFd,
 }
 
+/// What a table consists of: chains with one rule each.
+struct Table<'a> {
+    name: &'a str,
+    /// `NFPROTO_…`.
+    family: u8,
+    chains: Vec<Chain<'a>>,
+}
+
+struct Chain<'a> {
+    name: &'a str,
+    /// `filter` or `nat`.
+    kind: &'a str,
+    hook: u32,
+    priority: i32,
+    /// Writes the expressions of its rule.
+    rule: &'a dyn Fn(&mut Writer),
+}
+
 impl HeldTable {
-    /// Makes the table, whose chains have this priority. What has `mark` under `mask` is dropped. Needs
-    /// `CAP_NET_ADMIN`.
+    /// Makes a table of the family `inet` whose chains, in the hooks `prerouting` and `forward`, have this
+    /// priority. What has `mark` under `mask` is dropped. Needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// `EEXIST` or `EPERM` if another process holds a table of this name, `EOPNOTSUPP` before Linux 5.12,
     /// and what the kernel says besides.
     pub fn install(name: &str, priority: i32, mask: u32, mark: u32) -> io::Result<Self> {
+        let rule = |list: &mut Writer| drop_marked(list, mask, mark);
+        let chain = |(hook, name)| Chain { name, kind: "filter", hook, priority, rule: &rule };
+        Self::load(&Table { name, family: libc::NFPROTO_INET as u8, chains: HOOKS.map(chain).into() })
+    }
+
+    /// Makes a table of the family `ip` that gives packets from `source`, which this network namespace
+    /// forwards, the address of the interface by which they leave. Needs `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// As [`install`](Self::install); `ENOENT` if the kernel has no masquerading.
+    pub fn masquerade(name: &str, source: Ipv4Addr) -> io::Result<Self> {
+        let rule = |list: &mut Writer| masquerade_from(list, source);
+        let hook = libc::NF_INET_POST_ROUTING as u32;
+        let chain = Chain { name: "postrouting", kind: "nat", hook, priority: AFTER_ROUTING, rule: &rule };
+        Self::load(&Table { name, family: libc::NFPROTO_IPV4 as u8, chains: vec![chain] })
+    }
+
+    fn load(table: &Table<'_>) -> io::Result<Self> {
         let mut socket = Socket::open(Some(netlink::NETFILTER))?;
-        let count = 2 + 1 + 2 * HOOKS.len() as u32;
+        let count = 2 + 1 + 2 * table.chains.len() as u32;
         let first = socket.take_sequence(count);
-        socket.send(batch(first, name, priority, mask, mark).as_bytes())?;
+        socket.send(batch(first, table).as_bytes())?;
         let last = first.wrapping_add(count - 2);
         let code = socket.receive_until(|message| {
             let code = message.error_number()?;
@@ -83,11 +124,11 @@ impl AsFd for HeldTable {
     }
 }
 
-fn batch(first: u32, table: &str, priority: i32, mask: u32, mark: u32) -> Writer {
+fn batch(first: u32, table: &Table<'_>) -> Writer {
     let mut writer = Writer::default();
     let mut sequence = first;
     let outer = generic_header(libc::AF_UNSPEC as u8, libc::NFNL_SUBSYS_NFTABLES as u16);
-    let family = generic_header(libc::NFPROTO_INET as u8, 0);
+    let family = generic_header(table.family, 0);
     let create = libc::NLM_F_REQUEST | libc::NLM_F_CREATE | libc::NLM_F_ACK;
     let mut message = |writer: &mut Writer, kind, flags, header: &[u8], body: &dyn Fn(&mut Writer)| {
         writer.message(kind, flags, sequence, header, body);
@@ -95,50 +136,66 @@ fn batch(first: u32, table: &str, priority: i32, mask: u32, mark: u32) -> Writer
     };
     message(&mut writer, BATCH_BEGIN, libc::NLM_F_REQUEST, &outer, &|_| {});
     message(&mut writer, NEW_TABLE, create, &family, &|w| {
-        w.text(TABLE_NAME, table);
+        w.text(TABLE_NAME, table.name);
         w.attribute(TABLE_FLAGS, &OWNER.to_be_bytes());
     });
-    for (hook, chain) in HOOKS {
-        message(&mut writer, NEW_CHAIN, create, &family, &|w| write_chain(w, table, chain, hook, priority));
-        message(&mut writer, NEW_RULE, create, &family, &|w| write_rule(w, table, chain, mask, mark));
+    for chain in &table.chains {
+        message(&mut writer, NEW_CHAIN, create, &family, &|w| write_chain(w, table.name, chain));
+        message(&mut writer, NEW_RULE, create, &family, &|w| write_rule(w, table.name, chain));
     }
     message(&mut writer, BATCH_END, libc::NLM_F_REQUEST, &outer, &|_| {});
     writer
 }
 
-fn write_chain(writer: &mut Writer, table: &str, chain: &str, hook: u32, priority: i32) {
+fn write_chain(writer: &mut Writer, table: &str, chain: &Chain<'_>) {
     writer.text(CHAIN_TABLE, table);
-    writer.text(CHAIN_NAME, chain);
+    writer.text(CHAIN_NAME, chain.name);
     writer.nested(CHAIN_HOOK, |w| {
-        w.attribute(HOOK_NUMBER, &hook.to_be_bytes());
-        w.attribute(HOOK_PRIORITY, &priority.to_be_bytes());
+        w.attribute(HOOK_NUMBER, &chain.hook.to_be_bytes());
+        w.attribute(HOOK_PRIORITY, &chain.priority.to_be_bytes());
     });
-    writer.text(CHAIN_TYPE, "filter");
+    writer.text(CHAIN_TYPE, chain.kind);
+}
+
+fn write_rule(writer: &mut Writer, table: &str, chain: &Chain<'_>) {
+    writer.text(RULE_TABLE, table);
+    writer.text(RULE_CHAIN, chain.name);
+    writer.nested(RULE_EXPRESSIONS, |list| (chain.rule)(list));
 }
 
 /// `meta mark & MASK == MARK drop`.
-fn write_rule(writer: &mut Writer, table: &str, chain: &str, mask: u32, mark: u32) {
-    writer.text(RULE_TABLE, table);
-    writer.text(RULE_CHAIN, chain);
-    writer.nested(RULE_EXPRESSIONS, |list| {
-        expression(list, "meta", |w| {
-            numbers(w, &[(1, REGISTER), (2, META_MARK)]);
+fn drop_marked(list: &mut Writer, mask: u32, mark: u32) {
+    expression(list, "meta", |w| {
+        numbers(w, &[(1, REGISTER), (2, META_MARK)]);
+    });
+    expression(list, "bitwise", |w| {
+        numbers(w, &[(1, REGISTER), (2, REGISTER), (3, 4)]);
+        w.nested(4, |w| w.attribute(DATA_VALUE, &mask.to_ne_bytes()));
+        w.nested(5, |w| w.attribute(DATA_VALUE, &[0; 4]));
+    });
+    equals(list, &mark.to_ne_bytes());
+    expression(list, "immediate", |w| {
+        numbers(w, &[(1, VERDICT)]);
+        w.nested(2, |w| {
+            w.nested(DATA_VERDICT, |w| w.attribute(VERDICT_CODE, &DROP.to_be_bytes()));
         });
-        expression(list, "bitwise", |w| {
-            numbers(w, &[(1, REGISTER), (2, REGISTER), (3, 4)]);
-            w.nested(4, |w| w.attribute(DATA_VALUE, &mask.to_ne_bytes()));
-            w.nested(5, |w| w.attribute(DATA_VALUE, &[0; 4]));
-        });
-        expression(list, "cmp", |w| {
-            numbers(w, &[(1, REGISTER), (2, EQUAL)]);
-            w.nested(3, |w| w.attribute(DATA_VALUE, &mark.to_ne_bytes()));
-        });
-        expression(list, "immediate", |w| {
-            numbers(w, &[(1, VERDICT)]);
-            w.nested(2, |w| {
-                w.nested(DATA_VERDICT, |w| w.attribute(VERDICT_CODE, &DROP.to_be_bytes()));
-            });
-        });
+    });
+}
+
+/// `ip saddr SOURCE masquerade`.
+fn masquerade_from(list: &mut Writer, source: Ipv4Addr) {
+    let (offset, length) = SOURCE_ADDRESS;
+    expression(list, "payload", |w| {
+        numbers(w, &[(1, REGISTER), (2, NETWORK_HEADER), (3, offset), (4, length)]);
+    });
+    equals(list, &source.octets());
+    expression(list, "masq", |_| {});
+}
+
+fn equals(list: &mut Writer, value: &[u8]) {
+    expression(list, "cmp", |w| {
+        numbers(w, &[(1, REGISTER), (2, EQUAL)]);
+        w.nested(3, |w| w.attribute(DATA_VALUE, value));
     });
 }
 

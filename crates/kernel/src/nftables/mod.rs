@@ -1,4 +1,5 @@
-//! Elements of nftables sets, changed through netlink: without starting `nft`, and in microseconds.
+//! Elements of nftables sets, changed through netlink, and named counters, read through it: without starting
+//! `nft`, and in microseconds.
 //!
 //! Tables, sets and rules are the business of `nft`; this module puts elements into sets that are there and
 //! takes them out. That is enough for a rule set whose rules match only while a process keeps renewing the
@@ -7,6 +8,7 @@
 mod held;
 mod message;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -24,12 +26,21 @@ const ERESTART: i32 = 85;
 /// `NFT_NAME_MAXLEN` of linux/netfilter/nf_tables.h, the zero at the end included.
 const NAME_MAX: usize = 256;
 const GET_RULES: u16 = SUBSYSTEM | libc::NFT_MSG_GETRULE as u16;
+const GET_OBJECTS: u16 = SUBSYSTEM | libc::NFT_MSG_GETOBJ as u16;
 const GET_GENERATION: u16 = SUBSYSTEM | libc::NFT_MSG_GETGEN as u16;
 /// `enum nft_rule_attributes`, `NFTA_GEN_ID`.
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 const GENERATION: u16 = 1;
+/// `enum nft_object_attributes`, `NFT_OBJECT_COUNTER`, `enum nft_counter_attributes`.
+const OBJECT_TABLE: u16 = 1;
+const OBJECT_NAME: u16 = 2;
+const OBJECT_TYPE: u16 = 3;
+const OBJECT_DATA: u16 = 4;
+const COUNTER: u32 = 1;
+const COUNTER_BYTES: u16 = 1;
+const COUNTER_PACKETS: u16 = 2;
 /// `enum nft_list_attributes`, `nft_expr_attributes`, and `nft_match_attributes`, which are those of targets.
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
@@ -66,6 +77,15 @@ const GENERIC_HEADER: usize = 4;
 #[derive(Debug)]
 pub struct NfTables {
     socket: Socket,
+}
+
+/// What a named counter has counted since it was declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Their length, IP headers included, bytes.
+    pub bytes: u64,
 }
 
 /// A change to a set of a table of the family `inet`. It states the new state of an element, independent of
@@ -276,22 +296,51 @@ impl NfTables {
         Ok(found)
     }
 
+    /// The named counters of the table `inet TABLE`, by name. Empty without the table.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`, `TimedOut` if the kernel does not answer for a second, and its other
+    /// errors.
+    pub fn counters_of(&mut self, table: &str) -> io::Result<BTreeMap<String, Count>> {
+        let mut counters = BTreeMap::new();
+        let request = |writer: &mut Writer| {
+            writer.text(OBJECT_TABLE, table);
+            writer.attribute(OBJECT_TYPE, &COUNTER.to_be_bytes());
+        };
+        self.dump(GET_OBJECTS, libc::NFPROTO_INET, request, |object| {
+            counters.extend(counter(object, table))
+        })?;
+        Ok(counters)
+    }
+
     /// Calls `each` with the attributes of every rule of a family, or of one table.
     fn each_rule(
         &mut self,
         family: libc::c_int,
         table: Option<&str>,
+        each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        let request = |writer: &mut Writer| {
+            if let Some(table) = table {
+                writer.text(RULE_TABLE, table);
+            }
+        };
+        self.dump(GET_RULES, family, request, each)
+    }
+
+    /// Requests a list, and calls `each` with the attributes of every item. Nothing is listed where what was
+    /// asked about is not there.
+    fn dump(
+        &mut self,
+        kind: u16,
+        family: libc::c_int,
+        request: impl FnOnce(&mut Writer),
         mut each: impl FnMut(&[u8]),
     ) -> io::Result<()> {
         let sequence = self.socket.take_sequence(1);
         let mut writer = Writer::default();
         let header = generic_header(family as u8, 0);
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-        writer.message(GET_RULES, flags, sequence, &header, |writer| {
-            if let Some(table) = table {
-                writer.text(RULE_TABLE, table);
-            }
-        });
+        writer.message(kind, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, sequence, &header, request);
         self.socket.send(writer.as_bytes())?;
         let outcome = self.socket.receive_until(|message| {
             if message.sequence != sequence {
@@ -334,6 +383,18 @@ fn begins_tracking(rule: &[u8]) -> bool {
                 && data
                     .any(|(kind, name)| kind == EXTENSION_NAME && TRACKING_EXTENSIONS.contains(&text(name)))
     })
+}
+
+/// The name and the value of a counter of this table, given by its attributes.
+fn counter(object: &[u8], table: &str) -> Option<(String, Count)> {
+    let find = |wanted: u16| attributes(object).find(|(kind, _)| *kind == wanted).map(|(_, payload)| payload);
+    let number = |wanted: u16| {
+        let (_, bytes) = attributes(find(OBJECT_DATA)?).find(|(kind, _)| *kind == wanted)?;
+        Some(u64::from_be_bytes(*bytes.first_chunk()?))
+    };
+    let count = Count { packets: number(COUNTER_PACKETS)?, bytes: number(COUNTER_BYTES)? };
+    let is_counter = find(OBJECT_TYPE)? == COUNTER.to_be_bytes() && text(find(OBJECT_TABLE)?) == table;
+    is_counter.then(|| (text(find(OBJECT_NAME).unwrap_or_default()).to_owned(), count))
 }
 
 /// A text with its zero at the end; empty if it is none.

@@ -7,9 +7,9 @@ use bentpipe_table::escape_markdown as escaped;
 
 use super::{Part, Results, Verdict};
 
-/// As wide as the longer of the two words.
-const AGREES: &str = "agrees         ";
-const DIFFERS: &str = "DOES NOT AGREE ";
+/// As wide as the longer of the two.
+const AGREES: &str = "not contradicted ";
+const DIFFERS: &str = "CONTRADICTED     ";
 /// Longer tables are for programs; for people, the text refers to the CSV file.
 const MOST_ROWS: usize = 40;
 
@@ -70,7 +70,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
     }
     let mut rows = "\n| what must come out | | what came out |\n|---|---|---|\n".to_owned();
     for Verdict { claim, agrees, observed } in verdicts {
-        let word = if *agrees { "agrees" } else { "**does not agree**" };
+        let word = if *agrees { "not contradicted" } else { "**contradicted**" };
         rows += &format!("| {} | {word} | {} |\n", escaped(claim), escaped(observed));
     }
     rows
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_terminal_sees_tables_and_which_claims_do_not_agree() {
+    fn the_terminal_sees_tables_and_which_claims_are_contradicted() {
         let expected = "\
 psats09-fig4: Over the railway
 Caini, Firrincieli, Lacamera, PSATS 2009, figure 4; sim, 3 seeds from 1
@@ -96,10 +96,10 @@ Goodput by way
 way     goodput (Mbit/s)
 PEPsal       4.20 ± 0.25
 
-agrees          Hybla is far above Reno
-                14.0 times at 60 km/h
-DOES NOT AGREE  PEPsal is within 5% of Hybla
-                7.2% below at 180 km/h
+not contradicted  Hybla is far above Reno
+                  14.0 times at 60 km/h
+CONTRADICTED      PEPsal is within 5% of Hybla
+                  7.2% below at 180 km/h
 ";
         assert_eq!(text(&results()), expected);
     }
@@ -115,8 +115,8 @@ Source: Caini, Firrincieli, Lacamera, PSATS 2009, figure 4.
 
 | what must come out | | what came out |
 |---|---|---|
-| Hybla is far above Reno | agrees | 14.0 times at 60 km/h |
-| PEPsal is within 5% of Hybla | **does not agree** | 7.2% below at 180 km/h |
+| Hybla is far above Reno | not contradicted | 14.0 times at 60 km/h |
+| PEPsal is within 5% of Hybla | **contradicted** | 7.2% below at 180 km/h |
 
 ![Goodput](a.svg)
 

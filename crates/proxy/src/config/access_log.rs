@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bentpipe_config::{Bytes, Plain as _, Problem, Whole};
 use serde::Deserialize;
 
+use super::change::key_effects;
+
 /// The size at which a file is rotated, where it is left out, bytes.
 const MAX_SIZE: u64 = 100_000_000;
 /// The rotated files that are kept, where it is left out.
@@ -25,6 +27,8 @@ pub struct AccessLogSettings {
     /// Rotated files that are kept, 1 to 1000; by default 5.
     pub keep: Option<Whole<u32, 1, 1000>>,
 }
+
+key_effects!(AccessLogSettings { file: Now, journal: Now, format: Now, max_size: Now, keep: Now });
 
 /// The form of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]

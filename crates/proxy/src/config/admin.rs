@@ -7,6 +7,7 @@ use bentpipe_config::Problem;
 use serde::Deserialize;
 
 use super::Config;
+use super::change::key_effects;
 
 /// `[admin]`: a Unix socket for everything, and a TCP address for the page and the metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -21,6 +22,8 @@ pub struct AdminSettings {
     /// The folder of what outlives the daemon; see [`bypass_file`](Self::bypass_file) for the default.
     pub state_folder: Option<PathBuf>,
 }
+
+key_effects!(AdminSettings { folder: Upgrade, listen: Upgrade, token_file: Upgrade, state_folder: Upgrade });
 
 /// Where the page and the metrics are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

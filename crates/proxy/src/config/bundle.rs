@@ -3,6 +3,7 @@
 use bentpipe_config::Problem;
 use serde::Deserialize;
 
+use super::change::key_effects;
 use super::values::Port;
 use super::{Action, Config};
 use crate::types::leg_pair::PORT_RANGES;
@@ -21,6 +22,8 @@ pub struct BundleSettings {
     /// default.
     pub port: Port,
 }
+
+key_effects!(BundleSettings { port: NewConnections });
 
 impl Default for BundleSettings {
     fn default() -> Self {

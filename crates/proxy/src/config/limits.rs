@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use bentpipe_config::Problem;
+use bentpipe_config::{Checks, InTable, Problem};
 use bentpipe_kernel::leg::LegSettings;
 use bentpipe_units::{ByteCount, Span};
 use serde::Deserialize;
 
+use super::change::key_effects;
 use super::values::{Count, PerSecond};
 
 /// An idle connection is not to be forgotten sooner than after 2 h 4 min (RFC 5382 §5, REQ-5: what a NAT owes
@@ -51,6 +52,21 @@ pub struct Limits {
     /// Whether new connections at a limit pass or are refused.
     pub at_limit: AtLimit,
 }
+
+key_effects!(Limits {
+    connections: Now,
+    connections_per_client: Now,
+    connection_rate: Now,
+    connection_rate_per_client: Now,
+    burst: Now,
+    connecting: Now,
+    buffered: Now,
+    // Of the kernel's buffers, those of connections that begin from now on.
+    buffered_per_connection: NewConnections,
+    idle: Now,
+    half_closed: Now,
+    at_limit: Now,
+});
 
 /// How many connections may begin in a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -120,25 +136,40 @@ impl Limits {
     }
 
     /// Checks them where some leg promises to survive `longest_outage`.
-    pub(super) fn check(&self, longest_outage: Duration) -> Result<(), Problem> {
-        let needed = Self::LEAST_BUFFERED;
-        if let Some(least) = self.buffered_per_connection.filter(|&bytes| bytes < needed) {
-            let message = format!("\"{least}\" is too little to relay; write at least \"{needed}\"");
-            return Err(Problem::of("buffered_per_connection", message));
-        }
-        self.rates().check()?;
+    pub(super) fn check(&self, longest_outage: Duration, checks: &mut Checks<'_>) {
+        checks.check(&["limits.buffered_per_connection"], || self.check_memory().inside("limits"));
+        checks
+            .check(&["limits.burst", "limits.connection_rate", "limits.connection_rate_per_client"], || {
+                self.rates().check().inside("limits")
+            });
         for (key, span) in [("idle", self.idle), ("half_closed", self.half_closed)] {
-            if let Some(span) = span.filter(|span| span.get() < longest_outage) {
-                let outage = Span(longest_outage);
-                let message = format!(
-                    "\"{span}\" would end connections in an outage that a leg is to survive ({outage}); write at least that or \
-                     leave it out"
-                );
-                return Err(Problem::of(key, message));
-            }
+            let own = format!("limits.{key}");
+            let reads = [own.as_str(), "legs.*.survive_outage", "terrestrial.survive_outage"];
+            checks.check(&reads, || check_patience(key, span, longest_outage).inside("limits"));
         }
-        Ok(())
     }
+
+    fn check_memory(&self) -> Result<(), Problem> {
+        let needed = Self::LEAST_BUFFERED;
+        match self.buffered_per_connection.filter(|&bytes| bytes < needed) {
+            Some(least) => Err(Problem::of(
+                "buffered_per_connection",
+                format!("\"{least}\" is too little to relay; write at least \"{needed}\""),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A connection must not be given up in an outage that its leg is to survive.
+fn check_patience(key: &str, span: Option<Span>, longest_outage: Duration) -> Result<(), Problem> {
+    let Some(span) = span.filter(|span| span.get() < longest_outage) else { return Ok(()) };
+    let outage = Span(longest_outage);
+    let message = format!(
+        "\"{span}\" would end connections in an outage that a leg is to survive ({outage}); write at least that or \
+         leave it out"
+    );
+    Err(Problem::of(key, message))
 }
 
 impl ConnectionRates {

@@ -7,6 +7,7 @@ use bentpipe_kernel::Weight;
 use serde::Deserialize;
 
 use super::Network;
+use super::change::{Effect, Shown};
 use super::dscp::Dscp;
 use super::ports::Ports;
 use super::{Handshake, Interface, MAX_WEIGHTS};
@@ -93,6 +94,34 @@ enum ActionName {
 }
 
 impl Rule {
+    /// When a change of any rule takes effect.
+    pub(crate) const EFFECT: Effect = Effect::NewConnections;
+
+    /// Everything that the rule says, on one line.
+    pub(crate) fn summary(&self) -> String {
+        // Every key is named, so that the compiler asks for one that is new.
+        let Self { action, client, server, client_interface, server_interface, port, dscp, comment } = self;
+        let (handshake, weight) = match *action {
+            Action::Split { handshake, weight } => {
+                (handshake, Some(weight).filter(|weight| *weight != Weight::default()))
+            }
+            Action::Snoop | Action::Bundle | Action::Pass | Action::Reject => (None, None),
+        };
+        let values = [
+            ("handshake", handshake.shown()),
+            ("weight", weight.shown()),
+            ("client", client.shown()),
+            ("server", server.shown()),
+            ("client_interface", client_interface.shown()),
+            ("server_interface", server_interface.shown()),
+            ("port", port.shown()),
+            ("dscp", dscp.shown()),
+            ("comment", comment.shown()),
+        ];
+        let written = values.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value?)));
+        [action.name().to_owned()].into_iter().chain(written).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the rule's networks leave room for packets of IPv4, or of IPv6.
     pub fn concerns_family(&self, ipv4: bool) -> bool {
         let networks = [&self.client, &self.server].into_iter().flatten();
@@ -142,6 +171,19 @@ impl TryFrom<Written> for Rule {
             Err("client and server have no address family in common, so that this rule can never match; write \
                  networks of the same family, or two rules"
                 .into())
+        }
+    }
+}
+
+impl Action {
+    /// Its name in a configuration.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Split { .. } => "split",
+            Self::Snoop => "snoop",
+            Self::Bundle => "bundle",
+            Self::Pass => "pass",
+            Self::Reject => "reject",
         }
     }
 }

@@ -1,10 +1,11 @@
 //! `[snoop]`: how much the gateway keeps of the flows that it does not split, and how it sends it again.
 
-use bentpipe_config::{Off, Or, Problem, Whole};
+use bentpipe_config::{Checks, InTable, Off, Or, Problem, Whole};
 use bentpipe_link::agent::snoop::{Pace, SnoopConfig};
 use bentpipe_units::{ByteCount, Rate, Span};
 use serde::Deserialize;
 
+use super::change::key_effects;
 use super::{Action, Config, Interface, SatelliteLeg};
 
 /// A segment is kept for a round trip, and for one more each time it is lost: bandwidth-delay products of a
@@ -46,6 +47,18 @@ pub struct SnoopSettings {
     /// Only with a pace.
     pub queue: Option<ByteCount>,
 }
+
+key_effects!(SnoopSettings {
+    cache: Now,
+    flows: Now,
+    retransmissions: Now,
+    timer_floor: Now,
+    hide_sack: Now,
+    hide_congestion: Now,
+    copies: Now,
+    pace: Now,
+    queue: Now,
+});
 
 impl Config {
     /// What the agent is to do, if any rule says `snoop`.
@@ -99,21 +112,33 @@ impl Config {
 }
 
 /// Checks the settings, and that they have what they need of the legs.
-pub(super) fn check(config: &Config) -> Result<(), Problem> {
+pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let settings = &config.snoop;
     for (key, bytes) in [("cache", settings.cache), ("queue", settings.queue)] {
-        if let Some(bytes) = bytes.filter(|&bytes| bytes < LEAST_BYTES) {
-            let message = format!(
-                "\"{bytes}\" does not hold a single packet of any size; write at least \"{LEAST_BYTES}\""
-            );
-            return Err(Problem::of(key, message));
+        checks.check(&[&format!("snoop.{key}")], || check_size(key, bytes).inside("snoop"));
+    }
+    checks.check(&["snoop.timer_floor"], || check_timer(settings.timer_floor).inside("snoop"));
+    let of_legs = ["legs.*.rate", "legs.*.interface", "rules"];
+    checks.check(&[&of_legs[..], &["snoop.cache"]].concat(), || check_cache(config).inside("snoop"));
+    checks.check(&[&of_legs[..], &["snoop.pace", "snoop.queue"]].concat(), || {
+        check_pace(config).inside("snoop")
+    });
+}
+
+fn check_size(key: &str, bytes: Option<ByteCount>) -> Result<(), Problem> {
+    let Some(bytes) = bytes.filter(|&bytes| bytes < LEAST_BYTES) else { return Ok(()) };
+    let message =
+        format!("\"{bytes}\" does not hold a single packet of any size; write at least \"{LEAST_BYTES}\"");
+    Err(Problem::of(key, message))
+}
+
+fn check_timer(floor: Option<Span>) -> Result<(), Problem> {
+    match floor.filter(|floor| floor.get() < LEAST_TIMER) {
+        Some(floor) => {
+            Err(Problem::of("timer_floor", format!("\"{floor}\" is too short; write at least \"1ms\"")))
         }
+        None => Ok(()),
     }
-    if let Some(floor) = settings.timer_floor.filter(|floor| floor.get() < LEAST_TIMER) {
-        return Err(Problem::of("timer_floor", format!("\"{floor}\" is too short; write at least \"1ms\"")));
-    }
-    check_cache(config)?;
-    check_pace(config)
 }
 
 fn check_cache(config: &Config) -> Result<(), Problem> {
@@ -276,12 +301,13 @@ mod tests {
             ("hide_congestion = 1", "neither true nor false"),
             ("pace = \"of\"", "; or write \"off\""),
             ("pace = \"0\"", "; or write \"off\""),
-            ("pace = 9", "9 is not a text"),
+            ("pace = 9", "9\" is not a bit rate: it has no unit; write pace = \"9Mbit/s\"; or write \"off\""),
             ("congested_above = 0.75", "snoop.congested_above: there is no such key"),
             ("window = 7", "snoop.window: there is no such key"),
         ] {
             let error = parse(LEGS, &format!("[snoop]\n{line}\n{RULE}")).unwrap_err();
-            assert!(error.contains(says) && !error.contains('\n'), "{line}: {error}");
+            assert!(error.contains(says), "{line}: {error}");
+            assert!(error.lines().all(|line| line.starts_with("x:")), "{line}: {error}");
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::route::RouteSocket;
 use bentpipe_kernel::sock_diag::{SockDiag, TcpSocket};
+use bentpipe_units::human;
 
 use super::{Daemon, Prepared};
 use crate::intercept::PATIENCE;
@@ -37,7 +38,11 @@ impl Daemon {
     pub fn drain(&self, time: Option<Duration>, stay: Duration) {
         *self.draining() = Some(Draining::begin(Instant::now(), time, stay));
         self.await_passing();
-        tracing::info!(?time, "draining: new connections pass unsplit");
+        let end = time.map_or_else(
+            || "the daemon ends with the last split one".to_owned(),
+            |time| format!("split ones that are left are reset in {}", human::span(time.as_secs_f64())),
+        );
+        tracing::info!("draining: new connections pass unsplit; {end}");
         if let Err(error) = self.handshakes() {
             tracing::warn!(
                 "cannot count the handshakes that are not complete: {error}; the daemon ends no sooner than \

@@ -6,6 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use bentpipe_units::human;
+
 use super::*;
 use crate::flow::Flow;
 use crate::intercept::InForce;
@@ -74,7 +76,8 @@ impl Daemon {
         if let Err(error) = outcome {
             // Before the successor is told, which may take a moment.
             self.resume(frozen);
-            tracing::info!(standstill = ?start.elapsed(), "resumed every connection");
+            let pause = human::seconds(start.elapsed().as_secs_f64());
+            tracing::info!("upgrade: every connection continues in this process, after a pause of {pause}");
             successor.refuse(&error.to_string());
             return Err((Box::new(self), error));
         }
@@ -84,8 +87,9 @@ impl Daemon {
             interception.leave();
         }
         let flows: usize = frozen.iter().map(|state| state.flows.len()).sum();
-        let (took, successor) = (start.elapsed(), successor.pid());
-        tracing::info!(flows, ?took, successor, "another process has taken over everything");
+        let connections = human::count(flows, "connection");
+        let took = human::seconds(start.elapsed().as_secs_f64());
+        tracing::info!("upgrade: process {} took over {connections} in {took}", successor.pid());
         Ok(())
     }
 

@@ -54,7 +54,9 @@ impl PortRanges {
             let soonest = living.iter().filter_map(|taken| taken.retired_at()).min().unwrap_or(now);
             let seconds = soonest.saturating_duration_since(now).as_secs() + 1;
             Error::Refused(format!(
-                "the legs or weights have been changed several times within a minute; try again in {seconds} s"
+                "the legs, the weights or proxy.port have been changed {} times within about a minute, and the listeners of \
+                 those configurations still wait for the ends of handshakes; try again in {seconds} s",
+                PORT_RANGES - 1
             ))
         })
     }

@@ -4,6 +4,8 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use bentpipe_units::human;
+
 use super::hand_over::{listener_settings, section};
 use super::*;
 use crate::flow::{Flow, FlowState, Route, RouteNames};
@@ -99,13 +101,17 @@ impl Candidate {
             state.listeners.iter().for_each(renew_settings);
             worker.send(Command::Import(state));
         }
-        let standstill = start.elapsed();
+        let pause = human::seconds(start.elapsed().as_secs_f64());
         daemon.start_services().for_each(warn_of);
         daemon.take_interception(rules);
         daemon.unpause_services().for_each(warn_of);
         daemon.publish();
         let upgrades = daemon.stats.upgrades();
-        tracing::info!(flows, ?standstill, upgrades, "took over the connections of another process");
+        let connections = human::count(flows, "connection");
+        tracing::info!(
+            upgrades,
+            "upgrade: took over {connections} from the old process, after a pause of {pause}"
+        );
         (daemon, extra_fds)
     }
 }
@@ -159,8 +165,8 @@ impl Daemon {
     /// Continues with the rules and routes that are in place.
     fn take_interception(&mut self, rules: InForce) {
         let (config, families) = (&self.context.config, self.families.clone());
-        let mut interception =
-            Interception::take_over(families, self.tun_diverts(), config.proxy.mark, rules);
+        let (mark, counters) = (config.proxy.mark, self.context.shared.policy_counters.clone());
+        let mut interception = Interception::take_over(families, self.tun_diverts(), mark, counters, rules);
         // Devices that the predecessor did not have are there without a route.
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::route::RouteSocket;
+use bentpipe_kernel::sock_diag::SockDiag;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -205,8 +206,7 @@ impl SynHandler {
         match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(taken, &syn),
             Some(SynOutcome::Answered) if self.suspends(pair, syn.isn, now) => {
-                self.abandon(&syn);
-                return self.pass_for_good(taken, &syn);
+                return self.pass_instead(taken, &syn);
             }
             Some(SynOutcome::Answered) => return self.give_to_listener(taken),
             None => {}
@@ -222,7 +222,7 @@ impl SynHandler {
         }
         match purpose {
             Purpose::Faithful => self.hold(&syn, taken, now),
-            _ if self.suspends(pair, syn.isn, now) => self.pass_for_good(taken, &syn),
+            _ if self.suspends(pair, syn.isn, now) => self.pass_instead(taken, &syn),
             Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => {
                 self.pass_for_good(taken, &syn)
             }
@@ -245,15 +245,20 @@ impl SynHandler {
         comes
     }
 
-    /// Ends the connection to the server of a client that is to reach it without us.
-    fn abandon(&self, syn: &Syn) {
+    /// Lets a SYN pass although a listener has had it: what there is of its connection here would meet the
+    /// client's own.
+    fn pass_instead(&mut self, taken: &TakenSyn, syn: &Syn) {
         if self.pending.abandon(&FourTuple::of(syn)) {
             self.counters.held_forgotten.add(1);
         }
-        // Its entry would clash with that of the client's own connection.
+        let forget = || SockDiag::open()?.forget_handshake(syn.server, syn.client);
+        if let Err(error) = forget() {
+            tracing::debug!(%error, "cannot end a handshake of a listener");
+        }
         if let Err(error) = tracking::forget(syn.client, syn.server) {
             tracing::debug!(%error, "cannot have a connection tracked anew");
         }
+        self.pass_for_good(taken, syn);
     }
 
     /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on

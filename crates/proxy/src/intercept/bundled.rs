@@ -108,13 +108,15 @@ mod tests {
         let rules = text("[[rules]]\naction = \"bundle\"\nport = 80\n");
         let (_, decide) = rules.split_once("chain decide_bundle {\n").unwrap();
         let (decide, _) = decide.split_once("\t}\n").unwrap();
-        let last = decide.find("tcp dport 80 goto bundle\n").unwrap();
+        let last = decide.find("tcp dport 80 counter name rule_1 goto bundle\n").unwrap();
         for condition in ["meta l4proto != @alive", "fib daddr type != unicast", "fib daddr oif missing"] {
             let unrouted = decide.find(&format!("{condition} goto unrouted_bundle\n"));
             assert!(unrouted.is_some_and(|place| place < last), "{condition}\n{decide}");
         }
         assert!(
-            rules.contains("chain unrouted_bundle {\n\t\ttcp dport 80 goto bundle_if_routed\n"),
+            rules.contains(
+                "chain unrouted_bundle {\n\t\ttcp dport 80 counter name rule_1 goto bundle_if_routed\n"
+            ),
             "{rules}"
         );
         assert!(

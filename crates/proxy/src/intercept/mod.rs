@@ -31,7 +31,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bentpipe_kernel::nftables::HeldTable;
+use bentpipe_kernel::nftables::{HeldTable, NfTables};
 use bentpipe_kernel::route::{PolicyRule, RouteSocket};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,7 @@ use crate::error::Error;
 
 mod arrival;
 mod bundled;
+pub(crate) mod counters;
 mod liveness;
 mod loopback;
 mod policy;
@@ -51,6 +52,7 @@ pub(crate) mod tracking;
 pub(crate) mod tun;
 
 pub(crate) use arrival::{Arrival, Crossing};
+use counters::PolicyCounters;
 pub(crate) use liveness::{Liveness, Suspension};
 pub(crate) use program::ip;
 use program::{load_rules, succeeds};
@@ -104,6 +106,8 @@ pub(crate) struct Interception {
     sides: Vec<Interface>,
     /// Settings of `lo` that were changed for this.
     sysctls: Vec<String>,
+    /// What the rules count.
+    counters: Arc<PolicyCounters>,
     /// The same rules for a host that tracks connections, if these are for one that does not; and what puts
     /// them in the place of these.
     with_tracking: Option<[String; 2]>,
@@ -150,6 +154,7 @@ impl Interception {
         plan: &Plan<'_>,
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
+        counters: Arc<PolicyCounters>,
         takes: bool,
     ) -> Result<Self, Error> {
         if clear() {
@@ -160,6 +165,7 @@ impl Interception {
             rules: String::new(),
             sides: Vec::new(),
             sysctls: loopback::prepare()?,
+            counters,
             with_tracking: None,
             is_left: false,
         };
@@ -176,6 +182,7 @@ impl Interception {
         families: Vec<Family>,
         tun_diverts: Vec<TunDivert>,
         mark: MarkField,
+        counters: Arc<PolicyCounters>,
         InForce { rules, sides, sysctls, preference }: InForce,
     ) -> Self {
         Self {
@@ -183,6 +190,7 @@ impl Interception {
             rules,
             sides,
             sysctls,
+            counters,
             with_tracking: None,
             is_left: false,
         }
@@ -218,7 +226,8 @@ impl Interception {
     /// Takes no new connection any more; those that are split go on.
     pub(crate) fn cease(&self) {
         if !self.is_left {
-            succeeds("nft", &format!("flush chain inet {TABLE} decide"));
+            let chain = format!("inet {TABLE} decide");
+            succeeds("nft", &format!("flush chain {chain}; add rule {chain} goto unsplit"));
         }
     }
 
@@ -244,7 +253,7 @@ impl Interception {
     /// decided at their SYN. Where other interfaces are satellites, it is no longer known which of their ends
     /// is on the ground, and they pass.
     pub(crate) fn replace_rules(&mut self, plan: &Plan<'_>, takes: bool) -> Result<(), Error> {
-        load(self.replacing(plan), takes)?;
+        self.load(self.replacing(plan), takes, Some(plan))?;
         self.rules = ruleset(plan);
         self.sides = plan.snooped.map_or_else(Vec::new, |_| plan.interfaces.to_vec());
         self.expect_tracking(plan);
@@ -253,7 +262,7 @@ impl Interception {
 
     /// Installs the rules again that another program has removed.
     pub(crate) fn restore(&self, takes: bool) -> Result<(), Error> {
-        load(self.rules.clone(), takes)
+        self.load(self.rules.clone(), takes, None)
     }
 
     /// Keeps the halves of connections apart where this host has begun to track connections. Those that are
@@ -261,7 +270,7 @@ impl Interception {
     pub(crate) fn follow_tracking(&mut self, takes: bool) -> Result<(), Error> {
         let Some([rules, replacing]) = self.with_tracking.clone() else { return Ok(()) };
         let split = SplitConnections::list().map_err(Error::system("list split connections"))?;
-        load(replacing + &split.untracked(), takes)?;
+        self.load(replacing + &split.untracked(), takes, None)?;
         (self.rules, self.with_tracking) = (rules, None);
         split.forget().map_err(Error::system("remove what is tracked of split connections"))
     }
@@ -271,15 +280,26 @@ impl Interception {
         self.with_tracking.is_some()
     }
 
+    /// Reads what the rules have counted.
+    pub(crate) fn collect(&self, tables: &mut NfTables) {
+        self.counters.collect(tables);
+    }
+
+    /// Loads rules, which take connections from the same moment if it `takes` them. Those before have counted
+    /// until then; these count for `plan`, or for the same as before.
+    fn load(&self, rules: String, takes: bool, plan: Option<&Plan<'_>>) -> Result<(), Error> {
+        if let Ok(mut tables) = NfTables::open() {
+            self.collect(&mut tables);
+        }
+        load_rules(&if takes { rules + &into_force() } else { rules })?;
+        self.counters.restart(plan);
+        Ok(())
+    }
+
     /// The routes, for the watchdog.
     pub(crate) fn routes(&self) -> &Routes {
         &self.routes
     }
-}
-
-/// Loads rules, which take connections from the same moment if it `takes` them.
-fn load(rules: String, takes: bool) -> Result<(), Error> {
-    load_rules(&if takes { rules + &into_force() } else { rules })
 }
 
 impl Routes {

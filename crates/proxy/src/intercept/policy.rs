@@ -4,6 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use bentpipe_kernel::Weight;
 
+use super::counters::{Verdict, rule_counted};
 use super::snooped;
 use crate::config::{Action, Dscp, Handshake, Interface, List, Network, Ports, Rule};
 
@@ -20,14 +21,16 @@ enum Packet {
 
 /// One line or two for each rule that concerns TCP, for a chain that a SYN jumps to: `return` passes it.
 pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
-    let lines = rules.iter().filter_map(|rule| {
+    let lines = rules.iter().enumerate().filter_map(|(place, rule)| {
+        let counted = rule_counted(place);
         let verdict = match rule.action {
             Action::Split { handshake, weight } => {
-                format!("goto {}", chain(handshake.unwrap_or(default), weight))
+                format!("{counted} goto {}", chain(handshake.unwrap_or(default), weight))
             }
-            Action::Snoop => format!("goto {}", snooped::OFFER),
-            // Those for the node were decided before they were routed.
-            Action::Bundle | Action::Pass => "return".to_owned(),
+            Action::Snoop => format!("{counted} goto {}", snooped::OFFER),
+            // Those for the node were decided, and counted, before they were routed.
+            Action::Bundle => format!("{} return", Verdict::NodeAbsent.counted()),
+            Action::Pass => format!("{counted} return"),
             Action::Reject => return None,
         };
         Some(lines(rule, Packet::Tcp, &verdict))
@@ -39,10 +42,10 @@ pub(super) fn connections(rules: &[Rule], default: Handshake) -> String {
 /// on. No line behind the last rule that says `bundle`.
 pub(super) fn bundles(rules: &[Rule], hand_over: &str) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Bundle).map_or(0, |last| last + 1);
-    let lines = rules[..end].iter().filter_map(|rule| {
+    let lines = rules[..end].iter().enumerate().filter_map(|(place, rule)| {
         let verdict = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Pass => "return".to_owned(),
-            Action::Bundle => format!("goto {hand_over}"),
+            Action::Bundle => format!("{} goto {hand_over}", rule_counted(place)),
             Action::Reject => return None,
         };
         Some(lines(rule, Packet::Arriving, &verdict))
@@ -60,15 +63,33 @@ pub(super) fn chain(handshake: Handshake, weight: Weight) -> String {
 /// the last rule that rejects something.
 pub(super) fn datagrams(rules: &[Rule]) -> String {
     let end = rules.iter().rposition(|rule| rule.action == Action::Reject).map_or(0, |last| last + 1);
-    let lines = rules[..end].iter().filter_map(|rule| {
+    let lines = rules[..end].iter().enumerate().filter_map(|(place, rule)| {
         let verdict = match rule.action {
             Action::Split { .. } | Action::Snoop | Action::Bundle => return None,
-            Action::Pass => "return",
-            Action::Reject => "reject with icmpx type port-unreachable",
+            Action::Pass => "return".to_owned(),
+            Action::Reject => format!("{} reject with icmpx type port-unreachable", rule_counted(place)),
         };
-        Some(lines(rule, Packet::Udp, verdict))
+        Some(lines(rule, Packet::Udp, &verdict))
     });
     lines.collect()
+}
+
+/// The conditions of a rule for people: `port 22, client 10.0.0.0/8`; `everything` without any.
+pub(super) fn conditions(rule: &Rule) -> String {
+    fn words<T: Display>(list: &[T]) -> String {
+        list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    }
+    let Rule { action: _, comment: _, client, server, client_interface, server_interface, port, dscp } = rule;
+    let all = [
+        port.as_ref().map(|list| format!("port {}", words(&port_elements(list)))),
+        client.as_ref().map(|list| format!("client {}", words(list))),
+        server.as_ref().map(|list| format!("server {}", words(list))),
+        client_interface.as_ref().map(|list| format!("from {}", words(list))),
+        server_interface.as_ref().map(|list| format!("to {}", words(list))),
+        dscp.as_ref().map(|list| format!("dscp {}", words(&dscp_elements(list)))),
+    ];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    if all.is_empty() { "everything".to_owned() } else { all.join(", ") }
 }
 
 /// The families have names of their own for addresses and code points, so a rule that speaks of these takes a
@@ -189,8 +210,12 @@ mod tests {
         Config::parse("x", &text).unwrap_or_else(|error| panic!("{error}")).rules
     }
 
+    /// The lines of one rule that passes, without its counter.
     fn one(text: &str) -> String {
-        connections(&rules(&format!("[[rules]]\naction = \"pass\"\n{text}")), Handshake::Early)
+        let lines = connections(&rules(&format!("[[rules]]\naction = \"pass\"\n{text}")), Handshake::Early);
+        let counted = lines.matches("counter name rule_1 return").count();
+        assert_eq!(counted, lines.lines().count(), "each line counts: {lines}");
+        lines.replace("counter name rule_1 ", "")
     }
 
     #[test]
@@ -201,12 +226,15 @@ mod tests {
         );
         assert_eq!(
             connections(&rules, Handshake::Early),
-            "\t\ttcp dport 1 return\n\t\ttcp dport 2 goto early\n\t\ttcp dport 4 goto snoop\n\t\ttcp dport 3 goto faithful\n"
+            "\t\ttcp dport 1 counter name rule_1 return\n\t\ttcp dport 2 counter name rule_2 goto early\n\
+             \t\ttcp dport 4 counter name rule_3 goto snoop\n\t\ttcp dport 3 counter name rule_4 goto faithful\n"
         );
-        assert!(connections(&rules, Handshake::Faithful).contains("dport 2 goto faithful"));
+        assert!(
+            connections(&rules, Handshake::Faithful).contains("dport 2 counter name rule_2 goto faithful")
+        );
         assert_eq!(
             datagrams(&rules),
-            "\t\tudp dport 1 return\n\t\tudp dport 443 reject with icmpx type port-unreachable\n"
+            "\t\tudp dport 1 return\n\t\tudp dport 443 counter name rule_5 reject with icmpx type port-unreachable\n"
         );
     }
 
@@ -218,9 +246,12 @@ mod tests {
         );
         assert_eq!(
             bundles(&rules, "bundle_if_routed"),
-            "\t\ttcp dport 1 return\n\t\ttcp dport 2 return\n\t\ttcp dport 3 goto bundle_if_routed comment \"c\"\n"
+            "\t\ttcp dport 1 return\n\t\ttcp dport 2 return\n\t\ttcp dport 3 counter name rule_4 goto bundle_if_routed comment \"c\"\n"
         );
-        assert!(connections(&rules, Handshake::Early).contains("\t\ttcp dport 3 return comment"));
+        assert!(
+            connections(&rules, Handshake::Early)
+                .contains("\t\ttcp dport 3 counter name verdict_node_absent return comment")
+        );
         assert!(!datagrams(&rules).contains("dport 3"));
     }
 
@@ -232,7 +263,8 @@ mod tests {
         );
         assert_eq!(
             connections(&rules, Handshake::Early),
-            "\t\ttcp dport 1 goto early_weight_4\n\t\ttcp dport 2 goto early\n\t\ttcp dport 3 goto faithful_weight_4\n"
+            "\t\ttcp dport 1 counter name rule_1 goto early_weight_4\n\t\ttcp dport 2 counter name rule_2 goto early\n\
+             \t\ttcp dport 3 counter name rule_3 goto faithful_weight_4\n"
         );
         assert_eq!(datagrams(&rules), "");
     }
@@ -322,7 +354,7 @@ mod tests {
             if let Ok(config) = Config::parse("x", &text) {
                 prop_assert_eq!(
                     connections(&config.rules, Handshake::Early),
-                    format!("\t\tiifname \"{name}\" return comment \"{comment}\"\n")
+                    format!("\t\tiifname \"{name}\" counter name rule_1 return comment \"{comment}\"\n")
                 );
                 prop_assert!(!comment.contains(['"', '\n', '\\']) && !name.contains(['"', '\n', ' ', '*']));
             }

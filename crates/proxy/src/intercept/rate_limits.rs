@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::counters::Verdict;
 use crate::config::ConnectionRates;
 
 /// The sets of clients with their rates of new connections; those of IPv6 are networks of 64 bits.
@@ -28,21 +29,21 @@ pub(super) fn sets() -> String {
     set(clients4, "ipv4_addr") + &set(clients6, "ipv6_addr")
 }
 
-/// The rules for a SYN, with what becomes of one beyond a limit.
+/// The rules for a SYN; `at` says what becomes of one beyond a limit.
 ///
 /// A client's own limit is first: what it has too much takes nothing from the others.
-pub(super) fn statements(rates: &ConnectionRates, verdict: &str) -> String {
+pub(super) fn statements(rates: &ConnectionRates, at: impl Fn(Verdict) -> String) -> String {
     let mut rules = String::new();
     if let Some(rate) = rates.per_client {
         let over = over(rate.get(), rates.burst_of(rate));
-        let [clients4, clients6] = RATED_CLIENTS;
+        let ([clients4, clients6], verdict) = (RATED_CLIENTS, at(Verdict::ClientRate));
         rules += &format!(
             "\t\tupdate @{clients4} {{ ip saddr {over} }} {verdict}\n\
              \t\tupdate @{clients6} {{ ip6 saddr and ffff:ffff:ffff:ffff:: {over} }} {verdict}\n"
         );
     }
     if let Some(rate) = rates.all {
-        rules += &format!("\t\t{} {verdict}\n", over(rate.get(), rates.burst_of(rate)));
+        rules += &format!("\t\t{} {}\n", over(rate.get(), rates.burst_of(rate)), at(Verdict::Rate));
     }
     rules
 }
@@ -63,20 +64,22 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_is_counted() {
-        assert_eq!(statements(&rates(""), "accept"), "");
+        assert_eq!(statements(&rates(""), |_| "accept".into()), "");
     }
 
     #[test]
     fn a_burst_is_what_comes_in_a_second_unless_it_is_configured() {
-        let text = statements(&rates("connection_rate = 300"), "accept");
+        let text = statements(&rates("connection_rate = 300"), |_| "accept".into());
         assert_eq!(text, "\t\tlimit rate over 300/second burst 300 packets accept\n");
-        let text = statements(&rates("connection_rate = 300\nburst = 40"), "reject with tcp reset");
+        let text =
+            statements(&rates("connection_rate = 300\nburst = 40"), |_| "reject with tcp reset".into());
         assert_eq!(text, "\t\tlimit rate over 300/second burst 40 packets reject with tcp reset\n");
     }
 
     #[test]
     fn a_clients_own_limit_comes_first_and_ipv6_clients_are_networks() {
-        let text = statements(&rates("connection_rate = 300\nconnection_rate_per_client = 20"), "accept");
+        let text =
+            statements(&rates("connection_rate = 300\nconnection_rate_per_client = 20"), |_| "accept".into());
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(
             lines,

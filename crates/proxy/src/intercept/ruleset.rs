@@ -9,6 +9,7 @@ use bentpipe_kernel::Weight;
 use crate::config::{AtLimit, ConnectionRates, Handshake, Interface, Mark, MarkField, Rule};
 use crate::types::leg_pair::{LegId, LegPair};
 
+use super::counters::{self, Verdict};
 use super::{LOG_GROUP, TABLE, ZONE, bundled, policy, rate_limits, snooped};
 
 /// The set that keeps the rules in force: they match only protocols that are in it, and its elements expire
@@ -41,6 +42,8 @@ const ENDS: [&str; 2] =
     ["ip saddr . tcp sport . ip daddr . tcp dport", "ip6 saddr . tcp sport . ip6 daddr . tcp dport"];
 /// The table that drops SYNs whose copies the daemon has stands behind these.
 pub(super) const BEHIND_LAST: i32 = LAST + 1;
+/// What is forwarded is counted behind that.
+const BEHIND_HELD: i32 = BEHIND_LAST + 1;
 /// Where the zones of connection tracking are told: before it finds a packet's entry, at -200.
 const BEFORE_TRACKING: &str = "raw - 10";
 /// The flags by which a SYN is one.
@@ -87,14 +90,17 @@ pub fn ruleset(plan: &Plan<'_>) -> String {
 }
 
 /// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are
-/// emptied, those that there shall be no more are removed, and the others are filled. A set that is declared
+/// emptied, those that there shall be no more are removed, and the others are filled. Counters begin at zero. A set that is declared
 /// anew gets another size, if it has another and the kernel can do it; Linux 6.18 can.
 pub(super) fn successor(plan: &Plan<'_>, before: &str) -> String {
     let table = table(plan);
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
     // Declared, so that it is no error if another program has removed them.
-    let declared: String = gone().map(|chain| format!("\tchain {chain} {{\n\t}}\n")).collect();
-    let removed: String = gone().map(|chain| format!("delete chain inet {TABLE} {chain}\n")).collect();
+    let counters = || counters::declared(before);
+    let mut declared: String = gone().map(|chain| format!("\tchain {chain} {{\n\t}}\n")).collect();
+    declared.extend(counters().map(|counter| format!("\tcounter {counter} {{\n\t}}\n")));
+    let mut removed: String = gone().map(|chain| format!("delete chain inet {TABLE} {chain}\n")).collect();
+    removed.extend(counters().map(|counter| format!("delete counter inet {TABLE} {counter}\n")));
     format!("table inet {TABLE} {{\n{declared}}}\nflush table inet {TABLE}\n{removed}{table}")
 }
 
@@ -111,12 +117,14 @@ fn chains(rules: &str) -> impl Iterator<Item = &str> {
 
 fn table(plan: &Plan<'_>) -> String {
     let body = [
+        counters::declarations(plan),
         sets(),
         tracking(plan),
         prerouting(plan),
         injected(plan),
         output(plan),
         connections(plan),
+        counters::forwarded(plan, BEHIND_HELD),
         datagrams(plan),
         limits(plan),
         snooped::declarations(plan),
@@ -236,7 +244,7 @@ fn prerouting(plan: &Plan<'_>) -> String {
 fn injected(plan: &Plan<'_>) -> String {
     let mark = plan.mark.set(Mark::Injected);
     let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
-    let (passing, lines) = (passing(), lines.collect::<String>());
+    let (passing, lines) = (pass_from_now_on(), lines.collect::<String>());
     format!(
         "\tchain injected {{\n\t\t{mark}\n\t\ttcp urgptr {PASS} goto pass_when_repeated\n{lines}\t\tdrop\n\t}}\n\
          \tchain pass_when_repeated {{\n{passing}\t\tdrop\n\t}}\n"
@@ -244,7 +252,7 @@ fn injected(plan: &Plan<'_>) -> String {
 }
 
 /// Lets a connection pass from its next SYN on.
-fn passing() -> String {
+fn pass_from_now_on() -> String {
     PASSING.iter().zip(ENDS).map(|(name, key)| format!("\t\tupdate @{name} {{ {key} }}\n")).collect()
 }
 
@@ -259,18 +267,22 @@ fn output(plan: &Plan<'_>) -> String {
     )
 }
 
-/// A connection is decided at its SYN, when the operator's own rules have let it pass. What they have
+/// A connection that crosses a satellite leg is decided at its SYN, when the operator's own rules have let it pass. What they have
 /// translated passes unsplit: its client knows the server by another address. So does what deferred accept
 /// does not read, a fragment or a SYN of IPv6 with extension headers, and what has no way back from here, a
 /// client with a link-local address, or what a bridge forwards between two of its ports and br_netfilter shows
 /// here. And what comes by `lo` has lost the mark with which it was sent there.
+///
+/// A connection whose first SYN passes because nothing is taken at the time, passes when it is repeated, too: its
+/// server may have answered by then, and the client would hear two answers.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
     let translated = if plan.tracked {
         format!(
             "\t\tct status dnat limit rate 1/minute burst 1 packets log group {LOG_GROUP} queue-threshold 1 prefix \
-             \"translated 0\"\n\t\tct status dnat return\n"
+             \"translated 0\"\n\t\tct status dnat {} return\n",
+            Verdict::Translated.counted()
         )
     } else {
         String::new()
@@ -278,27 +290,41 @@ fn connections(plan: &Plan<'_>) -> String {
     let bridged: String = plan
         .interfaces
         .iter()
-        .map(|name| format!("\t\tiifname \"{name}\" oifname \"{name}\" meta iifkind \"bridge\" return\n"))
+        .map(|name| {
+            let counted = Verdict::Bridged.counted();
+            format!("\t\tiifname \"{name}\" oifname \"{name}\" meta iifkind \"bridge\" {counted} return\n")
+        })
         .collect();
-    let passing: String =
-        PASSING.iter().zip(ENDS).map(|(name, key)| format!("\t\t{key} @{name} return\n")).collect();
+    let declined = Verdict::Declined.counted();
+    let passing: String = PASSING
+        .iter()
+        .zip(ENDS)
+        .map(|(name, key)| format!("\t\t{key} @{name} {declined} return\n"))
+        .collect();
+    let [not_ready, unreadable, link_local] =
+        [Verdict::NotReady, Verdict::Unreadable, Verdict::LinkLocal].map(Verdict::counted);
+    let satellites: Vec<String> = plan.interfaces.iter().map(|name| format!("\"{name}\"")).collect();
+    let satellites = satellites.join(", ");
+    let unsplit = pass_from_now_on();
     format!(
         "\tchain forward {{\n\
          \t\ttype filter hook forward priority {LAST}; policy accept;\n\
-         \t\t{SYN} goto decide\n\
+         \t\t{SYN} iifname {{ {satellites} }} goto decide\n\
+         \t\t{SYN} oifname {{ {satellites} }} goto decide\n\
          \t}}\n\
          \tchain decide {{\n\
-         \t\tmeta l4proto != @{ALIVE} return\n\
+         \t\tmeta l4proto != @{ALIVE} {not_ready} goto unsplit\n\
          \t\tiif \"lo\" return\n\
-         \t\tip frag-off & 0x3fff != 0 return\n\
-         \t\tip6 saddr fe80::/10 return\n\
+         \t\tip frag-off & 0x3fff != 0 {unreadable} return\n\
+         \t\tip6 saddr fe80::/10 {link_local} return\n\
          {passing}\
          {bridged}\
-         \t\tip6 nexthdr != tcp return\n\
+         \t\tip6 nexthdr != tcp {unreadable} return\n\
          {translated}\
          {rules}\
          \t\tgoto {otherwise}\n\
-         \t}}\n"
+         \t}}\n\
+         \tchain unsplit {{\n{unsplit}\t}}\n"
     )
 }
 
@@ -328,12 +354,14 @@ fn limits(plan: &Plan<'_>) -> String {
         AtLimit::Refuse => "reject with tcp reset",
     };
     let [clients4, clients6] = FULL_CLIENTS;
-    let rates = rate_limits::statements(&plan.rates, verdict);
+    let at = |limit: Verdict| format!("{} {verdict}", limit.counted());
+    let rates = rate_limits::statements(&plan.rates, at);
+    let [full, client_full] = [Verdict::Limit, Verdict::ClientLimit].map(at);
     format!(
         "\tchain limits {{\n\
-         \t\tmeta l4proto @{FULL} {verdict}\n\
-         \t\tip saddr @{clients4} {verdict}\n\
-         \t\tip6 saddr and ffff:ffff:ffff:ffff:: @{clients6} {verdict}\n\
+         \t\tmeta l4proto @{FULL} {full}\n\
+         \t\tip saddr @{clients4} {client_full}\n\
+         \t\tip6 saddr and ffff:ffff:ffff:ffff:: @{clients6} {client_full}\n\
          {rates}\
          \t}}\n"
     )
@@ -352,13 +380,13 @@ fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
 /// connection passes when the SYN is repeated.
 fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     let LegPair { port, weight, .. } = *pair;
-    let taken = mark.set(Mark::Taken);
+    let (taken, split) = (mark.set(Mark::Taken), Verdict::Split.counted());
     let copy =
         |how: &str| format!("log group {LOG_GROUP} queue-threshold 1 prefix \"{how} {port}\" {taken} accept");
     let mut text = String::new();
     for handshake in [Handshake::Early, Handshake::Faithful] {
         let name = handshake.name();
-        let _ = write!(text, "\tchain {name}_{port} {{\n\t\tjump limits\n\t\t{}\n\t}}\n", copy(name));
+        let _ = write!(text, "\tchain {name}_{port} {{\n\t\tjump limits\n\t\t{split} {}\n\t}}\n", copy(name));
     }
     if weight == Weight::default() {
         let _ = write!(text, "\tchain again_{port} {{\n\t\t{}\n\t}}\n", copy("again"));
@@ -430,7 +458,7 @@ mod tests {
         let rules = early(&["sat0"]);
         for rule in [
             "iifname != { \"sat0\" } oifname \"sat0\" goto early_7602",
-            "chain early_7602 {\n\t\tjump limits\n\t\tlog group 25200 queue-threshold 1 prefix \"early 7602\"",
+            "chain early_7602 {\n\t\tjump limits\n\t\tcounter name verdict_split log group 25200 queue-threshold 1 prefix \"early 7602\"",
             "tcp urgptr 7602 goto listener_7602",
             "meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:7602 accept",
             "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:7602 accept",
@@ -487,15 +515,21 @@ mod tests {
 
     #[test]
     fn without_a_sign_of_life_nothing_is_taken() {
-        assert!(early(&["sat0"]).contains("chain decide {\n\t\tmeta l4proto != @alive return\n"));
+        assert!(early(&["sat0"]).contains(
+            "chain decide {\n\t\tmeta l4proto != @alive counter name verdict_not_ready goto unsplit\n"
+        ));
     }
 
     #[test]
     fn at_a_limit_a_connection_passes_or_is_refused_as_configured() {
         for (at_limit, verdict) in [(AtLimit::Pass, "accept"), (AtLimit::Refuse, "reject with tcp reset")] {
             let rules = text(&["sat0"], Handshake::Early, at_limit);
-            assert!(rules.contains(&format!("meta l4proto @full {verdict}\n")), "{rules}");
-            assert!(rules.contains(&format!("ip saddr @full_clients4 {verdict}\n")), "{rules}");
+            for line in [
+                "meta l4proto @full counter name verdict_limit",
+                "ip saddr @full_clients4 counter name verdict_client_limit",
+            ] {
+                assert!(rules.contains(&format!("{line} {verdict}\n")), "{line}\n{rules}");
+            }
         }
     }
 
@@ -559,12 +593,14 @@ mod tests {
         };
         let rules = ruleset(&plan);
         assert!(
-            rules.contains("nexthdr != tcp return\n\t\ttcp dport 22 return\n\t\tgoto early\n"),
+            rules.contains(
+                "nexthdr != tcp counter name verdict_unreadable return\n\t\ttcp dport 22 counter name rule_2 return\n\t\tgoto early\n"
+            ),
             "{rules}"
         );
         let guards =
             "meta l4proto != @alive return\n\t\tiifname != { \"sat0\" } oifname != { \"sat0\" } return\n";
-        assert!(rules.contains(&format!("{guards}\t\tudp dport 443 reject")), "{rules}");
+        assert!(rules.contains(&format!("{guards}\t\tudp dport 443 counter name rule_1 reject")), "{rules}");
         assert!(!early(&["sat0"]).contains("chain datagrams"));
     }
 

@@ -14,7 +14,7 @@ use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
 use crate::access_log::{AccessLog, Line, LogFile, Lost, Record};
 use crate::config::{AccessLogSettings, Config, LogFormat};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::stats::Counters;
 use crate::types::mailbox::Mailbox;
 
@@ -103,12 +103,12 @@ impl Service for AccessLogService {
     }
 
     /// A file that cannot be written to is an error as long as somebody is there to read it.
-    fn check(&self, config: &Config) -> Result<(), Error> {
+    fn check(&self, config: &Config) -> Result<(), Refusal> {
         let settings = &config.access_log;
         match &settings.file {
             Some(path) if settings.file != self.settings.file => LogFile::new(path.clone(), 0, 1)
                 .open()
-                .map_err(|error| Error::Refused(format!("access_log.file: {}", advice(path, &error)))),
+                .map_err(|error| Refusal::of("access_log.file", advice(path, &error))),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
-use crate::config::{Config, MarkField};
+use crate::config::MarkField;
 use crate::deferred_accept::{
     Entry, FourTuple, Inherited, PendingTable, RecentSyns, Settings, SynHandler, SynSockets,
 };
@@ -85,13 +85,6 @@ impl DeferredAccept {
 impl Service for DeferredAccept {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn check(&self, config: &Config) -> Result<(), Error> {
-        match config.proxy.mark == self.mark {
-            true => Ok(()),
-            false => Err(Error::Restart { what: "another proxy.mark" }),
-        }
     }
 
     fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use bentpipe_legs::Legs;
 
 use crate::config::Config;
 use crate::deferred_accept::PendingTable;
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::intercept::{Interception, TunDivert};
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
@@ -28,6 +28,7 @@ use crate::types::mailbox::Heartbeat;
 mod access_log;
 mod deferred_accept;
 mod devices;
+mod interfaces;
 mod rate_control;
 mod snoop;
 mod thread;
@@ -42,8 +43,8 @@ pub(crate) trait Service: fmt::Debug + Send + Sync {
     /// Replaces settings that this host does not support by the next best ones.
     fn adapt(&self, _config: &mut Config) {}
 
-    /// Fails for an adapted configuration that cannot take effect before a restart.
-    fn check(&self, _config: &Config) -> Result<(), Error> {
+    /// Refuses an adapted configuration that cannot take effect at a reload.
+    fn check(&self, _config: &Config) -> Result<(), Refusal> {
         Ok(())
     }
 
@@ -140,6 +141,7 @@ pub(crate) fn prepare(preparation: &Preparation<'_>) -> Result<Vec<Box<dyn Servi
         Box::new(rate_control::RateControl::default()),
         Box::new(deferred_accept::DeferredAccept::prepare(preparation)?),
         Box::new(snoop::Snoop::prepare(preparation)?),
+        Box::new(interfaces::InterfaceWatch::default()),
         Box::new(watchdog::Watchdog::default()),
     ])
 }

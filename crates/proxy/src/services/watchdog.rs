@@ -33,6 +33,8 @@ const INTERVAL: Duration = Duration::from_millis(400);
 const PAUSE: Duration = Duration::from_millis(10);
 /// The least time between two log lines about the same failure.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Between two readings of what the rules count.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon to retry the repair of diverts; each attempt runs programs.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -65,6 +67,8 @@ struct Supervisor {
     /// The rules as the kernel had them when they were loaded, and the state of the whole rule set when they
     /// were last seen to be so. `None` until they are looked at.
     rules: Option<(Vec<u8>, u32)>,
+    /// When to read again what the rules count.
+    next_count: Instant,
     /// The contents of the sets.
     known: OverLimit,
     /// The set `alive` is empty on purpose: the daemon drains, its bypass is on, or nothing came of connections
@@ -146,6 +150,7 @@ impl Supervisor {
             route_socket: RouteSocket::open().map_err(Error::system("ask for routes"))?,
             next_divert_check: Instant::now(),
             rules: None,
+            next_count: Instant::now(),
             known: OverLimit::default(),
             passes: false,
             takes: false,
@@ -172,6 +177,7 @@ impl Supervisor {
             if renewal {
                 self.repair_tun_diverts();
                 self.verify_rules();
+                self.count();
             }
             std::thread::sleep(PAUSE);
             self.wait_until(next_renewal);
@@ -259,7 +265,9 @@ impl Supervisor {
         {
             match interception.follow_tracking(self.takes) {
                 Ok(()) => {
-                    tracing::info!("this host has begun to track connections: both halves of one have zones")
+                    tracing::info!(
+                        "this host tracks connections now (conntrack): the two halves of each split one get zones of their own"
+                    )
                 }
                 Err(error) => {
                     self.log_failure(&format!("cannot keep the halves of connections apart: {error}"));
@@ -283,6 +291,15 @@ impl Supervisor {
                 }
                 self.rules = None;
             }
+        }
+    }
+
+    /// Reads what the rules count, now and then.
+    fn count(&mut self) {
+        if Instant::now() >= self.next_count {
+            // A little early rather than at the next interval but one.
+            self.next_count = Instant::now() + COUNT_INTERVAL - INTERVAL / 2;
+            self.interception.lock().unwrap_or_else(PoisonError::into_inner).collect(&mut self.tables);
         }
     }
 
@@ -387,7 +404,7 @@ impl Supervisor {
                 );
             }
             Some(None) => {
-                tracing::info!("far enough from the limits again: new connections of every client are split")
+                tracing::info!("well below the limits again: new connections of every client are split")
             }
             None => {}
         }

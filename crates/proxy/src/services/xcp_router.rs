@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bentpipe_kernel::congestion::EXPLICIT;
-use bentpipe_kernel::router::{Router, RouterConfig};
+use bentpipe_kernel::router::{Router, RouterConfig, RouterError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
 use crate::config::{Config, SatelliteLeg, xcp_variant};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::stats::Counters;
 use crate::types::mailbox::{Heartbeat, Mailbox};
 
@@ -28,7 +28,7 @@ use interval::Interval;
 
 /// The longest round trip accepted from a header: far above that of any satellite around the Earth.
 const LONGEST_RTT: Duration = Duration::from_secs(10);
-/// The thread wakes at least so often, so that its counters are fresh.
+/// The thread wakes at least so often, so that its counters are fresh and its routers at their interfaces.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The congestion control of a leg whose router could not be attached.
@@ -63,7 +63,12 @@ impl XcpRouters {
     pub(super) fn prepare(preparation: &Preparation<'_>) -> Self {
         let (mut attached, mut failed) = (BTreeMap::new(), BTreeSet::new());
         for (interface, wanted) in wanted(preparation.config) {
-            match Router::attach(&interface, &wanted.config) {
+            let router = match Router::attach(&interface, &wanted.config) {
+                // The control loop attaches it when there is one.
+                Err(RouterError::Interface { .. }) => Router::detached(&wanted.config),
+                outcome => outcome,
+            };
+            match router {
                 Ok(router) => drop(attached.insert(interface, router)),
                 Err(error) => {
                     tracing::warn!(
@@ -89,10 +94,16 @@ impl Service for XcpRouters {
     }
 
     /// Fails for a configuration that needs another router: the privileges to attach one are gone.
-    fn check(&self, config: &Config) -> Result<(), Error> {
-        match wanted(config).keys().all(|interface| self.interfaces.contains(interface)) {
-            true => Ok(()),
-            false => Err(Error::Restart { what: "congestion = \"xcp\" or \"p-xcp\" on another interface" }),
+    fn check(&self, config: &Config) -> Result<(), Refusal> {
+        let needs_another = |leg: &SatelliteLeg| {
+            xcp_variant(leg).is_some() && !self.interfaces.contains(leg.interface.as_str())
+        };
+        match config.legs.iter().find(|(_, leg)| needs_another(leg)) {
+            Some((name, leg)) => {
+                let what = format!("congestion = \"{}\" on interface {}", leg.congestion(), leg.interface);
+                Err(Refusal::until_upgrade(format!("legs.{name}.congestion"), &what))
+            }
+            None => Ok(()),
         }
     }
 
@@ -131,7 +142,8 @@ impl Drop for XcpRouters {
     fn drop(&mut self) {
         if let Some(mut thread) = self.thread.take() {
             thread.stop();
-            tracing::info!(stats = ?self.counters.router.read(), "the XCP routers have stopped");
+            tracing::info!("the XCP routers have stopped");
+            tracing::debug!(stats = ?self.counters.router.read());
         }
     }
 }
@@ -158,6 +170,10 @@ fn adapt(config: &mut Config, failed: &BTreeSet<String>) {
 #[derive(Debug)]
 struct Controller {
     routers: BTreeMap<String, (Router, Interval)>,
+    /// Interfaces that exist and did not take their routers, which the log has said.
+    refusing: BTreeSet<String>,
+    /// When to look for interfaces that have come.
+    next_look: Instant,
     mailbox: Arc<Mailbox<Wanted>>,
     counters: Arc<Counters>,
 }
@@ -175,7 +191,8 @@ impl Controller {
             let interval = Interval::new(now, config.capacity, rtt);
             (interface, (router, interval))
         };
-        Self { routers: routers.into_iter().map(with_interval).collect(), mailbox, counters }
+        let (routers, refusing) = (routers.into_iter().map(with_interval).collect(), BTreeSet::new());
+        Self { routers, refusing, next_look: now, mailbox, counters }
     }
 
     fn run(&mut self, stop: &AtomicBool) {
@@ -183,12 +200,35 @@ impl Controller {
             if let Some(wanted) = self.wait() {
                 self.apply(&wanted);
             }
+            self.follow_interfaces();
             let now = Instant::now();
             for (router, interval) in self.routers.values_mut() {
                 let has_ended = interval.advance(now, router);
                 self.counters.router.xcp_intervals.add(has_ended.into());
             }
             self.note();
+        }
+    }
+
+    /// Attaches routers to interfaces that have come, or come back as others.
+    fn follow_interfaces(&mut self) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        self.next_look = Instant::now() + WAKE_INTERVAL;
+        for (interface, (router, _)) in &mut self.routers {
+            match router.follow(interface) {
+                Ok(attached) => {
+                    if attached {
+                        tracing::info!("the XCP router is at interface {interface}");
+                    }
+                    self.refusing.remove(interface);
+                }
+                Err(error) if self.refusing.insert(interface.clone()) => {
+                    tracing::error!("{error}: its connections get whatever rate they ask for");
+                }
+                Err(_) => {}
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::tcp_info::{State, TcpInfo};
 
-use super::gain::Sender;
-use super::leg_stats::{Finding, LegStats, Moved, Share, Totals};
+use super::gain::{Progress, SpeedUp};
+use super::leg_stats::{Finding, GainSums, LegStats, Moved, Share, Totals};
 use super::outage_detector::Observation;
 use crate::types::Side;
 
@@ -35,6 +35,8 @@ struct EndStats {
     seen: Seen,
     /// `None` while the flow is idle, as most flows are most of the time.
     share: Option<Box<Share>>,
+    /// How much longer what it has sent of late would have taken end to end.
+    speed_up: SpeedUp,
 }
 
 /// A socket's own numbers when they were last added to the leg's.
@@ -125,7 +127,7 @@ impl FlowStats {
     }
 
     fn note(&mut self, now: Instant, infos: [Option<TcpInfo>; 2], is_last: bool) {
-        let rtt = infos.iter().flatten().map(|info| info.srtt).sum();
+        let rtt = infos.iter().flatten().map(shortest_rtt).sum();
         let since = std::mem::replace(&mut self.looked, now);
         let [client, server] = infos;
         let seen = [
@@ -136,9 +138,11 @@ impl FlowStats {
         let is_active = !is_last && seen.iter().flatten().any(Sighting::is_active);
         for (end, seen) in [&mut self.client, &mut self.server].into_iter().zip(seen) {
             let Some(seen) = seen else { continue };
-            let share = is_active.then(|| end.share_of(&seen, now, now - since, rtt));
+            let share = is_active.then(|| end.share_of(&seen, now - since));
             let before = end.share();
             end.share = share.map(Box::new);
+            let counts = end.leg.is_satellite() && (is_active || seen.news.moved.sent > 0);
+            let gain = counts.then(|| end.gain_of(&seen, now, now - since, rtt)).flatten();
             let min_rtt = seen.info.min_rtt;
             let finding = Finding {
                 news: seen.news,
@@ -146,6 +150,7 @@ impl FlowStats {
                 after: end.share(),
                 look: seen.look,
                 min_rtt: Some(min_rtt).filter(|&rtt| rtt < TcpInfo::NO_MIN_RTT && !rtt.is_zero()),
+                gain,
                 is_last,
             };
             end.leg.note(now, &finding);
@@ -156,7 +161,7 @@ impl FlowStats {
 impl EndStats {
     fn open(leg: Arc<LegStats>, seen: Seen) -> Self {
         leg.join();
-        Self { leg, seen, share: None }
+        Self { leg, seen, share: None, speed_up: SpeedUp::default() }
     }
 
     fn share(&self) -> Share {
@@ -171,24 +176,45 @@ impl EndStats {
     }
 
     /// What the connection does, from what it has done in the time since the last look.
-    fn share_of(&self, seen: &Sighting, now: Instant, elapsed: Duration, rtt: Duration) -> Share {
+    fn share_of(&self, seen: &Sighting, elapsed: Duration) -> Share {
         let Sighting { info, news: Totals { moved, .. }, .. } = seen;
         let seconds = elapsed.max(LEAST).as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
-        let share = Share {
+        Share {
             active: 1,
             timed: u64::from(!info.srtt.is_zero()),
             srtt_us: u64::try_from(info.srtt.as_micros()).unwrap_or(0),
             sent_bps: rate(moved.sent) as u64,
             received_bps: rate(moved.received) as u64,
-            ..Share::default()
-        };
-        if !self.leg.is_satellite() {
-            return share;
         }
-        let sender = Sender { rate: rate(moved.sent), rtt, loss: self.leg.loss(now), mss: info.mss };
-        Share { actual_bps: share.sent_bps, end_to_end_bps: sender.end_to_end() as u64, ..share }
     }
+
+    /// What it adds to the leg's gain. Nothing where its timer has expired: it has met an outage of its own,
+    /// however short, which says nothing about the link's losses.
+    fn gain_of(&mut self, seen: &Sighting, now: Instant, took: Duration, rtt: Duration) -> Option<GainSums> {
+        let Totals { moved, segments, retransmissions, timeouts } = seen.news;
+        if timeouts > 0 || took.is_zero() {
+            return None;
+        }
+        let progress = Progress {
+            before: self.seen.acked.saturating_sub(moved.sent),
+            bytes: moved.sent,
+            took,
+            rtt,
+            loss: self.leg.steady_loss(now).unwrap_or(0.0),
+            mss: seen.info.mss,
+        };
+        let end_to_end = progress.end_to_end();
+        let ratio = self.speed_up.add(took, end_to_end);
+        let bytes = moved.sent as f64;
+        Some(GainSums { bytes, bytes_end_to_end: bytes / ratio, end_to_end, segments, retransmissions })
+    }
+}
+
+/// The shortest round trip that the socket knows, or the present one.
+fn shortest_rtt(info: &TcpInfo) -> Duration {
+    let is_known = info.min_rtt < TcpInfo::NO_MIN_RTT && !info.min_rtt.is_zero();
+    if is_known { info.min_rtt } else { info.srtt }
 }
 
 impl Sighting {

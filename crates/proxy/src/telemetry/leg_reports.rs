@@ -5,19 +5,33 @@ use std::time::{Duration, Instant};
 use bentpipe_link::explicit::LinkEstimate;
 
 use super::Shared;
+use super::gain::EndToEnd;
 use super::leg_stats::{Figures, LegStatsTable};
-use super::report::{ExplicitReport, Gain, LegReport};
+use super::report::{ExplicitReport, ForwardedReport, Gain, GainState, LegReport};
+
+/// As long and as much as that must be sent to tell the gain.
+const LEAST_SECONDS: f64 = 3.0;
+const LEAST_BYTES: f64 = 20_000.0;
 
 /// The configured legs, and those on which connections of an earlier configuration live.
 pub(super) fn reports(shared: &Shared, configured: &[LegReport], now: Instant) -> Vec<LegReport> {
     let (leg_stats, link_estimates) = (&shared.leg_stats, shared.link_estimates.get());
     let estimate =
         |name: &str| link_estimates.iter().find(|(leg, _)| leg == name).map(|(_, estimate)| estimate);
+    let (totals, rates) = (shared.policy_counters.totals(), shared.policy_counters.rates());
+    let forwarded = |interface: &String| {
+        let total = totals.forwarded.get(interface).copied().unwrap_or_default();
+        let [sent_bps, received_bps] = rates.forwarded_bps.get(interface).copied().unwrap_or_default();
+        ForwardedReport { sent_bps, received_bps, sent_bytes: total.into, received_bytes: total.from }
+    };
     let report = |leg: &LegReport| {
         let is_satellite = leg.interface.is_some();
         let figures = leg_stats.leg(is_satellite, &leg.name).figures(now);
         let explicit = estimate(&leg.name).filter(|_| is_satellite).map(explicit);
-        LegReport { explicit, ..with_figures(leg.clone(), &figures) }
+        let waiting = leg.interface.as_deref().and_then(|interface| shared.interfaces.wait_of(interface));
+        let return_queue_s = explicit.and_then(|explicit| return_queue(&figures, explicit.queue_s));
+        let forwarded = leg.interface.as_ref().map(forwarded);
+        LegReport { explicit, waiting, return_queue_s, forwarded, ..with_figures(leg.clone(), &figures) }
     };
     let mut reports: Vec<LegReport> = configured.iter().map(report).collect();
     let terrestrial = reports.pop();
@@ -36,14 +50,41 @@ pub(super) fn reports(shared: &Shared, configured: &[LegReport], now: Instant) -
 
 /// The gain of splitting on all satellite legs.
 pub(super) fn gain(leg_stats: &LegStatsTable, now: Instant) -> Gain {
-    let (mut actual, mut end_to_end) = (0, 0);
+    let (mut bytes, mut seconds) = (0.0, 0.0_f64);
+    let (mut actual_bps, mut end_to_end_bps, mut end_to_end) = (0.0, 0.0, EndToEnd::default());
+    let mut is_unsettled = false;
     for leg in leg_stats.legs() {
-        let shares = leg.figures(now).shares;
-        actual += shares.actual_bps;
-        end_to_end += shares.end_to_end_bps;
+        let gain = leg.gain(now);
+        is_unsettled |= gain.is_unsettled;
+        if gain.seconds > 0.0 {
+            bytes += gain.sums.bytes;
+            seconds = seconds.max(gain.seconds);
+            actual_bps += gain.sums.bytes * 8.0 / gain.seconds;
+            end_to_end_bps += gain.sums.bytes_end_to_end * 8.0 / gain.seconds;
+            end_to_end.total += gain.sums.end_to_end.total;
+            end_to_end.start_up += gain.sums.end_to_end.start_up;
+        }
     }
-    let (actual_bps, end_to_end_bps) = (actual as f64, end_to_end as f64);
-    Gain { ratio: (end_to_end > 0).then(|| actual_bps / end_to_end_bps), actual_bps, end_to_end_bps }
+    let state = match (bytes >= LEAST_BYTES && seconds >= LEAST_SECONDS, is_unsettled) {
+        (true, _) => GainState::Measured,
+        (false, true) => GainState::Outage,
+        (false, false) if bytes > 0.0 => GainState::TooLittle,
+        (false, false) => GainState::NothingSent,
+    };
+    let is_measured = state == GainState::Measured;
+    Gain {
+        ratio: is_measured.then(|| actual_bps / end_to_end_bps),
+        state,
+        actual_bps,
+        end_to_end_bps,
+        start_up: is_measured.then(|| end_to_end.start_up / end_to_end.total),
+    }
+}
+
+/// What neither the path nor the queue of this direction explains of the round trip.
+fn return_queue(figures: &Figures, queue_s: f64) -> Option<f64> {
+    let beyond = figures.srtt?.saturating_sub(figures.min_rtt?).as_secs_f64();
+    Some((beyond - queue_s).max(0.0))
 }
 
 fn with_figures(leg: LegReport, figures: &Figures) -> LegReport {

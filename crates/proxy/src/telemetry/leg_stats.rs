@@ -12,12 +12,20 @@ use bentpipe_legs::{LegId, Legs};
 use serde::{Deserialize, Serialize};
 
 use super::flow_stats::FlowStats;
+use super::gain::EndToEnd;
 use super::outage_detector::{Observation, OutageDetector};
 use super::window::Window;
 use crate::types::leg_pair::LegPair;
 
 /// The window of the loss rate.
 const LOSSES: Duration = Duration::from_secs(10);
+/// The window of the gain.
+const GAINS: Duration = Duration::from_secs(30);
+/// For how long after an outage what is sent says nothing about the gain: what the outage has held up comes at
+/// once, and it has caused losses that are not the link's.
+const SETTLING: Duration = Duration::from_secs(10);
+/// So many segments tell a loss rate.
+const SOME_SEGMENTS: u64 = 200;
 /// How long the bytes of an ended connection count towards the rates.
 const NOW: Duration = Duration::from_secs(1);
 /// For how long the shortest round trip of a connection counts after it was looked at, and half of that.
@@ -49,6 +57,10 @@ struct State {
     ended: Moved,
     recently_ended: Window<Moved>,
     losses: Window<Totals>,
+    gain: GainSums,
+    gains: Window<GainSums>,
+    /// Until then what is sent does not count for the gain.
+    unsettled_until: Option<Instant>,
     shortest: Shortest,
     outages: OutageDetector,
 }
@@ -87,9 +99,31 @@ pub(super) struct Share {
     /// Payload that was acknowledged or came, bit/s.
     pub(super) sent_bps: u64,
     pub(super) received_bps: u64,
-    /// The rates from which the gain is computed, bit/s.
-    pub(super) actual_bps: u64,
-    pub(super) end_to_end_bps: u64,
+}
+
+/// What the gain is computed from: sums over samples, weighted by bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct GainSums {
+    /// Payload that was acknowledged.
+    pub(super) bytes: f64,
+    /// The part of it that would have been acknowledged end to end within the same time.
+    pub(super) bytes_end_to_end: f64,
+    /// The time that all of it would have taken end to end, of each connection, s.
+    pub(super) end_to_end: EndToEnd,
+    /// Segments, and those of them that were sent again.
+    pub(super) segments: u64,
+    pub(super) retransmissions: u64,
+}
+
+/// What a leg says of the gain.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct LegGain {
+    /// The sums over the window.
+    pub(super) sums: GainSums,
+    /// The time in which they came, s.
+    pub(super) seconds: f64,
+    /// The leg is out, or was so until a moment ago.
+    pub(super) is_unsettled: bool,
 }
 
 /// A sample of one connection.
@@ -100,6 +134,8 @@ pub(super) struct Finding {
     pub(super) after: Share,
     pub(super) look: Observation,
     pub(super) min_rtt: Option<Duration>,
+    /// What it adds to the gain, if it adds something.
+    pub(super) gain: Option<GainSums>,
     /// Whether it is the last sample of the connection.
     pub(super) is_last: bool,
 }
@@ -166,6 +202,9 @@ impl LegStats {
             ended: Moved::default(),
             recently_ended: Window::new(NOW, NOW / 10),
             losses: Window::new(LOSSES, LOSSES / 10),
+            gain: GainSums::default(),
+            gains: Window::new(GAINS, GAINS / 30),
+            unsettled_until: None,
             shortest: Shortest::default(),
             outages: OutageDetector::default(),
         };
@@ -196,9 +235,16 @@ impl LegStats {
         self.state().note(now, finding);
     }
 
-    /// The share of segments that were retransmitted lately.
-    pub(super) fn loss(&self, now: Instant) -> Option<f64> {
-        self.state().loss(now)
+    /// The share of segments that were retransmitted within the window of the gain; none where there were too
+    /// few to tell.
+    pub(super) fn steady_loss(&self, now: Instant) -> Option<f64> {
+        let GainSums { segments, retransmissions, .. } = self.gain(now).sums;
+        (segments >= SOME_SEGMENTS).then(|| (retransmissions as f64 / segments as f64).min(1.0))
+    }
+
+    /// What was sent within the window of the gain.
+    pub(super) fn gain(&self, now: Instant) -> LegGain {
+        self.state().gain(now)
     }
 
     pub(crate) fn figures(&self, now: Instant) -> Figures {
@@ -224,11 +270,12 @@ impl LegStats {
 
 impl State {
     fn note(&mut self, now: Instant, finding: &Finding) {
-        let Finding { news, before, after, look, min_rtt, is_last } = *finding;
+        let Finding { news, before, after, look, min_rtt, gain, is_last } = *finding;
         self.losses.before_change(now, self.totals);
         self.totals = self.totals.plus(news);
         self.shares = self.shares.replace(before, after);
         self.outages.note(now, look);
+        self.note_gain(now, gain);
         if let Some(rtt) = min_rtt.filter(|_| after.active > 0) {
             self.shortest.note(now, rtt);
         }
@@ -236,6 +283,40 @@ impl State {
             self.recently_ended.before_change(now, self.ended);
             self.ended = self.ended.plus(news.moved);
         }
+    }
+
+    /// An outage takes with it what was known before.
+    fn note_gain(&mut self, now: Instant, news: Option<GainSums>) {
+        if self.outage(now).is_some() {
+            self.unsettled_until = Some(now + SETTLING);
+            (self.gain, self.gains) = (GainSums::default(), Window::new(GAINS, GAINS / 30));
+        }
+        if let Some(news) = news.filter(|_| !self.is_unsettled(now)) {
+            self.gains.before_change(now, self.gain);
+            self.gain = self.gain.plus(news);
+        }
+    }
+
+    fn gain(&self, now: Instant) -> LegGain {
+        let is_unsettled = self.is_unsettled(now) || self.outage(now).is_some();
+        let Some((since, before)) = self.gains.start(now).filter(|_| !is_unsettled) else {
+            return LegGain { is_unsettled, ..LegGain::default() };
+        };
+        // The first sample is of the second before it.
+        let seconds = (now.saturating_duration_since(since) + NOW).as_secs_f64();
+        LegGain { sums: self.gain.minus(before), seconds, is_unsettled }
+    }
+
+    fn is_unsettled(&self, now: Instant) -> bool {
+        self.unsettled_until.is_some_and(|until| now < until)
+    }
+
+    fn outage(&self, now: Instant) -> Option<Duration> {
+        self.outages.outage(now, self.srtt().unwrap_or_default())
+    }
+
+    fn srtt(&self) -> Option<Duration> {
+        self.shares.srtt_us.checked_div(self.shares.timed).map(Duration::from_micros)
     }
 
     fn loss(&self, now: Instant) -> Option<f64> {
@@ -252,7 +333,6 @@ impl State {
             received: self.ended.received - before.received,
         });
         let rate = |living: u64, ended: u64| living as f64 + ended as f64 * 8.0 / NOW.as_secs_f64();
-        let srtt = self.shares.srtt_us.checked_div(self.shares.timed).map(Duration::from_micros);
         Figures {
             flows: self.flows,
             totals: self.totals,
@@ -260,9 +340,9 @@ impl State {
             sent_bps: rate(self.shares.sent_bps, ended.sent),
             received_bps: rate(self.shares.received_bps, ended.received),
             loss: self.loss(now),
-            srtt,
+            srtt: self.srtt(),
             min_rtt: self.shortest.get(now),
-            outage: self.outages.outage(now, srtt.unwrap_or_default()),
+            outage: self.outage(now),
         }
     }
 }
@@ -293,8 +373,30 @@ impl Share {
             srtt_us: self.srtt_us - before.srtt_us + after.srtt_us,
             sent_bps: self.sent_bps - before.sent_bps + after.sent_bps,
             received_bps: self.received_bps - before.received_bps + after.received_bps,
-            actual_bps: self.actual_bps - before.actual_bps + after.actual_bps,
-            end_to_end_bps: self.end_to_end_bps - before.end_to_end_bps + after.end_to_end_bps,
+        }
+    }
+}
+
+impl GainSums {
+    fn plus(self, other: Self) -> Self {
+        self.combined(other, 1.0, |a, b| a + b)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        self.combined(other, -1.0, |a, b| a - b)
+    }
+
+    fn combined(self, other: Self, sign: f64, counts: fn(u64, u64) -> u64) -> Self {
+        let sum = |a: f64, b: f64| a + sign * b;
+        Self {
+            bytes: sum(self.bytes, other.bytes),
+            bytes_end_to_end: sum(self.bytes_end_to_end, other.bytes_end_to_end),
+            end_to_end: EndToEnd {
+                total: sum(self.end_to_end.total, other.end_to_end.total),
+                start_up: sum(self.end_to_end.start_up, other.end_to_end.start_up),
+            },
+            segments: counts(self.segments, other.segments),
+            retransmissions: counts(self.retransmissions, other.retransmissions),
         }
     }
 }

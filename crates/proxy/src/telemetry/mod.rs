@@ -12,6 +12,7 @@
 mod flow_query;
 mod flow_stats;
 mod gain;
+mod interfaces;
 mod leg_reports;
 mod leg_stats;
 mod outage_detector;
@@ -27,15 +28,21 @@ use bentpipe_legs::LinkEstimates;
 use serde::{Deserialize, Serialize};
 
 use crate::access_log::AccessLog;
-use crate::admission::{AdmissionControl, AdmissionLimits};
+use crate::admission::{AdmissionControl, AdmissionLimits, Occupancy};
+use crate::config::{AtLimit, PerSecond};
 use crate::intercept::Liveness;
+use crate::intercept::counters::{PolicyCounters, PolicyTotals, RuleTotal, Verdict};
 use crate::stats::Stats;
 use crate::types::Draining;
 
-pub use report::{Drain, EndReport, ExplicitReport, FlowPhase, FlowReport, Gain, LegReport};
+pub use report::{
+    Drain, EndReport, ExplicitReport, FlowPhase, FlowReport, ForwardedBytes, ForwardedReport, Gain,
+    GainState, LegReport, LimitsReport, PolicyReport, RuleReport, Use, VerdictReport,
+};
 
 pub(crate) use flow_query::Request;
 pub(crate) use flow_stats::FlowStats;
+pub(crate) use interfaces::LegInterfaces;
 pub(crate) use leg_stats::LegStatsTable;
 pub(crate) use sources::{Sources, WorkerSource};
 
@@ -53,7 +60,9 @@ pub(crate) struct Shared {
     pub(crate) access_log: Arc<AccessLog>,
     pub(crate) leg_stats: LegStatsTable,
     pub(crate) liveness: Liveness,
+    pub(crate) policy_counters: Arc<PolicyCounters>,
     pub(crate) link_estimates: LinkEstimates,
+    pub(crate) interfaces: LegInterfaces,
     draining: Mutex<Option<Draining>>,
     /// New connections pass unsplit until this is switched off.
     pub(crate) bypass: AtomicBool,
@@ -77,6 +86,7 @@ pub struct CounterSnapshot {
     /// Without what is open now, which the successor counts itself.
     stats: Stats,
     legs: Vec<LegCounterSnapshot>,
+    policy: PolicyTotals,
     uptime: Duration,
     upgrades: u64,
 }
@@ -96,7 +106,9 @@ impl Shared {
             access_log: Arc::new(AccessLog::new()?),
             leg_stats: LegStatsTable::default(),
             liveness: Liveness::new(),
+            policy_counters: Arc::default(),
             link_estimates: LinkEstimates::default(),
+            interfaces: LegInterfaces::default(),
             draining: Mutex::default(),
             bypass: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -125,6 +137,26 @@ impl Shared {
     }
 }
 
+impl LimitsReport {
+    /// Without the rates.
+    fn of(occupancy: Occupancy) -> Self {
+        let Occupancy { limits, open, busiest_client, connecting, buffered } = occupancy;
+        let of =
+            |used: usize, most: Option<usize>| Use { used: used as u64, most: most.map(|most| most as u64) };
+        Self {
+            connections: of(open, Some(limits.connections.min(limits.descriptors))),
+            connections_per_client: of(busiest_client, limits.per_client),
+            connecting: of(connecting, Some(limits.connecting)),
+            buffered_bytes: Use { used: buffered, most: Some(limits.buffered) },
+            at_limit: match limits.at_limit {
+                AtLimit::Pass => "pass".to_owned(),
+                AtLimit::Refuse => "refuse".to_owned(),
+            },
+            ..Self::default()
+        }
+    }
+}
+
 impl StatsHandle {
     /// A handle to the daemon whose threads share this. It shows only the legs until it has
     /// [`sources`](Self::set_sources).
@@ -144,6 +176,7 @@ impl StatsHandle {
         for leg in &counters.legs {
             self.shared.leg_stats.leg(leg.is_satellite, &leg.name).inherit(leg.totals);
         }
+        self.shared.policy_counters.inherit(counters.policy.clone());
         self.inner().before = CounterSnapshot { upgrades: counters.upgrades + 1, ..counters };
     }
 
@@ -159,6 +192,7 @@ impl StatsHandle {
         CounterSnapshot {
             stats: self.stats().carried_over(),
             legs: self.shared.leg_stats.legs().into_iter().map(leg).collect(),
+            policy: self.shared.policy_counters.totals(),
             uptime: self.uptime(),
             upgrades: self.upgrades(),
         }
@@ -180,6 +214,38 @@ impl StatsHandle {
     pub fn legs(&self) -> Vec<LegReport> {
         let sources = self.sources();
         leg_reports::reports(&self.shared, &sources.legs, Instant::now())
+    }
+
+    /// What became of new connections, as the rules counted them a second ago.
+    pub fn policy(&self) -> PolicyReport {
+        let totals = self.shared.policy_counters.totals();
+        let verdict = |verdict: Verdict| VerdictReport {
+            verdict: verdict.name().to_owned(),
+            count: totals.of(verdict),
+        };
+        let rule = |(place, rule): (u64, &RuleTotal)| RuleReport {
+            place,
+            action: rule.action.clone(),
+            conditions: rule.conditions.clone(),
+            comment: rule.comment.clone(),
+            matched: rule.matched,
+        };
+        PolicyReport {
+            verdicts: Verdict::ALL.into_iter().map(verdict).collect(),
+            rules: (1..).zip(&totals.rules).map(rule).collect(),
+        }
+    }
+
+    /// The limits, and how much of them is used.
+    pub fn limits(&self) -> LimitsReport {
+        let rates = self.sources().rates;
+        let connection_rate = self.shared.policy_counters.rates().connections.round() as u64;
+        let most = |rate: Option<PerSecond>| rate.map(|rate| rate.get().into());
+        LimitsReport {
+            connection_rate: Use { used: connection_rate, most: most(rates.all) },
+            connection_rate_per_client: most(rates.per_client),
+            ..LimitsReport::of(self.shared.admission.occupancy())
+        }
     }
 
     /// What splitting gains now.

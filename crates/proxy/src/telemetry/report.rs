@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::intercept::counters::ForwardedBytes;
+
 /// One side of the gateway at this moment. "Sent" is from the gateway into the leg.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LegReport {
@@ -9,6 +11,9 @@ pub struct LegReport {
     pub name: String,
     /// Its interface; none for the terrestrial leg.
     pub interface: Option<String>,
+    /// `waiting for interface NAME` while that does not exist: until then nothing crosses the leg.
+    #[serde(default)]
+    pub waiting: Option<String>,
     /// The congestion control of its sockets, as configured (`explicit`, not the name of a copy in the
     /// kernel).
     pub congestion: Option<String>,
@@ -46,6 +51,94 @@ pub struct LegReport {
     pub outage_s: Option<f64>,
     /// The rate controller's estimate, if the leg has explicit rates.
     pub explicit: Option<ExplicitReport>,
+    /// The part of the round-trip time that neither the shortest one nor the queue of `explicit` explains, s:
+    /// acknowledgements that wait behind what comes from the leg. None where the queue is not estimated.
+    #[serde(default)]
+    pub return_queue_s: Option<f64>,
+    /// What is forwarded over its interface, unsplit; none for the terrestrial leg.
+    #[serde(default)]
+    pub forwarded: Option<ForwardedReport>,
+}
+
+/// Packets that are forwarded over a leg's interface: all that this host neither splits nor sends or receives
+/// itself. IP bytes, headers included; the bytes of split connections are payload.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ForwardedReport {
+    /// Into the leg within the last second or so, bit/s.
+    pub sent_bps: f64,
+    /// From it, bit/s.
+    pub received_bps: f64,
+    /// Into the leg since the start.
+    pub sent_bytes: ForwardedBytes,
+    /// From it.
+    pub received_bytes: ForwardedBytes,
+}
+
+/// New connections over the satellite legs by what became of them, as the rules count them: a SYN that is
+/// repeated counts again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// Every verdict, in a fixed order.
+    pub verdicts: Vec<VerdictReport>,
+    /// The operator's rules, in their order.
+    pub rules: Vec<RuleReport>,
+}
+
+/// A verdict, and how often it was given since the start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct VerdictReport {
+    /// `split`: given to the daemon. By a rule: `pass`, `snoop`, `bundle`, and `reject`, which counts
+    /// datagrams. At a limit, passed or refused as `limits.at_limit` says: `limit` (connections, connecting,
+    /// memory, descriptors), `client_limit`, `rate`, `client_rate`. Passed: `not_ready` (draining, bypass, or
+    /// no response), `declined` (by the daemon, after it had the SYN), `translated` (its destination is),
+    /// `unreadable` (a fragment, or IPv6 with extension headers), `link_local`, `bridged`, `node_absent` (a
+    /// rule says `bundle`, and nobody listens).
+    pub verdict: String,
+    /// Connections; datagrams of `reject`.
+    pub count: u64,
+}
+
+/// A rule, and what it has matched.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// Its place in the configuration; the first is 1.
+    pub place: u64,
+    /// What it does.
+    pub action: String,
+    /// Its conditions.
+    pub conditions: String,
+    /// Its comment.
+    pub comment: Option<String>,
+    /// Connections, or rejected datagrams, since the start or since there is this rule.
+    pub matched: u64,
+}
+
+/// How much of a limit is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Use {
+    /// In use now.
+    pub used: u64,
+    /// The limit; none if there is none.
+    pub most: Option<u64>,
+}
+
+/// The configured limits, and their use.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LimitsReport {
+    /// `limits.connections`, and open flows.
+    pub connections: Use,
+    /// `limits.connections_per_client`, and the flows of the client with most.
+    pub connections_per_client: Use,
+    /// `limits.connecting`, and flows that wait for their server.
+    pub connecting: Use,
+    /// `limits.buffered`, bytes.
+    pub buffered_bytes: Use,
+    /// `limits.connection_rate`, and new connections within the last second or so, per second.
+    pub connection_rate: Use,
+    /// `limits.connection_rate_per_client`, per second.
+    pub connection_rate_per_client: Option<u64>,
+    /// What becomes of new connections at a limit: `pass` or `refuse`.
+    pub at_limit: String,
 }
 
 /// The rate controller's estimate of a leg.
@@ -139,19 +232,53 @@ pub struct EndReport {
     pub delivery_bps: u64,
 }
 
-/// The gain of splitting at this moment.
+/// The gain of splitting: for what was sent into satellite legs within the last half minute, the time that it
+/// would have taken end to end over the time that it took.
+///
+/// The time end to end is an estimate: slow start from ten segments (RFC 6928), then CUBIC's response function
+/// (RFC 9438 §5.1 and 5.2) at the measured loss, both at the shortest round trips of both legs, and never
+/// faster than the connection is now. Of what comes from a satellite this gateway does not know the losses; it
+/// is left out. So is everything within an outage and ten seconds after it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Gain {
-    /// How many times faster the active connections are than they would be end to end; none while nothing
-    /// tells.
+    /// How many times faster; none where it cannot be told.
     pub ratio: Option<f64>,
-    /// What the connections carry that the estimate is made of, bit/s: what this gateway sends into satellite
-    /// legs. Of what comes from there it does not know the losses.
+    /// Why it cannot, or that it can.
+    pub state: GainState,
+    /// What was sent within the time that is compared, bit/s.
     pub actual_bps: f64,
-    /// What they would carry end to end, an estimate by CUBIC's response function (RFC 9438 §5.1 and 5.2) at
-    /// the loss and the round trip that are measured, bit/s. Where no loss has been measured within the last
-    /// ten seconds it is the actual rate.
+    /// What would have been sent end to end, bit/s.
     pub end_to_end_bps: f64,
+    /// The share of the time end to end that would have been slow start; none without `ratio`.
+    pub start_up: Option<f64>,
+}
+
+/// Whether the gain can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GainState {
+    /// It can.
+    Measured,
+    /// Nothing was sent into a satellite leg within the last half minute.
+    #[default]
+    NothingSent,
+    /// Too little was sent since then to tell.
+    TooLittle,
+    /// A leg is out, or was so until a few seconds ago.
+    Outage,
+}
+
+impl GainState {
+    /// What to say in the place of the gain; `None` if it can be told.
+    pub fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Measured => None,
+            Self::NothingSent => Some("not measurable: nothing is being sent to the satellite"),
+            Self::TooLittle => Some("not measurable yet: too little has been sent to the satellite"),
+            Self::Outage => Some("not measurable: the satellite leg is out, or was until a few seconds ago"),
+        }
+    }
 }
 
 /// How far draining has come: new connections pass, and those that are split go on.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Config, ConnectionRates};
 use crate::stats::{Counters, Stats};
 
 use super::flow_query::Request;
@@ -18,6 +18,8 @@ pub(crate) struct Sources {
     pub(crate) services: Vec<Arc<Counters>>,
     /// The configured satellites in the order of their names, then the terrestrial leg; without figures.
     pub(crate) legs: Vec<LegReport>,
+    /// The configured limits on new connections per second.
+    pub(crate) rates: ConnectionRates,
 }
 
 /// A worker, as the telemetry reads it.

@@ -28,7 +28,12 @@ impl<T: Copy> Window<T> {
 
     /// The value at the start of the window, to a step; `None` if it has not changed since.
     pub(super) fn at_start(&self, now: Instant) -> Option<T> {
-        self.samples.iter().find(|&&(at, _)| !self.is_over(now, at)).map(|&(_, value)| value)
+        self.start(now).map(|(_, value)| value)
+    }
+
+    /// The same with the time of its first change since.
+    pub(super) fn start(&self, now: Instant) -> Option<(Instant, T)> {
+        self.samples.iter().find(|&&(at, _)| !self.is_over(now, at)).copied()
     }
 
     fn is_over(&self, now: Instant, at: Instant) -> bool {

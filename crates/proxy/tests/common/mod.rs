@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use accounts::Accounts;
 use bentpipe_kernel::sockopt;
 use bentpipe_link::LinkConfig;
-use bentpipe_proxy::telemetry::{FlowReport, Gain, LegReport};
+use bentpipe_proxy::telemetry::{FlowReport, Gain, LegReport, LimitsReport, PolicyReport};
 use bentpipe_testbed::{Namespace, SatelliteLink, veth};
 use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -76,6 +76,8 @@ pub struct Net {
 pub struct Seen {
     pub legs: Vec<LegReport>,
     pub gain: Gain,
+    pub policy: PolicyReport,
+    pub limits: LimitsReport,
     pub flows: Vec<FlowReport>,
     pub ready: bool,
 }
@@ -83,6 +85,17 @@ pub struct Seen {
 impl Seen {
     pub fn leg(&self, name: &str) -> &LegReport {
         self.legs.iter().find(|leg| leg.name == name).unwrap_or_else(|| panic!("{name} in {:#?}", self.legs))
+    }
+
+    /// How many connections have had this verdict.
+    pub fn verdict(&self, name: &str) -> u64 {
+        let verdict = self.policy.verdicts.iter().find(|report| report.verdict == name);
+        verdict.unwrap_or_else(|| panic!("{name} in {:#?}", self.policy)).count
+    }
+
+    /// What the rules have matched, in their order.
+    pub fn matched(&self) -> Vec<u64> {
+        self.policy.rules.iter().map(|rule| rule.matched).collect()
     }
 }
 
@@ -308,7 +321,7 @@ pub fn cable(a: &Host, at_a: &str, b: &Host, at_b: &str) {
 fn traces(gateway: &Host) -> String {
     [
         // Without the elements of sets, which come and go.
-        "nft -t list ruleset",
+        "nft -s -t list ruleset",
         "ip -4 rule",
         "ip -6 rule",
         "ip -4 route show table 25200",
@@ -617,6 +630,8 @@ fn the_observed_values(telemetry: &bentpipe_proxy::telemetry::StatsHandle) -> St
     serde_json::json!({
         "legs": telemetry.legs(),
         "gain": telemetry.gain(),
+        "policy": telemetry.policy(),
+        "limits": telemetry.limits(),
         "flows": flows,
         "ready": telemetry.is_ready(),
     })
@@ -671,7 +686,8 @@ pub fn be_daemon_if_asked() -> bool {
         } else if request == "failure" {
             println!("{}", daemon.failure().unwrap_or("none"));
         } else if request == "reload" {
-            match load().and_then(|config| daemon.reload(&config).map_err(|error| error.to_string())) {
+            let reloaded = load().map(|config| daemon.reload(&config));
+            match reloaded.and_then(|report| report.refused().map_or(Ok(()), Err)) {
                 Ok(()) => println!("ready"),
                 Err(error) => println!("error: {error}"),
             }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::common::{Net, PATIENCE, Running, SERVER, network, pattern, read_all};
+use crate::common::{Net, PATIENCE, Running, SERVER, network, pattern, read_all, wait_until};
 use rustix::process::Signal;
 
 /// Two seconds, and what a busy machine may add to them.
@@ -83,6 +83,43 @@ fn a_stopped_process_lets_new_connections_pass_within_two_seconds_and_loses_noth
             let _client = net.client.enter(|| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+#[test]
+fn a_connection_whose_first_syn_has_passed_passes_when_it_is_repeated() {
+    let Some(net) = network() else { return };
+    for (handshake, address) in [("early", SERVER[0]), ("early", SERVER[1]), ("faithful", SERVER[0])] {
+        let daemon = net.daemon(&format!("handshake = \"{handshake}\""));
+        let listener = net.listen(address);
+        let is_split = |client: &TcpStream| {
+            let port = client.local_addr().unwrap().port();
+            net.gateway.output("ss -Htan").contains(&format!(":{port} "))
+        };
+        assert!(is_split(&net.connection(&listener).0));
+        stop(&daemon);
+        time_until_connections_work(&net, &listener);
+        // The server answers the first SYN in vain.
+        net.gateway.rules(
+            "table inet deaf { chain f { type filter hook forward priority 0; \
+             tcp flags & (syn | ack) == syn | ack counter drop; }; }",
+        );
+        let to = listener.local_addr().unwrap();
+        let mut client = std::thread::scope(|scope| {
+            let client = scope.spawn(|| net.client.enter(|| TcpStream::connect(to).unwrap()));
+            let dropped = || !net.gateway.output("nft list table inet deaf").contains("packets 0");
+            wait_until("the server has answered", dropped);
+            net.gateway.run("nft delete table inet deaf");
+            daemon.signal(Signal::CONT);
+            client.join().unwrap()
+        });
+        assert!(!is_split(&client));
+        client.write_all(b"through").unwrap();
+        let start = Instant::now();
+        while !is_split(&net.client.enter(|| TcpStream::connect(to).unwrap())) {
+            assert!(start.elapsed() < PATIENCE, "connections are split again");
+        }
+        daemon.stop();
     }
 }
 

@@ -222,7 +222,9 @@ fn a_connection_whose_syns_with_data_are_dropped_is_late_and_complete() {
         "table inet middlebox { counter dropped { }; chain in { type filter hook prerouting priority raw; \
          iifname sat0 tcp flags syn meta length > 200 counter name dropped drop; }; }",
     );
-    exchange_until(&scene, &listener, || !far.output("nft list counters").contains("packets 0 "));
+    exchange_until(&scene, &listener, || {
+        !far.output("nft list counters table inet middlebox").contains("packets 0 ")
+    });
     assert_eq!(opened_fast(&scene), (1, 1));
 }
 

@@ -1,14 +1,17 @@
 //! Transfers that are interrupted: the daemon stopped, the link cut, its packets reordered, duplicated and
 //! corrupted.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use crate::common::exchange::Exchange;
-use crate::common::{Host, RELAYS, SERVER, network, network_over};
+use crate::common::{CLIENT, Host, PATIENCE, RELAYS, SERVER, network, network_over, socket_address};
 use bentpipe_link::{DirectionConfig, Impairments, LinkConfig};
 use bentpipe_units::Rate;
 use rustix::process::Signal;
+use socket2::SockRef;
 
 /// A satellite link that is short enough for a test to take seconds.
 fn link(rate: u64, one_way: u64) -> LinkConfig {
@@ -96,6 +99,51 @@ fn interrupt(length: Duration, retries: &str, timers: &str, outcome: Outcome) {
             daemon.wait_for("flows_reset", 1);
         }
     }
+    daemon.settle();
+}
+
+#[test]
+fn a_handshake_that_an_outage_interrupts_is_no_reason_to_let_others_pass() {
+    thread::scope(|scope| {
+        for handshake in ["early", "faithful"] {
+            for address in CLIENT {
+                scope.spawn(move || interrupt_handshake(handshake, address));
+            }
+        }
+    });
+}
+
+/// A client behind the satellite link, whose SYN comes through, and nothing for some seconds after it.
+fn interrupt_handshake(handshake: &str, address: &str) {
+    let Some(net) = network_over(&link(50, 300)) else { return };
+    let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
+    let listener = net.client.enter(|| TcpListener::bind(socket_address(address, 0)).unwrap());
+    SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let link = net.link.as_ref().unwrap();
+    let exchange = |mut client: TcpStream| {
+        client.write_all(b"there").unwrap();
+        let mut server = listener.accept().unwrap().0;
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        server.read_exact(&mut [0; 5]).unwrap();
+        server.write_all(b"and back").unwrap();
+        client.read_exact(&mut [0; 8]).unwrap();
+    };
+    let connect = || net.server.enter(|| TcpStream::connect(to).unwrap());
+    let client = thread::scope(|scope| {
+        let client = scope.spawn(connect);
+        // The SYN is on its way.
+        thread::sleep(Duration::from_millis(100));
+        link.set_outage(true);
+        thread::sleep(Duration::from_millis(4400));
+        link.set_outage(false);
+        client.join().unwrap()
+    });
+    exchange(client);
+    exchange(connect());
+    daemon.wait_for("flows_finished", 2);
     daemon.settle();
 }
 

@@ -62,13 +62,6 @@ fn a_port_in_use_is_named_with_a_remedy_and_nothing_is_left() {
 }
 
 #[test]
-fn a_missing_interface_is_named_with_those_that_exist() {
-    let Some(net) = network() else { return };
-    let error = net.try_daemon("[legs.geo]\ninterface = \"sat7\"\n").err().expect("refused");
-    assert!(error.contains("\"sat7\"") && error.contains("sat0") && error.contains("ground0"), "{error}");
-}
-
-#[test]
 fn without_nft_the_start_fails_and_leaves_nothing() {
     let Some(net) = network() else { return };
     let before = net.traces();

@@ -7,6 +7,7 @@ mod access_log;
 mod boxes;
 mod bundle;
 #[cfg(debug_assertions)]
+mod counters;
 mod dead_worker;
 mod endings;
 mod explicit;
@@ -16,6 +17,7 @@ mod fast_open;
 mod floods;
 mod handover;
 mod hostile;
+mod interfaces;
 mod interruptions;
 mod keepalive;
 mod lifecycle;

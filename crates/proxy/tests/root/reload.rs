@@ -133,7 +133,7 @@ fn a_configuration_that_cannot_be_used_changes_nothing() {
     let (mut client, mut server) = net.connection(&listener);
     let before = net.traces();
     for (text, reason) in [
-        ("[legs.a]\ninterface = \"sat7\"\n", "there is no network interface \"sat7\""),
+        ("[legs.a]\ninterface = \"sat0\"\n[proxy]\nmark = \"0x700\"\n", "proxy.mark: it takes effect only"),
         ("[legs.a]\ninterface = \n", ":2: "),
         ("", "no satellite leg"),
     ] {

@@ -107,8 +107,9 @@ fn the_rates_and_both_ends_of_an_upload_are_those_of_their_legs() {
     assert!(far.cwnd > 50 && far.unacked > 0 && far.mss > 1000 && far.segments > 100, "{flow:#?}");
     assert!(flow.up_bytes > 0 && flow.down_bytes == 0 && flow.idle_s < 3.0 && flow.age_s > 0.5, "{flow:#?}");
     assert!(flow.buffered_bytes > 0, "{flow:#?}");
-    // Without a loss nothing says what splitting gains.
-    assert_eq!((sky.retransmissions, seen.gain.ratio.is_none_or(|ratio| ratio == 1.0)), (0, true));
+    // Without a loss splitting gains by its start alone.
+    let gain = seen.gain.ratio;
+    assert_eq!((sky.retransmissions, gain.is_none_or(|ratio| (1.0..5.0).contains(&ratio))), (0, true));
     end(streams);
     let seen = daemon.wait_to_see("a leg that rests", |seen| seen.leg("sky").sent_bps == 0.0);
     assert_eq!((seen.leg("sky").flows, seen.leg("sky").active), (0, 0), "{seen:#?}");
@@ -124,7 +125,7 @@ fn a_lossy_link_shows_its_losses_and_the_gain_of_splitting() {
         let sky = seen.leg("sky");
         sky.segments > 3000
             && sky.loss.is_some_and(|loss| (0.01..0.05).contains(&loss))
-            && seen.gain.ratio.is_some_and(|ratio| ratio > 3.0)
+            && seen.gain.ratio.is_some_and(|ratio| ratio > 6.0)
     });
     let gain = seen.gain;
     assert!(gain.actual_bps > 3e6 && gain.end_to_end_bps < 1.5e6, "{gain:#?}");

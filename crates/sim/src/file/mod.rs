@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bentpipe_config::{Document, InTable, Name, Plain, Problem, SpanFrom, keyword};
+use bentpipe_config::{Document, InTable, Name, Node, Plain, Problem, SpanFrom, Value, keyword};
 use serde::Deserialize;
 
 use crate::scenario::{FlowSpec, LinkSpec, MAX_FLOWS, Scenario};
@@ -58,8 +58,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("good_to_bad", "\"0.1%\""),
     ("bad_to_good", "\"25%\""),
 ];
-/// Tables in which a setting adds no entry, because their entries are named.
-const CLOSED: [&str; 2] = ["", "tcp"];
+/// The table of named TCP parameters.
+const TCP: &str = "tcp";
+/// Tables in which a setting adds no entry, because their entries are named. Where the file has no TCP parameters,
+/// settings name them.
+const CLOSED: [&str; 2] = ["", TCP];
 
 keyword!(Unlimited = "unlimited");
 keyword!(Bdp = "bdp");
@@ -116,20 +119,29 @@ impl Source {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is longer than [`MAX_SCENARIO_FILE`] or is not TOML.
+    /// If it cannot be read or is longer than [`MAX_SCENARIO_FILE`], or if its sweeps are none.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::new(Document::load(path)?)
+        Self::of(Document::load(path)?)
     }
 
     /// Reads a text. `name` is what errors call it, and outage files are looked for beside it.
     ///
     /// # Errors
-    /// If it is longer than [`MAX_SCENARIO_FILE`] or is not TOML.
+    /// If it is longer than [`MAX_SCENARIO_FILE`], or if its sweeps are none.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
-        Self::new(Document::parse(name, text)?)
+        Self::of(Document::parse(name, text)?)
     }
 
-    fn new(document: Document) -> Result<Self, Error> {
+    /// Whether a document's tables are those of a scenario rather than of a configuration.
+    pub fn is_meant_by(document: &Document) -> bool {
+        ["link", "flow", "duration", "sweep"].iter().any(|key| document.get(key).is_some())
+    }
+
+    /// Takes a document; what is not TOML in it is an error of [`with`](Self::with).
+    ///
+    /// # Errors
+    /// If its sweeps are none.
+    pub fn of(document: Document) -> Result<Self, Error> {
         let mut document = document.with_examples(EXAMPLES);
         let sweeps = document.get("sweep").map_or(Ok(Vec::new()), sweep::read);
         let sweeps = sweeps.map_err(|problem| document.error(problem.inside("sweep")))?;
@@ -151,20 +163,31 @@ impl Source {
     /// The scenario with these parameters set, later ones over earlier ones.
     ///
     /// # Errors
-    /// The first thing that no run can have, in the file or in a setting.
+    /// Everything that no run can have, in the file or in a setting: of values all, of what follows from them
+    /// all of the links, or else all of the flows.
     pub fn with(&self, settings: &[Setting]) -> Result<Scenario, Error> {
         let mut document = self.document.clone();
+        let begins_tcp =
+            document.get(TCP).is_none() && settings.iter().any(|setting| names_tcp(&setting.key));
+        if begins_tcp {
+            let empty = Setting { key: TCP.to_owned(), value: "{}".to_owned() };
+            document.set(&empty, &[])?;
+        }
+        let closed = if begins_tcp { &CLOSED[..1] } else { &CLOSED[..] };
         for setting in settings {
-            document.set(setting, &CLOSED)?;
+            document.set(setting, closed)?;
+        }
+        if begins_tcp {
+            refuse_unused_tcp(&document).map_err(|problem| document.error(problem))?;
         }
         let file = document.read()?;
-        self.scenario(file).map_err(|problem| document.error(problem))
+        self.scenario(file).map_err(|problems| document.errors(problems))
     }
 
-    fn scenario(&self, file: File) -> Result<Scenario, Problem> {
+    fn scenario(&self, file: File) -> Result<Scenario, Vec<Problem>> {
         let duration = file.duration.get();
         let (topology, links) = read_links(file.link, &self.directory)?;
-        let tcp = Named::read(&file.tcp).inside("tcp")?;
+        let tcp = Named::read(&file.tcp).inside("tcp").map_err(|problem| vec![problem])?;
         let surroundings = Surroundings { topology: &topology, tcp: &tcp, duration };
         Ok(Scenario {
             title: file.title.map_or_else(|| self.name().to_owned(), |title| title.0),
@@ -177,23 +200,54 @@ impl Source {
     }
 }
 
+/// Whether a setting's key is that of a named TCP parameter.
+fn names_tcp(key: &str) -> bool {
+    key.split_once('.').is_some_and(|(table, _)| table == TCP)
+}
+
+/// TCP parameters that settings alone name are a mistake if no flow uses them: nothing would come of it.
+fn refuse_unused_tcp(document: &Document) -> Result<(), Problem> {
+    let Some(Value::Table(tcp)) = document.get(TCP).map(|node| &node.value) else { return Ok(()) };
+    let users = [document.get("flow")].into_iter().flatten().chain(tcp.values());
+    let users: Vec<&Node> = users.collect();
+    match tcp.keys().find(|name| !users.iter().any(|user| mentions(user, name))) {
+        Some(name) => {
+            let message = format!("no flow uses it: add --set flow.FLOW.tcp={name}");
+            Err(Problem::of(name, message).inside(TCP))
+        }
+        None => Ok(()),
+    }
+}
+
+fn mentions(node: &Node, name: &str) -> bool {
+    match &node.value {
+        Value::Text(text) | Value::Word(text) => text == name,
+        Value::List(elements) => elements.iter().any(|element| mentions(element, name)),
+        Value::Table(table) => table.values().any(|value| mentions(value, name)),
+        _ => false,
+    }
+}
+
 /// The links, and the topology that they make.
-fn read_links(links: Vec<Link>, directory: &Path) -> Result<(Topology, Vec<LinkSpec>), Problem> {
+fn read_links(links: Vec<Link>, directory: &Path) -> Result<(Topology, Vec<LinkSpec>), Vec<Problem>> {
     if links.is_empty() {
         let message = "there is no link: add a section [[link]] with name, between, rate and delay";
-        return Err(Problem::new(message));
+        return Err(vec![Problem::new(message)]);
     }
     if links.len() > MAX_LINKS {
         let message = format!("{} links; a scenario has 1 to {MAX_LINKS}", links.len());
-        return Err(Problem::of("link", message));
+        return Err(vec![Problem::of("link", message)]);
     }
     let mut topology = Topology::default();
     let mut specs: Vec<LinkSpec> = Vec::with_capacity(links.len());
+    let mut problems = Vec::new();
     for (index, link) in links.into_iter().enumerate() {
-        let spec = add_link(link, &mut topology, &specs, directory).inside(index).inside("link")?;
-        specs.push(spec);
+        match add_link(link, &mut topology, &specs, directory).inside(index).inside("link") {
+            Ok(spec) => specs.push(spec),
+            Err(problem) => problems.push(problem),
+        }
     }
-    Ok((topology, specs))
+    if problems.is_empty() { Ok((topology, specs)) } else { Err(problems) }
 }
 
 fn add_link(
@@ -220,12 +274,13 @@ fn read_flows(
     flows: Vec<Flow>,
     surroundings: &Surroundings<'_>,
     links: &[LinkSpec],
-) -> Result<Vec<FlowSpec>, Problem> {
+) -> Result<Vec<FlowSpec>, Vec<Problem>> {
     if flows.is_empty() {
-        return Err(Problem::new("there is no flow: add a section [[flow]] with name, from and to"));
+        let message = "there is no flow: add a section [[flow]] with name, from and to";
+        return Err(vec![Problem::new(message)]);
     }
     let mut budget = Budget::new(links, surroundings.duration);
-    let (mut groups, mut total) = (Vec::<FlowGroup>::new(), 0);
+    let (mut groups, mut total, mut problems) = (Vec::<FlowGroup>::new(), 0, Vec::new());
     for (index, flow) in flows.into_iter().enumerate() {
         let group = flow.read(surroundings).and_then(|group| {
             sharing::check(&group.flow, surroundings.topology, links)?;
@@ -238,13 +293,16 @@ fn read_flows(
             budget.add(&group.flow, group.len()).map_err(Problem::new)?;
             Ok(group)
         });
-        groups.push(group.inside(index).inside("flow")?);
+        match group.inside(index).inside("flow") {
+            Ok(group) => groups.push(group),
+            Err(problem) => problems.push(problem),
+        }
     }
-    if total == 0 {
+    if problems.is_empty() && total == 0 {
         let problem = Problem::new("there is no flow: the count of at least one must be 1 or more");
-        return Err(problem.inside(0).inside("flow"));
+        problems.push(problem.inside(0).inside("flow"));
     }
-    expand(&groups, total)
+    if problems.is_empty() { expand(&groups, total).map_err(|problem| vec![problem]) } else { Err(problems) }
 }
 
 fn expand(groups: &[FlowGroup], total: usize) -> Result<Vec<FlowSpec>, Problem> {

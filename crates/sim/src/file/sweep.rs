@@ -75,7 +75,7 @@ fn value_of(node: &Node) -> Result<String, Problem> {
     let text = match &node.value {
         Value::Text(text) | Value::Word(text) | Value::Number(text) => text.clone(),
         Value::Boolean(boolean) => boolean.to_string(),
-        Value::Date(_) | Value::List(_) | Value::Table(_) => String::new(),
+        Value::Date(_) | Value::List(_) | Value::Table(_) | Value::Rejected => String::new(),
     };
     if !text.is_empty() && text.len() <= MAX_VALUE {
         return Ok(text);

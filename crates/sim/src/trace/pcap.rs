@@ -1,19 +1,15 @@
-//! Packets in the format of libpcap (draft-ietf-opsawg-pcap), for Wireshark and tcpdump: IPv4 and TCP headers
-//! with valid checksums over a payload of zeros, which is not captured.
+//! Packets for Wireshark and tcpdump: IPv4 and TCP headers with valid checksums over a payload of zeros, which
+//! is not captured.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-use bentpipe_link::Fate;
+use bentpipe_link::{Fate, pcap};
 
 use super::TraceError;
 use crate::observer::OfferedPacket;
 
-/// Times in nanoseconds.
-const MAGIC: u32 = 0xa1b2_3c4d;
-/// Packets begin with an IPv4 or IPv6 header.
-const LINKTYPE_RAW: u32 = 101;
 const IPV4_HEADER: usize = 20;
 const TCP: u8 = 6;
 const CLIENT_PORT: u16 = 40_000;
@@ -29,15 +25,8 @@ pub(super) struct Capture {
 
 impl Capture {
     pub(super) fn create(path: PathBuf) -> Result<Self, TraceError> {
-        let mut header = Vec::with_capacity(24);
-        header.extend_from_slice(&MAGIC.to_le_bytes());
-        header.extend_from_slice(&2u16.to_le_bytes());
-        header.extend_from_slice(&4u16.to_le_bytes());
-        header.extend_from_slice(&[0; 8]);
-        header.extend_from_slice(&65_535u32.to_le_bytes());
-        header.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
         let written = File::create(&path).and_then(|mut file| {
-            file.write_all(&header)?;
+            file.write_all(&pcap::file_header())?;
             Ok(BufWriter::new(file))
         });
         match written {
@@ -54,16 +43,8 @@ impl Capture {
         }
         self.packet.clear();
         headers(offered, &mut self.packet);
-        let nanos = offered.now.as_nanos();
-        let mut record = Vec::with_capacity(16);
-        for word in [
-            (nanos / 1_000_000_000) as u32,
-            (nanos % 1_000_000_000) as u32,
-            self.packet.len() as u32,
-            offered.segment.ip_length() as u32,
-        ] {
-            record.extend_from_slice(&word.to_le_bytes());
-        }
+        let record =
+            pcap::record_header(offered.now.as_nanos(), self.packet.len(), offered.segment.ip_length());
         let written = self.file.write_all(&record).and_then(|()| self.file.write_all(&self.packet));
         written.map_err(|source| TraceError { path: self.path.clone(), source })
     }

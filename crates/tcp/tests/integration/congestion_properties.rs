@@ -1,9 +1,8 @@
 //! What holds of every congestion control, whatever happens to it.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Feedback, Parameters, XcpSender};
+use bentpipe_tcp::congestion::{Acked, Algorithm, Components, Feedback, Parameters};
 use bentpipe_units::{Rate, Time};
 use proptest::prelude::*;
 
@@ -80,9 +79,8 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     let hybla = any::<[bool; 5]>().prop_map(|[rho, pacing, hoe, recovery_growth, queue]| {
         Algorithm::Hybla(Components { rho, pacing, hoe, recovery_growth, queue })
     });
-    let xcp = prop_oneof![Just(XcpSender::Xcp), Just(XcpSender::PXcp)].prop_map(Algorithm::Xcp);
-    let explicit = Algorithm::Explicit { weight: NonZeroU32::MIN };
-    prop_oneof![Just(Algorithm::NewReno), Just(Algorithm::Cubic), Just(explicit), hybla, xcp]
+    let by_name = proptest::sample::select(&Algorithm::NAMES[..]).prop_map(|name| name.parse().unwrap());
+    prop_oneof![4 => by_name, 1 => hybla]
 }
 
 proptest! {

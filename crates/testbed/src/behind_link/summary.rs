@@ -9,15 +9,22 @@ use bentpipe_link::agent::xcp::XcpCounters;
 use bentpipe_link::agent::{AgentReport, LinkEndReport};
 use bentpipe_link::{Cause, Counters, ImpairmentCounters};
 
-/// The counters of one direction, which carries `unit`: packets or frames.
+/// The counters of one direction, which carries `unit`: packets or frames. `arrived` of them have come to its
+/// end; the model counts as delivered what will.
 pub(super) fn direction(
     name: &str,
     unit: &str,
     counters: &Counters,
+    arrived: u64,
     impaired: &ImpairmentCounters,
 ) -> String {
-    let Counters { offered, delivered, .. } = counters;
-    let mut text = format!("link: {name:<16} {offered} {unit} sent, {delivered} delivered");
+    let mut text = format!("link: {name:<16} {} {unit} sent, {arrived} delivered", counters.offered);
+    match counters.delivered.saturating_sub(arrived) {
+        0 => {}
+        left => {
+            let _ = write!(text, ", {left} still queued or on the way");
+        }
+    }
     for cause in Cause::ALL {
         match counters.dropped(cause) {
             0 => {}
@@ -87,7 +94,7 @@ fn delayed_dup_ack(counters: &DelayedDupAckCounters) -> String {
             (held, "held back"),
             (dropped, "of them dropped"),
             (released, "released late"),
-            (crowded_out, "released early for want of room"),
+            (crowded_out, "released early for lack of room"),
             (sack_hidden, "ACKs without their SACK blocks"),
             (flows_passed, "ACKs of connections without room"),
             (most_held_bytes, "bytes held at most"),
@@ -103,12 +110,12 @@ fn arq(name: &str, counters: &ArqCounters) -> String {
         &[
             (packets, "packets sent"),
             (retransmitted, "sent again"),
-            (timed_out, "sent again without word of them"),
+            (timed_out, "sent again because no report came"),
             (given_up, "given up"),
             (refused, "refused by the full queue"),
-            (crowded_out, "given up for want of room"),
+            (crowded_out, "given up for lack of room"),
             (duplicates, "received twice"),
-            (skipped, "not waited for any more"),
+            (skipped, "no longer waited for"),
             (reports_sent, "reports"),
             (most_held_bytes, "bytes held at most"),
         ],
@@ -134,11 +141,21 @@ mod tests {
     fn a_direction_names_only_the_causes_that_occurred() {
         let mut counters = Counters { offered: 10, delivered: 7, ..Counters::default() };
         counters.dropped.packet_error = 3;
-        let text = direction("to the command", "packets", &counters, &ImpairmentCounters::default());
+        let text = direction("to the command", "packets", &counters, 7, &ImpairmentCounters::default());
         assert_eq!(text, "link: to the command   10 packets sent, 7 delivered, 3 lost: packet error\n");
         let impaired = ImpairmentCounters { held_back: 2, duplicated: 0, corrupted: 1 };
-        let text = direction("to the command", "packets", &counters, &impaired);
+        let text = direction("to the command", "packets", &counters, 7, &impaired);
         assert!(text.ends_with("3 lost: packet error, 2 held back, 1 corrupted\n"), "{text}");
+    }
+
+    #[test]
+    fn a_packet_that_has_not_arrived_is_not_delivered() {
+        let counters = Counters { offered: 3, delivered: 3, ..Counters::default() };
+        let text = direction("to the command", "packets", &counters, 0, &ImpairmentCounters::default());
+        assert_eq!(
+            text,
+            "link: to the command   3 packets sent, 0 delivered, 3 still queued or on the way\n"
+        );
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
-use bentpipe_kernel::host::{self, Check, Step};
+use bentpipe_kernel::host::{Check, Step};
 use bentpipe_kernel::leg::{Leg, LegSettings};
 use bentpipe_kernel::sockopt::RTO_MAX_RANGE;
 use bentpipe_kernel::timers::{Timers, give_up_after, syn_retries};
 use bentpipe_proxy::Config;
 use bentpipe_radius::{Catalogue, Path, handshake};
 use bentpipe_units::Span;
+use bentpipe_units::human::span;
 
 /// RFC 6298 §2.1.
 const INITIAL_RTO: Duration = Duration::from_secs(1);
@@ -35,10 +36,9 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
         checks.extend(pacing_cap(name, &settings));
         checks
     });
-    let fast_open = config.legs.values().any(|leg| leg.fast_open).then(host::fast_open);
     let ground = config.terrestrial.settings();
     let timers = Leg::prepare("terrestrial", &ground).timers();
-    satellites.chain([outages("terrestrial", &ground, timers, kernel)]).chain(fast_open).collect()
+    satellites.chain([outages("terrestrial", &ground, timers, kernel)]).collect()
 }
 
 /// The timers of this host's TCP where no socket option changes them.
@@ -161,19 +161,23 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
         (Some(outage), Some(limit)) => Check::pass(
             name,
             format!(
-                "lives through {}: gives up after {}; unsplit after {}",
-                Span(outage),
-                Span(limit),
-                Span(default)
+                "split connections survive {} of outage (they give up after {}), unsplit ones {}",
+                about(outage),
+                about(limit),
+                about(default)
             ),
         ),
         _ if alone < default => Check::fail(
             name,
-            format!("gives up after {}: restart_within alone makes TCP less patient", Span(alone)),
+            format!("gives up after {}: restart_within alone makes TCP less patient", about(alone)),
             "survive_outage = \"25m\", or as long as your outages are",
         ),
-        _ => Check::pass(name, format!("gives up after {}, as this kernel does by itself", Span(default))),
+        _ => Check::pass(name, format!("gives up after {}, as this kernel does by itself", about(default))),
     }
+}
+
+fn about(time: Duration) -> String {
+    span(time.as_secs_f64())
 }
 
 /// Lists the protocols with timers of their own that expire at the leg's delay or in its outages. This is

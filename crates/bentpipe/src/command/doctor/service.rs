@@ -1,5 +1,5 @@
-//! Checks whether the daemon could run as a service: its account, the folder of its sockets, and the address
-//! of its page.
+//! Checks whether the daemon could run as a service: its account, the folder of its sockets, the address and
+//! the token of its page, its ports, and whether it is alone.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,24 +7,55 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use bentpipe_admin::{Client, ClientError, Flows};
+use bentpipe_admin::{Client, ClientError, Flows, check_token};
 use bentpipe_kernel::host::{Check, Step};
 use bentpipe_kernel::privileges::Account;
-use bentpipe_proxy::Config;
 use bentpipe_proxy::config::{AdminSettings, Listen};
+use bentpipe_proxy::{Config, Error, check_alone, host};
 
 /// Everyone may write (chmod(2)), and only owners may remove their files.
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Checks all three.
+/// Checks all of them.
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let (mut checks, settings) = (vec![account(config.proxy.user.as_deref())], &config.admin);
     checks.push(folder(&settings.folder));
+    checks.extend(settings.token_file.as_deref().map(token));
     if let Listen::At(address) = settings.listen {
         checks.push(page(address, || is_running(settings)));
     }
+    if !is_running(settings) {
+        checks.push(alone());
+        checks.push(host::ports(config));
+    }
     checks
+}
+
+/// Two daemons would split the same connections.
+fn alone() -> Check {
+    let name = "other daemons";
+    match check_alone() {
+        Ok(()) => Check::pass(name, "none splits connections in this network namespace"),
+        Err(error @ Error::Refused(_)) => {
+            Check::fail(name, error.to_string(), "bentpipe drain, or name its sockets in admin.folder")
+        }
+        Err(error) => Check::fail(name, error.to_string(), "run it as root"),
+    }
+}
+
+/// Without a token that it can use the daemon does not start.
+fn token(path: &Path) -> Check {
+    let name = "token of the page";
+    match check_token(path) {
+        Ok(()) => Check::pass(name, format!("{} has one", path.display())),
+        Err(error) => {
+            let said = error.to_string();
+            let fix = "name another file in admin.token_file, or leave it out and listen on 127.0.0.1";
+            let (found, fix) = said.rsplit_once("; ").unwrap_or((&said, fix));
+            Check::fail(name, found, fix)
+        }
+    }
 }
 
 /// The daemon goes on as this one, or as `bentpipe`.
@@ -38,7 +69,7 @@ fn account(wanted: Option<&str>) -> Check {
         // The installer creates the account, as the package does.
         (Err(_), None) => Check::fail(
             name,
-            "there is no account bentpipe: the daemon runs as nobody, which other programs may use as well",
+            "there is no account bentpipe: the daemon runs as nobody, which other services may share",
             "useradd --system --user-group --no-create-home --shell /usr/sbin/nologin bentpipe",
         ),
     }
@@ -130,6 +161,19 @@ mod tests {
         assert!(page(address, || false).found.contains("is free"));
         let elsewhere = SocketAddr::from(([192, 0, 2, 1], 7500));
         assert!(!page(elsewhere, || true).ok, "no address of this host");
+    }
+
+    #[test]
+    fn a_token_that_others_may_read_is_lacking_with_the_command_that_hides_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert!(!token(&path).ok);
+        fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let check = token(&path);
+        assert!(!check.ok && check.fix.as_ref().is_some_and(|fix| fix.contains("chmod o= ")), "{check:?}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(token(&path).ok);
     }
 
     #[test]

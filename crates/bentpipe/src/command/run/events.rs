@@ -62,10 +62,12 @@ impl Events {
                 continue;
             };
             match kill_process(pid, signal) {
-                Ok(()) => tracing::info!(successor, "{name} goes on to the process that has taken over"),
+                Ok(()) => {
+                    tracing::info!(successor, "{name} was passed on to the process that has taken over")
+                }
                 Err(error) => {
-                    tracing::error!(successor, %error, "{name} came while another process took over; repeat \
-                        it")
+                    tracing::error!(successor, %error, "{name} arrived in an upgrade and was not passed on; \
+                        repeat it")
                 }
             }
         }

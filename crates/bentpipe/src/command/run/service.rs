@@ -9,7 +9,7 @@ use bentpipe_admin::history::{Recorder, SavedHistory};
 use bentpipe_admin::{Admin, Command, DrainTimes, Identity, Sockets, serve};
 use bentpipe_kernel::notify::{Notifier, NotifierSnapshot};
 use bentpipe_proxy::upgrade::{ExtraFds, Successor};
-use bentpipe_proxy::{Config, Daemon};
+use bentpipe_proxy::{Config, Daemon, ReloadReport};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::signal_name;
@@ -81,7 +81,9 @@ impl Service {
             match rustix::stdio::dup2_stderr(&descriptor) {
                 Ok(()) => log::follow(state.journal.as_deref()),
                 Err(error) => {
-                    tracing::warn!("the log does not go where the last process's went: {error}");
+                    tracing::warn!(
+                        "cannot write to the log of the old process, so this one has its own: {error}"
+                    );
                 }
             }
         }
@@ -115,6 +117,7 @@ impl Service {
             }
         }
         self.notifier.ready();
+        tracing::info!("{}", self.introduction());
     }
 
     /// Handles events until the end.
@@ -142,11 +145,8 @@ impl Service {
         let Some(daemon) = &mut self.daemon else { return Continue::No };
         match events.next() {
             Event::Tick => return self.on_tick(),
-            Event::Signal(SIGHUP) => {
-                if let Err(error) = self.reload() {
-                    tracing::error!("the configuration stays as it was: {error}");
-                }
-            }
+            // The log has its report.
+            Event::Signal(SIGHUP) => drop(self.reload()),
             Event::Signal(signal) => {
                 tracing::info!("ending at {}", signal_name(signal).unwrap_or("a signal"));
                 return Continue::No;
@@ -180,15 +180,38 @@ impl Service {
         Continue::Yes
     }
 
-    /// Reads the configuration again; the error says what is wrong with it.
-    fn reload(&mut self) -> Result<(), String> {
-        let Some(daemon) = &mut self.daemon else { return Ok(()) };
+    /// Reads the configuration again. The report is in the log by then.
+    fn reload(&mut self) -> ReloadReport {
+        let Some(daemon) = &mut self.daemon else {
+            return ReloadReport::unreadable("another process has taken over");
+        };
         self.notifier.reloading();
-        let outcome = Config::load(&self.config)
-            .map_err(|error| error.to_string())
-            .and_then(|config| daemon.reload(&config).map_err(|error| error.to_string()));
+        let report = match Config::load(&self.config) {
+            Ok(config) => daemon.reload(&config),
+            Err(error) => {
+                let report = ReloadReport::unreadable(error.to_string());
+                report.log();
+                report
+            }
+        };
         self.notifier.ready();
-        outcome
+        report
+    }
+
+    /// What is split, by which file, and where to look, on one line.
+    fn introduction(&self) -> String {
+        let legs = self.daemon.as_ref().map(Daemon::leg_summaries).unwrap_or_default();
+        let page = match self.sockets.tcp_address() {
+            Some(address) => format!("page http://{address}/"),
+            None => "no page over TCP".to_owned(),
+        };
+        format!(
+            "bentpipe {} splits connections over {}, as {} says; {page}, status socket {}; ready",
+            env!("CARGO_PKG_VERSION"),
+            legs.join(" and "),
+            self.config.display(),
+            self.sockets.socket().display()
+        )
     }
 
     fn on_tick(&mut self) -> Continue {
@@ -222,7 +245,11 @@ impl Service {
                 (.., true) => "splitting",
                 _ => "new connections pass unsplit",
             };
-            self.notifier.status(&format!("{open} connections, {what}"));
+            let waiting = stats
+                .legs()
+                .into_iter()
+                .filter_map(|leg| Some(format!(", leg {} {}", leg.name, leg.waiting?)));
+            self.notifier.status(&format!("{open} connections, {what}{}", waiting.collect::<String>()));
         }
         Continue::Yes
     }

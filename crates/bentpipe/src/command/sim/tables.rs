@@ -38,7 +38,7 @@ fn flow_columns() -> Vec<Column> {
     vec![
         Column::new("flow", "flow"),
         Column::new("goodput", "goodput_bps").shown_in("Mbit/s", 1e6),
-        Column::new("under clear sky", "clear_sky_goodput_bps").shown_in("Mbit/s", 1e6),
+        Column::new("outside outages", "clear_sky_goodput_bps").shown_in("Mbit/s", 1e6),
         Column::new("received", "bytes").shown_in("MB", 1e6),
         Column::new("time", "seconds").shown_in("s", 1.0),
         Column::new("retransmissions", "retransmissions"),
@@ -123,7 +123,7 @@ impl Group<'_> {
 fn ends<'a>(flows: impl Iterator<Item = &'a FlowResult>) -> String {
     let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
     for flow in flows {
-        let end = if flow.complete { "complete" } else { flow.end.unwrap_or("under way") };
+        let end = if flow.complete { "complete" } else { flow.end.unwrap_or("unfinished") };
         *ends.entry(end).or_default() += 1;
     }
     match ends.len() {

@@ -33,6 +33,7 @@ const CTRL_C: u8 = 3;
 pub(super) enum Key {
     Quit,
     Sort,
+    Names,
     Other,
 }
 
@@ -126,6 +127,7 @@ fn meaning(bytes: &[u8]) -> Key {
     let keys = bytes.iter().map(|byte| match byte {
         b'q' | b'Q' | &CTRL_C => Key::Quit,
         b's' | b'S' => Key::Sort,
+        b'n' | b'N' => Key::Names,
         _ => Key::Other,
     });
     keys.reduce(|chosen, key| if chosen == Key::Quit || key == Key::Other { chosen } else { key })
@@ -154,6 +156,7 @@ mod tests {
         assert_eq!(meaning(b"q"), Key::Quit);
         assert_eq!(meaning(&[CTRL_C]), Key::Quit);
         assert_eq!(meaning(b"xs"), Key::Sort);
+        assert_eq!(meaning(b"n"), Key::Names);
         assert_eq!(meaning(b"sq"), Key::Quit);
         assert_eq!(meaning(b"qs"), Key::Quit);
         assert_eq!(meaning(b"\x1b[S"), Key::Other);

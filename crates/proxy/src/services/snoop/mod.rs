@@ -21,8 +21,8 @@ use bentpipe_link::agent::snoop::SnoopConfig;
 use super::devices::Devices;
 use super::thread::ServiceThread;
 use super::{Context, Preparation, Service};
-use crate::config::Config;
-use crate::error::Error;
+use crate::config::{Action, Config};
+use crate::error::{Error, Refusal};
 use crate::intercept::{FROM_LINK, TO_LINK, TunDivert};
 use crate::snapshot::{Section, SnapshotError};
 use crate::stats::Counters;
@@ -60,10 +60,14 @@ impl Service for Snoop {
         NAME
     }
 
-    fn check(&self, config: &Config) -> Result<(), Error> {
-        match config.wants_snoop() && self.thread.is_none() {
-            true => Err(Error::Restart { what: "the first rule with action = \"snoop\"" }),
-            false => Ok(()),
+    fn check(&self, config: &Config) -> Result<(), Refusal> {
+        let first = config.rules.iter().position(|rule| rule.action == Action::Snoop);
+        match first.filter(|_| self.thread.is_none()) {
+            Some(index) => {
+                let rule = format!("rules[{}]", index + 1);
+                Err(Refusal::until_upgrade(rule, "the first rule with action = \"snoop\""))
+            }
+            None => Ok(()),
         }
     }
 
@@ -112,7 +116,8 @@ impl Drop for Snoop {
     fn drop(&mut self) {
         if let Some(mut thread) = self.thread.take() {
             thread.stop();
-            tracing::info!(stats = ?self.counters.snoop.read(), "Snoop has stopped");
+            tracing::info!("Snoop has stopped");
+            tracing::debug!(stats = ?self.counters.snoop.read());
         }
     }
 }

@@ -5,6 +5,7 @@ use bentpipe_kernel::tcp_info::tcp_info;
 
 use super::*;
 use crate::telemetry::LegStatsTable;
+use crate::telemetry::leg_stats::LegGain;
 
 /// A socket that nothing has happened to, for figures of one's own.
 fn blank() -> TcpInfo {
@@ -122,17 +123,61 @@ fn a_flow_that_rests_is_looked_at_once_more_and_then_not() {
 fn splitting_gains_by_losses_on_the_satellite_leg() {
     let (leg_stats, start) = (LegStatsTable::default(), Instant::now());
     let mut account = account(&leg_stats, start);
-    let info = TcpInfo { bytes_acked: 1_250_001, data_segments_out: 1000, retransmissions: 10, ..blank() };
+    let at = |second: u32| start + Duration::from_secs(second.into());
     // Losses of the other leg do not count, nor does what goes there.
-    account.look(start + Duration::from_secs(1), [Some(info), Some(info)]);
-    let info = TcpInfo { bytes_acked: 2_500_001, data_segments_out: 2000, retransmissions: 20, ..blank() };
-    let now = start + Duration::from_secs(2);
-    account.look(now, [Some(info), Some(info)]);
-    let shares = leg_stats.leg(true, "sky").figures(now).shares;
-    assert_eq!(shares.actual_bps, 10_000_000);
+    for second in 1..=120 {
+        let info = TcpInfo {
+            bytes_acked: u64::from(second) * 1_250_000 + 1,
+            data_segments_out: second * 1000,
+            retransmissions: second * 10,
+            ..blank()
+        };
+        account.look(at(second), [Some(info), Some(info)]);
+    }
+    let LegGain { sums, seconds, is_unsettled } = leg_stats.leg(true, "sky").gain(at(120));
+    assert!((30.0..32.0).contains(&seconds) && !is_unsettled, "{seconds}");
+    assert!((9.9e6..10.4e6).contains(&(sums.bytes * 8.0 / seconds)), "{sums:?}");
     // RFC 9438 §5.1 at a round trip of 1.2 s: 38.2 segments of 8000 bit.
-    assert!((240_000..270_000).contains(&shares.end_to_end_bps), "{shares:?}");
-    assert_eq!(leg_stats.leg(false, "terrestrial").figures(now).shares.actual_bps, 0);
+    let end_to_end = sums.bytes_end_to_end * 8.0 / seconds;
+    assert!((240_000.0..280_000.0).contains(&end_to_end), "{end_to_end}");
+    assert_eq!(leg_stats.leg(false, "terrestrial").gain(at(120)), LegGain::default());
+}
+
+/// The one that was found: three seconds after an outage of five, what had waited came at once, while nearly
+/// every segment of the last ten seconds had been sent again.
+#[test]
+fn what_comes_at_once_after_an_outage_is_no_gain() {
+    let (leg_stats, start) = (LegStatsTable::default(), Instant::now());
+    let mut account = account(&leg_stats, start);
+    let at = |second: u64| start + Duration::from_secs(second);
+    let gain = |second: u64| leg_stats.leg(true, "sky").gain(at(second));
+    let (mut acked, mut segments, mut retransmissions) = (1, 0, 0);
+    for second in 1..=60u64 {
+        let mut info = TcpInfo { min_rtt: Duration::from_millis(600), unacked: 700, ..blank() };
+        match second {
+            21..=25 => {
+                retransmissions += 1;
+                let silence = Duration::from_secs(second - 20);
+                info = TcpInfo { since_ack_received: silence, consecutive_retransmits: 1, ..info };
+            }
+            26 => {
+                (acked, segments, retransmissions) =
+                    (acked + 6_000_000, segments + 700, retransmissions + 700)
+            }
+            _ => (acked, segments) = (acked + 1_000_000, segments + 1000),
+        }
+        let info = TcpInfo { bytes_acked: acked, data_segments_out: segments, retransmissions, ..info };
+        account.look(at(second), [Some(blank()), Some(info)]);
+        let LegGain { sums, is_unsettled, .. } = gain(second);
+        let ratio = sums.bytes / sums.bytes_end_to_end;
+        assert!(sums.bytes == 0.0 || (1.0..9.0).contains(&ratio), "×{ratio} after {second} s");
+        match second {
+            20 => assert!(sums.bytes > 0.0 && !is_unsettled),
+            24..=33 => assert!(is_unsettled && sums.bytes == 0.0, "{second} s: {sums:?}"),
+            40 => assert!(!is_unsettled && sums.bytes > 0.0),
+            _ => {}
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn active(sent_bps: u64, srtt_us: u64) -> Share {
 }
 
 fn finding(news: Totals, before: Share, after: Share) -> Finding {
-    Finding { news, before, after, look: Observation::default(), min_rtt: None, is_last: false }
+    Finding { news, before, after, look: Observation::default(), min_rtt: None, gain: None, is_last: false }
 }
 
 #[test]
@@ -64,22 +64,22 @@ fn loss_is_that_of_the_last_ten_seconds() {
     let leg = LegStats::new(true, "sky");
     let start = Instant::now();
     let at = |second: u64| start + Duration::from_secs(second);
-    assert_eq!(leg.loss(start), None, "nothing was sent");
+    assert_eq!(leg.state().loss(start), None, "nothing was sent");
     for second in 0..10 {
         let news = Totals { segments: 100, retransmissions: 10, ..Totals::default() };
         leg.note(at(second), &finding(news, Share::default(), Share::default()));
     }
-    assert_eq!(leg.loss(at(9)), Some(0.1));
+    assert_eq!(leg.state().loss(at(9)), Some(0.1));
     for second in 10..30 {
         let news = Totals { segments: 100, ..Totals::default() };
         leg.note(at(second), &finding(news, Share::default(), Share::default()));
     }
-    assert_eq!(leg.loss(at(29)), Some(0.0));
-    assert_eq!(leg.loss(at(60)), None, "nothing was sent lately");
+    assert_eq!(leg.state().loss(at(29)), Some(0.0));
+    assert_eq!(leg.state().loss(at(60)), None, "nothing was sent lately");
     // SYNs that are sent again are no segments with data.
     let news = Totals { segments: 1, retransmissions: 5, ..Totals::default() };
     leg.note(at(100), &finding(news, Share::default(), Share::default()));
-    assert_eq!(leg.loss(at(100)), Some(1.0));
+    assert_eq!(leg.state().loss(at(100)), Some(1.0));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_predecessors_retransmissions_are_no_new_losses() {
     leg.inherit(before);
     assert_eq!(leg.figures(now).totals, Totals { retransmissions: 900, ..sent(10_000_000) });
     leg.note(now, &finding(sent(1_000_000), Share::default(), Share::default()));
-    assert_eq!(leg.loss(now), Some(0.0));
+    assert_eq!(leg.state().loss(now), Some(0.0));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use bentpipe_testbed::{Child, with_own_folder};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::trial::Trial;
+use crate::command::run::READY;
 
 /// Loading rules takes a fraction of it.
 const START: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ impl Daemon {
 }
 
 fn is_ready(line: &str) -> bool {
-    line.ends_with(" INFO ready")
+    line.contains(" INFO ") && line.ends_with(READY)
 }
 
 fn complaint(log: &str) -> Option<String> {
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_error_since_the_start_tells_more_than_a_warning_or_what_was_before() {
-        let log = "t  WARN before\nt  INFO ready\nt  WARN mended\nt ERROR passes\nt  WARN later\n";
+        let log = "t  WARN before\nt  INFO splits; ready\nt  WARN mended\nt ERROR passes\nt  WARN later\n";
         assert_eq!(complaint(log).unwrap(), "passes");
         assert_eq!(complaint("t  WARN before\nt  INFO ready\nt  WARN mended\n").unwrap(), "mended");
         assert_eq!(complaint("t  WARN before\nt  INFO ready\n"), None);
