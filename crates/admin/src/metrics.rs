@@ -182,6 +182,9 @@ const LEGS: &[Metric<LegReport>] = &[
         "Rate of IP bytes forwarded unsplit from the leg, over the last second.",
         |l| Some(l.forwarded?.received_bps / BITS),
     ),
+    Metric::gauge("leg_interface_missing", "0 or 1", "Whether the leg waits for its interface.", |l| {
+        Some(f64::from(u8::from(l.waiting.is_some())))
+    }),
     Metric::gauge("leg_outage", "0 or 1", "Whether nothing is received although an answer is due.", |l| {
         Some(f64::from(u8::from(l.outage_s.is_some())))
     }),

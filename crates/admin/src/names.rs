@@ -1,8 +1,9 @@
 //! Names of clients and servers, by reverse lookup, for those who ask.
 //!
-//! Nothing here happens unless somebody asks for it: a lookup tells the operator's resolver, and whoever runs the
-//! zone, which addresses are looked at. It may also take long, so that each has a thread of its own, few run at
-//! a time, and whoever asks waits for a moment only; what is found later is there for the next question.
+//! Nothing here happens unless somebody asks for it: a lookup tells the operator's resolver, and whoever runs
+//! the zone, which addresses are looked at. It may also take long, so that each has a thread of its own, few
+//! run at a time, and whoever asks waits for a moment only; what is found later is there for the next
+//! question.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The program is the one beside the example's folder. How long the flows stood still each time is what the
-//! next process says of it (`standstill`).
+//! next process says of it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn order(topology: &Topology, arguments: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
     // The next process says it before it has the log of the one before.
-    said.lines().filter(|line| line.contains("standstill")).for_each(|line| println!("{line}"));
+    said.lines().filter(|line| line.contains("after a pause of")).for_each(|line| println!("{line}"));
 }
 
 /// One row of the table, and how long what happens took in all.

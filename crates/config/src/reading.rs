@@ -1,8 +1,8 @@
 //! Reads a whole tree past what is not accepted, so that all errors of a file are found at once.
 //!
-//! A type that derives [`serde::Deserialize`] stops at its first error. So each error is noted, the value that
-//! it is about is taken out of a copy of the tree, and the copy is read again, until it is accepted. What
-//! follows from the absence of such a value only is not the operator's error, and is not reported.
+//! A type that derives [`serde::Deserialize`] stops at its first error. So each error is noted, the value
+//! that it is about is taken out of a copy of the tree, and the copy is read again, until it is accepted.
+//! What follows from the absence of such a value only is not the operator's error, and is not reported.
 
 use std::borrow::Cow;
 

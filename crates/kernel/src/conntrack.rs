@@ -21,8 +21,8 @@ const NUMBER: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
 
-/// A connection to connection tracking in the network namespace of the thread that opened it. Each change needs
-/// `CAP_NET_ADMIN`.
+/// A connection to connection tracking in the network namespace of the thread that opened it. Each change
+/// needs `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Conntrack {
     socket: Socket,

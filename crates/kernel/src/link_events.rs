@@ -30,8 +30,8 @@ impl LinkEvents {
         Ok(Self { fd })
     }
 
-    /// Takes the notifications that have come: the next poll waits for others. Call it before looking, so that
-    /// what changes meanwhile wakes the caller again.
+    /// Takes the notifications that have come: the next poll waits for others. Call it before looking, so
+    /// that what changes meanwhile wakes the caller again.
     pub fn clear(&self) {
         // Lost notifications (ENOBUFS) are among those that have come; the others follow.
         while matches!(

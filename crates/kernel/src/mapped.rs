@@ -19,8 +19,8 @@ pub(crate) unsafe trait Integers: Copy {}
 // SAFETY: eight bytes.
 unsafe impl Integers for u64 {}
 
-/// An eBPF array (`BPF_F_MMAPABLE`), or a file, of `T` in this process's memory. Either side may change it at any time,
-/// so it is read and written in words of 64 bits.
+/// An eBPF array (`BPF_F_MMAPABLE`), or a file, of `T` in this process's memory. Either side may change it at
+/// any time, so it is read and written in words of 64 bits.
 #[derive(Debug)]
 pub(crate) struct Mapped<T> {
     start: NonNull<AtomicU64>,

@@ -1,14 +1,14 @@
 //! Least privilege: dropping root for the capabilities that the daemon still needs once it is set up.
 //!
-//! By then eBPF is loaded and files are open. The daemon keeps two capabilities (capabilities(7)), [`DAEMON`]:
-//! `tests/root_privileges.rs` shows that it needs both, and no other. They apply to the network namespaces that
-//! their user namespace owns: on a host, to all of them; inside a container's user namespace, to the
-//! container's only.
+//! By then eBPF is loaded and files are open. The daemon keeps two capabilities (capabilities(7)),
+//! [`DAEMON`]: `tests/root_privileges.rs` shows that it needs both, and no other. They apply to the network
+//! namespaces that their user namespace owns: on a host, to all of them; inside a container's user namespace,
+//! to the container's only.
 //!
 //! There is no seccomp filter here. The daemon starts `nft` and `ip`, which would inherit it, and a filter
-//! that suits every version of both programs would allow nearly everything. Where their versions are known, the
-//! service manager can filter: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`, without which a
-//! process without capabilities can still become root of a new user namespace.
+//! that suits every version of both programs would allow nearly everything. Where their versions are known,
+//! the service manager can filter: systemd's `SystemCallFilter=`, and `RestrictNamespaces=yes`, without which
+//! a process without capabilities can still become root of a new user namespace.
 
 use std::fmt;
 use std::fs;
@@ -33,8 +33,8 @@ pub const DAEMON: [Capability; 2] = [Capability::NetAdmin, Capability::NetBindSe
 /// A capability that a process can keep (capabilities(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, restricted congestion controls
-    /// (those in eBPF are), nftables, routes and policy rules.
+    /// `CAP_NET_ADMIN`: transparent sockets, buffers beyond the host's maximum, restricted congestion
+    /// controls (those in eBPF are), nftables, routes and policy rules.
     NetAdmin,
     /// `CAP_NET_BIND_SERVICE`: connections from a client's port below
     /// `net.ipv4.ip_unprivileged_port_start`, 1024.

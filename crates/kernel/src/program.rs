@@ -23,8 +23,8 @@ pub struct Outcome {
 /// # Errors
 /// The program cannot be started, or has ended in order without reading its input.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> io::Result<Outcome> {
-    // Threads write and read, so that neither a program that does not read nor one that says much can make this
-    // wait for longer.
+    // Threads write and read, so that neither a program that does not read nor one that says much can make
+    // this wait for longer.
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = Running(command.spawn()?);
     let (stdin, stderr) = (child.0.stdin.take(), child.0.stderr.take());

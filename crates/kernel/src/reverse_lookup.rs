@@ -1,4 +1,5 @@
-//! The name of a host, by its address (getnameinfo(3)): by /etc/hosts, DNS, or whatever nsswitch.conf(5) says.
+//! The name of a host, by its address (getnameinfo(3)): by /etc/hosts, DNS, or whatever nsswitch.conf(5)
+//! says.
 
 use std::ffi::CStr;
 use std::net::IpAddr;
@@ -12,8 +13,8 @@ const LONGEST: usize = 253;
 /// The name of the host with this address; `None` where it has none, or nobody answers. Blocks for as long as
 /// the resolver waits for an answer (resolv.conf(5): five seconds for each server and attempt).
 ///
-/// Who runs the reverse zone of an address says what its name is: it proves nothing. What is no host name by its
-/// letters is not returned.
+/// Who runs the reverse zone of an address says what its name is: it proves nothing. What is no host name by
+/// its letters is not returned.
 pub fn reverse_lookup(address: IpAddr) -> Option<String> {
     let mut host = [0_u8; MAX_HOST];
     let code = match address.to_canonical() {
@@ -43,8 +44,8 @@ pub fn reverse_lookup(address: IpAddr) -> Option<String> {
 
 /// getnameinfo(3) with `sockaddr_in` or `sockaddr_in6`.
 fn name_info<T>(address: &T, host: &mut [u8; MAX_HOST]) -> libc::c_int {
-    // SAFETY: the address is a socket address of its whole length, the buffer is as long as is said, and a null
-    // pointer with length 0 asks for no service.
+    // SAFETY: the address is a socket address of its whole length, the buffer is as long as is said, and a
+    // null pointer with length 0 asks for no service.
     unsafe {
         libc::getnameinfo(
             std::ptr::from_ref(address).cast(),

@@ -156,8 +156,8 @@ impl RouteSocket {
         self.socket.receive_until(|message| (message.sequence == sequence).then(|| is_local(message)))?
     }
 
-    /// The index of the interface through which packets to `to` with this mark leave this host; `None` if they
-    /// do not leave.
+    /// The index of the interface through which packets to `to` with this mark leave this host; `None` if
+    /// they do not leave.
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.
@@ -177,7 +177,8 @@ impl RouteSocket {
         }
     }
 
-    /// One `RTM_GETROUTE`: for a packet of this host, or with `RTA_IIF` for one that arrives at that interface.
+    /// One `RTM_GETROUTE`: for a packet of this host, or with `RTA_IIF` for one that arrives at that
+    /// interface.
     fn ask(&mut self, from: Option<IpAddr>, to: IpAddr, details: &[(u16, u32)]) -> io::Result<Option<u32>> {
         let sequence = self.socket.take_sequence(1);
         self.socket.send(question(sequence, from, to, details).as_bytes())?;

@@ -123,9 +123,9 @@ impl Router {
         Ok(router)
     }
 
-    /// Attaches the router to the interface that has this name now, unless it is there: one that did not exist
-    /// before, or another in the place of a former one. True if it was attached. Without such an interface it
-    /// is nowhere. It needs `CAP_NET_ADMIN` alone.
+    /// Attaches the router to the interface that has this name now, unless it is there: one that did not
+    /// exist before, or another in the place of a former one. True if it was attached. Without such an
+    /// interface it is nowhere. It needs `CAP_NET_ADMIN` alone.
     ///
     /// # Errors
     /// [`RouterError::Attach`].

@@ -23,8 +23,8 @@ use crate::sockopt::RTO_MAX_RANGE;
 /// 4·rttvar on top of the round trip, and Linux never lets that be less than 200 ms.
 const ABOVE_ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// NATs and firewalls forget an idle connection: by RFC 5382 §5 (REQ-5) not before 2 h 4 min, in practice many
-/// after five to fifteen minutes. A connection is probed once it has been idle for this time.
+/// NATs and firewalls forget an idle connection: by RFC 5382 §5 (REQ-5) not before 2 h 4 min, in practice
+/// many after five to fifteen minutes. A connection is probed once it has been idle for this time.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(5 * 60);
 /// The least idle time that follows from a short `survive_outage`.
 const LEAST_KEEPALIVE_IDLE: Duration = Duration::from_secs(10);

@@ -18,8 +18,8 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Adds a packet that arrives `at` this time, behind those that arrive at the same time. Whether it is now
-    /// the next one.
+    /// Adds a packet that arrives `at` this time, behind those that arrive at the same time. Whether it is
+    /// now the next one.
     #[inline]
     pub fn launch(&mut self, at: Time, packet: T) -> bool {
         let last = self.0.back().map(|last| last.0);

@@ -1,5 +1,5 @@
-//! The file format of libpcap (draft-ietf-opsawg-pcap), which Wireshark and tcpdump read: IP packets without a
-//! link-layer header, times in nanoseconds.
+//! The file format of libpcap (draft-ietf-opsawg-pcap), which Wireshark and tcpdump read: IP packets without
+//! a link-layer header, times in nanoseconds.
 //!
 //! A file is the [`file_header`], and for each packet a [`record_header`] and the bytes that were captured.
 

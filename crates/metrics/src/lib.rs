@@ -92,8 +92,8 @@ pub fn table<S>(rows: &mut String, prefix: &str, metrics: &[Metric<S>]) {
 /// assert_eq!(Stats::METRICS[1].name, "up_bytes_total");
 /// ```
 ///
-/// `..snoop: SnoopStats as SnoopCounters` behind the metrics embeds another pair of structs that this macro has
-/// declared. Names in the braces of the second struct are counters that no metric shows.
+/// `..snoop: SnoopStats as SnoopCounters` behind the metrics embeds another pair of structs that this macro
+/// has declared. Names in the braces of the second struct are counters that no metric shows.
 #[macro_export]
 macro_rules! metrics {
     // The struct of values, and the struct of counters.

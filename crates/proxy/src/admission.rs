@@ -4,7 +4,8 @@
 //! those of open connections, however they end. The rules decide whether new connections pass unsplit
 //! *before* they are answered; the watchdog updates them from [`AdmissionControl::over_limit`].
 //!
-//! Near a limit the clients with most connections are shed first, before everybody is: see [`State::is_shed`].
+//! Near a limit the clients with most connections are shed first, before everybody is: see
+//! [`State::is_shed`].
 
 use std::collections::HashMap;
 use std::fmt;

@@ -44,8 +44,8 @@ pub use self::reload::ReloadReport;
 pub use self::take_over::Candidate;
 use self::worker_handle::WorkerHandle;
 
-/// The loopback address by which a daemon claims its network namespace, with a port below 1024. It is the same
-/// in every version.
+/// The loopback address by which a daemon claims its network namespace, with a port below 1024. It is the
+/// same in every version.
 const CLAIM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 98, 201, 5)), 1);
 
 /// A running splitter. It works until it is stopped or dropped.

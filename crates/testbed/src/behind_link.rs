@@ -29,7 +29,8 @@ use totals::Totals;
 const GRACE: Duration = Duration::from_secs(5);
 /// Ethernet's, as on the path to any server.
 const MTU: u32 = 1500;
-/// The needs of a link whose far end is connected to the caller's network: there a user namespace has no rights.
+/// The needs of a link whose far end is connected to the caller's network: there a user namespace has no
+/// rights.
 const OUTSIDE_NEEDS: &[Need] = &[Need::Privileges, Need::Tun, Need::Program("ip")];
 
 /// `bentpipe link -- COMMAND`: runs a command on a host whose only way out is a satellite link.
@@ -62,8 +63,8 @@ pub struct BehindLink {
     pub command: Vec<OsString>,
     /// A few words about the link, for the prompt of a shell.
     pub label: String,
-    /// Whether everything that the caller reaches by IPv4, the Internet for example, is behind the far end. Needs
-    /// the privileges to configure the caller's network, and that it forwards.
+    /// Whether everything that the caller reaches by IPv4, the Internet for example, is behind the far end.
+    /// Needs the privileges to configure the caller's network, and that it forwards.
     pub outside: bool,
     /// Totals are printed on standard error whenever so much time has passed; at least a millisecond.
     pub interval: Option<Duration>,
@@ -223,8 +224,8 @@ fn standard_error() -> Result<Stdio> {
     Ok(copy.map_err(|source| Error::Spawn { program: "/bin/sh".to_owned(), source })?.into())
 }
 
-/// Waits for the command, and hands on the signals that this process gets instead of it. `tick` is called again
-/// after the time that it returns, or earlier.
+/// Waits for the command, and hands on the signals that this process gets instead of it. `tick` is called
+/// again after the time that it returns, or earlier.
 fn wait_for(
     command: &mut Child,
     signals: &HeldSignals,

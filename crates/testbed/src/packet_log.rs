@@ -24,8 +24,8 @@ const COLUMNS: &str = "time_s,direction,event,packet,bytes,queue_bytes,delay_s";
 /// Files about the packets of a link; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PacketFiles {
-    /// CSV, a row for each step of each packet; both directions. Where agents are at the ends of the link, their
-    /// frames are what is logged.
+    /// CSV, a row for each step of each packet; both directions. Where agents are at the ends of the link,
+    /// their frames are what is logged.
     ///
     /// | column | meaning |
     /// |---|---|
@@ -41,8 +41,8 @@ pub struct PacketFiles {
     pub down_log: Option<PathBuf>,
     /// The direction from the terminal in the format of mahimahi's `--uplink-log`.
     pub up_log: Option<PathBuf>,
-    /// Packets as a capture on the terminal's interface has them (pcap): those that it sends, before the queue
-    /// of the link, also if the link loses them; those that it receives, when they arrive.
+    /// Packets as a capture on the terminal's interface has them (pcap): those that it sends, before the
+    /// queue of the link, also if the link loses them; those that it receives, when they arrive.
     pub pcap: Option<PathBuf>,
 }
 
@@ -54,8 +54,8 @@ pub(crate) struct PacketWriter {
 }
 
 impl PacketWriter {
-    /// Creates the files and starts the thread. The recorders are for the direction to the terminal and for that
-    /// from it.
+    /// Creates the files and starts the thread. The recorders are for the direction to the terminal and for
+    /// that from it.
     ///
     /// # Errors
     /// [`Error::PacketFile`] for a file that cannot be created.

@@ -35,8 +35,8 @@ pub(crate) enum Event {
     Packet { at: SystemTime, packet: Vec<u8> },
 }
 
-/// Reports what a forwarder does to the thread that writes it down. It never waits: where that thread does not
-/// keep up, reports are missed and counted.
+/// Reports what a forwarder does to the thread that writes it down. It never waits: where that thread does
+/// not keep up, reports are missed and counted.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     pub(crate) heading: Heading,

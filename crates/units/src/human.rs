@@ -1,4 +1,5 @@
-//! Measured quantities in a form for people, rounded. What is configured is shown as it is written: by `Display`.
+//! Measured quantities in a form for people, rounded. What is configured is shown as it is written: by
+//! `Display`.
 
 /// Three digits and a unit: `4.67 Mbit/s`.
 pub fn rate(bits_per_second: f64) -> String {

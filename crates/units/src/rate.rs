@@ -11,7 +11,8 @@ use crate::{ParseError, serde_as_text, split_number};
 /// are taken before `bit` (`10mibit` is 10 · 2²⁰ bit/s).
 ///
 /// `10Mbps` is 10,000,000 bit/s, as for everybody but tc, whose `mbps` is megabytes per second. So spellings
-/// in small letters, as in tc's manual (`kbps`, `mbps`, `gbps`, `tbps`), are refused, as bytes per second are.
+/// in small letters, as in tc's manual (`kbps`, `mbps`, `gbps`, `tbps`), are refused, as bytes per second
+/// are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 

@@ -48,6 +48,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("bentpipe_ready 0x9|bentpipe_draining 0x9|bentpipe_bypass 0x9", "3m", "BentpipeNotReady"),
     ("bentpipe_bypass 1x900", "13h", "BentpipeBypassed"),
     ("bentpipe_leg_outage_seconds{leg=\"geo\"} 61x9", "1m", "BentpipeLegOutage"),
+    ("bentpipe_leg_interface_missing{leg=\"geo\"} 1x9", "6m", "BentpipeLegInterfaceMissing"),
     ("bentpipe_leg_loss_ratio{leg=\"geo\"} 0.06x20", "12m", "BentpipeLegLoss"),
     ("bentpipe_flows_refused_total 0+5x20", "11m", "BentpipeLimitReached"),
     (
@@ -88,6 +89,7 @@ fn alerts_fire_when_they_should_and_not_on_a_healthy_gateway() {
         "bentpipe_ready 1x900",
         "bentpipe_draining 0x900",
         "bentpipe_bypass 0x900",
+        "bentpipe_leg_interface_missing{leg=\"geo\"} 0x900",
         "bentpipe_leg_outage_seconds{leg=\"geo\"} 0x900",
         "bentpipe_leg_loss_ratio{leg=\"geo\"} 0.01x900",
         "bentpipe_limit_used{limit=\"connections\"} 5x900",

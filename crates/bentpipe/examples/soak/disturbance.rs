@@ -240,7 +240,7 @@ impl Operator {
         let Output { status, stderr, .. } = topology.command(arguments);
         let said = String::from_utf8_lossy(&stderr);
         // Changes of the legs are limited: each leaves listeners behind for a minute.
-        if !status.success() && said.contains("several times within a minute") {
+        if !status.success() && said.contains("times within about a minute") {
             self.postponed += 1;
         } else if !status.success() {
             let refusal = format!("bentpipe {}: {}", arguments.join(" "), said.trim());

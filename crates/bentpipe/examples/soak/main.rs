@@ -6,10 +6,10 @@
 //! target/release/examples/soak --minutes 5 --seed 7       # the same disturbances again
 //! ```
 //!
-//! The data flow: [`churn`] makes connections and counts how each ends; [`disturbance`] gives orders and makes
-//! faults, and notes the times in which connections may break; [`account`] compares what the daemon holds
-//! and counts with what it held at the start and with the clients' counts. The seed decides sizes, ends,
-//! orders and their times; what the kernel's scheduler makes of them, it does not.
+//! The data flow: [`churn`] makes connections and counts how each ends; [`disturbance`] gives orders and
+//! makes faults, and notes the times in which connections may break; [`account`] compares what the daemon
+//! holds and counts with what it held at the start and with the clients' counts. The seed decides sizes,
+//! ends, orders and their times; what the kernel's scheduler makes of them, it does not.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -7,8 +7,8 @@ use super::daemon::Folder;
 
 /// Maintenance mode: let all new connections pass unsplit until it is switched off.
 ///
-/// Connections that are split go on. It stays on through a reload, an upgrade, a restart and a reboot. Without
-/// an argument the command shows whether it is on.
+/// Connections that are split go on. It stays on through a reload, an upgrade, a restart and a reboot.
+/// Without an argument the command shows whether it is on.
 #[derive(Debug, Args)]
 pub(crate) struct Bypass {
     #[command(flatten)]

@@ -7,10 +7,11 @@ use bentpipe_proxy::Config;
 use bentpipe_sim::file::Source;
 use clap::{Args, ValueEnum};
 
-/// Check a configuration and report everything that is wrong with it at once, each with its line and its remedy.
+/// Check a configuration and report everything that is wrong with it at once, each with its line and its
+/// remedy.
 ///
-/// It reads the file alone: it needs no root, no daemon and not the host that the file is for. `bentpipe doctor -c FILE`
-/// also checks the host. The exit code is 0 when there is no error.
+/// It reads the file alone: it needs no root, no daemon and not the host that the file is for. `bentpipe
+/// doctor -c FILE` also checks the host. The exit code is 0 when there is no error.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// A configuration of the proxy (bentpipe.toml), of the bundle node (node.toml), or a scenario.

@@ -26,9 +26,9 @@ use self::probe::Probe;
 
 /// Check this host for everything that bentpipe needs, and show a fix for each finding.
 ///
-/// With --config it is the check before `bentpipe run`: it finds what a start would refuse, all errors of the file
-/// among it, and what would break traffic, and says nothing of what the configuration does not use. The exit
-/// code is 0 when nothing is lacking; what is marked WARN is worth a look.
+/// With --config it is the check before `bentpipe run`: it finds what a start would refuse, all errors of the
+/// file among it, and what would break traffic, and says nothing of what the configuration does not use. The
+/// exit code is 0 when nothing is lacking; what is marked WARN is worth a look.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// Check this configuration, and the host for it; without it, the host for any configuration, with the
@@ -43,9 +43,9 @@ pub(crate) struct Doctor {
     /// With --fix: do not ask.
     #[arg(long, requires = "fix")]
     yes: bool,
-    /// Try one connection of each family, unsplit and split, through a copy of this gateway: its interfaces, rules,
-    /// routes and settings in a network namespace. Nothing of the gateway itself is touched. What swallows a
-    /// connection is named.
+    /// Try one connection of each family, unsplit and split, through a copy of this gateway: its interfaces,
+    /// rules, routes and settings in a network namespace. Nothing of the gateway itself is touched. What
+    /// swallows a connection is named.
     #[arg(long, requires = "config")]
     probe: bool,
     /// With --probe: the LAN's interface; by default the first that is no leg and has an address.

@@ -24,9 +24,9 @@ use queue::Queue;
 /// ($SHELL). On the other side is another network, in which a second command can run, a server for example:
 /// `bentpipe link --profile geo --far 'python3 -m http.server 8080' -- sh -c 'sleep 1; curl
 /// http://$BENTPIPE_FAR:8080/'`. The address of the far end is in BENTPIPE_FAR, that of the near end in
-/// BENTPIPE_NEAR. With --internet the command also reaches what this machine reaches, and this machine itself at
-/// BENTPIPE_BASE. Links can be nested: `bentpipe link --delay 300ms -- bentpipe link --per 1% --internet -- …`.
-/// "Up" is from the command, "down" is to it.
+/// BENTPIPE_NEAR. With --internet the command also reaches what this machine reaches, and this machine itself
+/// at BENTPIPE_BASE. Links can be nested: `bentpipe link --delay 300ms -- bentpipe link --per 1% --internet
+/// -- …`. "Up" is from the command, "down" is to it.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
     /// Begin with a profile: geo, meo, leo or train.
@@ -62,8 +62,8 @@ pub(crate) struct Link {
     /// Packet error rate to the command.
     #[arg(long, value_name = "PER")]
     down_per: Option<Probability>,
-    /// What waits in front of each transmitter before more is dropped: bytes (100kB), or the bytes of full-size
-    /// packets (100packets); one bandwidth-delay product by default.
+    /// What waits in front of each transmitter before more is dropped: bytes (100kB), or the bytes of
+    /// full-size packets (100packets); one bandwidth-delay product by default.
     #[arg(long)]
     queue: Option<Queue>,
     /// The same for the direction from the command.

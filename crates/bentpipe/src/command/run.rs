@@ -23,8 +23,8 @@ use self::events::Events;
 use self::service::Service;
 use super::{account, program, upgrade};
 
-/// The line on standard output with which a successor says that it has taken over, for which `bentpipe upgrade`
-/// waits; and the last word of the line in the log that says what a daemon splits.
+/// The line on standard output with which a successor says that it has taken over, for which `bentpipe
+/// upgrade` waits; and the last word of the line in the log that says what a daemon splits.
 pub(crate) const READY: &str = "ready";
 
 /// Run the proxy: intercept TCP on the satellite legs, split it, and give each side what its link needs.
@@ -54,8 +54,8 @@ impl Run {
         super::log::to_stderr("info");
         let notifier = Notifier::from_environment();
         let config = Config::load(&self.config)?;
-        // Later reloads and upgrades are asked for from any folder. A symbolic link stays one: what it leads to
-        // then is read.
+        // Later reloads and upgrades are asked for from any folder. A symbolic link stays one: what it leads
+        // to then is read.
         let file = std::path::absolute(&self.config).context("cannot tell the folder that this runs in")?;
         // Before the first thread, so that no signal is lost while the daemon starts.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot listen for signals")?;

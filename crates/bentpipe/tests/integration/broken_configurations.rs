@@ -1,5 +1,5 @@
-//! Configurations with the mistakes that operators make: `bentpipe check` and `bentpipe doctor -c` name each with
-//! its line, the reason and the remedy, all of a file in one run. No test here needs root.
+//! Configurations with the mistakes that operators make: `bentpipe check` and `bentpipe doctor -c` name each
+//! with its line, the reason and the remedy, all of a file in one run. No test here needs root.
 
 use std::io::Write;
 use std::process::{Command, Output};

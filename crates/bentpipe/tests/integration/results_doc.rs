@@ -55,7 +55,8 @@ fn documented(section: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The paths to all values of a document: `flows[].legs[].segments`. What is below `settings` has keys of its own.
+/// The paths to all values of a document: `flows[].legs[].segments`. What is below `settings` has keys of its
+/// own.
 fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields)
@@ -81,8 +82,8 @@ fn paths_of(document: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The counters that stand under several keys have tables of their own: the prefix of a path, and what to look up
-/// instead.
+/// The counters that stand under several keys have tables of their own: the prefix of a path, and what to
+/// look up instead.
 const SHARED: &[&str] = &[
     "links[].forward.",
     "links[].reverse.",

@@ -154,10 +154,7 @@ fn a_relative_configuration_is_found_from_any_folder_afterwards() {
     let after = status(&gateway);
     assert_ne!(after["pid"], before);
     assert_eq!(after["config"], file.path().to_str().unwrap());
-    let successor = i32::try_from(after["pid"].as_i64().unwrap()).unwrap();
-    let successor = rustix::process::Pid::from_raw(successor).unwrap();
-    rustix::process::kill_process(successor, rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.child.wait().unwrap().success());
+    daemon.end_as(&after);
 }
 
 #[test]
@@ -231,9 +228,7 @@ fn reload_shows_every_change_and_with_upgrade_takes_over_for_those_that_need_it(
     let again = ordered(&gateway, &sockets, &["reload", "--upgrade"]);
     assert!(again.contains("nothing has changed"), "{again}");
     assert_eq!(threads(&gateway).1["pid"], second["pid"], "there was nothing to take over for");
-    let successor = rustix::process::Pid::from_raw(i32::try_from(second["pid"].as_i64().unwrap()).unwrap());
-    rustix::process::kill_process(successor.unwrap(), rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.child.wait().unwrap().success());
+    daemon.end_as(&second);
 }
 
 #[test]
@@ -364,6 +359,14 @@ impl Running {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Ends, in order, the process that has taken over from it, by what that says of itself.
+    fn end_as(mut self, status: &serde_json::Value) {
+        let successor = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+        let successor = rustix::process::Pid::from_raw(successor).unwrap();
+        rustix::process::kill_process(successor, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+
     fn wait_for(&mut self, what: &str) -> String {
         let mut lines = self.log.by_ref().map_while(Result::ok);
         lines
@@ -419,8 +422,7 @@ fn started_by_root_the_daemon_goes_on_as_an_ordinary_account_with_two_capabiliti
     let line = daemon.wait_for("stays as it was");
     assert!(line.contains("legs.satellite.interface"), "{line}");
 
-    daemon.child.signal(rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.child.wait().unwrap().success());
+    daemon.end();
     assert_eq!(traces_of_a_daemon(&gateway), before);
 }
 

@@ -1,5 +1,5 @@
-//! `bentpipe link` as a user of mahimahi expects it. The caller is a host of its own, with a server on it, so that
-//! nothing here depends on the machine's network or changes it.
+//! `bentpipe link` as a user of mahimahi expects it. The caller is a host of its own, with a server on it, so
+//! that nothing here depends on the machine's network or changes it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};

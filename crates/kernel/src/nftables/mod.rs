@@ -46,8 +46,8 @@ const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 const EXTENSION_NAME: u16 = 1;
-/// Expressions of nftables that begin the tracking of connections, and the matches and targets of iptables that
-/// do.
+/// Expressions of nftables that begin the tracking of connections, and the matches and targets of iptables
+/// that do.
 const TRACKING: [&str; 7] = ["ct", "nat", "masq", "redir", "synproxy", "flow_offload", "connlimit"];
 const TRACKING_EXTENSIONS: [&str; 17] = [
     "conntrack",
@@ -281,9 +281,9 @@ impl NfTables {
         Ok(rules)
     }
 
-    /// Whether a rule of any family asks for the state of a connection or translates addresses, in nftables or
-    /// by the iptables that writes nftables' rules: from the first such rule on the kernel tracks connections.
-    /// Those in the table `except`, and those of the older iptables, do not count.
+    /// Whether a rule of any family asks for the state of a connection or translates addresses, in nftables
+    /// or by the iptables that writes nftables' rules: from the first such rule on the kernel tracks
+    /// connections. Those in the table `except`, and those of the older iptables, do not count.
     ///
     /// # Errors
     /// `TimedOut` if the kernel does not answer for a second, and its other errors.

@@ -192,8 +192,8 @@ fn write_once(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Cuts bytes off that were just written to the end of the file; false if that cannot be done, because another
-/// process has written behind them.
+/// Cuts bytes off that were just written to the end of the file; false if that cannot be done, because
+/// another process has written behind them.
 fn cut(mut file: &File, bytes: u64) -> bool {
     if bytes == 0 {
         return true;

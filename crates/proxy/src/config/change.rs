@@ -47,7 +47,8 @@ impl Effect {
 /// One difference between the configuration in force and the one that a reload has read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The key with its section, `legs.geo.rate`; a whole leg or rule that came or went, `legs.geo`, `rules[2]`.
+    /// The key with its section, `legs.geo.rate`; a whole leg or rule that came or went, `legs.geo`,
+    /// `rules[2]`.
     pub key: String,
     /// The value that is in force; none where the key was not set, or the leg or rule not there.
     pub before: Option<String>,
@@ -222,8 +223,8 @@ fn summary(section: &str, keys: &[Key]) -> String {
     keys.iter().filter_map(written).collect::<Vec<_>>().join(", ")
 }
 
-/// Rules have no names: those at the beginning and at the end that are the same have not changed, and what lies
-/// between is compared one by one.
+/// Rules have no names: those at the beginning and at the end that are the same have not changed, and what
+/// lies between is compared one by one.
 fn compare_rules(before: &[Rule], after: &[Rule], changes: &mut Vec<Change>) {
     let same = before.iter().zip(after).take_while(|(before, after)| before == after).count();
     let (before, after) = (&before[same..], &after[same..]);

@@ -13,7 +13,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// accepted, as long as a listener keeps a handshake.
 ///
 /// A listener whose queue is full answers with SYN cookies (`net.ipv4.tcp_syncookies`). It does not know the
-/// acknowledgement of such a cookie, since that is addressed to the server, and the connection would be reset.
+/// acknowledgement of such a cookie, since that is addressed to the server, and the connection would be
+/// reset.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     /// The oldest first.

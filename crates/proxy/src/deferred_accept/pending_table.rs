@@ -312,8 +312,8 @@ impl PendingTable {
         }
     }
 
-    /// Ends a connection whose client is to reach the server without us; true if there was one. Its server gets
-    /// a reset before what the client sends.
+    /// Ends a connection whose client is to reach the server without us; true if there was one. Its server
+    /// gets a reset before what the client sends.
     pub(crate) fn abandon(&self, pair: &FourTuple) -> bool {
         self.remove(&mut self.entries(), pair).is_some()
     }

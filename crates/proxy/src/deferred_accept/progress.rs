@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::pending_table::FourTuple;
 
-/// A client repeats its SYN after 1 and 3 s (RFC 6298 §2), Linux since 6.5 after 1, 2 and 3 s. What is repeated
-/// after so long was not answered, or the answer did not arrive.
+/// A client repeats its SYN after 1 and 3 s (RFC 6298 §2), Linux since 6.5 after 1, 2 and 3 s. What is
+/// repeated after so long was not answered, or the answer did not arrive.
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// So many copies of a SYN must have come, each not much later than its client sends it. After an outage of
 /// the client's own link a second copy comes late, and says nothing of this host: the answer to the first was
@@ -151,7 +151,8 @@ mod tests {
             let outcomes = copies.iter().map(|&copy| progress.note(pair(1), 7, 5, at(copy)));
             assert!(outcomes.eq(copies.iter().map(|_| None)), "{copies:?}");
         }
-        // Those that nothing has kept: Linux since 6.5, RFC 6298, old hosts; and one by a path whose delay varies.
+        // Those that nothing has kept: Linux since 6.5, RFC 6298, old hosts; and one by a path whose delay
+        // varies.
         for copies in [&[0.0, 1.0, 2.0, 3.0][..], &[0.0, 1.0, 3.0], &[0.0, 3.0, 9.0], &[0.0, 0.8, 2.2, 3.1]] {
             let mut progress = Progress::default();
             let outcomes = copies.iter().map(|&copy| progress.note(pair(1), 7, 5, at(copy)));

@@ -231,7 +231,8 @@ impl SynHandler {
     }
 
     /// Notes both sides of a connection for the watchdog, which asks at each interval whether packets of both
-    /// would come here. Some are asked for at once, so that a rule which leads them away is not found too late.
+    /// would come here. Some are asked for at once, so that a rule which leads them away is not found too
+    /// late.
     fn comes_back(&mut self, syn: &Syn, Interfaces { input, output }: Interfaces) -> bool {
         let [client, server] = [syn.client.ip(), syn.server.ip()];
         let outward = Crossing { input, from: client, to: server, opens: true };
@@ -253,7 +254,7 @@ impl SynHandler {
         }
         let forget = || SockDiag::open()?.forget_handshake(syn.server, syn.client);
         if let Err(error) = forget() {
-            tracing::debug!(%error, "cannot end a handshake of a listener");
+            tracing::warn!(%error, client = %syn.client, "a listener's handshake cannot be ended; it may reset this connection");
         }
         if let Err(error) = tracking::forget(syn.client, syn.server) {
             tracing::debug!(%error, "cannot have a connection tracked anew");

@@ -1,17 +1,18 @@
-//! What the rules count: new connections by verdict and by rule, and what is forwarded over each satellite leg.
+//! What the rules count: new connections by verdict and by rule, and what is forwarded over each satellite
+//! leg.
 //!
 //! ```text
 //! named counters of the rule set ──once a second, and before rules are replaced──► PolicyCounters ──► observers
 //! ```
 //!
-//! The kernel counts from zero where rules are loaded anew. So the totals are kept here, and only what has come
-//! since the last reading is added to them. A successor continues with them and with the same rules.
+//! The kernel counts from zero where rules are loaded anew. So the totals are kept here, and only what has
+//! come since the last reading is added to them. A successor continues with them and with the same rules.
 //!
-//! A connection is counted at its SYN, where it crosses a satellite leg, and a SYN that is repeated is counted
-//! again. What is forwarded is counted behind all other chains of the hook `forward`, so it contains neither
-//! what somebody has dropped there, nor what this host sends and receives itself: both halves of split
-//! connections, and the bundle node's sessions. Flows that another program has offloaded (flowtables) pass
-//! nobody's chains and are not counted.
+//! A connection is counted at its SYN, where it crosses a satellite leg, and a SYN that is repeated is
+//! counted again. What is forwarded is counted behind all other chains of the hook `forward`, so it contains
+//! neither what somebody has dropped there, nor what this host sends and receives itself: both halves of
+//! split connections, and the bundle node's sessions. Flows that another program has offloaded (flowtables)
+//! pass nobody's chains and are not counted.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -423,7 +424,8 @@ impl PolicyTotals {
         }
     }
 
-    /// The rules are those of this plan now. A rule that was there before keeps its count, wherever it stands.
+    /// The rules are those of this plan now. A rule that was there before keeps its count, wherever it
+    /// stands.
     fn relabel(&mut self, plan: &Plan<'_>) {
         let mut before = std::mem::take(&mut self.rules);
         let continued = |rule: RuleTotal| {

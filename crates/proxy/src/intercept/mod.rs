@@ -148,8 +148,8 @@ pub(crate) enum Family {
 impl Interception {
     /// Sets up routes first and rules last: the first connection to be intercepted finds everything in place.
     ///
-    /// The devices of `tun_diverts` must exist. Connections are taken at once if it `takes` them, else when the
-    /// watchdog says so.
+    /// The devices of `tun_diverts` must exist. Connections are taken at once if it `takes` them, else when
+    /// the watchdog says so.
     pub(crate) fn install(
         plan: &Plan<'_>,
         families: Vec<Family>,
@@ -331,8 +331,8 @@ impl Routes {
     }
 
     /// Sees that marked packets come to this host, in every family, and sets up again what somebody else has
-    /// removed or come before; true if there was need to. Where they do not come, the SYNs that the daemon sends
-    /// to its listeners come to nobody.
+    /// removed or come before; true if there was need to. Where they do not come, the SYNs that the daemon
+    /// sends to its listeners come to nobody.
     ///
     /// A rule that somebody adds without a preference comes before all others (`ip rule add`), ours included.
     /// So ours go before it.
@@ -356,8 +356,8 @@ impl Routes {
         Ok(mended)
     }
 
-    /// Finds another place for our rules where others stand before them, if there is room before those. Then it
-    /// returns where they were.
+    /// Finds another place for our rules where others stand before them, if there is room before those. Then
+    /// it returns where they were.
     fn go_first(&self, socket: &mut RouteSocket) -> io::Result<Option<u32>> {
         let (mut lowest, end) = (u32::MAX, self.first() + END);
         for &family in &self.families {
@@ -507,8 +507,8 @@ impl Family {
     }
 }
 
-/// The policy rules of interception, each in the form that adds it: the last first, to which another jumps. The
-/// diverts' stand at `first` + 2 and + 3.
+/// The policy rules of interception, each in the form that adds it: the last first, to which another jumps.
+/// The diverts' stand at `first` + 2 and + 3.
 fn rules(first: u32, mark: MarkField) -> [String; 5] {
     let [injected, error, lo, ours, end] = [4, 5, 6, 7, END].map(|number| first + number);
     [
@@ -520,8 +520,9 @@ fn rules(first: u32, mark: MarkField) -> [String; 5] {
     ]
 }
 
-/// Whether a policy rule is one of ours, whatever its mark: by its table, or by the jump over ours, which stands
-/// 6 behind the first. The rule at which it ends does nothing and cannot be told from others' but by its place.
+/// Whether a policy rule is one of ours, whatever its mark: by its table, or by the jump over ours, which
+/// stands 6 behind the first. The rule at which it ends does nothing and cannot be told from others' but by
+/// its place.
 fn is_ours(rule: &PolicyRule) -> bool {
     (ROUTE_TABLE..=ROUTE_TABLE + FROM_LINK.number).contains(&rule.table) || is_jump(rule)
 }
@@ -540,7 +541,8 @@ fn remove_rules(socket: &mut RouteSocket, from: u32) -> io::Result<bool> {
             let PolicyRule { preference, table, jump, by_origin, .. } = *rule;
             let removals = match (is_jump(rule), by_origin) {
                 (true, _) => vec![format!("{preference} iif lo goto {jump}"), format!("{jump} nop")],
-                // The one of later packets stands 2 before the end of the jump, which somebody may have removed.
+                // The one of later packets stands 2 before the end of the jump, which somebody may have
+                // removed.
                 (false, false) if table == ROUTE_TABLE => {
                     vec![format!("{preference} lookup {table}"), format!("{} nop", preference + 2)]
                 }

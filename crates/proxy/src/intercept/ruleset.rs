@@ -83,15 +83,15 @@ pub struct Plan<'a> {
     pub tracked: bool,
 }
 
-/// The rules as text for `nft -f -`. They replace the table of the same name in one transaction, and are not in
-/// force until the set `alive` has elements.
+/// The rules as text for `nft -f -`. They replace the table of the same name in one transaction, and are not
+/// in force until the set `alive` has elements.
 pub fn ruleset(plan: &Plan<'_>) -> String {
     format!("table inet {TABLE}\ndelete table inet {TABLE}\n{}", table(plan))
 }
 
 /// The same, but the sets of the rules `before` stay with their elements: in one transaction all chains are
-/// emptied, those that there shall be no more are removed, and the others are filled. Counters begin at zero. A set that is declared
-/// anew gets another size, if it has another and the kernel can do it; Linux 6.18 can.
+/// emptied, those that there shall be no more are removed, and the others are filled. Counters begin at zero.
+/// A set that is declared anew gets another size, if it has another and the kernel can do it; Linux 6.18 can.
 pub(super) fn successor(plan: &Plan<'_>, before: &str) -> String {
     let table = table(plan);
     let gone = || chains(before).filter(|former| chains(&table).all(|chain| chain != *former));
@@ -267,14 +267,14 @@ fn output(plan: &Plan<'_>) -> String {
     )
 }
 
-/// A connection that crosses a satellite leg is decided at its SYN, when the operator's own rules have let it pass. What they have
-/// translated passes unsplit: its client knows the server by another address. So does what deferred accept
-/// does not read, a fragment or a SYN of IPv6 with extension headers, and what has no way back from here, a
-/// client with a link-local address, or what a bridge forwards between two of its ports and br_netfilter shows
-/// here. And what comes by `lo` has lost the mark with which it was sent there.
+/// A connection that crosses a satellite leg is decided at its SYN, when the operator's own rules have let it
+/// pass. What they have translated passes unsplit: its client knows the server by another address. So does
+/// what deferred accept does not read, a fragment or a SYN of IPv6 with extension headers, and what has no
+/// way back from here, a client with a link-local address, or what a bridge forwards between two of its ports
+/// and br_netfilter shows here. And what comes by `lo` has lost the mark with which it was sent there.
 ///
-/// A connection whose first SYN passes because nothing is taken at the time, passes when it is repeated, too: its
-/// server may have answered by then, and the client would hear two answers.
+/// A connection whose first SYN passes because nothing is taken at the time, passes when it is repeated, too:
+/// its server may have answered by then, and the client would hear two answers.
 fn connections(plan: &Plan<'_>) -> String {
     let rules = policy::connections(plan.rules, plan.handshake);
     let otherwise = policy::chain(plan.handshake, Weight::default());
@@ -376,8 +376,8 @@ fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
 }
 
 /// `early`, `faithful` and `again` give the daemon a copy of a SYN, with the path in the copy's prefix, and
-/// mark it as taken; `listener` is where it comes back. Where somebody has destroyed the listener (`ss -K`) the
-/// connection passes when the SYN is repeated.
+/// mark it as taken; `listener` is where it comes back. Where somebody has destroyed the listener (`ss -K`)
+/// the connection passes when the SYN is repeated.
 fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     let LegPair { port, weight, .. } = *pair;
     let (taken, split) = (mark.set(Mark::Taken), Verdict::Split.counted());

@@ -71,8 +71,8 @@ struct Supervisor {
     next_count: Instant,
     /// The contents of the sets.
     known: OverLimit,
-    /// The set `alive` is empty on purpose: the daemon drains, its bypass is on, or nothing came of connections
-    /// that were taken.
+    /// The set `alive` is empty on purpose: the daemon drains, its bypass is on, or nothing came of
+    /// connections that were taken.
     passes: bool,
     /// The last renewal has put elements into the set `alive`, so that rules which are loaded again may, too.
     takes: bool,

@@ -113,8 +113,8 @@ mod tests {
         (a / b - 1.0).abs() < 0.01
     }
 
-    /// How many times longer a connection takes end to end that gets `rate` from its beginning on, for so many
-    /// samples of a second; the first bytes are acknowledged after a round trip.
+    /// How many times longer a connection takes end to end that gets `rate` from its beginning on, for so
+    /// many samples of a second; the first bytes are acknowledged after a round trip.
     fn speed_up(rate: f64, loss: f64, seconds: u64) -> f64 {
         let (mut speed_up, mut before, mut ratio) = (SpeedUp::default(), 0, 1.0);
         for second in 0..seconds {

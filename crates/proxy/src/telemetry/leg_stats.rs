@@ -21,8 +21,8 @@ use crate::types::leg_pair::LegPair;
 const LOSSES: Duration = Duration::from_secs(10);
 /// The window of the gain.
 const GAINS: Duration = Duration::from_secs(30);
-/// For how long after an outage what is sent says nothing about the gain: what the outage has held up comes at
-/// once, and it has caused losses that are not the link's.
+/// For how long after an outage what is sent says nothing about the gain: what the outage has held up comes
+/// at once, and it has caused losses that are not the link's.
 const SETTLING: Duration = Duration::from_secs(10);
 /// So many segments tell a loss rate.
 const SOME_SEGMENTS: u64 = 200;

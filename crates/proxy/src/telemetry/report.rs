@@ -235,10 +235,10 @@ pub struct EndReport {
 /// The gain of splitting: for what was sent into satellite legs within the last half minute, the time that it
 /// would have taken end to end over the time that it took.
 ///
-/// The time end to end is an estimate: slow start from ten segments (RFC 6928), then CUBIC's response function
-/// (RFC 9438 §5.1 and 5.2) at the measured loss, both at the shortest round trips of both legs, and never
-/// faster than the connection is now. Of what comes from a satellite this gateway does not know the losses; it
-/// is left out. So is everything within an outage and ten seconds after it.
+/// The time end to end is an estimate: slow start from ten segments (RFC 6928), then CUBIC's response
+/// function (RFC 9438 §5.1 and 5.2) at the measured loss, both at the shortest round trips of both legs, and
+/// never faster than the connection is now. Of what comes from a satellite this gateway does not know the
+/// losses; it is left out. So is everything within an outage and ten seconds after it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gain {

@@ -17,8 +17,8 @@ use crate::snapshot::Snapshot;
 
 /// How long a successor may take to prepare: to read its configuration and to load programs into the kernel.
 const PREPARATION: Duration = Duration::from_secs(60);
-/// How long all connections may stand still while the successor takes no step. Its longest step is to read all
-/// flows of the snapshot, some microseconds for each of them.
+/// How long all connections may stand still while the successor takes no step. Its longest step is to read
+/// all flows of the snapshot, some microseconds for each of them.
 const STALL: Duration = Duration::from_secs(1);
 /// How long all connections may stand still for a successor that takes one step after another: far longer
 /// than any number of flows needs, so that one that is broken ends, too.
@@ -146,7 +146,8 @@ impl Successor {
         self.pid
     }
 
-    /// Whether it lives, as far as this process can know: a successor keeps its end of the socket for as long.
+    /// Whether it lives, as far as this process can know: a successor keeps its end of the socket for as
+    /// long.
     pub fn is_connected(&self) -> bool {
         let mut socket = [PollFd::new(&self.socket.socket, PollFlags::empty())];
         match poll(&mut socket, Some(&Timespec::default())) {

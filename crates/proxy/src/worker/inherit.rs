@@ -101,7 +101,8 @@ impl Worker {
                     if let Some(flow) = self.flows.get_mut(key) {
                         flow.queued = true;
                     }
-                    // Epoll reports the socket's state again; flows that had more to do without an event are ready here.
+                    // Epoll reports the socket's state again; flows that had more to do without an event are
+                    // ready here.
                     self.ready.push_back(key);
                 }
                 Err(error) => {

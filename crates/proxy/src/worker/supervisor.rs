@@ -1,7 +1,7 @@
 //! Supervises a worker: one that panics is replaced, with the same listeners and without its flows.
 //!
-//! The listeners are part of the [`Worker`], which lives outside what is caught of a panic. Connections that wait
-//! in their queues stay there, since no listener is closed, and the worker that comes next accepts them.
+//! The listeners are part of the [`Worker`], which lives outside what is caught of a panic. Connections that
+//! wait in their queues stay there, since no listener is closed, and the worker that comes next accepts them.
 
 use std::any::Any;
 use std::collections::VecDeque;

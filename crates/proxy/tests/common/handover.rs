@@ -74,8 +74,8 @@ fn send_signal(number: i32, pid: u32) {
 }
 
 impl Net {
-    /// Starts a daemon that takes over from who waits at this socket, and before its claim sends a signal to a
-    /// process.
+    /// Starts a daemon that takes over from who waits at this socket, and before its claim sends a signal to
+    /// a process.
     pub fn take_over_after(
         &self,
         text: &str,

@@ -376,7 +376,8 @@ fn a_missing_folder_does_not_keep_connections_from_being_split_and_is_found_when
 
 #[test]
 fn the_journal_gets_a_field_for_each_value() {
-    // Where the journal listens is the same for every process of a host, so the daemon gets a place of its own.
+    // Where the journal listens is the same for every process of a host, so the daemon gets a place of its
+    // own.
     with_tmpfs(Path::new("/run"), c"size=1m", || {
         let Some(net) = network() else { return };
         fs::create_dir_all("/run/systemd/journal").unwrap();

@@ -1,4 +1,5 @@
-//! What is not split is counted: connections by verdict and by rule, bytes by leg, through reloads and upgrades.
+//! What is not split is counted: connections by verdict and by rule, bytes by leg, through reloads and
+//! upgrades.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

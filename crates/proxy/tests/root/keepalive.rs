@@ -1,4 +1,5 @@
-//! Keepalives: an end that has vanished is noticed, and an outage that the legs survive is not taken for that.
+//! Keepalives: an end that has vanished is noticed, and an outage that the legs survive is not taken for
+//! that.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

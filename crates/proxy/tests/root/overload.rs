@@ -10,7 +10,8 @@ use crate::common::{
     LOG_VARIABLE, Net, PATIENCE, Running, SERVER, configuration, network, socket, socket_address, wait_until,
 };
 
-/// A second client in the same network, of each family; its IPv6 address is in a network of 64 bits of its own.
+/// A second client in the same network, of each family; its IPv6 address is in a network of 64 bits of its
+/// own.
 const OTHER: [&str; 2] = ["10.77.1.3", "fd77:1:0:1::3"];
 
 fn with_limits(limits: &str) -> String {

@@ -384,7 +384,8 @@ fn an_address_that_moves(vmac: bool, name: &str) {
     let mut of_gateway = keepalived(&trial.net.gateway, 150, vmac);
     wait_for_addresses(&mut of_gateway);
     wait_for_way(&attempts, &unsplit);
-    // Connections that ended on the other gateway may still have segments under way, which this one cannot know.
+    // Connections that ended on the other gateway may still have segments under way, which this one cannot
+    // know.
     observe_anew(&trial.net.gateway);
     trial.expect_as_unsplit(&mut daemon, &attempts, &unsplit, &mut row);
     daemon.stop();

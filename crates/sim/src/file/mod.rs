@@ -60,8 +60,8 @@ const EXAMPLES: &[(&str, &str)] = &[
 ];
 /// The table of named TCP parameters.
 const TCP: &str = "tcp";
-/// Tables in which a setting adds no entry, because their entries are named. Where the file has no TCP parameters,
-/// settings name them.
+/// Tables in which a setting adds no entry, because their entries are named. Where the file has no TCP
+/// parameters, settings name them.
 const CLOSED: [&str; 2] = ["", TCP];
 
 keyword!(Unlimited = "unlimited");

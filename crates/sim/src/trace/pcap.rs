@@ -1,5 +1,5 @@
-//! Packets for Wireshark and tcpdump: IPv4 and TCP headers with valid checksums over a payload of zeros, which
-//! is not captured.
+//! Packets for Wireshark and tcpdump: IPv4 and TCP headers with valid checksums over a payload of zeros,
+//! which is not captured.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

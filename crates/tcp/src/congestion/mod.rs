@@ -251,8 +251,9 @@ impl Algorithm {
         }
     }
 
-    /// Whether it needs [`on_sent`](CongestionControl::on_sent) and [`on_flight`](CongestionControl::on_flight),
-    /// which are a call for each packet: it works on the counters that Linux keeps.
+    /// Whether it needs [`on_sent`](CongestionControl::on_sent) and
+    /// [`on_flight`](CongestionControl::on_flight), which are a call for each packet: it works on the
+    /// counters that Linux keeps.
     pub fn counts_packets(self) -> bool {
         matches!(self, Algorithm::Hybla(components) if !components.are_published())
     }

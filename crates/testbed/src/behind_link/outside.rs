@@ -1,8 +1,8 @@
 //! The far end's connection to the network of the caller.
 //!
-//! A virtual cable joins the caller's namespace and the far end's; both masquerade what comes from behind. The
-//! cable ends with the far end's namespace and the rules with a socket of this process, so that the kernel
-//! removes both when this process ends, however it ends. No setting of the caller is changed.
+//! A virtual cable joins the caller's namespace and the far end's; both masquerade what comes from behind.
+//! The cable ends with the far end's namespace and the rules with a socket of this process, so that the
+//! kernel removes both when this process ends, however it ends. No setting of the caller is changed.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

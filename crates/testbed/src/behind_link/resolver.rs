@@ -1,5 +1,6 @@
-//! Names behind the link, where the caller's name server is one that only the caller reaches: on 127.0.0.53, or
-//! by IPv6. The far end then forwards queries to it, and the command's `/etc/resolv.conf` names the far end.
+//! Names behind the link, where the caller's name server is one that only the caller reaches: on 127.0.0.53,
+//! or by IPv6. The far end then forwards queries to it, and the command's `/etc/resolv.conf` names the far
+//! end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -156,8 +157,8 @@ fn unspecified(of: SocketAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// The first name server of a `resolv.conf` and the text with `far` in its place, if that server is not one that
-/// everybody reaches by IPv4.
+/// The first name server of a `resolv.conf` and the text with `far` in its place, if that server is not one
+/// that everybody reaches by IPv4.
 fn through(text: &str, far: Ipv4Addr) -> Option<(SocketAddr, String)> {
     let server = |line: &str| Some(line.strip_prefix("nameserver")?.trim().to_owned());
     let first = text.lines().find_map(|line| server(line)?.parse().ok());

@@ -14,9 +14,9 @@ pub(super) fn program() -> OsString {
     env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
 }
 
-/// Puts `[label]` behind the labels of the links outside, and all of them in front of the prompts of shells that
-/// the command is or starts: by the prompt itself, and for Bash, whose start-up files set it, by what it runs
-/// before the first one. Other shells can use the variable in their start-up files.
+/// Puts `[label]` behind the labels of the links outside, and all of them in front of the prompts of shells
+/// that the command is or starts: by the prompt itself, and for Bash, whose start-up files set it, by what it
+/// runs before the first one. Other shells can use the variable in their start-up files.
 pub(super) fn prompt(command: &mut Command, label: &str) {
     let prompt = join(env::var(PROMPT).ok().as_deref(), label);
     let sign = if geteuid().is_root() { '#' } else { '$' };

@@ -4,8 +4,8 @@
 //! the kernel. The probe finds out by connections of each family, first as the gateway forwards them and then
 //! with a daemon, and names what swallows one.
 //!
-//! **In a copy, not on the gateway itself.** A [scratch gateway](scratch::Gateway) is a network namespace with
-//! interfaces of the same names and addresses, and with the gateway's own nftables and iptables rules,
+//! **In a copy, not on the gateway itself.** A [scratch gateway](scratch::Gateway) is a network namespace
+//! with interfaces of the same names and addresses, and with the gateway's own nftables and iptables rules,
 //! routing rules, routes and settings. Three reasons:
 //!
 //! - Firewalls decide by interface. A temporary interface on the gateway would have another name, belong to

@@ -1,5 +1,5 @@
-//! Successors that are frozen, killed or silent at random moments of an upgrade, while downloads run. A download
-//! pauses, and that is all.
+//! Successors that are frozen, killed or silent at random moments of an upgrade, while downloads run. A
+//! download pauses, and that is all.
 //!
 //! ```sh
 //! make upgrade-faults                     # 200 moments: some five minutes
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A moment is one of an upgrade as long as nobody has claimed the connections: whoever is killed or frozen
-//! after that is a daemon that dies or hangs. So every victim is stopped first and the word that says who owns
-//! the connections is read from its memory; one that owns them already goes on.
+//! after that is a daemon that dies or hangs. So every victim is stopped first and the word that says who
+//! owns the connections is read from its memory; one that owns them already goes on.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
