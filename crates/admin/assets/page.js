@@ -12,9 +12,7 @@ const PERIOD_MS = 1000;
 const PATIENCE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
 const BYPASS = "The bypass is on: new connections pass unsplit until `bentpipe bypass off`.";
-const UNREADY =
-  "New connections pass unsplit: a thread gives no sign of life, or the rules are not in force. " +
-  "The daemon’s log says which.";
+const UNREADY = "New connections pass unsplit. The daemon’s log says why.";
 
 const at = (id) => document.getElementById(id);
 const histories = { 1: new History(1), 60: new History(60) };
@@ -211,7 +209,7 @@ function situation() {
     return ["draining", "draining", `New connections pass unsplit. The ${flows} flows that are left ${time}.`];
   }
   if (last.bypass) return ["bypass", "bypass", BYPASS];
-  return last.ready ? ["ready", "ready", ""] : ["unready", "not ready", UNREADY];
+  return last.ready ? ["ready", "ready", ""] : ["unready", "not ready", last.not_ready ?? UNREADY];
 }
 
 function lostName() {

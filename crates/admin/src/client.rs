@@ -27,7 +27,7 @@ const CONFLICT: u16 = 409;
 /// The daemon, in error messages.
 pub const DAEMON: Server = Server {
     name: "the daemon",
-    hint: "start one with `bentpipe run`, or say where it is with --folder (its admin.folder)",
+    hint: "start it with `systemctl start bentpipe` or `bentpipe run`, or say where it is with --folder (its admin.folder)",
 };
 
 /// A client of a daemon's Unix socket. Its methods block; call them outside of asynchronous code.

@@ -25,8 +25,11 @@ pub struct Status {
     pub uptime_s: f64,
     /// Upgrades since then.
     pub upgrades: u64,
-    /// Every thread is alive, and new connections are split.
+    /// Every thread is alive, and new connections that the host forwards are split.
     pub ready: bool,
+    /// Why not.
+    #[serde(default)]
+    pub not_ready: Option<String>,
     /// New connections pass, and it ends after its last flow.
     pub draining: Option<Drain>,
     /// New connections pass until the bypass is switched off.

@@ -27,6 +27,10 @@ pub trait View: Send + Sync + 'static {
     fn flows(&self, most: usize) -> Vec<FlowReport>;
     /// Whether every thread is alive and the rules are in force.
     fn is_ready(&self) -> bool;
+    /// What keeps new connections from it although it works: a setting of the host, and the remedy.
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
     /// Whether it is draining.
     fn draining(&self) -> Option<Drain>;
     /// Whether its bypass is on.
@@ -75,6 +79,10 @@ impl View for StatsHandle {
         self.is_ready()
     }
 
+    fn obstacle(&self) -> Option<String> {
+        bentpipe_proxy::host::obstacle()
+    }
+
     fn draining(&self) -> Option<Drain> {
         self.draining()
     }
@@ -95,6 +103,7 @@ impl View for StatsHandle {
 /// The status with at most `most` flows. Without flows, no worker is asked.
 pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Status {
     let flows = if most == 0 { Vec::new() } else { view.flows(most) };
+    let readiness = readiness(view);
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
@@ -104,7 +113,8 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
         program: identity.program.clone(),
         uptime_s: view.uptime().as_secs_f64(),
         upgrades: view.upgrades(),
-        ready: readiness(view).is_ok(),
+        ready: readiness.is_ok(),
+        not_ready: readiness.err(),
         draining: view.draining(),
         bypass: view.bypass(),
         totals: view.stats(),
@@ -117,14 +127,15 @@ pub(crate) fn status(view: &dyn View, identity: &Identity, most: usize) -> Statu
 }
 
 /// Whether new connections are split, or why not.
-pub(crate) fn readiness(view: &dyn View) -> Result<(), &'static str> {
-    if view.draining().is_some() {
-        Err("draining: new connections pass unsplit")
+pub(crate) fn readiness(view: &dyn View) -> Result<(), String> {
+    let why = if view.draining().is_some() {
+        "draining: new connections pass unsplit"
     } else if view.bypass() {
-        Err("the bypass is on: new connections pass unsplit until `bentpipe bypass off`")
+        "the bypass is on: new connections pass unsplit until `bentpipe bypass off`"
     } else if !view.is_ready() {
-        Err("a thread is not responding or the rules are not in force: new connections pass unsplit")
+        "new connections pass unsplit: a thread does not respond or the rules are not in force; the log says which"
     } else {
-        Ok(())
-    }
+        return view.obstacle().map_or(Ok(()), Err);
+    };
+    Err(why.to_owned())
 }

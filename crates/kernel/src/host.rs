@@ -281,7 +281,7 @@ fn forwarding(family: &str, key: &str) -> Check {
         "" => Check::fail(name, "this kernel has no such protocol", format!("none needed without {family}")),
         _ => Check::mendable(
             name,
-            "off: what is not split is not forwarded, nor is anything when the daemon is stopped",
+            "off: packets are not forwarded, and connections that are not forwarded are not split",
             vec![Step::sysctl(key, 1)],
         ),
     }

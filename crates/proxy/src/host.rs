@@ -42,6 +42,12 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
     if lacking.is_empty() { Ok(()) } else { Err(Error::Refused(lacking.join("; "))) }
 }
 
+/// What keeps every connection from the daemon although the daemon works: a setting of this host, and the
+/// remedy.
+pub fn obstacle() -> Option<String> {
+    families::forwards_nothing()
+}
+
 /// The names of the interfaces in this network namespace, on one line.
 fn interface_list() -> String {
     // Unlike /sys/class/net, this shows the namespace of the caller, not that of the mount.

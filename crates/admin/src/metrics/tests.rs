@@ -47,6 +47,7 @@ fn numbered() -> Status {
         uptime_s: 0.0,
         upgrades: 0,
         ready: true,
+        not_ready: None,
         draining: Some(Drain { left_s: Some(0.0) }),
         bypass: false,
         totals: Stats::default(),

@@ -145,6 +145,7 @@ pub(crate) fn working(flows: usize) -> Status {
         uptime_s: 273_914.0,
         upgrades: 2,
         ready: true,
+        not_ready: None,
         draining: None,
         bypass: false,
         totals: Stats { flows_open: flows as u64, flows_total: 918_273, connecting: 3, ..Stats::default() },

@@ -17,7 +17,7 @@ use bentpipe_config::{Checked, Fault};
 use bentpipe_kernel::host::{Check, LinkNeeds, Wanted, checks};
 use bentpipe_proxy::{Config, config::SatelliteLeg, host};
 use bentpipe_testbed::{LINK_NEEDS, MissingItem, require};
-use bentpipe_units::Rate;
+use bentpipe_units::{Rate, human};
 use clap::Args;
 use rustix::process::geteuid;
 
@@ -148,10 +148,10 @@ impl File {
         match Config::load_with_warnings(path) {
             Ok(Checked { value, warnings }) => {
                 let found = format!(
-                    "{}: {} satellite legs, {} rules",
+                    "{}: {}, {}",
                     path.display(),
-                    value.legs.len(),
-                    value.rules.len()
+                    human::count(value.legs.len(), "satellite leg"),
+                    human::count(value.rules.len(), "rule")
                 );
                 let read = Check::pass("configuration", found);
                 let warn = |fault: &Fault| Check { ok: true, warning: true, ..finding(fault) };

@@ -69,19 +69,23 @@ fn text(status: &Document) -> String {
 pub(super) fn summary(status: &Document) -> Vec<String> {
     let (totals, limits) = (&status.totals, &status.limits);
     let host = if status.host.is_empty() { String::new() } else { format!("  on {}", plain(&status.host)) };
-    let mut lines = vec![
-        format!(
-            "bentpipe {}{host}  {}  up {}  process {}{}",
-            plain(&status.version),
-            state(status),
-            span(status.uptime_s),
-            status.pid,
-            match status.upgrades {
-                0 => String::new(),
-                1 => "  upgraded once".to_owned(),
-                times => format!("  upgraded {times} times"),
-            }
-        ),
+    let mut lines = vec![format!(
+        "bentpipe {}{host}  {}  up {}  process {}{}",
+        plain(&status.version),
+        state(status),
+        span(status.uptime_s),
+        status.pid,
+        match status.upgrades {
+            0 => String::new(),
+            1 => "  upgraded once".to_owned(),
+            times => format!("  upgraded {times} times"),
+        }
+    )];
+    if !status.ready && status.draining.is_none() && !status.bypass {
+        let why = status.not_ready.as_deref().unwrap_or("new connections pass unsplit; the log says why");
+        lines.push(format!("problem {}", plain(why)));
+    }
+    lines.extend([
         format!(
             "flows   {} open{}, {} of them connecting; {} so far: {} finished, {} reset, {} not connected",
             totals.flows_open,
@@ -100,7 +104,7 @@ pub(super) fn summary(status: &Document) -> Vec<String> {
             limits.buffered_bytes.most.map(|most| format!(" of {}", bytes(most))).unwrap_or_default()
         ),
         gain(status),
-    ];
+    ]);
     lines.extend(unsplit(status));
     lines.extend(at_limits(status));
     for leg in &status.legs {
@@ -214,7 +218,7 @@ fn state(status: &Document) -> String {
         Some(None) => "draining".to_owned(),
         None if status.bypass => "bypass: new connections pass unsplit".to_owned(),
         None if status.ready => "ready".to_owned(),
-        None => "NOT READY: new connections pass unsplit".to_owned(),
+        None => "NOT READY".to_owned(),
     }
 }
 

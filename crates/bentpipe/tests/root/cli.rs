@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use bentpipe_testbed::{Child, Namespace, Need, require, veth};
+use bentpipe_testbed::{Child, Namespace, Need, forwarding, require, veth};
 
 const NEEDS: &[Need] =
     &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
@@ -25,6 +25,7 @@ fn gateway() -> (Namespace, Namespace) {
     for name in ["sat0", "lan0"] {
         veth(&gateway, name, &peer, name).unwrap();
     }
+    forwarding(&gateway).unwrap();
     (gateway, peer)
 }
 
@@ -321,6 +322,31 @@ fn a_daemon_that_is_told_to_end_leaves_the_host_as_it_was() {
     let status = daemon.wait_timeout(Duration::from_secs(10)).unwrap().expect("it ends at SIGTERM");
     assert_eq!(status.code(), Some(0));
     assert_eq!(traces_of_a_daemon(&gateway), before);
+}
+
+#[test]
+fn a_daemon_on_a_host_that_forwards_nothing_is_not_ready_and_says_why() {
+    if missing() {
+        return;
+    }
+    let (gateway, _peer) = gateway();
+    for key in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+        gateway.sysctl(&format!("net.{key}"), "0").unwrap();
+    }
+    let file = configuration("[legs.satellite]\ninterface = \"sat0\"\nrate = \"2Mbit/s\"\n");
+    let mut daemon = Running::spawn(run_in(&gateway, &file));
+    let line = daemon.wait_for("IPv4 forwarding: off");
+    assert!(line.contains("sysctl -w net.ipv4.ip_forward=1"), "{line}");
+    daemon.wait_for("; ready");
+    let folder = file.path().with_extension("run");
+    let status = || ordered(&gateway, &folder, &["status"]);
+    let said = status();
+    assert!(said.contains("NOT READY") && said.contains("problem IPv4 forwarding: off"), "{said}");
+    // One interface that forwards is enough.
+    gateway.sysctl("net.ipv4.conf.lan0.forwarding", "1").unwrap();
+    let said = status();
+    assert!(said.contains("  ready  ") && !said.contains("problem"), "{said}");
+    daemon.end();
 }
 
 /// The account that a daemon goes on as must be able to read its configuration again.

@@ -1,6 +1,8 @@
 //! Which families of addresses this host uses, and whether it forwards them.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::path::Path;
 
 use bentpipe_kernel::host::{Check, ipv4_forwarding, ipv6_forwarding};
 
@@ -11,6 +13,27 @@ const GLOBAL: &str = "00";
 pub(super) fn forwarding() -> Vec<Check> {
     let (ipv4, ipv6) = in_use();
     ipv4.then(ipv4_forwarding).into_iter().chain(ipv6.then(ipv6_forwarding)).collect()
+}
+
+/// What keeps every connection from the daemon, if something does: only packets that the host forwards are
+/// split, and it forwards none of the families that it uses.
+pub(super) fn forwards_nothing() -> Option<String> {
+    let off: Vec<Check> = forwarding().into_iter().filter(|check| !check.ok).collect();
+    let (ipv4, ipv6) = in_use();
+    let is_on = |used: bool, family: &str| used && forwards_somewhere(family);
+    (!is_on(ipv4, "ipv4") && !is_on(ipv6, "ipv6"))
+        .then(|| off.iter().map(Check::to_string).collect::<Vec<_>>().join("; "))
+}
+
+/// Whether any interface forwards what it receives: all do where the setting of all of them says so.
+fn forwards_somewhere(family: &str) -> bool {
+    let folder = format!("/proc/sys/net/{family}/conf");
+    let is_on = |interface: &OsStr| {
+        fs::read(Path::new(&folder).join(interface).join("forwarding"))
+            .is_ok_and(|value| value.starts_with(b"1"))
+    };
+    let each = || fs::read_dir(&folder).into_iter().flatten().flatten();
+    is_on("all".as_ref()) || each().any(|entry| entry.file_name() != "default" && is_on(&entry.file_name()))
 }
 
 /// Whether this network namespace may use IPv4, and IPv6: before it has any address, both.

@@ -8,7 +8,7 @@ use bentpipe_kernel::limits::descriptor_limit;
 use bentpipe_proxy::budget::{self, connections_for, default_connections, descriptors_for};
 use bentpipe_proxy::config::{Limits, RelayKind};
 use bentpipe_proxy::{Config, config::SatelliteLeg};
-use bentpipe_units::ByteCount;
+use bentpipe_units::{ByteCount, human};
 
 /// The pipes of an ordinary account share this many pages (pipe(7)); 0 is no limit.
 const PIPE_PAGES: &str = "/proc/sys/fs/pipe-user-pages-soft";
@@ -85,7 +85,7 @@ fn connections(config: &Config, host: Host) -> Check {
 fn buffered(wanted: Option<ByteCount>, host: Host) -> Check {
     let name = "memory for buffers";
     let Some(wanted) = wanted else {
-        return Check::pass(name, format!("{}, by default", ByteCount::new(budget::default_buffered())));
+        return Check::pass(name, format!("{}, by default", human::bytes(budget::default_buffered())));
     };
     let memory = ByteCount::new(host.memory);
     if wanted > memory {

@@ -58,11 +58,11 @@ fn token(path: &Path) -> Check {
     }
 }
 
-/// The daemon goes on as this one, or as `bentpipe`.
+/// The daemon runs as this one, or as `bentpipe`.
 fn account(wanted: Option<&str>) -> Check {
     let (name, found) = ("account", wanted.unwrap_or("bentpipe"));
     match (Account::find(found), wanted) {
-        (Ok(_), _) => Check::pass(name, format!("the daemon goes on as {found}")),
+        (Ok(_), _) => Check::pass(name, format!("the daemon runs as {found}")),
         (Err(error), Some(_)) => {
             Check::fail(name, error.to_string(), "make the account, or name another: proxy.user")
         }

@@ -78,6 +78,9 @@ fn obstacles_to_splitting_are_in_the_first_line() {
     let mut status = sample();
     status.ready = false;
     assert!(summary(&status)[0].contains("NOT READY"));
+    assert_eq!(summary(&status)[1], "problem new connections pass unsplit; the log says why");
+    status.not_ready = Some("IPv4 forwarding: off".to_owned());
+    assert_eq!(summary(&status)[1], "problem IPv4 forwarding: off");
     status.bypass = true;
     assert!(summary(&status)[0].contains("  bypass: new connections pass unsplit  up "));
     status.draining = Some(bentpipe_proxy::telemetry::Drain { left_s: Some(90.0) });
