@@ -295,7 +295,7 @@ export class Lanes {
     const rows = last.map((outage) => [
       outage.leg,
       moment(outage.began, history.now) + "–" + (outage.ended === null ? "" : moment(outage.ended, history.now)),
-      span((outage.ended ?? history.now) - outage.began) + (outage.ended === null ? ", goes on" : ""),
+      span((outage.ended ?? history.now) - outage.began) + (outage.ended === null ? " so far" : ""),
     ]);
     const listed = JSON.stringify(rows);
     if (listed === this.#listed) return;

@@ -75,6 +75,12 @@ export class History {
       else this.outages.push(outage);
     }
     this.outages.sort((a, b) => a.began - b.began);
+    // A leg has one outage at a time: the end of one that the next follows at once is not told.
+    const next = new Map();
+    for (const outage of [...this.outages].reverse()) {
+      outage.ended ??= next.get(outage.leg) ?? null;
+      next.set(outage.leg, outage.began);
+    }
     this.outages.splice(0, this.outages.length - 1000);
   }
 }

@@ -11,7 +11,7 @@ import { notSplit, Policy } from "./policy.js";
 const PERIOD_MS = 1000;
 const PATIENCE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
-const BYPASS = "The bypass is on: new connections pass unsplit until `bentpipe bypass off`.";
+const BYPASS = "The bypass is on: new connections pass unsplit. To end it: bentpipe bypass off";
 const UNREADY = "New connections pass unsplit. The daemon’s log says why.";
 
 const at = (id) => document.getElementById(id);

@@ -1,7 +1,7 @@
 //! The live page in a headless Chromium: its data are written by the test.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::daemon::{Outside, flow, past, satellite, working};
 use crate::common::webdriver::Browser;
@@ -274,10 +274,12 @@ async fn a_silent_peer_is_reported_as_gone() {
     outside.change(|status| (status.pid, status.program) = (4712, "another".into()));
     browser.until("another page", "return window.mark === undefined").await;
     browser.until("it is ready", READY).await;
-    outside.change(|status| status.ready = false);
+    let reason = "IPv4 forwarding: off";
+    outside.change(|status| (status.ready, status.not_ready) = (false, Some(reason.into())));
     browser.until("not ready", &says("state", "not ready")).await;
+    browser.until("the reason", &says("notice", reason)).await;
     outside.change(|status| status.bypass = true);
-    browser.until("bypass", &says("notice", "pass unsplit until `bentpipe bypass off`")).await;
+    browser.until("bypass", &says("notice", "pass unsplit. To end it: bentpipe bypass off")).await;
     outside.change(|status| status.draining = Some(Drain { left_s: Some(90.0) }));
     browser.until("draining", &says("notice", "are reset in 1\u{a0}min 30\u{a0}s")).await;
     browser.run("document.getElementById('pause').click()").await;
@@ -392,6 +394,7 @@ async fn pictures() {
     let Some(browser) = Browser::start().await else { return };
     for (state, status, history) in states() {
         let mut outside = Outside::start(status, &history);
+        let began = Instant::now();
         browser.look(1440, 900, "light").await;
         browser.go(&outside.url()).await;
         browser
@@ -407,6 +410,11 @@ async fn pictures() {
         for (name, width, height) in [("360", 360, 740), ("1440", 1440, 900)] {
             for scheme in ["light", "dark"] {
                 browser.look(width, height, scheme).await;
+                let since = began.elapsed().as_secs_f64();
+                outside.change(|status| {
+                    let outage = &mut status.legs[0].outage_s;
+                    *outage = outage.map(|_| 14.0 + since);
+                });
                 tokio::time::sleep(Duration::from_millis(1500)).await;
                 shoot(&browser, Path::new(&folder), &format!("{state}-{name}-{scheme}")).await;
             }
@@ -423,7 +431,14 @@ fn states() -> [(&'static str, Status, History); 6] {
     start.gain = Gain::default();
     start.policy.verdicts.iter_mut().for_each(|report| report.count = 0);
     start.policy.rules.clear();
-    start.limits.buffered_bytes.used = 0;
+    for limit in [
+        &mut start.limits.buffered_bytes,
+        &mut start.limits.connections_per_client,
+        &mut start.limits.connecting,
+        &mut start.limits.connection_rate,
+    ] {
+        limit.used = 0;
+    }
     for leg in &mut start.legs {
         let forwarded = leg.forwarded.map(|_| ForwardedReport::default());
         *leg = LegReport {
