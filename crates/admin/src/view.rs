@@ -133,7 +133,7 @@ pub(crate) fn readiness(view: &dyn View) -> Result<(), String> {
     } else if view.bypass() {
         "the bypass is on: new connections pass unsplit until `bentpipe bypass off`"
     } else if !view.is_ready() {
-        "new connections pass unsplit: a thread does not respond or the rules are not in force; the log says which"
+        "new connections pass unsplit: a thread is not responding or the rules are not in force; the log says which"
     } else {
         return view.obstacle().map_or(Ok(()), Err);
     };
