@@ -19,7 +19,9 @@ use crate::feature::Feature;
 use crate::mapped::{Integers, Mapped};
 use crate::skel::explicit::{self as skel, types};
 use crate::sockopt;
-use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, lock, under_a_free_name, write_name};
+use crate::struct_ops::{
+    self, KernelForm, ProcessCopy, StructOpsError, is_copy, lock, under_a_free_name, write_name,
+};
 
 /// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the
 /// next ones have a number behind it.
@@ -89,7 +91,7 @@ pub struct Flow {
 #[derive(Debug)]
 struct Registration {
     name: String,
-    _link: libbpf_rs::Link,
+    _held: struct_ops::Registration,
     members: MapHandle,
     leg_slots: Mutex<Vec<Weak<LegSlot>>>,
     legs: Mapped<types::leg>,
@@ -232,16 +234,18 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
     let slots = slots();
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::ExplicitSkelBuilder::default().open(&mut storage).map_err(load)?;
-    open.maps.rodata_data.as_deref_mut().expect("the program has constants").slot_count = slots;
+    let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+    constants.slot_count = slots;
+    constants.sample_argument = KernelForm::running().sample_argument;
     open.maps.slots.set_max_entries(slots).map_err(load)?;
     open.maps.owners.set_max_entries(slots).map_err(load)?;
     write_name(&mut open.struct_ops.bp_explicit_mut().name, name);
+    struct_ops::Registration::prepare(&mut open.maps.bp_explicit).map_err(load)?;
     let mut loaded = open.load().map_err(load)?;
-    let link = loaded.maps.bp_explicit.attach_struct_ops();
-    let link = link.map_err(|source| StructOpsError::Register { name: name.to_owned(), source })?;
+    let held = struct_ops::Registration::new(&mut loaded.maps.bp_explicit, name)?;
     Ok(Registration {
         name: name.to_owned(),
-        _link: link,
+        _held: held,
         members: MapHandle::try_from(&loaded.maps.members).map_err(load)?,
         leg_slots: Mutex::new((0..MAX_LEGS).map(|_| Weak::new()).collect()),
         legs: Mapped::new(loaded.maps.legs.as_fd(), MAX_LEGS).map_err(share)?,

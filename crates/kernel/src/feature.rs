@@ -85,19 +85,20 @@ impl Feature {
     }
 
     const fn facts(self) -> Facts {
-        const CONTROL: &str = "an eBPF congestion control held by a link (struct_ops)";
+        const CONTROL: &str = "an eBPF congestion control that sets the pacing rate (struct_ops)";
         const OPTIONS: &str = "TCP options of eBPF (sock_ops) in a cgroup of version 2";
-        const INTERFACE: &str = "eBPF at interfaces (tcx, CONFIG_NET_XGRESS)";
+        const INTERFACE: &str = "eBPF at interfaces (tcx; before Linux 6.6 clsact, CONFIG_NET_CLS_BPF)";
         const OWN_HYBLA: &str = "the kernel's own hybla, else bbr, else the kernel's default";
+        const PROBES: &str = "after an outage probes alone wake connections";
         const LATE: &str = "XCP, whose feedback comes late where losses are many";
         let (name, kernel, made_of, without) = match self {
-            Self::Hybla => ("Hybla", (6, 4), CONTROL, OWN_HYBLA),
-            Self::Explicit => ("explicit rates", (6, 4), CONTROL, "Hybla; weights have no effect"),
-            Self::Xcp => ("XCP", (6, 4), CONTROL, "explicit rates"),
-            Self::XcpOptions => ("XCP options", (6, 4), OPTIONS, "explicit rates"),
-            Self::XcpRouter => ("XCP router", (6, 6), INTERFACE, "explicit rates"),
-            Self::RoomInAcks => ("room in ACKs", (6, 6), INTERFACE, LATE),
-            Self::RtoMax => ("RTO maximum", (6, 15), "TCP_RTO_MAX_MS", "restart_within has no effect"),
+            Self::Hybla => ("Hybla", (6, 0), CONTROL, OWN_HYBLA),
+            Self::Explicit => ("explicit rates", (6, 0), CONTROL, "Hybla; weights have no effect"),
+            Self::Xcp => ("XCP", (6, 0), CONTROL, "explicit rates"),
+            Self::XcpOptions => ("XCP options", (6, 2), OPTIONS, "explicit rates"),
+            Self::XcpRouter => ("XCP router", (6, 2), INTERFACE, "explicit rates"),
+            Self::RoomInAcks => ("room in ACKs", (6, 2), INTERFACE, LATE),
+            Self::RtoMax => ("RTO maximum", (6, 15), "TCP_RTO_MAX_MS", PROBES),
         };
         Facts { name, kernel, made_of, is_ebpf: !matches!(self, Self::RtoMax), without }
     }
@@ -115,7 +116,7 @@ pub(crate) fn release() -> String {
 }
 
 /// Its major and minor number.
-fn running() -> Option<(u32, u32)> {
+pub(crate) fn running() -> Option<(u32, u32)> {
     version(&release())
 }
 
@@ -140,7 +141,7 @@ mod tests {
     fn missing_features_are_named_with_kernel_version_and_capabilities() {
         let needs = Feature::XcpRouter.needs();
         assert!(
-            needs.contains("tcx") && needs.contains("Linux 6.6 with BTF") && needs.contains("CAP_PERFMON")
+            needs.contains("tcx") && needs.contains("Linux 6.2 with BTF") && needs.contains("CAP_PERFMON")
         );
         assert!(!Feature::RtoMax.needs().contains("CAP_"));
     }

@@ -9,7 +9,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
 use crate::feature::Feature;
 use crate::skel::hybla as skel;
-use crate::struct_ops::{ProcessCopy, StructOpsError, is_copy, under_a_free_name, write_name};
+use crate::struct_ops::{ProcessCopy, Registration, StructOpsError, is_copy, under_a_free_name, write_name};
 
 /// The name under which sockets choose it (tcp(7), `TCP_CONGESTION`), if no other process has taken it; the
 /// next ones have a number behind it.
@@ -25,11 +25,11 @@ pub const STANDARD_WINDOW: u32 = 10;
 /// registration.
 #[derive(Debug, Clone)]
 pub struct Hybla {
-    /// Its name, and the link that holds it.
-    registration: Arc<(String, libbpf_rs::Link)>,
+    /// Its name, and what holds it.
+    registration: Arc<(String, Registration)>,
 }
 
-static COPY: ProcessCopy<(String, libbpf_rs::Link)> = ProcessCopy::new();
+static COPY: ProcessCopy<(String, Registration)> = ProcessCopy::new();
 
 impl Hybla {
     /// Takes a reference to this process's copy, loading it if this is the first one.
@@ -51,7 +51,7 @@ pub fn is_hybla(name: &str) -> bool {
     is_copy(NAME, name)
 }
 
-fn register(name: &str) -> Result<libbpf_rs::Link, StructOpsError> {
+fn register(name: &str) -> Result<Registration, StructOpsError> {
     let load = |source| StructOpsError::Load { feature: Feature::Hybla, source };
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::HyblaSkelBuilder::default().open(&mut storage).map_err(load)?;
@@ -59,10 +59,7 @@ fn register(name: &str) -> Result<libbpf_rs::Link, StructOpsError> {
     parameters.rtt0_us = RTT0.as_micros() as u32;
     parameters.standard_window = STANDARD_WINDOW;
     write_name(&mut open.struct_ops.bp_hybla_mut().name, name);
+    Registration::prepare(&mut open.maps.bp_hybla).map_err(load)?;
     let mut loaded = open.load().map_err(load)?;
-    loaded
-        .maps
-        .bp_hybla
-        .attach_struct_ops()
-        .map_err(|source| StructOpsError::Register { name: name.to_owned(), source })
+    Registration::new(&mut loaded.maps.bp_hybla, name)
 }

@@ -106,6 +106,11 @@ impl Leg {
         self.timers
     }
 
+    /// Whether data are to be tried again soon after an outage.
+    pub fn restarts_soon(&self) -> bool {
+        self.settings.restart_within.is_some()
+    }
+
     /// Whether data may come and go with the SYN. Listeners and connecting code must see to it: `connect(2)`
     /// takes no data.
     pub fn fast_open(&self) -> bool {

@@ -25,6 +25,7 @@
 
 pub mod congestion;
 pub mod conntrack;
+mod egress;
 pub mod explicit;
 pub mod feature;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -41,6 +42,7 @@ mod mapped;
 mod netlink;
 pub mod nftables;
 pub mod notify;
+mod owner;
 pub mod packet_log;
 pub mod privileges;
 pub mod program;
@@ -53,7 +55,6 @@ pub mod sock_diag;
 pub mod sockopt;
 mod struct_ops;
 pub mod tcp_info;
-mod tcx;
 pub mod timers;
 pub mod tun;
 mod weight;

@@ -17,11 +17,11 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::egress;
 use crate::feature::Feature;
 use crate::mapped::{Integers, Mapped};
 use crate::skel::router::{self as skel, types};
 use crate::struct_ops::log_libbpf;
-use crate::tcx;
 
 pub use bentpipe_link::agent::xcp::Variant;
 pub use bentpipe_link::agent::xcp::control::{Shares, Sums};
@@ -106,7 +106,7 @@ pub struct Router {
     taken: types::router,
     capacity: Rate,
     /// What holds the program, and the index of the interface where it is.
-    link: Option<(u32, OwnedFd)>,
+    link: Option<(u32, egress::Attachment)>,
 }
 
 impl Router {
@@ -142,7 +142,7 @@ impl Router {
 
     fn attach_at(&mut self, interface: &str, index: u32) -> Result<(), RouterError> {
         self.link = None;
-        let link = tcx::attach_egress(self.program.as_fd(), index)
+        let link = egress::attach(self.program.as_fd(), index)
             .map_err(|source| RouterError::Attach { interface: interface.to_owned(), source })?;
         self.link = Some((index, link));
         Ok(())
@@ -258,7 +258,7 @@ pub fn programs_at(interface: &str) -> Result<u32, RouterError> {
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {
-    tcx::index_of(interface)
+    egress::index_of(interface)
         .map_err(|source| RouterError::Interface { interface: interface.to_owned(), source })
 }
 

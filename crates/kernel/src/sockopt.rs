@@ -14,6 +14,9 @@ use rustix::net::sockopt as rustix_sockopt;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
+/// `TCP_REPAIR` and `TCP_REPAIR_OFF` of linux/tcp.h, since Linux 3.5.
+const TCP_REPAIR: libc::c_int = 19;
+const TCP_REPAIR_OFF: libc::c_int = 0;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
 pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(120);
@@ -55,6 +58,18 @@ pub fn congestion(fd: impl AsFd) -> io::Result<String> {
 /// The ceiling of the retransmission timeout's exponential backoff, [`RTO_MAX_RANGE`]. Needs Linux 6.15.
 pub fn set_rto_max(fd: impl AsFd, ceiling: Duration) -> io::Result<()> {
     set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, millis(ceiling))
+}
+
+/// Sends a probe: a segment without data and with a sequence number that the receiver has seen, which it
+/// answers by what it has and what it lacks (RFC 9293 §3.10.7.4), as it does a keepalive. Only an established
+/// connection sends one. Needs `CAP_NET_ADMIN`.
+///
+/// The option ends the repair mode that the socket is not in, and the probe is how Linux ends it; it also
+/// takes back `SO_REUSEADDR`, which is therefore set again.
+pub fn probe(fd: impl AsFd) -> io::Result<()> {
+    let reuses_address = rustix_sockopt::socket_reuseaddr(&fd)?;
+    set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF)?;
+    Ok(rustix_sockopt::set_socket_reuseaddr(&fd, reuses_address)?)
 }
 
 /// How long data may stay unacknowledged before the connection is given up (tcp(7), `TCP_USER_TIMEOUT`; RFC

@@ -1,16 +1,26 @@
 //! Registering congestion controls in the kernel.
 //!
 //! A congestion control is registered for the whole machine under one name and chosen per socket. Each
-//! process registers copies of its own, so that two versions of bentpipe can run side by side. The
-//! registration is a BPF link: the kernel removes it when the process closes the link or ends. Sockets that
-//! use the congestion control keep it until they close.
+//! process registers copies of its own, so that two versions of bentpipe can run side by side. Since Linux 6.4
+//! a link holds the [registration], and the kernel removes it when the process ends; before, the process
+//! removes it, and what a killed one leaves behind is found at the next start. Sockets that use the congestion
+//! control keep it until they close.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::feature::Feature;
 
+pub(crate) mod kernel_form;
+pub(crate) mod registration;
+
+pub(crate) use kernel_form::KernelForm;
+pub(crate) use registration::Registration;
+
 /// How many processes can have a copy at the same time.
 const COPIES: u32 = 64;
+
+/// The names of the maps that hold them.
+const MAPS: [&str; 3] = ["bp_explicit", "bp_hybla", "bp_xcp"];
 
 /// Why an eBPF congestion control is not available.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +95,11 @@ pub(crate) fn under_a_free_name<T>(
     mut register: impl FnMut(&str) -> Result<T, StructOpsError>,
 ) -> Result<(String, T), StructOpsError> {
     log_libbpf();
+    match registration::remove_leftovers(&MAPS) {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "unregistered congestion controls of a daemon that was killed"),
+        Err(error) => tracing::debug!(%error, "cannot look for congestion controls that were left behind"),
+    }
     for copy in 1..=COPIES {
         let name = if copy == 1 { base.to_owned() } else { format!("{base}{copy}") };
         match register(&name) {

@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, Weak};
 use bentpipe_units::Rate;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
+use crate::egress;
 use crate::feature::Feature;
 use crate::skel;
 use crate::sockopt;
-use crate::struct_ops::{StructOpsError, is_copy, lock, under_a_free_name, write_name};
-use crate::tcx;
+use crate::struct_ops::{self, StructOpsError, is_copy, lock, under_a_free_name, write_name};
 
 /// The names under which sockets choose XCP and P-XCP (tcp(7), `TCP_CONGESTION`), if no other copy has taken
 /// them; the next ones have a number behind them.
@@ -112,7 +112,7 @@ pub struct Xcp {
 /// [`Xcp::make_room_on`]. Further calls share it.
 #[derive(Debug)]
 pub struct RoomInAcks {
-    _links: Vec<Arc<OwnedFd>>,
+    _links: Vec<Arc<egress::Attachment>>,
 }
 
 #[derive(Debug)]
@@ -120,9 +120,9 @@ struct Registration {
     name: String,
     full_acks: OwnedFd,
     /// Where there is room, by the interface's number.
-    rooms: Mutex<Vec<(u32, Weak<OwnedFd>)>>,
+    rooms: Mutex<Vec<(u32, Weak<egress::Attachment>)>>,
     // Dropped in this order, so that no socket chooses it meanwhile.
-    _control: libbpf_rs::Link,
+    _control: struct_ops::Registration,
     _options: libbpf_rs::Link,
 }
 
@@ -190,10 +190,10 @@ impl Xcp {
     /// [`XcpError::Interface`] if there is no such interface, or on a kernel before 6.6.
     pub fn make_room_on(&self, interface: &str) -> Result<RoomInAcks, XcpError> {
         let failed = |source| XcpError::Interface { interface: interface.to_owned(), source };
-        let index = tcx::index_of(interface).map_err(failed)?;
+        let index = egress::index_of(interface).map_err(failed)?;
         let mut rooms = lock(&self.registration.rooms);
         rooms.retain(|(_, link)| link.strong_count() > 0);
-        match tcx::attach_egress(self.registration.full_acks.as_fd(), index) {
+        match egress::attach(self.registration.full_acks.as_fd(), index) {
             Ok(link) => {
                 let link = Arc::new(link);
                 rooms.push((index, Arc::downgrade(&link)));
@@ -283,7 +283,7 @@ fn register_control(
     name: &str,
     parameters: XcpParameters<'_>,
     endpoints: BorrowedFd<'_>,
-) -> Result<libbpf_rs::Link, StructOpsError> {
+) -> Result<struct_ops::Registration, StructOpsError> {
     let failed = |source| StructOpsError::Load { feature: Feature::Xcp, source };
     let mut storage = MaybeUninit::uninit();
     let mut open = skel::xcp::XcpSkelBuilder::default().open(&mut storage).map_err(failed)?;
@@ -293,9 +293,9 @@ fn register_control(
     write_name(&mut constants.fallback, parameters.fallback);
     write_name(&mut open.struct_ops.bp_xcp_mut().name, name);
     open.maps.xcp_endpoints.reuse_fd(endpoints).map_err(failed)?;
+    struct_ops::Registration::prepare(&mut open.maps.bp_xcp).map_err(failed)?;
     let mut loaded = open.load().map_err(failed)?;
-    let attached = loaded.maps.bp_xcp.attach_struct_ops();
-    attached.map_err(|source| StructOpsError::Register { name: name.to_owned(), source })
+    struct_ops::Registration::new(&mut loaded.maps.bp_xcp, name)
 }
 
 /// The directory of this process's cgroup of version 2 (cgroups(7)), which on hosts with both versions is not

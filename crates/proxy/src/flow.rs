@@ -50,6 +50,8 @@ pub(crate) struct Flow {
     pub(crate) queued: bool,
     /// On the worker's list of draining flows.
     pub(crate) watched: bool,
+    /// Which of its ends are among those that the worker probes.
+    probed: [bool; 2],
 }
 
 /// What of a flow goes from process to process.
@@ -171,7 +173,7 @@ impl Flow {
             closed_first: None,
             inspected: Inspected::default(),
         };
-        Self { state, route, permit, account: None, queued: false, watched: false }
+        Self { state, route, permit, account: None, queued: false, watched: false, probed: [false; 2] }
     }
 
     /// What goes to another process, which reads it as names and state.
@@ -187,7 +189,15 @@ impl Flow {
         admission: &Arc<AdmissionControl>,
     ) -> Self {
         let permit = admission.readmit(state.ends.client.ip(), state.phase == FlowPhase::Connecting);
-        Self { state, route: route.resolve(legs), permit, account: None, queued: false, watched: false }
+        Self {
+            state,
+            route: route.resolve(legs),
+            permit,
+            account: None,
+            queued: false,
+            watched: false,
+            probed: [false; 2],
+        }
     }
 
     /// Goes to another worker, whose clock is another one: on the way the time since which it has been idle

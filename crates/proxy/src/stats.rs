@@ -42,6 +42,8 @@ metrics! {
         access_log_lost: Counter("access_log_lost_total", "lines", "Lines of the access log that were lost."),
         worker_restarts: Counter("worker_restarts_total", "restarts",
             "Times that a worker failed and was replaced; its flows were reset."),
+        outage_probes: Counter("outage_probes_total", "probes",
+            "Probes by which connections learn that their leg is back."),
         bytes_up: Counter("up_bytes_total", "bytes", "Payload sent to servers."),
         bytes_down: Counter("down_bytes_total", "bytes", "Payload sent to clients."),
         relay_buffers_in_use: Gauge("relay_buffers_in_use", "buffers and pipes",

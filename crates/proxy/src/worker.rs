@@ -6,6 +6,7 @@ mod access_log;
 mod connect;
 mod flow_query;
 mod inherit;
+mod outage_probes;
 mod supervisor;
 mod timers;
 
@@ -21,6 +22,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use self::flow_query::Surveys;
+use self::outage_probes::OutageProbes;
 use self::timers::SWEEP;
 use crate::config::RelayKind;
 use crate::connect::early_data::AwaitingData;
@@ -96,6 +98,8 @@ pub(crate) struct Worker {
     /// The beginning of the worker's clock.
     epoch: Instant,
     surveys: Surveys,
+    /// Ends of flows that wait for their leg to come back.
+    probes: OutageProbes,
     /// Accepting pauses until then, or until a flow ends.
     resume_accepting: Option<Instant>,
     last_pause_log: Option<Instant>,
@@ -145,6 +149,7 @@ impl Worker {
             buffered: 0,
             epoch: now,
             surveys: Surveys::default(),
+            probes: OutageProbes::default(),
             resume_accepting: None,
             last_pause_log: None,
             to_rejoin: VecDeque::new(),

@@ -107,6 +107,8 @@ struct {
 
 /* How many slots there are. */
 const volatile u32 slot_count = 1024;
+/* Which argument of cong_control is the rate sample: 1 before Linux 6.10, 3 since. */
+const volatile u32 sample_argument = 3;
 /* Where the search for a free one begins. */
 u32 next_slot;
 
@@ -237,8 +239,7 @@ void BPF_PROG(explicit_release, struct sock *sk)
 	e->slot = 0;
 }
 
-SEC("struct_ops")
-void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const struct rate_sample *rs)
+static __always_inline void on_ack(struct sock *sk, const struct rate_sample *rs)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct explicit *e = tcp_private(sk);
@@ -249,6 +250,20 @@ void BPF_PROG(explicit_cong_control, struct sock *sk, u32 ack, int flag, const s
 	if (slot)
 		report(sk, e, slot);
 	obey(sk, e, slot);
+}
+
+/* The arguments as an array, so that one program fits both forms; the verifier follows only this kernel's. */
+SEC("struct_ops")
+void explicit_cong_control(unsigned long long *arguments)
+{
+	const struct rate_sample *rs;
+
+	/* From C the compiler makes one load from an address that varies, which the verifier refuses. */
+	if (sample_argument == 1)
+		asm volatile("%0 = *(u64 *)(%1 + 8)" : "=r"(rs) : "r"(arguments));
+	else
+		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(arguments));
+	on_ack((void *)arguments[0], rs);
 }
 
 /* Data after a pause: the controller must learn of it before the first acknowledgement. */

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bentpipe_kernel::tcp_info::{TcpInfo, tcp_info};
 
-use super::{Flow, Side};
+use super::{Flow, Route, Side};
 use crate::telemetry::{EndReport, FlowPhase, FlowReport, LegStatsTable};
 
 impl Flow {
@@ -22,12 +22,15 @@ impl Flow {
     }
 
     /// Brings the legs' numbers up to date, about once a second. The sockets of a flow that rests are not
-    /// looked at.
-    pub(crate) fn look(&mut self, now: Instant) {
+    /// looked at. Returns the ends that are to be probed from now on: their timers have expired, and their
+    /// leg is out.
+    pub(crate) fn look(&mut self, now: Instant) -> [Option<Side>; 2] {
         let bytes = self.bytes();
         // What waits in the kernel to be acknowledged takes memory there.
         let is_busy = self.state.inspected.memory > 0 || self.state.phase != FlowPhase::Relaying;
-        let Some(account) = self.account.as_mut().filter(|account| account.is_due(now)) else { return };
+        let Some(account) = self.account.as_mut().filter(|account| account.is_due(now)) else {
+            return [None; 2];
+        };
         let is_worth_it = account.note_bytes(now, bytes) || is_busy;
         let infos = if is_worth_it { self.infos() } else { [None; 2] };
         match &mut self.account {
@@ -35,6 +38,25 @@ impl Flow {
             Some(account) => account.skip(now),
             None => {}
         }
+        let waits = |side: &Side| infos[*side as usize].is_some_and(|info| info.backoff > 0);
+        [Side::Client, Side::Server]
+            .map(|side| Some(side).filter(waits).filter(|&side| self.begin_probing(side, now)))
+    }
+
+    /// Whether an end, whose timer has expired, is to be probed and is not yet.
+    fn begin_probing(&mut self, side: Side, now: Instant) -> bool {
+        let Self { account, route: Route { pair, legs }, probed, .. } = self;
+        let leg = [pair.client, pair.server][side as usize];
+        let begins = !probed[side as usize]
+            && legs.get(leg).restarts_soon()
+            && account.as_ref().is_some_and(|account| account.is_out(side, now));
+        probed[side as usize] |= begins;
+        begins
+    }
+
+    /// Whether the worker probes this end.
+    pub(crate) fn set_probed(&mut self, side: Side, probed: bool) {
+        self.probed[side as usize] = probed;
     }
 
     /// The last sample, before the sockets are closed; the legs no longer count the flow.

@@ -96,6 +96,15 @@ impl FlowStats {
         }
     }
 
+    /// Whether the leg of an end is out.
+    pub(crate) fn is_out(&self, side: Side, now: Instant) -> bool {
+        let end = match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        };
+        end.leg.is_out(now)
+    }
+
     /// Whether the flow is due to be sampled.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.looked) >= LEAST

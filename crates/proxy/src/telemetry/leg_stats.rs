@@ -247,6 +247,11 @@ impl LegStats {
         self.state().gain(now)
     }
 
+    /// Whether nothing is received although an answer is due.
+    pub(super) fn is_out(&self, now: Instant) -> bool {
+        self.state().outage(now).is_some()
+    }
+
     pub(crate) fn figures(&self, now: Instant) -> Figures {
         self.state().figures(now)
     }

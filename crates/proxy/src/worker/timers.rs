@@ -34,6 +34,7 @@ impl Worker {
             self.next_inspection = now + ROUND / ROUND_PARTS;
             self.inspect_some(now);
         }
+        self.send_probes(now);
         if self.next_retirement.is_some_and(|at| at <= now) {
             self.retire_listeners(now);
         }
@@ -46,11 +47,13 @@ impl Worker {
         for key in self.flows.keys(self.next_place, count) {
             let Some(flow) = self.flows.get_mut(key) else { continue };
             let found = flow.inspect(seconds, self.patience);
-            flow.look(now);
+            let to_probe = flow.look(now);
             self.account(found.memory_before, found.memory);
             if found.expired {
                 self.counters.flows_expired.add(1);
                 self.reset(key, &FlowError::idle());
+            } else {
+                self.probe_from_now_on(key, to_probe.into_iter().flatten(), now);
             }
         }
         self.next_place =
@@ -83,10 +86,9 @@ impl Worker {
         }
         let sweep = (!self.draining.is_empty()).then_some(self.next_sweep);
         let inspection = (self.flows.places() > 0).then_some(self.next_inspection);
-        let due = [sweep, inspection, self.next_retirement, self.resume_accepting, self.awaiting_data.due()]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let probe = self.probes.due();
+        let accepting = [self.next_retirement, self.resume_accepting, self.awaiting_data.due()];
+        let due = [sweep, inspection, probe].into_iter().chain(accepting).flatten().min()?;
         Timespec::try_from(due.saturating_duration_since(Instant::now())).ok()
     }
 }

@@ -1,0 +1,167 @@
+//! eBPF programs at the egress of an interface: by a link (tcx, Linux 6.6), else as a filter of the classic
+//! queueing discipline clsact (tc-bpf(8)).
+//!
+//! A filter stays when its process is killed. It is known by its priority and handles, and removed at the next
+//! attachment that is allowed to see whose it is.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::{TC_EGRESS, TcHook, TcHookBuilder, libbpf_sys};
+
+use crate::owner::{Owned, Owner, all_owned};
+
+/// The priority of filters of ours, which no other program is likely to choose; and their handles.
+const PRIORITY: u32 = 0xbe47;
+const HANDLES: std::ops::RangeInclusive<u32> = 1..=16;
+
+/// A program at the egress of an interface, until this is dropped.
+#[derive(Debug)]
+pub(crate) enum Attachment {
+    /// Until the descriptor is closed, however the process ends.
+    Link { _link: OwnedFd },
+    /// Until it is removed.
+    Filter { _filter: Filter },
+}
+
+/// A filter of clsact.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    place: Place,
+    program: u32,
+    _owner: Option<Owner>,
+}
+
+/// Where a filter of ours may be.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    interface: i32,
+    handle: u32,
+}
+
+/// The number of an interface of the calling thread's network namespace (if_nametoindex(3)).
+pub(crate) fn index_of(interface: &str) -> io::Result<u32> {
+    let name = CString::new(interface)?;
+    // SAFETY: `name` ends with a zero and lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// Attaches a program behind those that are there already.
+pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> io::Result<Attachment> {
+    match attach_link(program, interface) {
+        Ok(link) => Ok(Attachment::Link { _link: link }),
+        // A kernel before 6.6 does not know the kind of link.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            attach_filter(program, interface).map(|filter| Attachment::Filter { _filter: filter })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// bpf(2), `BPF_LINK_CREATE`.
+fn attach_link(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+    let interface = i32::try_from(interface).map_err(io::Error::other)?;
+    // SAFETY: the program is open, and a null pointer stands for no options.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            interface,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: the kernel has just made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+fn attach_filter(program: BorrowedFd<'_>, interface: u32) -> io::Result<Filter> {
+    let interface = i32::try_from(interface).map_err(io::Error::other)?;
+    let id = id_of(program)?;
+    // It has been there before if that is no error.
+    TcHookBuilder::new(program).ifindex(interface).hook(TC_EGRESS).create().map_err(as_io)?;
+    remove_leftovers(interface);
+    let places = || HANDLES.map(|handle| Place { interface, handle });
+    if places().any(|place| place.program() == Some(id)) {
+        // As a link says it.
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    let place = places().find(|place| place.program().is_none());
+    let place = place.ok_or_else(|| io::Error::from_raw_os_error(libc::ERANGE))?;
+    // A process that may not make maps has no mark: others that are started take its filter for left behind.
+    let owner = Owner::of(Owned::Program(id)).ok();
+    place.hook(program).attach().map_err(as_io)?;
+    Ok(Filter { place, program: id, _owner: owner })
+}
+
+impl Place {
+    /// The program there, of whomever it is.
+    fn program(self) -> Option<u32> {
+        self.anything().query().ok()
+    }
+
+    fn hook(self, program: BorrowedFd<'_>) -> TcHook {
+        let mut builder = TcHookBuilder::new(program);
+        builder.ifindex(self.interface).handle(self.handle).priority(PRIORITY).hook(TC_EGRESS)
+    }
+
+    /// For questions about whatever is there: the builder wants a descriptor all the same, which is not read.
+    fn anything(self) -> TcHook {
+        self.hook(io::stdin().as_fd())
+    }
+
+    fn clear(self) -> io::Result<()> {
+        self.anything().detach().map_err(as_io)
+    }
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        // The interface, and the filter with it, may have gone, or have become another's.
+        if self.place.program() == Some(self.program)
+            && let Err(error) = self.place.clear()
+        {
+            tracing::warn!(%error, "cannot remove a program from an interface; the next start does it");
+        }
+    }
+}
+
+/// Removes the filters of processes that were killed, if this process is allowed to see which those are.
+fn remove_leftovers(interface: i32) {
+    let places = HANDLES.map(|handle| Place { interface, handle });
+    let there: Vec<_> = places.filter_map(|place| Some((place, place.program()?))).collect();
+    if there.is_empty() {
+        return;
+    }
+    let Ok(owned) = all_owned() else { return };
+    for (place, _) in there.into_iter().filter(|(_, id)| !owned.contains(&Owned::Program(*id))) {
+        match place.clear() {
+            Ok(()) => {
+                tracing::info!(interface, "removed a program that a killed daemon left at an interface")
+            }
+            Err(error) => tracing::debug!(%error, "cannot remove a program that was left at an interface"),
+        }
+    }
+}
+
+/// The number of a program.
+fn id_of(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: the kernel writes at most `length` bytes into `info`.
+    let outcome = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &mut length)
+    };
+    if outcome < 0 { Err(io::Error::from_raw_os_error(-outcome)) } else { Ok(info.id) }
+}
+
+/// With the text of libbpf.
+fn as_io(error: libbpf_rs::Error) -> io::Error {
+    io::Error::other(error)
+}
