@@ -6,7 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours setup deny fuzz soak package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours kernels setup deny fuzz soak package try-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,11 @@ neighbours: setup ## firewalls, NAT, VPNs, bridges beside bentpipe: the table of
 	$(AS_ROOT) env "PATH=$$PATH" "RUST_TEST_THREADS=$$RUST_TEST_THREADS" BENTPIPE_NEIGHBOUR_ROWS="$(CURDIR)/target/neighbours" \
 		$(CARGO) test --locked -p bentpipe-proxy --test root_neighbours -- --include-ignored
 	scripts/neighbours-table target/neighbours docs/neighbours.md
+
+kernels: setup ## the tests that depend on the kernel on Debian's 6.1 and 6.12 in QEMU: the table of docs/kernels.md, 20 minutes
+	scripts/setup-peers kernels
+	scripts/fetch-kernels 6.1.0 6.12
+	$(AS_ROOT) env "PATH=$$PATH" scripts/kernels
 
 package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	$(CARGO) build --release --locked -p bentpipe

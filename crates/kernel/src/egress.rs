@@ -5,6 +5,7 @@
 //! attachment that is allowed to see whose it is.
 
 use std::ffi::CString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -86,7 +87,13 @@ fn attach_filter(program: BorrowedFd<'_>, interface: u32) -> io::Result<Filter> 
     let id = id_of(program)?;
     // It has been there before if that is no error.
     TcHookBuilder::new(program).ifindex(interface).hook(TC_EGRESS).create().map_err(as_io)?;
-    remove_leftovers(interface);
+    match remove_leftovers_at(interface) {
+        Ok(0) => {}
+        Ok(count) => {
+            tracing::info!(interface, count, "removed programs that a killed daemon left at an interface")
+        }
+        Err(error) => tracing::debug!(%error, "cannot look for programs that were left at an interface"),
+    }
     let places = || HANDLES.map(|handle| Place { interface, handle });
     if places().any(|place| place.program() == Some(id)) {
         // As a link says it.
@@ -132,22 +139,27 @@ impl Drop for Filter {
     }
 }
 
-/// Removes the filters of processes that were killed, if this process is allowed to see which those are.
-fn remove_leftovers(interface: i32) {
+/// Removes the filters of killed processes from all interfaces of the calling thread's network namespace, and
+/// returns how many there were.
+///
+/// # Errors
+/// Seeing whose they are takes `CAP_SYS_ADMIN`.
+pub(crate) fn remove_leftovers() -> io::Result<usize> {
+    let names = fs::read_to_string("/proc/thread-self/net/dev")?;
+    let names = names.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
+    let indices = names.filter_map(|name| i32::try_from(index_of(name).ok()?).ok());
+    indices.map(remove_leftovers_at).sum()
+}
+
+fn remove_leftovers_at(interface: i32) -> io::Result<usize> {
     let places = HANDLES.map(|handle| Place { interface, handle });
     let there: Vec<_> = places.filter_map(|place| Some((place, place.program()?))).collect();
     if there.is_empty() {
-        return;
+        return Ok(0);
     }
-    let Ok(owned) = all_owned() else { return };
-    for (place, _) in there.into_iter().filter(|(_, id)| !owned.contains(&Owned::Program(*id))) {
-        match place.clear() {
-            Ok(()) => {
-                tracing::info!(interface, "removed a program that a killed daemon left at an interface")
-            }
-            Err(error) => tracing::debug!(%error, "cannot remove a program that was left at an interface"),
-        }
-    }
+    let owned = all_owned()?;
+    let left = there.into_iter().filter(|(_, id)| !owned.contains(&Owned::Program(*id)));
+    Ok(left.filter(|(place, _)| place.clear().is_ok()).count())
 }
 
 /// The number of a program.

@@ -35,6 +35,7 @@ pub mod host;
 pub mod hybla;
 pub mod inject;
 pub mod journal;
+pub mod leftovers;
 pub mod leg;
 pub mod limits;
 pub mod link_events;

@@ -95,7 +95,7 @@ pub(crate) fn under_a_free_name<T>(
     mut register: impl FnMut(&str) -> Result<T, StructOpsError>,
 ) -> Result<(String, T), StructOpsError> {
     log_libbpf();
-    match registration::remove_leftovers(&MAPS) {
+    match remove_leftovers() {
         Ok(0) => {}
         Ok(count) => tracing::info!(count, "unregistered congestion controls of a daemon that was killed"),
         Err(error) => tracing::debug!(%error, "cannot look for congestion controls that were left behind"),
@@ -109,6 +109,14 @@ pub(crate) fn under_a_free_name<T>(
         }
     }
     Err(StructOpsError::Names { base: base.to_owned() })
+}
+
+/// Unregisters what killed processes have left behind, and returns how many.
+///
+/// # Errors
+/// Looking for them takes `CAP_SYS_ADMIN`.
+pub(crate) fn remove_leftovers() -> std::io::Result<usize> {
+    registration::remove_leftovers(&MAPS)
 }
 
 /// Whether `name` is one that [`under_a_free_name`] gives a copy of `base`.

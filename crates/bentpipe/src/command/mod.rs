@@ -3,6 +3,7 @@
 mod account;
 pub(crate) mod bypass;
 pub(crate) mod check;
+pub(crate) mod clean_up;
 mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;

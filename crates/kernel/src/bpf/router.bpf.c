@@ -342,7 +342,7 @@ static inline void rewrite(struct __sk_buff *skb, struct packet *p, __s32 feedba
 	bpf_l4_csum_replace(skb, p->transport + 16, 0, difference, 0);
 }
 
-SEC("tcx/egress")
+SEC("tc")
 int xcp_router(struct __sk_buff *skb)
 {
 	u32 key = 0;

@@ -333,7 +333,7 @@ static u32 full_of_sack(const u8 *header)
  * segments over GEO, three blocks fill most acknowledgements. Earlier acknowledgements had the last block
  * already (RFC 2018 §4): now and then it makes room for the sum.
  */
-SEC("tcx/egress")
+SEC("tc")
 int xcp_full_acks(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
