@@ -177,3 +177,50 @@ fn id_of(program: BorrowedFd<'_>) -> io::Result<u32> {
 fn as_io(error: libbpf_rs::Error) -> io::Error {
     io::Error::other(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bentpipe_units::Rate;
+
+    use super::*;
+    use crate::router::{Router, RouterConfig, Variant};
+
+    /// A router that is at no interface.
+    fn router() -> Router {
+        let capacity = Rate::mbps(10);
+        let config = RouterConfig { capacity, variant: Variant::Xcp, longest_rtt: Duration::from_secs(2) };
+        Router::detached(&config).unwrap()
+    }
+
+    #[test]
+    fn a_filter_ends_with_its_owner_or_is_found_once_that_is_killed() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: needs root");
+            return;
+        }
+        // A thread with a network of its own, which has a loopback interface.
+        let tried = std::thread::spawn(|| {
+            // SAFETY: the new namespace is this thread's alone, and no file descriptors are concerned.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+            let (lo, routers) = (index_of("lo").unwrap(), [router(), router(), router()]);
+            let [ended, owned, killed] =
+                routers.each_ref().map(|router| attach_filter(router.program(), lo).unwrap());
+            let interface = i32::try_from(lo).unwrap();
+            let there = || HANDLES.filter(|&handle| Place { interface, handle }.program().is_some()).count();
+            assert_eq!(there(), 3);
+            let again = attach_filter(routers[1].program(), lo).unwrap_err();
+            assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
+            drop(ended);
+            assert_eq!(there(), 2);
+            let mut killed = killed;
+            killed._owner = None;
+            std::mem::forget(killed);
+            assert_eq!((remove_leftovers().unwrap(), there()), (1, 1));
+            drop(owned);
+            assert_eq!(there(), 0);
+        });
+        tried.join().unwrap();
+    }
+}
