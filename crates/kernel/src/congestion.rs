@@ -8,6 +8,7 @@ use bentpipe_units::Rate;
 
 use crate::explicit::{Explicit, MAX_LEGS, SharedLeg};
 use crate::hybla::{self, Hybla};
+use crate::struct_ops::is_copy;
 use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
 /// The name of TCP Hybla in configurations, of any implementation.
@@ -45,6 +46,18 @@ impl ResolvedCongestionControl {
     /// The name for `TCP_CONGESTION`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its name in configurations: `explicit`, not that of a copy in the kernel. It may be another than the
+    /// one that was wanted.
+    pub fn configured_name(&self) -> &str {
+        match &self.kind {
+            Kind::Plain => &self.name,
+            Kind::Explicit(_) => EXPLICIT,
+            Kind::Hybla(_) => HYBLA,
+            Kind::Xcp { .. } if is_copy(xcp::NAMES[1], &self.name) => P_XCP,
+            Kind::Xcp { .. } => XCP,
+        }
     }
 
     /// Whether it holds the queue in front of the link well below one bandwidth-delay product: it paces its

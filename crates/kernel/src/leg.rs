@@ -91,6 +91,12 @@ impl Leg {
         self.congestion.as_deref().map(ResolvedCongestionControl::name)
     }
 
+    /// The same by the name that configurations have for it: what is used, which may be another than what is
+    /// configured.
+    pub fn congestion_in_use(&self) -> Option<&str> {
+        self.congestion.as_deref().map(ResolvedCongestionControl::configured_name)
+    }
+
     /// The leg of explicit rates, where the leg has them.
     pub fn shared(&self) -> Option<&SharedLeg> {
         self.congestion.as_deref().and_then(ResolvedCongestionControl::shared)

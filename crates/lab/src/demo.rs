@@ -200,13 +200,13 @@ fn stop_slow_schemes(schemes: &[Scheme], progress: &[Progress]) {
 fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run, Error> {
     let outcome = cross(settings, scheme, progress);
     progress.finish();
-    let got = outcome?;
+    let (got, congestion) = outcome?;
     // A download that was stopped has taken all the time until then; one that broke off, until its last byte.
     let complete = got.bytes == settings.bytes;
     let seconds = if progress.is_cancelled() && !complete { got.elapsed } else { got.duration }.as_secs_f64();
     Ok(Run {
         name: scheme.name(),
-        congestion: scheme.congestion().to_owned(),
+        congestion,
         goodput_bps: got.bytes as f64 * 8.0 / seconds,
         bytes: got.bytes,
         seconds,
@@ -216,7 +216,8 @@ fn run(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Run,
     })
 }
 
-fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Download, Error> {
+/// What was downloaded, and by which congestion control: a kernel may not have the one that was wanted.
+fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<(Download, String), Error> {
     let fail = |source| Error::Transfer { run: scheme.name(), source };
     let topology = Topology::build(&settings.link(), settings.seed)?;
     let congestion = match scheme {
@@ -224,12 +225,14 @@ fn cross(settings: &Settings, scheme: &Scheme, progress: &Progress) -> Result<Do
         Scheme::Split(_) => None,
     };
     let _server = topology.serve(congestion, SAMPLE_INTERVAL).map_err(fail)?;
-    let _proxy = match scheme {
+    let proxy = match scheme {
         Scheme::EndToEnd(_) => None,
         Scheme::Split(congestion) => Some(Proxy::start(&topology.gateway, &settings.proxy(congestion))?),
     };
     let request = Request { seed: settings.seed, bytes: settings.bytes };
-    topology.download(request, progress).map_err(fail)
+    let leg = proxy.as_ref().and_then(|proxy| proxy.stats_handle().legs().into_iter().next()?.congestion);
+    let congestion = leg.unwrap_or_else(|| scheme.congestion().to_owned());
+    Ok((topology.download(request, progress).map_err(fail)?, congestion))
 }
 
 impl Comparison {

@@ -191,7 +191,7 @@ impl Daemon {
         self.stats.set_sources(Sources {
             workers: self.workers.iter().map(WorkerHandle::source).collect(),
             services: self.services.iter().filter_map(|service| service.counters()).collect(),
-            legs: LegReport::configured(config, legs.terrestrial().name()),
+            legs: LegReport::configured(config, legs),
             rates: config.limits.rates(),
         });
     }

@@ -14,8 +14,8 @@ pub struct LegReport {
     /// `waiting for interface NAME` while that does not exist: until then nothing crosses the leg.
     #[serde(default)]
     pub waiting: Option<String>,
-    /// The congestion control of its sockets, as configured (`explicit`, not the name of a copy in the
-    /// kernel).
+    /// The congestion control that its sockets have, which may be another than the configured one, by the name
+    /// that configurations have for it (`explicit`, not the name of a copy in the kernel).
     pub congestion: Option<String>,
     /// Its configured rate, bit/s.
     pub rate_bps: Option<u64>,

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bentpipe_kernel::leg::Leg;
+use bentpipe_legs::Legs;
+
 use crate::config::{Config, ConnectionRates};
 use crate::stats::{Counters, Stats};
 
@@ -43,17 +46,19 @@ impl Sources {
 }
 
 impl LegReport {
-    /// What the configuration says of each leg, the terrestrial one last, which is called `terrestrial`.
-    pub(crate) fn configured(config: &Config, terrestrial: &str) -> Vec<Self> {
+    /// What the configuration says of each leg, and the congestion control that it has; the terrestrial one last, which is called `terrestrial`.
+    pub(crate) fn configured(config: &Config, legs: &Legs) -> Vec<Self> {
+        let in_use = |leg: &Leg| leg.congestion_in_use().map(ToOwned::to_owned);
         let satellites = config.legs.iter().map(|(name, leg)| Self {
             name: name.clone(),
             interface: Some(leg.interface.as_str().to_owned()),
-            congestion: Some(leg.congestion().to_owned()),
+            congestion: legs.leg(name).and_then(in_use),
             rate_bps: leg.rate.map(|rate| rate.bps()),
             ..Self::default()
         });
-        let congestion = config.terrestrial.congestion.as_ref().map(|name| name.as_str().to_owned());
-        let terrestrial = Self { name: terrestrial.to_owned(), congestion, ..Self::default() };
+        let terrestrial = legs.terrestrial();
+        let (name, congestion) = (terrestrial.name().to_owned(), in_use(terrestrial));
+        let terrestrial = Self { name, congestion, ..Self::default() };
         satellites.chain([terrestrial]).collect()
     }
 }
