@@ -2,9 +2,11 @@
 //! linux/netfilter/nf_tables.h).
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::{Change, Key};
+use crate::feature;
 use crate::netlink::Writer;
 
 /// `NFNL_MSG_BATCH_BEGIN` and `_END` of linux/netfilter/nfnetlink.h.
@@ -13,6 +15,7 @@ pub(super) const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 /// The subsystem, in the upper byte of a message's type.
 pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const NEW_ELEMENTS: u16 = SUBSYSTEM | libc::NFT_MSG_NEWSETELEM as u16;
+const DELETE_ELEMENTS: u16 = SUBSYSTEM | libc::NFT_MSG_DELSETELEM as u16;
 /// `NFT_MSG_DESTROYSETELEM`, Linux 6.3: deletes an element, and is no error where there is none.
 const DESTROY_ELEMENTS: u16 = SUBSYSTEM | 30;
 
@@ -32,6 +35,9 @@ const DATA_VALUE: u16 = 1;
 const ELEMENTS_PER_MESSAGE: usize = 1000;
 const _: () = assert!(4 + ELEMENTS_PER_MESSAGE * 40 <= u16::MAX as usize);
 
+/// Longer than a transaction takes.
+const BRIEFLY: Duration = Duration::from_secs(60);
+
 /// The changes to the keys of one set: a time-out, or `None` to delete the key.
 type Elements = BTreeMap<Key, Option<Duration>>;
 
@@ -40,6 +46,26 @@ type Elements = BTreeMap<Key, Option<Duration>>;
 pub(super) struct Transaction<'a> {
     table: &'a str,
     commands: Vec<Command<'a>>,
+}
+
+/// How an element is deleted that may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// By the message for it.
+    Destroy,
+    /// Before Linux 6.3: it is added first, which is no error where it is there, and then deleted.
+    AddFirst,
+}
+
+impl Deletion {
+    /// What the running kernel can do.
+    fn running() -> Self {
+        static RUNNING: OnceLock<Deletion> = OnceLock::new();
+        *RUNNING.get_or_init(|| match feature::running() {
+            Some(version) if version < (6, 3) => Self::AddFirst,
+            _ => Self::Destroy,
+        })
+    }
 }
 
 /// One message between the beginning and the end of the batch.
@@ -54,6 +80,10 @@ impl<'a> Transaction<'a> {
     /// Sorts the changes by set. Each says how its element shall be, whatever it was before, so the last one
     /// of a key is all that matters.
     pub(super) fn new(table: &'a str, changes: &[Change<'a>]) -> Self {
+        Self::deleting_by(Deletion::running(), table, changes)
+    }
+
+    fn deleting_by(deletion: Deletion, table: &'a str, changes: &[Change<'a>]) -> Self {
         let mut sets: BTreeMap<&str, Elements> = BTreeMap::new();
         for change in changes {
             let (set, key, timeout) = match *change {
@@ -64,7 +94,10 @@ impl<'a> Transaction<'a> {
         }
         Self {
             table,
-            commands: sets.into_iter().flat_map(|(set, elements)| commands(set, &elements)).collect(),
+            commands: sets
+                .into_iter()
+                .flat_map(|(set, elements)| commands(deletion, set, &elements))
+                .collect(),
         }
     }
 
@@ -121,10 +154,18 @@ impl Command<'_> {
 }
 
 /// Everything is deleted first, for the kernel leaves the time-out of an element that is there as it is.
-fn commands<'a>(set: &'a str, elements: &Elements) -> Vec<Command<'a>> {
-    let gone: Vec<_> = elements.keys().map(|key| (*key, None)).collect();
-    let put: Vec<_> = elements.iter().filter(|(_, t)| t.is_some()).map(|(key, t)| (*key, *t)).collect();
-    [(DESTROY_ELEMENTS, gone), (NEW_ELEMENTS, put)]
+fn commands<'a>(deletion: Deletion, set: &'a str, elements: &Elements) -> Vec<Command<'a>> {
+    let gone = || elements.keys().map(|key| (*key, None)).collect();
+    let put = || elements.iter().filter(|(_, t)| t.is_some()).map(|(key, t)| (*key, *t)).collect();
+    // The time-out of what is deleted at once does not matter, but that the set may want one.
+    let added = || elements.keys().map(|key| (*key, Some(BRIEFLY))).collect();
+    let steps: Vec<(u16, Vec<_>)> = match deletion {
+        Deletion::Destroy => vec![(DESTROY_ELEMENTS, gone()), (NEW_ELEMENTS, put())],
+        Deletion::AddFirst => {
+            vec![(NEW_ELEMENTS, added()), (DELETE_ELEMENTS, gone()), (NEW_ELEMENTS, put())]
+        }
+    };
+    steps
         .into_iter()
         .flat_map(|(kind, elements)| {
             let chunks: Vec<_> = elements.chunks(ELEMENTS_PER_MESSAGE).map(<[_]>::to_vec).collect();
@@ -172,7 +213,7 @@ mod tests {
     /// ms.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Seen {
-        destroys: bool,
+        kind: u16,
         set: String,
         elements: Vec<(Vec<u8>, Option<u64>)>,
     }
@@ -188,7 +229,7 @@ mod tests {
                     panic!("{list:?}")
                 };
                 Seen {
-                    destroys: message.kind == DESTROY_ELEMENTS,
+                    kind: message.kind,
                     set: String::from_utf8(set[..set.len() - 1].to_vec()).unwrap(),
                     elements: attributes(elements).map(|(_, element)| seen_element(element)).collect(),
                 }
@@ -225,14 +266,14 @@ mod tests {
             // End.
             20, 0, 0, 0, 0x11, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10,
         ];
-        let batch = Transaction::new("pep", &[put("alive", TCP, 1500)]).encode(5);
+        let batch = Transaction::deleting_by(Deletion::Destroy, "pep", &[put("alive", TCP, 1500)]).encode(5);
         assert_eq!(batch.as_bytes(), expected);
     }
 
     #[test]
     fn addresses_are_in_network_order() {
         let changes = [put("v4", Ipv4Addr::new(10, 0, 0, 1), 1), put("v6", Ipv6Addr::LOCALHOST, 1)];
-        let seen = seen(Transaction::new("t", &changes).encode(0).as_bytes());
+        let seen = seen(Transaction::deleting_by(Deletion::Destroy, "t", &changes).encode(0).as_bytes());
         assert_eq!(seen[1].elements[0].0, [10, 0, 0, 1]);
         assert_eq!(seen[3].elements[0].0, Ipv6Addr::LOCALHOST.octets());
     }
@@ -240,7 +281,7 @@ mod tests {
     #[test]
     fn a_time_out_too_short_for_the_kernel_does_not_become_an_eternity() {
         let change = Change::Put { set: "s", key: TCP, timeout: Duration::from_micros(1) };
-        let seen = seen(Transaction::new("t", &[change]).encode(0).as_bytes());
+        let seen = seen(Transaction::deleting_by(Deletion::Destroy, "t", &[change]).encode(0).as_bytes());
         assert_eq!(seen[1].elements, [(vec![6], Some(1))]);
     }
 
@@ -248,17 +289,20 @@ mod tests {
     fn the_last_change_of_a_key_is_the_one_that_counts() {
         let changes =
             [put("s", TCP, 1), put("s", TCP, 2), Change::Remove { set: "s", key: Key::Protocol(17) }];
-        let seen = seen(Transaction::new("t", &changes).encode(0).as_bytes());
-        let destroy =
-            Seen { destroys: true, set: "s".into(), elements: vec![(vec![6], None), (vec![17], None)] };
-        let new = Seen { destroys: false, set: "s".into(), elements: vec![(vec![6], Some(2))] };
+        let seen = seen(Transaction::deleting_by(Deletion::Destroy, "t", &changes).encode(0).as_bytes());
+        let destroy = Seen {
+            kind: DESTROY_ELEMENTS,
+            set: "s".into(),
+            elements: vec![(vec![6], None), (vec![17], None)],
+        };
+        let new = Seen { kind: NEW_ELEMENTS, set: "s".into(), elements: vec![(vec![6], Some(2))] };
         assert_eq!(seen, [destroy, new]);
     }
 
     #[test]
     fn only_the_last_command_asks_for_an_acknowledgement() {
         let changes = [put("a", TCP, 1), put("b", TCP, 1)];
-        let transaction = Transaction::new("t", &changes);
+        let transaction = Transaction::deleting_by(Deletion::Destroy, "t", &changes);
         let batch = transaction.encode(u32::MAX);
         let asking: Vec<u32> = messages(batch.as_bytes())
             .zip(flags(batch.as_bytes()))
@@ -293,7 +337,7 @@ mod tests {
         /// one.
         #[test]
         fn a_batch_applies_its_changes_to_the_set(
-            keys in proptest::collection::vec((any_key(), proptest::option::of(1u64..9)), 1..2500), first: u32
+            keys in proptest::collection::vec((any_key(), proptest::option::of(1u64..9)), 1..2500), there in 0usize..2500, first: u32
         ) {
             let changes: Vec<Change<'_>> = keys
                 .iter()
@@ -312,20 +356,24 @@ mod tests {
                 expected.remove(&wire(key));
                 timeout.map(|millis| expected.insert(wire(key), millis));
             }
-            let transaction = Transaction::new("t", &changes);
-            let batch = transaction.encode(first);
-            prop_assert_eq!(messages(batch.as_bytes()).count(), transaction.messages() as usize);
-            let mut set = BTreeMap::new();
-            for command in seen(batch.as_bytes()) {
-                for (key, timeout) in command.elements {
-                    if command.destroys {
-                        set.remove(&key);
-                    } else {
-                        set.entry(key).or_insert(timeout.unwrap());
+            let there: BTreeMap<_, _> =
+                keys.iter().take(there).map(|(key, _)| (wire(key), 7)).collect();
+            for deletion in [Deletion::Destroy, Deletion::AddFirst] {
+                let transaction = Transaction::deleting_by(deletion, "t", &changes);
+                let batch = transaction.encode(first);
+                prop_assert_eq!(messages(batch.as_bytes()).count(), transaction.messages() as usize);
+                let mut set = there.clone();
+                for command in seen(batch.as_bytes()) {
+                    for (key, timeout) in command.elements {
+                        match command.kind {
+                            NEW_ELEMENTS => drop(set.entry(key).or_insert(timeout.unwrap())),
+                            DESTROY_ELEMENTS => drop(set.remove(&key)),
+                            _ => prop_assert!(set.remove(&key).is_some(), "deleting what is missing fails"),
+                        }
                     }
                 }
+                prop_assert_eq!(&set, &expected);
             }
-            prop_assert_eq!(set, expected);
         }
     }
 }
