@@ -213,16 +213,29 @@ fn fail(
     wait_for_daemon(topology, before);
     assert_ne!(victim.owner(), Some(2), "a frozen process has claimed something");
     victim.signal(Signal::CONT);
-    if end == End::BeforeTheOffer {
-        // Nothing stands still for it: it may take over now.
-        wait_for_daemon(topology, victim.0.id());
+    // Nothing stands still for it before the offer: then it may take over now. But the offer may have been on
+    // its way when it was stopped.
+    if end == End::BeforeTheOffer && takes_over(topology, &mut victim) {
         *daemon = Some(victim);
-    } else {
-        let status = victim.0.wait_timeout(PATIENCE).unwrap().expect("it gives up");
-        assert_eq!(status.code(), Some(1), "a process that came too late");
-        wait_for_daemon(topology, before);
+        return end;
     }
-    end
+    let status = victim.0.wait_timeout(PATIENCE).unwrap().expect("it gives up");
+    assert_eq!(status.code(), Some(1), "a process that came too late");
+    wait_for_daemon(topology, before);
+    End::AfterTheOffer
+}
+
+/// Waits until it has become the daemon, or has given up.
+fn takes_over(topology: &Topology, victim: &mut Victim) -> bool {
+    let start = Instant::now();
+    while !victim.has_ended() {
+        if topology.status()["pid"] == victim.0.id() {
+            return true;
+        }
+        assert!(start.elapsed() < PATIENCE, "it neither takes over nor gives up");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
 }
 
 #[test]
