@@ -1,5 +1,5 @@
-//! The TCP sockets of this host: those whose handshakes are not complete, those that listen, and those that
-//! are connected (sock_diag(7)).
+//! The TCP sockets of this host: those whose handshakes are not complete, those that listen, those that are
+//! connected, and those of connections that have ended (sock_diag(7)).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,6 +32,7 @@ const REMOTE_ADDRESS: usize = 24;
 const RECEIVE_QUEUE: usize = 56;
 /// States of net/tcp_states.h. Asked for the first, the kernel shows request sockets, too.
 const SYN_RECEIVED: u8 = 3;
+const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 /// `ESTABLISHED`, `FIN_WAIT1`, `FIN_WAIT2`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
@@ -105,18 +106,55 @@ impl SockDiag {
     /// `CONFIG_INET_DIAG_DESTROY`.
     pub fn forget_handshake(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<bool> {
         let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let mut found = None;
-        self.list(family, &[SYN_RECEIVED], |message| {
-            if ends(message) == Some((local, remote)) {
-                found = message.payload.get(ID_ANSWERED).map(<[u8]>::to_vec);
+        let found = self.identities(family, SYN_RECEIVED, |ends| ends == (local, remote))?;
+        let Some(id) = found.first() else { return Ok(false) };
+        self.destroy(family, SYN_RECEIVED, id)?;
+        Ok(true)
+    }
+
+    /// Forgets connections that have ended (TIME-WAIT), of both families, whose local end is `unwanted`; how
+    /// many there were. While this host remembers one, it forwards no packet between the same ends. Needs
+    /// `CAP_NET_ADMIN`.
+    ///
+    /// # Errors
+    /// Those of [`forget_handshake`](Self::forget_handshake).
+    pub fn forget_ended(&mut self, mut unwanted: impl FnMut(SocketAddr) -> bool) -> io::Result<usize> {
+        let mut count = 0;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for id in self.identities(family, TIME_WAIT, |(local, _)| unwanted(local))? {
+                match self.destroy(family, TIME_WAIT, &id) {
+                    Ok(()) => count += 1,
+                    // Its time is over.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// What identifies the sockets in a state that are `wanted` by their ends, the local one first.
+    fn identities(
+        &mut self,
+        family: libc::c_int,
+        state: u8,
+        mut wanted: impl FnMut((SocketAddr, SocketAddr)) -> bool,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let mut found = Vec::new();
+        self.list(family, &[state], |message| {
+            if ends(message).is_some_and(&mut wanted) {
+                found.extend(message.payload.get(ID_ANSWERED).map(<[u8]>::to_vec));
             }
         })?;
-        let Some(id) = found else { return Ok(false) };
-        // With its cookie, so that nothing is meant but this socket: the kernel looks for a listener, too.
+        Ok(found)
+    }
+
+    /// With its cookie in the identity, so that nothing is meant but this socket: the kernel looks for a
+    /// listener, too.
+    fn destroy(&mut self, family: libc::c_int, state: u8, id: &[u8]) -> io::Result<()> {
         let sequence = self.socket.take_sequence(1);
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-        self.ask(request(sequence, DESTROY, flags, family, &[SYN_RECEIVED], &id), sequence, |_| {})?;
-        Ok(true)
+        self.ask(request(sequence, DESTROY, flags, family, &[state], id), sequence, |_| {})
     }
 
     fn list(&mut self, family: libc::c_int, states: &[u8], each: impl FnMut(Message<'_>)) -> io::Result<()> {

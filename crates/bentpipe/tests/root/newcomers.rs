@@ -12,12 +12,16 @@ use bentpipe_link::Profile;
 use bentpipe_testbed::Namespace;
 
 use crate::operated::{PATIENCE, Topology};
+use socket2::{Domain, Socket, Type};
 
 const LEG: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"\n";
 const ADMIN: &str = "listen = \"off\"";
 /// Connections begun around an order, half of them from each side, and the time between two of a side.
 const COUNT: usize = 1000;
 const INTERVAL: Duration = Duration::from_millis(12);
+/// The port of the first client. The kernel may give a port again after seconds, and a server whose
+/// connection from there ended a moment ago may let its next client wait.
+const FIRST_PORT: u16 = 20_000;
 /// When the order is given after the first of them.
 const BEFORE: Duration = Duration::from_millis(1500);
 /// A connection sends this many bytes, has them back, and ends.
@@ -76,8 +80,16 @@ fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 
 /// How long it takes from the SYN to the last byte of the echo and the end.
 fn ask(server: SocketAddr) -> std::io::Result<Duration> {
+    ask_from(0, server)
+}
+
+/// The same from a certain port.
+fn ask_from(port: u16, server: SocketAddr) -> std::io::Result<Duration> {
     let start = Instant::now();
-    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
+    socket.connect_timeout(&server.into(), PATIENCE)?;
+    let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(&[7; REQUEST])?;
     let mut answer = Vec::new();
@@ -133,7 +145,8 @@ fn ask_again_and_again(server: SocketAddr) -> Vec<Duration> {
             .map(|number| {
                 let at = start + number * INTERVAL;
                 std::thread::sleep(at.saturating_duration_since(Instant::now()));
-                (start.elapsed(), scope.spawn(move || ask(server)))
+                let port = FIRST_PORT + number as u16;
+                (start.elapsed(), scope.spawn(move || ask_from(port, server)))
             })
             .collect();
         let wait =

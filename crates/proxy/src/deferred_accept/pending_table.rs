@@ -318,6 +318,14 @@ impl PendingTable {
         self.remove(&mut self.entries(), pair).is_some()
     }
 
+    /// The same for all connections of a family. How many there were.
+    pub(crate) fn abandon_all(&self, is_ipv4: bool) -> u64 {
+        let mut entries = self.entries();
+        let pairs: Vec<FourTuple> =
+            entries.by_pair.keys().filter(|pair| pair.is_ipv4() == is_ipv4).copied().collect();
+        pairs.iter().filter(|pair| self.remove(&mut entries, pair).is_some()).count() as u64
+    }
+
     /// Ends entries that have waited too long.
     pub(crate) fn sweep(&self, now: Instant) -> Swept {
         let mut entries = self.entries();

@@ -205,10 +205,9 @@ impl SynHandler {
         let comes_back = self.comes_back(&syn, interfaces);
         match self.recent_syns.outcome_of(&syn) {
             Some(SynOutcome::Passed) => return self.pass(taken, &syn),
-            Some(SynOutcome::Answered) if self.suspends(pair, syn.isn, now) => {
-                return self.pass_instead(taken, &syn);
-            }
-            Some(SynOutcome::Answered) => return self.give_to_listener(taken),
+            Some(SynOutcome::Answered) => return self.give_unless_suspended(taken, &syn, now),
+            // The rules did not know yet that connections pass, or it meets what is left of an attempt.
+            None if self.shared.liveness.is_suspended() => return self.pass_instead(taken, &syn),
             None => {}
         }
         if purpose != Purpose::Again && !self.keeps_its_route(&syn, taken, interfaces) {
@@ -222,11 +221,12 @@ impl SynHandler {
         }
         match purpose {
             Purpose::Faithful => self.hold(&syn, taken, now),
-            _ if self.suspends(pair, syn.isn, now) => self.pass_instead(taken, &syn),
             Purpose::Early if !self.pending.note_mark(pair, taken.mark, now) => {
                 self.pass_for_good(taken, &syn)
             }
-            Purpose::Early | Purpose::Again | Purpose::Translated => self.give_to_listener(taken),
+            Purpose::Early | Purpose::Again | Purpose::Translated => {
+                self.give_unless_suspended(taken, &syn, now)
+            }
         }
     }
 
@@ -262,14 +262,25 @@ impl SynHandler {
         self.pass_for_good(taken, syn);
     }
 
-    /// Notes that a SYN goes to its listener. True if nothing came of it before, nor of others: from now on
-    /// new connections pass for a time.
-    fn suspends(&mut self, pair: FourTuple, isn: u32, now: Instant) -> bool {
+    /// Gives a SYN to its listener, unless nothing comes of those that are given.
+    fn give_unless_suspended(&mut self, taken: &TakenSyn, syn: &Syn, now: Instant) {
+        self.note_given(FourTuple::of(syn), syn.isn, now);
+        if self.shared.liveness.is_suspended() {
+            self.pass_instead(taken, syn);
+        } else {
+            self.give_to_listener(taken);
+        }
+    }
+
+    /// Notes that a SYN goes to its listener. If nothing came of it before, nor of others, new connections
+    /// pass from now on for a time. So do those that wait for an answer of ours: their repeated SYNs go on to
+    /// servers, which must not know them any more by then.
+    fn note_given(&mut self, pair: FourTuple, isn: u32, now: Instant) {
         let accepted = self.shared.liveness.accepted(pair.is_ipv4());
-        let Some(time) = self.progress.note(pair, isn, accepted, now) else { return false };
+        let Some(time) = self.progress.note(pair, isn, accepted, now) else { return };
         self.shared.liveness.suspend(time, pair.to_string());
         self.shared.admission.wake();
-        true
+        self.counters.held_forgotten.add(self.pending.abandon_all(pair.is_ipv4()));
     }
 
     /// Whether the listeners have room for one more handshake.
@@ -355,7 +366,7 @@ impl SynHandler {
         match result {
             Ok(()) => {
                 self.recent_syns.note(*pair, *isn, SynOutcome::Answered);
-                self.suspends(*pair, *isn, now);
+                self.note_given(*pair, *isn, now);
                 self.give_to_listener(taken);
             }
             // There was no answer at all; the client gets none either. Its next SYN starts over.

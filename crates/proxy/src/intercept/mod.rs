@@ -26,6 +26,7 @@
 //! A [`TunDivert`] marks packets and routes them into a TUN device that the daemon reads.
 //! The device vanishes with the process, and the route with it; then the packets take their usual route.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bentpipe_kernel::nftables::{HeldTable, NfTables};
 use bentpipe_kernel::route::{PolicyRule, RouteSocket};
+use bentpipe_kernel::sock_diag::SockDiag;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Interface, Mark, MarkField};
@@ -486,6 +488,7 @@ impl Drop for Interception {
         if !self.is_left {
             clear();
             loopback::restore(&self.sysctls);
+            forget_ended();
         }
     }
 }
@@ -571,6 +574,26 @@ fn clear() -> bool {
         found |= succeeds("ip", &route);
     }
     found
+}
+
+/// Forgets the connections in TIME-WAIT between ends that are not this host's. From now on their packets are
+/// forwarded, but not those that meet such a socket (`ip_forward`): a client that uses its port again would
+/// not get through for a minute.
+fn forget_ended() {
+    let forget = || -> io::Result<usize> {
+        let (mut routes, mut is_forwarded) = (RouteSocket::open()?, HashMap::new());
+        SockDiag::open()?.forget_ended(|local| {
+            let ask = || routes.is_delivered_here(local.ip(), 0).is_ok_and(|is_delivered| !is_delivered);
+            *is_forwarded.entry(local.ip()).or_insert_with(ask)
+        })
+    };
+    if let Err(error) = forget() {
+        tracing::warn!(
+            %error,
+            "cannot end TIME-WAIT of connections that were split: clients that use their port again in the next \
+             minute will have to wait for its end"
+        );
+    }
 }
 
 fn overruled(action: &'static str, family: Family, mark: u32) -> Error {

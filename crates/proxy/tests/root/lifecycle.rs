@@ -6,7 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::company::alone;
-use crate::common::{PATIENCE, Running, SERVER, abort, configuration, network, socket};
+use crate::common::{
+    CLIENT, PATIENCE, Running, SERVER, abort, configuration, network, read_all, socket, socket_address,
+    wait_until,
+};
 
 #[test]
 fn rules_and_routes_are_gone_after_the_end() {
@@ -19,6 +22,41 @@ fn rules_and_routes_are_gone_after_the_end() {
     }
     daemon.stop();
     assert_eq!(net.traces(), before);
+}
+
+/// What is forwarded does not get past a socket in TIME-WAIT that has its ends.
+#[test]
+fn after_the_end_clients_may_use_the_ports_again_that_they_had() {
+    let Some(net) = network() else { return };
+    for (client, server) in CLIENT.into_iter().zip(SERVER) {
+        let mut daemon = net.daemon("");
+        let (source, listener) = (socket_address(client, 25_010), net.listen(server));
+        let to = listener.local_addr().unwrap();
+        let connect = || {
+            net.client.enter(|| {
+                let socket = socket(&source);
+                socket.set_reuse_address(true).unwrap();
+                socket.bind(&source.into()).unwrap();
+                socket.connect_timeout(&to.into(), PATIENCE).map(|()| TcpStream::from(socket))
+            })
+        };
+        let mut ours = connect().unwrap();
+        // The server ends first, and so does the gateway towards the client.
+        drop(listener.accept().unwrap());
+        assert_eq!(read_all(&mut ours).unwrap(), b"");
+        drop(ours);
+        daemon.wait_for("flows_open", 0);
+        wait_until("the gateway remembers it", || {
+            net.gateway.output("ss -Htan state time-wait").contains(&source.port().to_string())
+        });
+        daemon.stop();
+        assert_eq!(net.gateway.output("ss -Htan state time-wait"), "");
+        // The server remembers it as well, with the gateway's timestamps, and may want to hear a second SYN.
+        let start = Instant::now();
+        connect().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+    net.expect_untouched();
 }
 
 #[test]

@@ -11,6 +11,8 @@ use socket2::{Domain, Socket, Type};
 
 /// Longer than a SYN takes to be repeated once.
 const ATTEMPT: Duration = Duration::from_secs(4);
+/// A fraction of the time after which a SYN is repeated, so that some are answered at each moment.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(450);
 
 /// One connection of the client's that comes through to the server, and says something.
 fn expect_through(net: &Net, listener: &TcpListener) {
@@ -173,7 +175,7 @@ fn a_firewall_that_drops_what_it_does_not_know_decides_over_split_connections_as
 }
 
 #[test]
-fn a_connection_passes_whose_listener_answers_in_vain() {
+fn connections_pass_whose_listener_answers_in_vain() {
     std::thread::scope(|scope| {
         for handshake in ["early", "faithful"] {
             for address in SERVER {
@@ -184,9 +186,37 @@ fn a_connection_passes_whose_listener_answers_in_vain() {
                         "table inet firewall { chain out { type filter hook output priority 0; \
                          tcp flags & (syn | ack) == syn | ack drop; }; }",
                     );
-                    let listener = net.listen(address);
-                    expect_through(&net, &listener);
-                    expect_through(&net, &listener);
+                    expect_through(&net, &net.listen(address));
+                    // The first of these begins when it is known, before the rules know it.
+                    expect_through(&net, &net.listen(address));
+                    assert_eq!(daemon.counter("flows_total"), 0);
+                    daemon.stop();
+                });
+            }
+        }
+    });
+}
+
+/// One whose handshake is under way when it is known that nothing comes of any is no worse off than the others.
+#[test]
+fn connections_pass_that_were_begun_while_a_listener_answered_in_vain() {
+    std::thread::scope(|scope| {
+        for handshake in ["early", "faithful"] {
+            for address in SERVER {
+                scope.spawn(move || {
+                    let Some(net) = network() else { return };
+                    let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
+                    net.gateway.rules(
+                        "table inet firewall { chain out { type filter hook output priority 0; \
+                         tcp flags & (syn | ack) == syn | ack drop; }; }",
+                    );
+                    std::thread::scope(|scope| {
+                        let net = &net;
+                        for _ in 0..8 {
+                            scope.spawn(move || expect_through(net, &net.listen(address)));
+                            std::thread::sleep(BETWEEN_ATTEMPTS);
+                        }
+                    });
                     assert_eq!(daemon.counter("flows_total"), 0);
                     daemon.stop();
                 });
