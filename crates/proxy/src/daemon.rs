@@ -256,7 +256,7 @@ impl Prepared {
         daemon.publish();
         let Context { config, .. } = &daemon.context;
         let interfaces = config.interfaces();
-        let (plan, diverts) = (plan(config, &interfaces, &daemon.context.pairs), daemon.tun_diverts());
+        let (plan, diverts) = (plan(config, &interfaces, &daemon.context.pairs, &[]), daemon.tun_diverts());
         let families = daemon.families.clone();
         let takes = !daemon.context.shared.passes_by_order();
         let counters = daemon.context.shared.policy_counters.clone();
@@ -332,10 +332,16 @@ fn warn_of(outcome: Result<(), Error>) {
     }
 }
 
-pub(crate) fn plan<'a>(config: &'a Config, interfaces: &'a [Interface], pairs: &'a [LegPair]) -> Plan<'a> {
+pub(crate) fn plan<'a>(
+    config: &'a Config,
+    interfaces: &'a [Interface],
+    pairs: &'a [LegPair],
+    replaced: &'a [u16],
+) -> Plan<'a> {
     Plan {
         interfaces,
         pairs,
+        replaced,
         rules: &config.rules,
         handshake: config.proxy.handshake,
         at_limit: config.limits.at_limit,

@@ -60,7 +60,7 @@ pub fn config(data: &[u8]) {
         Ok(config) => {
             let interfaces = config.interfaces();
             let pairs = leg_pairs(config.legs.len(), &config.weights(), config.proxy.port.get());
-            check_rules(&ruleset(&daemon::plan(&config, &interfaces, &pairs)));
+            check_rules(&ruleset(&daemon::plan(&config, &interfaces, &pairs, &[])));
         }
     }
 }

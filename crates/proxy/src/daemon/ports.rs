@@ -67,6 +67,14 @@ impl PortRanges {
         self.taken.iter().any(|taken| !taken.is_retired(now) && taken.ports.contains(&port.into()))
     }
 
+    /// The ports on which listeners of ours may still be there, besides those of these paths.
+    pub(crate) fn all_but(&self, pairs: &[LegPair]) -> Vec<u16> {
+        let now = Instant::now();
+        let living = self.taken.iter().filter(|taken| !taken.is_retired(now));
+        let ports = living.flat_map(|taken| taken.ports.clone()).filter_map(|port| u16::try_from(port).ok());
+        ports.filter(|port| pairs.iter().all(|pair| pair.port != *port)).collect()
+    }
+
     /// Takes note that these paths' listeners are those that serve from now on.
     pub(crate) fn take(&mut self, pairs: &[LegPair]) {
         let now = Instant::now();
@@ -192,8 +200,10 @@ mod tests {
         ranges.take(&leg_pairs(1, &[], 7600));
         ranges.take(&leg_pairs(1, &[], 7603));
         assert!(ranges.has(7600) && ranges.has(7605) && !ranges.has(7606) && !ranges.has(7599));
+        assert_eq!(ranges.all_but(&leg_pairs(1, &[], 7603)), [7600, 7601, 7602]);
         ranges.wait(AFTER_REPLACEMENT);
         assert!(!ranges.has(7602) && ranges.has(7603));
+        assert!(ranges.all_but(&leg_pairs(1, &[], 7603)).is_empty());
     }
 
     proptest! {

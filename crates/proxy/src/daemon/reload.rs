@@ -129,7 +129,8 @@ impl Daemon {
         let pairs = listeners.as_ref().map_or(&self.context.pairs, |(_, pairs, _)| pairs);
         if let Some(mut interception) = self.context.interception() {
             let takes = !self.context.shared.passes_by_order();
-            interception.replace_rules(&plan(&config, &config.interfaces(), pairs), takes)?;
+            let (interfaces, replaced) = (config.interfaces(), self.ports.all_but(pairs));
+            interception.replace_rules(&plan(&config, &interfaces, pairs, &replaced), takes)?;
         }
         // From here on nothing fails.
         (self.context.config, self.last_read) = (config, read.clone());

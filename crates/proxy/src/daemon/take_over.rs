@@ -170,7 +170,8 @@ impl Daemon {
         // Devices that the predecessor did not have are there without a route.
         warn_of(interception.complete_tun_diverts());
         let interfaces = config.interfaces();
-        let plan = plan(config, &interfaces, &self.context.pairs);
+        let replaced = self.ports.all_but(&self.context.pairs);
+        let plan = plan(config, &interfaces, &self.context.pairs, &replaced);
         if interception.has_rules(&plan) {
             interception.expect_tracking(&plan);
         } else if let Err(error) = interception.replace_rules(&plan, !self.context.shared.passes_by_order()) {

@@ -82,6 +82,7 @@ mod tests {
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &crate::types::leg_pair::leg_pairs(1, &[], 7600),
+            replaced: &[],
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rates: Default::default(),

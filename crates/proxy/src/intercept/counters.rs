@@ -485,6 +485,7 @@ mod tests {
         test(&Plan {
             interfaces: &interfaces,
             pairs: &[],
+            replaced: &[],
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rates: Default::default(),
@@ -579,6 +580,7 @@ mod tests {
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &crate::types::leg_pair::leg_pairs(2, &[], 7600),
+            replaced: &[],
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rates: config.limits.rates(),

@@ -65,6 +65,8 @@ pub struct Plan<'a> {
     pub interfaces: &'a [Interface],
     /// The paths with their listeners' ports.
     pub pairs: &'a [LegPair],
+    /// The ports of listeners that others have replaced. SYNs that were taken for them still come to them.
+    pub replaced: &'a [u16],
     /// The handshake of connections that no rule mentions.
     pub handshake: Handshake,
     /// Whether new connections at a limit pass or are refused.
@@ -202,10 +204,8 @@ fn prerouting(plan: &Plan<'_>) -> String {
     let (given_back, taken) = (snooped::given_back(plan), snooped::taken(plan));
     let bundled = bundled::guards(plan);
     let (injected, ours) = (plan.mark.is(Mark::Injected), plan.mark.set(Mark::Ours));
-    let ports: Vec<String> = std::iter::once(PASS)
-        .chain(plan.pairs.iter().map(|pair| pair.port))
-        .map(|port| port.to_string())
-        .collect();
+    let ports: Vec<String> =
+        std::iter::once(PASS).chain(listeners(plan)).map(|port| port.to_string()).collect();
     let ports = ports.join(", ");
     let mut again = String::new();
     for pair in plan.pairs.iter().filter(|pair| pair.weight == Weight::default()) {
@@ -243,12 +243,17 @@ fn prerouting(plan: &Plan<'_>) -> String {
 /// mark, such as that of the connection (`CONNMARK --restore-mark` without a mask).
 fn injected(plan: &Plan<'_>) -> String {
     let mark = plan.mark.set(Mark::Injected);
-    let lines = plan.pairs.iter().map(|pair| format!("\t\ttcp urgptr {0} goto listener_{0}\n", pair.port));
+    let lines = listeners(plan).map(|port| format!("\t\ttcp urgptr {port} goto listener_{port}\n"));
     let (passing, lines) = (pass_from_now_on(), lines.collect::<String>());
     format!(
         "\tchain injected {{\n\t\t{mark}\n\t\ttcp urgptr {PASS} goto pass_when_repeated\n{lines}\t\tdrop\n\t}}\n\
          \tchain pass_when_repeated {{\n{passing}\t\tdrop\n\t}}\n"
     )
+}
+
+/// The ports of all listeners.
+fn listeners(plan: &Plan<'_>) -> impl Iterator<Item = u16> {
+    plan.pairs.iter().map(|pair| pair.port).chain(plan.replaced.iter().copied())
 }
 
 /// Lets a connection pass from its next SYN on.
@@ -372,12 +377,19 @@ fn all_leg_pair_chains(plan: &Plan<'_>) -> String {
     let chains: String = plan.pairs.iter().map(|pair| leg_pair_chains(pair, plan.mark)).collect();
     let weights: BTreeSet<Weight> = plan.pairs.iter().map(|pair| pair.weight).collect();
     let entrances: String = weights.iter().map(|&weight| entrances(plan, weight)).collect();
-    chains + &entrances
+    let listeners: String = listeners(plan).map(listener_chain).collect();
+    chains + &listeners + &entrances
+}
+
+/// Where a SYN comes back to its listener. Where somebody has destroyed that (`ss -K`) the connection passes
+/// when the SYN is repeated.
+fn listener_chain(port: u16) -> String {
+    let listener = bundled::to_listener(port, "accept");
+    format!("\tchain listener_{port} {{\n\t\ttcp urgptr set 0\n{listener}\t\tgoto pass_when_repeated\n\t}}\n")
 }
 
 /// `early`, `faithful` and `again` give the daemon a copy of a SYN, with the path in the copy's prefix, and
-/// mark it as taken; `listener` is where it comes back. Where somebody has destroyed the listener (`ss -K`)
-/// the connection passes when the SYN is repeated.
+/// mark it as taken.
 fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     let LegPair { port, weight, .. } = *pair;
     let (taken, split) = (mark.set(Mark::Taken), Verdict::Split.counted());
@@ -391,11 +403,6 @@ fn leg_pair_chains(pair: &LegPair, mark: MarkField) -> String {
     if weight == Weight::default() {
         let _ = write!(text, "\tchain again_{port} {{\n\t\t{}\n\t}}\n", copy("again"));
     }
-    let listener = bundled::to_listener(port, "accept");
-    let _ = write!(
-        text,
-        "\tchain listener_{port} {{\n\t\ttcp urgptr set 0\n{listener}\t\tgoto pass_when_repeated\n\t}}\n"
-    );
     text
 }
 
@@ -437,6 +444,7 @@ mod tests {
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &pairs,
+            replaced: &[],
             handshake,
             at_limit,
             rates: Default::default(),
@@ -500,6 +508,7 @@ mod tests {
         let plan = |tracked| Plan {
             interfaces: &interfaces,
             pairs: &[],
+            replaced: &[],
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rates: Default::default(),
@@ -551,6 +560,7 @@ mod tests {
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &leg_pairs(1, &[weight], 7600),
+            replaced: &[],
             handshake: Handshake::Faithful,
             at_limit: AtLimit::Pass,
             rates: Default::default(),
@@ -582,6 +592,7 @@ mod tests {
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &leg_pairs(1, &[], 7600),
+            replaced: &[],
             handshake,
             at_limit,
             rates: Default::default(),
@@ -618,12 +629,40 @@ mod tests {
     }
 
     #[test]
+    fn a_syn_still_comes_to_a_listener_that_others_have_replaced() {
+        let interfaces = [Interface::try_from("sat0".to_owned()).unwrap()];
+        let plan = Plan {
+            interfaces: &interfaces,
+            pairs: &leg_pairs(1, &[], 7603),
+            replaced: &[7600, 7601, 7602],
+            handshake: Handshake::Early,
+            at_limit: AtLimit::Pass,
+            rates: Default::default(),
+            rules: &[],
+            snooped: None,
+            bundle: None,
+            mark: MarkField::default(),
+            tracked: false,
+        };
+        let rules = ruleset(&plan);
+        for part in [
+            "tcp urgptr { 1, 7603, 7604, 7605, 7600, 7601, 7602 } goto injected",
+            "tcp urgptr 7601 goto listener_7601\n",
+            "chain listener_7601 {\n\t\ttcp urgptr set 0\n",
+        ] {
+            assert!(rules.contains(part), "{part}\n{rules}");
+        }
+        assert!(!rules.contains("early_7601"), "and none is taken for it any more");
+    }
+
+    #[test]
     fn a_successor_removes_the_chains_that_it_has_not_and_leaves_the_sets() {
         let (one, three) = (early(&["a"]), early(&["a", "b", "c"]));
         let interfaces = [Interface::try_from("a".to_owned()).unwrap()];
         let plan = Plan {
             interfaces: &interfaces,
             pairs: &leg_pairs(1, &[], 7600),
+            replaced: &[],
             handshake: Handshake::Early,
             at_limit: AtLimit::Pass,
             rates: Default::default(),

@@ -225,6 +225,7 @@ fn nft_takes_whatever_rules_there_are() {
             let text = ruleset(&Plan {
                 interfaces: &interfaces,
                 pairs: &leg_pair::leg_pairs(interfaces.len(), &config.weights(), 7600),
+                replaced: &[],
                 handshake: config.proxy.handshake,
                 at_limit: config.limits.at_limit,
                 rates: config.limits.rates(),

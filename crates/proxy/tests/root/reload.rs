@@ -166,6 +166,41 @@ fn a_handshake_that_is_under_way_at_a_reload_comes_to_its_end() {
     assert_eq!(daemon.counter("flows_total"), 1);
 }
 
+/// Its SYN was taken for a listener that the reload replaces, and comes to it when the rules are others.
+#[test]
+fn a_syn_that_is_taken_before_a_reload_comes_to_its_listener_after_it() {
+    let Some(net) = network() else { return };
+    for address in SERVER {
+        let mut daemon = net.daemon("handshake = \"faithful\"");
+        let listener = net.listen(address);
+        // The neighbours know each other.
+        net.connection(&listener);
+        let chain = |hook: &str, rule: &str| {
+            format!("table inet lost {{ chain c {{ type filter hook {hook} priority -350; {rule}; }}; }}")
+        };
+        net.server.rules(&chain("output", "tcp flags & (syn | ack) == syn | ack drop"));
+        std::thread::scope(|scope| {
+            let (net, to) = (&net, listener.local_addr().unwrap());
+            let client = scope.spawn(move || net.client.enter(|| TcpStream::connect_timeout(&to, PATIENCE)));
+            daemon.wait_for("held_total", 2);
+            // It is the only one: none is repeated.
+            net.client.rules(&chain("output", "tcp flags & (syn | ack) == syn drop"));
+            daemon
+                .reload(&format!("{}rtt = \"500ms\"\n", configuration("handshake = \"faithful\"")))
+                .unwrap();
+            net.server.run("nft delete table inet lost");
+            let mut client = client.join().unwrap().unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            client.write_all(b"question").unwrap();
+            server.read_exact(&mut [0; 8]).unwrap();
+        });
+        net.client.run("nft delete table inet lost");
+        assert_eq!(daemon.counter("flows_total"), 2);
+        daemon.stop();
+    }
+    net.expect_untouched();
+}
+
 #[test]
 fn after_many_reloads_of_the_legs_the_daemon_asks_for_patience_and_goes_on() {
     let Some(net) = network() else { return };
