@@ -7,6 +7,8 @@
 use std::fmt;
 use std::fs;
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 /// One of these features.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
@@ -77,10 +79,14 @@ impl Feature {
             format!("use Linux {major}.{minor} or later")
         } else if self.facts().is_ebpf && fs::metadata(BTF).is_err() {
             "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are".to_owned()
-        } else if self.facts().is_ebpf {
-            format!("run as root, or with {RIGHTS}, where bpf(2) is allowed")
-        } else {
+        } else if !self.facts().is_ebpf {
             format!("use a kernel that has it, Linux {major}.{minor} or later")
+        } else if has_rights() {
+            "see that bpf(2) is allowed (seccomp, kernel lockdown); if it is, this kernel is not like any that \
+             docs/kernels.md lists: please report it with these lines"
+                .to_owned()
+        } else {
+            format!("run as root, or with {RIGHTS}, where bpf(2) is allowed")
         }
     }
 
@@ -108,6 +114,13 @@ impl fmt::Display for Feature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.facts().name)
     }
+}
+
+/// Whether this thread has the capabilities for eBPF.
+fn has_rights() -> bool {
+    let own = capabilities(None).map_or(CapabilitySet::empty(), |held| held.effective);
+    let ebpf = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::NET_ADMIN;
+    own.contains(CapabilitySet::SYS_ADMIN) || own.contains(ebpf)
 }
 
 /// The running kernel's release, as `uname -r` has it.

@@ -1,9 +1,11 @@
 //! A host that lacks what a leg asks for: the daemon says what, uses the next best, and connections flow.
 
+use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::common::exchange::Exchange;
 use crate::common::{Net, Running, SERVER, network};
@@ -56,17 +58,43 @@ fn answer_bpf_with(error: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) })
 }
 
+/// A mount namespace of its own, in which a file or folder is in the place of another.
+fn put_in_place(of: &std::ffi::CStr, other: &std::ffi::CStr) -> io::Result<()> {
+    own_mounts()?;
+    let (other, of, none) = (other.as_ptr(), of.as_ptr(), std::ptr::null());
+    // SAFETY: strings that end with a zero; a bind mount has neither type nor data.
+    check(unsafe { libc::mount(other, of, none, libc::MS_BIND, none.cast()) })
+}
+
+/// The folder of the kernel's types is empty, as in kernels without `CONFIG_DEBUG_INFO_BTF`.
+fn no_types() -> io::Result<()> {
+    put_in_place(c"/sys/kernel/btf", c"/proc/sys/fs/binfmt_misc")
+}
+
+/// The kernel's types, but a field that the programs read has another name.
+static RENAMED: OnceLock<CString> = OnceLock::new();
+
+fn a_field_is_renamed() -> io::Result<()> {
+    let types = RENAMED.get().ok_or(io::ErrorKind::NotFound)?;
+    put_in_place(c"/sys/kernel/btf/vmlinux", types)
+}
+
 /// Where hierarchies of version 2 are usually mounted; one that is not there is no error.
 const CGROUPS: [&std::ffi::CStr; 2] = [c"/sys/fs/cgroup/unified", c"/sys/fs/cgroup"];
 
-/// A mount namespace of its own, without control groups.
-fn no_cgroups() -> io::Result<()> {
+/// A mount namespace of its own.
+fn own_mounts() -> io::Result<()> {
     // SAFETY: it changes this process's view of file systems only.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
     let (root, none) = (c"/".as_ptr(), std::ptr::null());
     // SAFETY: strings that end with a zero; without a type and data this changes how mounts spread: not out
     // of here.
-    check(unsafe { libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) })?;
+    check(unsafe { libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) })
+}
+
+/// A mount namespace of its own, without control groups.
+fn no_cgroups() -> io::Result<()> {
+    own_mounts()?;
     for place in CGROUPS {
         // SAFETY: a string that ends with a zero.
         unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) };
@@ -119,13 +147,29 @@ fn is_the_kernels(sockets: &str) -> bool {
     !sockets.contains("bp_") && ["hybla", "bbr", "cubic", "reno"].iter().any(|name| sockets.contains(name))
 }
 
+/// The running kernel's types with other names in the place of these.
+fn renamed<const N: usize>(names: [&[u8]; N]) -> Vec<u8> {
+    let mut types = fs::read("/sys/kernel/btf/vmlinux").unwrap();
+    for name in names {
+        let text = [b"\0", name, b"\0"].concat();
+        let place = types.windows(text.len()).position(|window| window == text).expect("the name is there");
+        types[place + 1] = b'X';
+    }
+    types
+}
+
 #[test]
 fn without_ebpf_each_leg_has_the_kernels_best_and_the_log_says_why() {
     let Some(net) = network() else { return };
-    let losses: [(Loss, &str); 3] = [
+    let mut types = tempfile::NamedTempFile::new().unwrap();
+    types.write_all(&renamed([b"lost_out", b"network_header"])).unwrap();
+    RENAMED.set(CString::new(types.path().as_os_str().as_encoded_bytes()).unwrap()).unwrap();
+    let losses: [(Loss, &str); 5] = [
         (no_ebpf_rights, "Operation not permitted"),
         (bpf_is_forbidden, "Operation not permitted"),
         (bpf_is_unknown, "Function not implemented"),
+        (no_types, "No such process"),
+        (a_field_is_renamed, "Invalid argument"),
     ];
     for (loss, reason) in losses {
         for (congestion, programs) in [
