@@ -128,7 +128,7 @@ impl Shared {
     fn sockets_of(&self, client_port: u16) -> String {
         let of = |(name, host): &(&str, Namespace)| {
             let filter = format!("( sport = :{client_port} or dport = :{client_port} )");
-            let output = host.command("ss").args(["-Htnoi", &filter]).output();
+            let output = host.command("ss").args(["-Htanoi", &filter]).output();
             let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
             let words = text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
             format!("{name}: {words}")
