@@ -174,54 +174,48 @@ fn a_firewall_that_drops_what_it_does_not_know_decides_over_split_connections_as
     }
 }
 
-#[test]
-fn connections_pass_whose_listener_answers_in_vain() {
+/// Works beside listeners that answer in vain, for each handshake and family. Nothing is split there.
+fn beside_answers_in_vain(work: impl Fn(&Net, &str) + Sync) {
+    let of = |handshake: &str, address: &str| {
+        let Some(net) = network() else { return };
+        let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
+        net.gateway.rules(
+            "table inet firewall { chain out { type filter hook output priority 0; \
+             tcp flags & (syn | ack) == syn | ack drop; }; }",
+        );
+        work(&net, address);
+        assert_eq!(daemon.counter("flows_total"), 0);
+        daemon.stop();
+    };
     std::thread::scope(|scope| {
         for handshake in ["early", "faithful"] {
             for address in SERVER {
-                scope.spawn(move || {
-                    let Some(net) = network() else { return };
-                    let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
-                    net.gateway.rules(
-                        "table inet firewall { chain out { type filter hook output priority 0; \
-                         tcp flags & (syn | ack) == syn | ack drop; }; }",
-                    );
-                    expect_through(&net, &net.listen(address));
-                    // The first of these begins when it is known, before the rules know it.
-                    expect_through(&net, &net.listen(address));
-                    assert_eq!(daemon.counter("flows_total"), 0);
-                    daemon.stop();
-                });
+                let of = &of;
+                scope.spawn(move || of(handshake, address));
             }
         }
     });
 }
 
-/// One whose handshake is under way when it is known that nothing comes of any is no worse off than the others.
+#[test]
+fn connections_pass_whose_listener_answers_in_vain() {
+    beside_answers_in_vain(|net, address| {
+        expect_through(net, &net.listen(address));
+        // This one begins when it is known, before the rules know it.
+        expect_through(net, &net.listen(address));
+    });
+}
+
+/// Those whose handshake is under way when it is known that nothing comes of any are no worse off.
 #[test]
 fn connections_pass_that_were_begun_while_a_listener_answered_in_vain() {
-    std::thread::scope(|scope| {
-        for handshake in ["early", "faithful"] {
-            for address in SERVER {
-                scope.spawn(move || {
-                    let Some(net) = network() else { return };
-                    let mut daemon = net.daemon(&format!("handshake = \"{handshake}\""));
-                    net.gateway.rules(
-                        "table inet firewall { chain out { type filter hook output priority 0; \
-                         tcp flags & (syn | ack) == syn | ack drop; }; }",
-                    );
-                    std::thread::scope(|scope| {
-                        let net = &net;
-                        for _ in 0..8 {
-                            scope.spawn(move || expect_through(net, &net.listen(address)));
-                            std::thread::sleep(BETWEEN_ATTEMPTS);
-                        }
-                    });
-                    assert_eq!(daemon.counter("flows_total"), 0);
-                    daemon.stop();
-                });
+    beside_answers_in_vain(|net, address| {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(move || expect_through(net, &net.listen(address)));
+                std::thread::sleep(BETWEEN_ATTEMPTS);
             }
-        }
+        });
     });
 }
 
