@@ -84,16 +84,31 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct AccessLog {
     is_on: AtomicBool,
-    records: Mutex<VecDeque<Record>>,
+    waiting: Mutex<Waiting>,
     /// Readable when there may be a record.
     arrived: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    records: VecDeque<Record>,
+    /// How many have been taken.
+    taken: u64,
+}
+
+/// Records that the writer has taken out of the queue, in their order.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    records: VecDeque<Record>,
+    /// The place of the first one.
+    start: u64,
 }
 
 impl AccessLog {
     /// An empty queue that takes nothing.
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let arrived = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { is_on: AtomicBool::new(false), records: Mutex::default(), arrived })
+        Ok(Self { is_on: AtomicBool::new(false), waiting: Mutex::default(), arrived })
     }
 
     /// Whether anybody wants records. Without, none is made.
@@ -107,13 +122,13 @@ impl AccessLog {
 
     /// Puts a record in; gives it back if there is no room.
     pub(crate) fn push(&self, record: Record) -> Result<(), Box<Record>> {
-        let mut records = self.records();
-        if records.len() >= MAX_WAITING {
+        let mut waiting = self.waiting();
+        if waiting.records.len() >= MAX_WAITING {
             return Err(Box::new(record));
         }
-        records.push_back(record);
-        let is_first = records.len() == 1;
-        drop(records);
+        waiting.records.push_back(record);
+        let is_first = waiting.records.len() == 1;
+        drop(waiting);
         if is_first {
             // An eventfd can refuse only where it is signalled already.
             let _ = rustix::io::write(&self.arrived, &1u64.to_ne_bytes());
@@ -121,15 +136,38 @@ impl AccessLog {
         Ok(())
     }
 
-    /// Takes all records.
-    pub(crate) fn take(&self) -> VecDeque<Record> {
-        let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
-        std::mem::take(&mut *self.records())
+    /// The place that the next record will have: all records are numbered in the order in which they come.
+    pub(crate) fn end(&self) -> u64 {
+        let waiting = self.waiting();
+        waiting.taken + waiting.records.len() as u64
     }
 
-    /// The records are consistent at every step, so a poisoned lock can be used.
-    fn records(&self) -> MutexGuard<'_, VecDeque<Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes all records.
+    pub(crate) fn take(&self) -> Taken {
+        let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
+        let mut waiting = self.waiting();
+        let (records, start) = (std::mem::take(&mut waiting.records), waiting.taken);
+        waiting.taken += records.len() as u64;
+        Taken { records, start }
+    }
+
+    /// The queue is consistent at every step, so a poisoned lock can be used.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Removes those before this place.
+    pub(crate) fn before(&mut self, place: u64) -> VecDeque<Record> {
+        let count = place.saturating_sub(self.start).min(self.records.len() as u64);
+        self.start += count;
+        let rest = self.records.split_off(count as usize);
+        std::mem::replace(&mut self.records, rest)
+    }
+
+    pub(crate) fn into_records(self) -> VecDeque<Record> {
+        self.records
     }
 }
 

@@ -32,9 +32,17 @@ pub(super) struct AccessLogService {
     settings: AccessLogSettings,
     counters: Arc<Counters>,
     queue: Option<Arc<AccessLog>>,
-    thread: Option<ServiceThread<AccessLogSettings, Writer>>,
+    thread: Option<ServiceThread<Reload, Writer>>,
     /// While no thread has it: before the start, or paused.
     writer: Option<Writer>,
+}
+
+/// Other settings, for the connections that end from now on.
+#[derive(Debug)]
+struct Reload {
+    settings: AccessLogSettings,
+    /// The place in the queue of the first record that they are for.
+    from: u64,
 }
 
 /// Where lines go.
@@ -92,7 +100,7 @@ impl AccessLogService {
     /// Writes what is in the queue, without a thread.
     fn finish(&mut self, mut writer: Writer) {
         if let Some(queue) = &self.queue {
-            writer.write(queue.take());
+            writer.write(&queue.take().into_records());
         }
     }
 }
@@ -140,7 +148,10 @@ impl Service for AccessLogService {
     fn reload(&mut self, context: &Context) {
         self.settings = context.config.access_log.clone();
         match (&self.thread, self.settings.is_on()) {
-            (Some(thread), true) => thread.send(self.settings.clone()),
+            (Some(thread), true) => {
+                let from = context.shared.access_log.end();
+                thread.send(Reload { settings: self.settings.clone(), from });
+            }
             (Some(_), false) => {
                 context.shared.access_log.set_on(false);
                 if let Some(writer) = self.stop() {
@@ -202,20 +213,27 @@ impl Writer {
     }
 
     /// Writes records until the flag is set, and then those that are left.
-    fn run(mut self, queue: &AccessLog, mailbox: &Mailbox<AccessLogSettings>, stop: &AtomicBool) -> Self {
+    fn run(mut self, queue: &AccessLog, mailbox: &Mailbox<Reload>, stop: &AtomicBool) -> Self {
         while !stop.load(Ordering::Acquire) {
             let _ = poll(&mut [PollFd::new(queue, PollFlags::IN), PollFd::new(mailbox, PollFlags::IN)], None);
-            // Records of before the reload go to where they would have gone.
-            self.write(queue.take());
-            if let Some(settings) = mailbox.take().pop_back() {
-                self.configure(&settings);
-            }
+            self.turn(queue, mailbox);
             if !stop.load(Ordering::Acquire) {
                 std::thread::sleep(PAUSE);
             }
         }
-        self.write(queue.take());
+        self.turn(queue, mailbox);
         self
+    }
+
+    /// Writes what is in the queue, each record as the settings of its time want it.
+    fn turn(&mut self, queue: &AccessLog, mailbox: &Mailbox<Reload>) {
+        // In this order: the settings for a record that has been taken are in the mailbox.
+        let mut taken = queue.take();
+        for Reload { settings, from } in mailbox.take() {
+            self.write(&taken.before(from));
+            self.configure(&settings);
+        }
+        self.write(&taken.into_records());
     }
 
     /// Follows other settings, or opens the same file again.
@@ -252,7 +270,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, records: VecDeque<Record>) {
+    fn write(&mut self, records: &VecDeque<Record>) {
         match &mut self.sink {
             Sink::Journal(journal) => {
                 let lines = records.iter().map(|record| Line::of(record).journal_fields());
@@ -268,7 +286,7 @@ impl Writer {
             }
             Sink::File(file, format) => {
                 let (format, batch) = (*format, BATCH.min(file.small_part()));
-                for record in &records {
+                for record in records {
                     Line::of(record).write(format, &mut self.buffer);
                     if self.buffer.len() >= batch {
                         self.flush();
@@ -337,4 +355,66 @@ fn advice(path: &Path, error: &std::io::Error) -> String {
         _ => "name another file",
     };
     format!("cannot write to {}: {error}; {what}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use bentpipe_legs::Legs;
+
+    use super::*;
+    use crate::access_log::Ending;
+    use crate::config::Handshake;
+    use crate::types::Side;
+    use crate::types::leg_pair::{LegId, LegPair};
+
+    fn record(port: u16) -> Record {
+        let (client, server, weight) = (LegId::Terrestrial, LegId::Terrestrial, Default::default());
+        let legs = Legs::prepare(&Default::default(), &Default::default());
+        let end = ([192, 0, 2, 1], port).into();
+        Record {
+            start: SystemTime::UNIX_EPOCH,
+            duration: Duration::ZERO,
+            client: end,
+            server: end,
+            dscp: 0,
+            pair: LegPair { client, server, weight, port: 0 },
+            legs: Arc::new(legs),
+            up: 0,
+            down: 0,
+            ending: Ending::Closed(Side::Client),
+            retransmissions: [0; 2],
+            handshake: Handshake::Early,
+        }
+    }
+
+    /// The writer is a moment behind, so it finds all of this at once.
+    #[test]
+    fn a_reload_is_for_the_records_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |name: &str| AccessLogSettings {
+            file: Some(folder.path().join(name)),
+            format: LogFormat::Text,
+            ..AccessLogSettings::default()
+        };
+        let (queue, mailbox) = (AccessLog::new().unwrap(), Mailbox::new(TITLE.into()).unwrap());
+        let mut writer = Writer::new(&settings("0"), Arc::default());
+        // One in an earlier turn, so that places are not indices.
+        queue.push(record(1)).unwrap();
+        writer.turn(&queue, &mailbox);
+        for (port, name) in [(2, "1"), (3, "2"), (4, "3")] {
+            queue.push(record(port)).unwrap();
+            mailbox.send(Reload { settings: settings(name), from: queue.end() });
+        }
+        queue.push(record(5)).unwrap();
+        writer.turn(&queue, &mailbox);
+        let ports = |name: &str| -> Vec<u16> {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            let port =
+                |line: &str| line.split(' ').find_map(|field| field.strip_prefix("192.0.2.1:")?.parse().ok());
+            text.lines().map(|line| port(line).unwrap()).collect()
+        };
+        assert_eq!(["0", "1", "2", "3"].map(ports), [vec![1, 2], vec![3], vec![4], vec![5]]);
+    }
 }
