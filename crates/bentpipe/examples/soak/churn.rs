@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bentpipe_testbed::Namespace;
 use socket2::SockRef;
 
-use crate::disturbance::{Break, Operator};
+use crate::disturbance::{Operator, Period};
 use crate::operated::Topology;
 use crate::random::Random;
 
@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const REST_MS: u64 = 400;
 /// What a client says first: the seed of the data, and how many bytes it will send and wants.
 const HEADER: usize = 24;
+/// Through so many outages an unsplit connection may be silent for as long as that: its sender's
+/// retransmissions back off in one, and the next one takes those that are left (RFC 6298, 5.5).
+const SILENCING_OUTAGES: usize = 2;
+const GATEWAY: &str = "gateway";
 /// How many of the failures the report names.
 const NAMED: usize = 20;
 
@@ -48,6 +52,14 @@ struct Failure {
     begun: Instant,
     ended: Instant,
     what: String,
+    /// Nothing came, and the gateway had no part in it.
+    is_silent_and_unsplit: bool,
+}
+
+/// The sockets of a connection to which nothing has come, on each host.
+#[derive(Debug)]
+struct Silence {
+    sockets: [(&'static str, String); 3],
 }
 
 /// How connections have ended so far.
@@ -60,6 +72,8 @@ pub(crate) struct Tally {
     open: u64,
     /// While something happened that breaks connections.
     broken: usize,
+    /// They passed the gateway unsplit, and outages had their senders wait for too long.
+    silenced: usize,
     unexplained: Vec<Failure>,
     corruptions: Vec<String>,
 }
@@ -97,15 +111,15 @@ impl Churn {
     }
 
     /// How connections have ended so far.
-    pub(crate) fn tally(&self, breaks: &[Break]) -> Tally {
-        self.shared.tally(breaks)
+    pub(crate) fn tally(&self, operator: &Operator) -> Tally {
+        self.shared.tally(operator)
     }
 
-    /// Lets the connections come to their ends. Those that fail while there is one of these `breaks` may.
-    pub(crate) fn finish(self, breaks: &[Break]) -> Tally {
+    /// Lets the connections come to their ends.
+    pub(crate) fn finish(self, operator: &Operator) -> Tally {
         self.stop.store(true, Ordering::Release);
         self.clients.into_iter().for_each(|client| client.join().expect("a client"));
-        self.shared.tally(breaks)
+        self.shared.tally(operator)
     }
 }
 
@@ -113,7 +127,7 @@ impl Shared {
     fn new(topology: &Topology) -> Self {
         let Topology { client, gateway, server, .. } = topology;
         Self {
-            hosts: [("client", client), ("gateway", gateway), ("server", server)]
+            hosts: [("client", client), (GATEWAY, gateway), ("server", server)]
                 .map(|(name, host)| (name, host.clone())),
             complete: AtomicU64::new(0),
             aborted: AtomicU64::new(0),
@@ -124,29 +138,38 @@ impl Shared {
         }
     }
 
-    /// The sockets of a connection on every host, with their timers: who waits for what.
-    fn sockets_of(&self, client_port: u16) -> String {
-        let of = |(name, host): &(&str, Namespace)| {
+    /// What is there of a connection to which nothing comes: its sockets on every host, with their timers.
+    fn silence(&self, client_port: u16) -> Silence {
+        let of = |(name, host): &(&'static str, Namespace)| {
             let filter = format!("( sport = :{client_port} or dport = :{client_port} )");
             let output = host.command("ss").args(["-Htanoi", &filter]).output();
             let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-            let words = text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-            format!("{name}: {words}")
+            (*name, text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "))
         };
-        self.hosts.iter().map(of).collect::<Vec<_>>().join("; ")
+        Silence { sockets: self.hosts.each_ref().map(of) }
     }
 
-    fn tally(&self, breaks: &[Break]) -> Tally {
+    /// Those that failed while something broke connections, or could not get through outages, may fail.
+    fn tally(&self, operator: &Operator) -> Tally {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let overlaps = |failure: &Failure, of: &Break| failure.begun < of.end && failure.ended > of.start;
-        let is_explained = |failure: &Failure| breaks.iter().any(|of| overlaps(failure, of));
-        let (broken, unexplained): (Vec<_>, _) = failures.into_iter().partition(is_explained);
+        let is_broken = |failure: &Failure| {
+            let life = Period { start: failure.begun, end: failure.ended };
+            operator.breaks().iter().any(|of| of.overlaps(&life))
+        };
+        let is_silenced = |failure: &Failure| {
+            let silence = Period { start: failure.ended - PATIENCE, end: failure.ended };
+            let outages = operator.outages().filter(|outage| outage.overlaps(&silence));
+            failure.is_silent_and_unsplit && outages.count() >= SILENCING_OUTAGES
+        };
+        let (broken, others): (Vec<_>, Vec<_>) = failures.into_iter().partition(is_broken);
+        let (silenced, unexplained): (Vec<_>, _) = others.into_iter().partition(is_silenced);
         Tally {
             complete: self.complete.load(Ordering::Relaxed),
             aborted: self.aborted.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             open: self.open.load(Ordering::Relaxed),
             broken: broken.len(),
+            silenced: silenced.len(),
             unexplained,
             corruptions: self.corruptions.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -157,12 +180,28 @@ impl Shared {
     }
 }
 
+impl Silence {
+    /// The gateway has no half of it.
+    fn is_unsplit(&self) -> bool {
+        self.sockets.iter().all(|(host, sockets)| *host != GATEWAY || sockets.is_empty())
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "nothing came for {PATIENCE:?}")?;
+        self.sockets.iter().try_for_each(|(host, sockets)| write!(out, "; {host}: {sockets}"))
+    }
+}
+
+impl std::error::Error for Silence {}
+
 impl Tally {
     /// What must not be.
     pub(crate) fn faults(&self, operator: &Operator) -> Vec<String> {
         let mut faults = self.corruptions.clone();
         let fault = |failure: &Failure| {
-            let Failure { begun, ended, what } = failure;
+            let Failure { begun, ended, what, .. } = failure;
             let around = operator.events_around(*begun, *ended);
             format!("a connection failed after {:?} without a cause: {what}; {around}", *ended - *begun)
         };
@@ -179,12 +218,12 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { complete, aborted, bytes, open, broken, unexplained, .. } = self;
-        let (failed, unexplained) = (broken + unexplained.len(), unexplained.len());
+        let Self { complete, aborted, bytes, open, broken, silenced, unexplained, .. } = self;
+        let (failed, unexplained) = (broken + silenced + unexplained.len(), unexplained.len());
         let megabytes = bytes / 1_000_000;
         write!(
             out,
-            "{complete} complete, {aborted} aborted, {failed} failed ({unexplained} without a cause), {open} open, {megabytes} MB"
+            "{complete} complete, {aborted} aborted, {failed} failed ({silenced} unsplit through outages, {unexplained} without a cause), {open} open, {megabytes} MB"
         )
     }
 }
@@ -233,7 +272,9 @@ fn connect_again_and_again(server: SocketAddr, mut random: Random, stop: &Atomic
             Ok(false) => shared.aborted.fetch_add(1, Ordering::Relaxed),
             Err(error) => {
                 let what = format!("{server}, {plan:?}: {error}");
-                let failure = Failure { begun, ended: Instant::now(), what };
+                let silence = error.get_ref().and_then(|inner| inner.downcast_ref::<Silence>());
+                let is_silent_and_unsplit = silence.is_some_and(Silence::is_unsplit);
+                let failure = Failure { begun, ended: Instant::now(), what, is_silent_and_unsplit };
                 shared.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
                 0
             }
@@ -262,9 +303,7 @@ fn transfer(server: SocketAddr, plan: Plan, shared: &Shared) -> io::Result<bool>
     stream.set_write_timeout(Some(PATIENCE))?;
     let port = stream.local_addr()?.port();
     let explain = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            io::Error::other(format!("nothing came for {PATIENCE:?}: {}", shared.sockets_of(port)))
-        }
+        io::ErrorKind::WouldBlock => io::Error::other(shared.silence(port)),
         _ => error,
     };
     let header = [plan.seed, plan.up, plan.down].map(u64::to_be_bytes).concat();

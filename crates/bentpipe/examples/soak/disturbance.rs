@@ -19,11 +19,17 @@ const MORE_REST_MS: u64 = 5000;
 /// Connections that a fault has touched may notice it so much later: retransmissions back off.
 const AFTERMATH: Duration = Duration::from_secs(15);
 
-/// A time in which connections may break.
+/// From when to when something was so.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Break {
+pub(crate) struct Period {
     pub(crate) start: Instant,
     pub(crate) end: Instant,
+}
+
+impl Period {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.start < other.end && self.end > other.start
+    }
 }
 
 /// Everything that can happen, with how often it does beside the others.
@@ -68,8 +74,8 @@ enum Disturbance {
 pub(crate) struct Operator {
     counts: BTreeMap<Disturbance, u64>,
     /// What happened, and from when to when.
-    events: Vec<(Instant, Instant, Disturbance)>,
-    breaks: Vec<Break>,
+    events: Vec<(Period, Disturbance)>,
+    breaks: Vec<Period>,
     refused: Vec<String>,
     /// Orders that came too soon after others.
     postponed: u64,
@@ -106,8 +112,14 @@ impl Operator {
     }
 
     /// When connections may break.
-    pub(crate) fn breaks(&self) -> &[Break] {
+    pub(crate) fn breaks(&self) -> &[Period] {
         &self.breaks
+    }
+
+    /// When the link lost everything.
+    pub(crate) fn outages(&self) -> impl Iterator<Item = Period> {
+        let outages = self.events.iter().filter(|(_, what)| *what == Disturbance::Outage);
+        outages.map(|(period, _)| *period)
     }
 
     /// Lines of the access log when the present daemon's counters began.
@@ -129,7 +141,7 @@ impl Operator {
         *self.counts.entry(disturbance).or_default() += 1;
         let start = Instant::now();
         self.carry_out(disturbance, topology, random);
-        self.events.push((start, Instant::now(), disturbance));
+        self.events.push((Period { start, end: Instant::now() }, disturbance));
     }
 
     /// What happened while a connection lived, and shortly before, in seconds from its end.
@@ -138,13 +150,12 @@ impl Operator {
             let before = ended.saturating_duration_since(time).as_secs_f64();
             format!("{:+.1}", if time > ended { (time - ended).as_secs_f64() } else { -before })
         };
-        let is_near =
-            |(start, end, _): &&(Instant, Instant, Disturbance)| *end + AFTERMATH > begun && *start < ended;
-        let events = self.events.iter().filter(is_near);
-        let line = |(start, end, what): &(Instant, Instant, Disturbance)| {
+        let near =
+            |(Period { start, end }, _): &&(Period, Disturbance)| *end + AFTERMATH > begun && *start < ended;
+        let line = |(Period { start, end }, what): &(Period, Disturbance)| {
             format!("{what:?} {} to {} s", seconds(*start), seconds(*end))
         };
-        events.map(line).collect::<Vec<_>>().join(", ")
+        self.events.iter().filter(near).map(line).collect::<Vec<_>>().join(", ")
     }
 
     /// Takes over from itself: what a process holds depends on who has started it.
@@ -187,12 +198,12 @@ impl Operator {
                 // Packets of split connections lose their way until the watchdog has seen it.
                 let start = Instant::now();
                 let _ = topology.gateway.nft("delete table inet bentpipe");
-                self.breaks.push(Break { start, end: Instant::now() + AFTERMATH });
+                self.breaks.push(Period { start, end: Instant::now() + AFTERMATH });
             }
             Disturbance::RoutesDeleted => {
                 let start = Instant::now();
                 let _ = topology.gateway.ip("rule del pref 67");
-                self.breaks.push(Break { start, end: Instant::now() + AFTERMATH });
+                self.breaks.push(Period { start, end: Instant::now() + AFTERMATH });
             }
             Disturbance::Flood => flood(topology, random),
             Disturbance::Crash => self.crash(topology),
@@ -212,7 +223,7 @@ impl Operator {
         std::thread::sleep(Duration::from_millis(300));
         if !is_there(self.pid) {
             // It was the daemon already.
-            self.breaks.push(Break { start, end: Instant::now() + AFTERMATH });
+            self.breaks.push(Period { start, end: Instant::now() + AFTERMATH });
             self.restart(topology);
         }
     }
@@ -222,7 +233,7 @@ impl Operator {
         self.signal(Signal::KILL);
         await_end(self.pid);
         self.restart(topology);
-        self.breaks.push(Break { start, end: Instant::now() + AFTERMATH });
+        self.breaks.push(Period { start, end: Instant::now() + AFTERMATH });
     }
 
     fn restart(&mut self, topology: &mut Topology) {
@@ -328,9 +339,9 @@ fn flood(topology: &Topology, random: &mut Random) {
 
 /// What stands still for longer than the rules' patience lets new connections pass, which break later if
 /// their first packets went both ways.
-fn is_longer_than_patience(start: Instant) -> Option<Break> {
+fn is_longer_than_patience(start: Instant) -> Option<Period> {
     let end = Instant::now();
-    (end - start > Duration::from_millis(900)).then_some(Break { start, end: end + AFTERMATH })
+    (end - start > Duration::from_millis(900)).then_some(Period { start, end: end + AFTERMATH })
 }
 
 fn pid(topology: &Topology) -> u32 {

@@ -70,13 +70,13 @@ fn main() -> ExitCode {
         }
         if start.elapsed() > next_line {
             next_line += PROGRESS;
-            let tally = churn.tally(operator.breaks());
+            let tally = churn.tally(&operator);
             println!("{:>6} s  {tally}  {}", start.elapsed().as_secs(), operator.summary());
         }
     }
     operator.come_to_rest(&mut topology);
     operator.upgrade(&topology);
-    let tally = churn.finish(operator.breaks());
+    let tally = churn.finish(&operator);
     println!("\n{tally}\n{}", operator.table());
     let mut faults = tally.faults(&operator);
     faults.extend(at_start.compare(&topology, &operator, warm));
