@@ -4,7 +4,7 @@ use crate::attempt::{Attempt, transfer_of};
 use crate::common::company;
 use crate::nat::MASQUERADE;
 use crate::neighbour::outward;
-use crate::observer::{invalid_packets, observe};
+use crate::observer::{expect_none_invalid, observe};
 use crate::row::{Handling, Row};
 use crate::shell::kernel;
 use crate::trial::{HANDSHAKES, Trial};
@@ -33,8 +33,7 @@ fn no_packet_of_bulk_transfers_is_invalid_with_and_without_masquerading() {
             assert_eq!(daemon.counter("flows_total"), 2 * TRANSFERS as u64, "all of them are split");
             daemon.stop();
         }
-        let invalid = invalid_packets(&trial.net.gateway);
-        assert!(invalid.iter().all(|(_, count)| *count == 0), "masquerade {masquerade}: {invalid:?}");
+        expect_none_invalid(&trial.net.gateway, &format!("masquerade {masquerade}"));
     }
     let notes = "5 × 50 MiB each way, with and without masquerading: 0 INVALID packets";
     row.write("`ct state invalid drop` in all hooks, bulk", &kernel(), notes);

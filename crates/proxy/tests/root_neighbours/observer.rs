@@ -6,19 +6,34 @@ use crate::common::{Host, wait_until};
 
 const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 
-/// Counts packets that connection tracking knows nothing about, in each hook; with `verdict`, `drop` or
-/// nothing.
+/// Counts packets that connection tracking knows nothing about, in each hook, and notes what they are; with
+/// `verdict`, `drop` or nothing.
 pub(crate) fn observe(gateway: &Host, verdict: &str) {
+    let key = |ip| format!("{ip} saddr . tcp sport . {ip} daddr . tcp dport . tcp flags . meta iifname");
+    let families = ["ip", "ip6"];
+    let set = |ip| format!("set seen_{ip} {{\n typeof {}; flags dynamic; size 100\n}}\n", key(ip));
+    let note = |ip| format!("ct state invalid add @seen_{ip} {{ {} }}\n", key(ip));
     let chain = |hook| {
+        let noted = if hook == "prerouting" { families.map(note).concat() } else { String::new() };
         format!(
-            "chain {hook} {{\n type filter hook {hook} priority filter; ct state invalid counter {verdict}\n}}\n"
+            "chain {hook} {{\n type filter hook {hook} priority filter; {noted}ct state invalid counter {verdict}\n}}\n"
         )
     };
-    gateway.rules(&format!("table inet observer {{\n{}}}\n", HOOKS.map(chain).concat()));
+    let (sets, chains) = (families.map(set).concat(), HOOKS.map(chain).concat());
+    gateway.rules(&format!("table inet observer {{\n{sets}{chains}}}\n"));
+}
+
+/// Fails if connection tracking took a packet for INVALID.
+pub(crate) fn expect_none_invalid(gateway: &Host, what: &str) {
+    let invalid = invalid_packets(gateway);
+    if invalid.iter().any(|(_, count)| *count > 0) {
+        let seen = ["ip", "ip6"].map(|ip| gateway.output(&format!("nft list set inet observer seen_{ip}")));
+        panic!("{what}: INVALID packets: {invalid:?}\n{}", seen.concat());
+    }
 }
 
 /// Packets that were INVALID so far, by hook.
-pub(crate) fn invalid_packets(gateway: &Host) -> Vec<(&'static str, u64)> {
+fn invalid_packets(gateway: &Host) -> Vec<(&'static str, u64)> {
     let count = |hook| {
         let chain = gateway.output(&format!("nft list chain inet observer {hook}"));
         let (_, after) =

@@ -3,15 +3,10 @@
 use crate::attempt::{Attempt, transfer};
 use crate::nat::MASQUERADE;
 use crate::neighbour::outward;
-use crate::observer::{invalid_packets, observe};
+use crate::observer::{expect_none_invalid, observe};
 use crate::row::{Handling, Row};
 use crate::shell::kernel;
 use crate::trial::{HANDSHAKES, SETTLING, Trial};
-
-fn expect_none_invalid(trial: &Trial, what: &str) {
-    let invalid = invalid_packets(&trial.net.gateway);
-    assert!(invalid.iter().all(|(_, count)| *count == 0), "{what}: INVALID packets: {invalid:?}");
-}
 
 /// Nothing has been tracked yet when the daemon starts and this connection begins.
 fn first_connection(handshake: &str, family: usize, masquerade: bool, row: &mut Row) {
@@ -27,7 +22,7 @@ fn first_connection(handshake: &str, family: usize, masquerade: bool, row: &mut 
     ends.and_then(transfer).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(daemon.counter("flows_total"), 1, "{what}");
     row.add(family == 1, Handling::Split);
-    expect_none_invalid(&trial, &what);
+    expect_none_invalid(&trial.net.gateway, &what);
     daemon.stop();
 }
 
@@ -59,7 +54,7 @@ fn connections_go_on_when_rules_begin_to_track_them() {
         }
         assert_eq!(daemon.counter("flows_total"), 4);
         attempts.iter().for_each(|attempt| row.add(attempt.to.is_ipv6(), Handling::Split));
-        expect_none_invalid(&trial, handshake);
+        expect_none_invalid(&trial.net.gateway, handshake);
         daemon.stop();
     }
     let notes = "connections from before and new ones";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::attempt::{Attempt, Expectation, LONGEST_WAIT, Outcome, transfer};
 use crate::common::{Host, LOG_VARIABLE, Net, Running, network};
 use crate::neighbour::outward;
-use crate::observer::{belongings, invalid_packets, observe};
+use crate::observer::{belongings, expect_none_invalid, observe};
 use crate::row::{Handling, Row};
 use crate::shell::Shell;
 
@@ -139,8 +139,7 @@ impl Trial {
             let is_split = daemon.counter("flows_total") > before;
             self.note(attempt, is_split, row);
         }
-        let invalid = invalid_packets(&self.net.gateway);
-        assert!(invalid.iter().all(|(_, count)| *count == 0), "INVALID packets: {invalid:?}");
+        expect_none_invalid(&self.net.gateway, "unsplit and split");
     }
 
     fn expect_transfer(&self, attempt: &Attempt, listener: &TcpListener) {
