@@ -82,6 +82,30 @@ fn attach_link(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
+/// The number of programs at an interface: of any owner by links, else ours only (bpf(2), `BPF_PROG_QUERY`).
+pub(crate) fn programs_at(interface: u32) -> io::Result<usize> {
+    let interface = i32::try_from(interface).map_err(io::Error::other)?;
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: `options` lives through the call and has room for no numbers of programs, as its zeros say.
+    let outcome =
+        unsafe { libbpf_sys::bpf_prog_query_opts(interface, libbpf_sys::BPF_TCX_EGRESS, &mut options) };
+    match -outcome {
+        // A kernel before 6.6 does not know the kind of link.
+        libc::EINVAL => Ok(filters_at(interface).count()),
+        error @ 1.. => Err(io::Error::from_raw_os_error(error)),
+        // SAFETY: the union's members are two names of the same number.
+        _ => Ok(unsafe { options.__bindgen_anon_1.count } as usize),
+    }
+}
+
+fn filters_at(interface: i32) -> impl Iterator<Item = (Place, u32)> {
+    let places = HANDLES.map(move |handle| Place { interface, handle });
+    places.filter_map(|place| Some((place, place.program()?)))
+}
+
 fn attach_filter(program: BorrowedFd<'_>, interface: u32) -> io::Result<Filter> {
     let interface = i32::try_from(interface).map_err(io::Error::other)?;
     let id = id_of(program)?;
@@ -152,8 +176,7 @@ pub(crate) fn remove_leftovers() -> io::Result<usize> {
 }
 
 fn remove_leftovers_at(interface: i32) -> io::Result<usize> {
-    let places = HANDLES.map(|handle| Place { interface, handle });
-    let there: Vec<_> = places.filter_map(|place| Some((place, place.program()?))).collect();
+    let there: Vec<_> = filters_at(interface).collect();
     if there.is_empty() {
         return Ok(0);
     }
@@ -208,7 +231,7 @@ mod tests {
             let [ended, owned, killed] =
                 routers.each_ref().map(|router| attach_filter(router.program(), lo).unwrap());
             let interface = i32::try_from(lo).unwrap();
-            let there = || HANDLES.filter(|&handle| Place { interface, handle }.program().is_some()).count();
+            let there = || filters_at(interface).count();
             assert_eq!(there(), 3);
             let again = attach_filter(routers[1].program(), lo).unwrap_err();
             assert_eq!(again.raw_os_error(), Some(libc::EEXIST));

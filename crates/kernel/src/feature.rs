@@ -101,9 +101,9 @@ impl Feature {
             Self::Hybla => ("Hybla", (6, 0), CONTROL, OWN_HYBLA),
             Self::Explicit => ("explicit rates", (6, 0), CONTROL, "Hybla; weights have no effect"),
             Self::Xcp => ("XCP", (6, 0), CONTROL, "explicit rates"),
-            Self::XcpOptions => ("XCP options", (6, 2), OPTIONS, "explicit rates"),
-            Self::XcpRouter => ("XCP router", (6, 2), INTERFACE, "explicit rates"),
-            Self::RoomInAcks => ("room in ACKs", (6, 2), INTERFACE, LATE),
+            Self::XcpOptions => ("XCP options", (6, 0), OPTIONS, "explicit rates"),
+            Self::XcpRouter => ("XCP router", (6, 0), INTERFACE, "explicit rates"),
+            Self::RoomInAcks => ("room in ACKs", (6, 0), INTERFACE, LATE),
             Self::RtoMax => ("RTO maximum", (6, 15), "TCP_RTO_MAX_MS", PROBES),
         };
         Facts { name, kernel, made_of, is_ebpf: !matches!(self, Self::RtoMax), without }
@@ -154,7 +154,7 @@ mod tests {
     fn missing_features_are_named_with_kernel_version_and_capabilities() {
         let needs = Feature::XcpRouter.needs();
         assert!(
-            needs.contains("tcx") && needs.contains("Linux 6.2 with BTF") && needs.contains("CAP_PERFMON")
+            needs.contains("tcx") && needs.contains("Linux 6.0 with BTF") && needs.contains("CAP_PERFMON")
         );
         assert!(!Feature::RtoMax.needs().contains("CAP_"));
     }

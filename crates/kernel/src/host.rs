@@ -200,6 +200,12 @@ fn rto_max() -> Check {
     }
 }
 
+/// Whether TCP in this network namespace takes a timeout for spurious when what it sent before is
+/// acknowledged after (F-RTO, RFC 5682).
+pub fn has_f_rto() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv4/tcp_frto").is_ok_and(|value| value.trim() != "0")
+}
+
 fn transparent_sockets() -> Check {
     let any: SocketAddr = ([127, 0, 0, 1], 0).into();
     let tried = TcpListener::bind(any).and_then(|socket| sockopt::set_transparent(&socket, &any));

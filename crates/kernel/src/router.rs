@@ -13,7 +13,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bentpipe_units::Rate;
-use libbpf_rs::libbpf_sys;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -238,23 +237,13 @@ impl Router {
     }
 }
 
-/// The number of programs at the egress of an interface, of any owner (bpf(2), `BPF_PROG_QUERY`).
+/// The number of programs at the egress of an interface: of any owner by tcx, before Linux 6.6 those of
+/// bentpipe's processes only.
 ///
 /// # Errors
-/// [`RouterError::Interface`]; [`RouterError::Query`] on older kernels and without `CAP_NET_ADMIN`.
-pub fn programs_at(interface: &str) -> Result<u32, RouterError> {
-    let index = i32::try_from(index_of(interface)?).unwrap_or(i32::MAX);
-    let mut options = libbpf_sys::bpf_prog_query_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
-        ..Default::default()
-    };
-    // SAFETY: `options` lives through the call and has room for no numbers of programs, as its zeros say.
-    let outcome = unsafe { libbpf_sys::bpf_prog_query_opts(index, libbpf_sys::BPF_TCX_EGRESS, &mut options) };
-    if outcome < 0 {
-        return Err(RouterError::Query(io::Error::from_raw_os_error(-outcome)));
-    }
-    // SAFETY: the union's members are two names of the same number.
-    Ok(unsafe { options.__bindgen_anon_1.count })
+/// [`RouterError::Interface`]; [`RouterError::Query`] without `CAP_NET_ADMIN`.
+pub fn programs_at(interface: &str) -> Result<usize, RouterError> {
+    egress::programs_at(index_of(interface)?).map_err(RouterError::Query)
 }
 
 fn index_of(interface: &str) -> Result<u32, RouterError> {

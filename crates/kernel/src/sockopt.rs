@@ -14,9 +14,12 @@ use rustix::net::sockopt as rustix_sockopt;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
-/// `TCP_REPAIR` and `TCP_REPAIR_OFF` of linux/tcp.h, since Linux 3.5.
+/// `TCP_REPAIR` and its values of linux/tcp.h, since Linux 3.5.
 const TCP_REPAIR: libc::c_int = 19;
+const TCP_REPAIR_ON: libc::c_int = 1;
 const TCP_REPAIR_OFF: libc::c_int = 0;
+/// `TCP_TIMESTAMP` of linux/tcp.h, since Linux 3.9.
+const TCP_TIMESTAMP: libc::c_int = 24;
 /// `TCP_RTO_MAX_MS` accepts 1 s to 120 s.
 pub const RTO_MAX_RANGE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(120);
@@ -70,6 +73,30 @@ pub fn probe(fd: impl AsFd) -> io::Result<()> {
     let reuses_address = rustix_sockopt::socket_reuseaddr(&fd)?;
     set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF)?;
     Ok(rustix_sockopt::set_socket_reuseaddr(&fd, reuses_address)?)
+}
+
+/// The same with the clock of the connection's timestamps (RFC 7323 §4) turned back by `by`, whole
+/// milliseconds: what the far end echoes of segments sent before then seems to have been sent later by that.
+///
+/// The far end drops what seems older than the last segment that it took in order (PAWS, RFC 7323 §5), so
+/// nothing that it may have taken must have been sent in the last `by`. A segment that the kernel sends
+/// during the call is lost: it takes the connection for one that is being restored.
+pub fn probe_with_clock_turned_back(fd: impl AsFd, by: Duration) -> io::Result<()> {
+    let reuses_address = rustix_sockopt::socket_reuseaddr(&fd)?;
+    set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)?;
+    let turned = turn_back(&fd, by);
+    set_int(&fd, libc::IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF)?;
+    rustix_sockopt::set_socket_reuseaddr(&fd, reuses_address)?;
+    turned
+}
+
+fn turn_back(fd: &impl AsFd, by: Duration) -> io::Result<()> {
+    let mut clock: libc::c_uint = 0;
+    get(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP, &mut clock)?;
+    // Since Linux 6.7 the lowest bit says whether the clock counts microseconds, as it does on few routes.
+    let tick = if clock & 1 == 1 { by.as_micros() } else { by.as_millis() };
+    let earlier = clock.wrapping_sub(tick as libc::c_uint & !1);
+    set(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP, &earlier)
 }
 
 /// How long data may stay unacknowledged before the connection is given up (tcp(7), `TCP_USER_TIMEOUT`; RFC

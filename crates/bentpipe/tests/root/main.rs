@@ -9,6 +9,7 @@ mod doctor_config;
 mod doctor_fix;
 mod doctor_probe;
 mod dtn;
+mod killed;
 mod link;
 mod live_page;
 mod newcomers;

@@ -113,7 +113,7 @@ struct tcp_congestion_ops {
 	char name[16];
 };
 
-/* A packet. */
+/* A packet; what struct __sk_buff is a view of. */
 struct sk_buff {
 	unsigned char *head;
 	unsigned char *data;
@@ -134,9 +134,6 @@ struct bpf_sock_ops_kern {
 
 #pragma clang attribute pop
 
-/* The context of a program, as the kernel has it (Linux 6.2). */
-extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
-
 /* Of a program at tc's hook: on to the next one. Linux's headers have it since 6.6. */
 #define TCX_NEXT -1
 
@@ -154,6 +151,20 @@ enum {
 	SK_PACING_NEEDED = 1,
 	SK_PACING_FQ = 2,
 };
+
+/*
+ * The kernel's own structure behind a program's context, for BPF_CORE_READ. The verifier does not know it by
+ * that type, but lets programs with CAP_PERFMON read it. (Linux 6.2 has bpf_cast_to_kern_ctx, 6.1 does not.)
+ */
+static inline const struct sk_buff *kernel_packet(const struct __sk_buff *skb)
+{
+	return (const void *)skb;
+}
+
+static inline const struct bpf_sock_ops_kern *kernel_sock_ops(const struct bpf_sock_ops *skops)
+{
+	return (const void *)skops;
+}
 
 static inline struct tcp_sock *tcp_sk(const struct sock *sk)
 {

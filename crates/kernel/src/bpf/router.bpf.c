@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
- * What an XCP router does for each packet, at the egress of an interface (tcx, Linux 6.6).
+ * What an XCP router does for each packet, at the egress of an interface.
  *
  * Katabi, Handley and Rohrs, "Congestion Control for High Bandwidth-Delay Product Networks" (SIGCOMM 2002),
  * §3.5. This program keeps the sums and distributes the feedback. User space decides in each control interval
@@ -348,12 +348,12 @@ int xcp_router(struct __sk_buff *skb)
 	u32 key = 0;
 	struct router *r = bpf_map_lookup_elem(&routers, &key);
 	struct guard *guard = bpf_map_lookup_elem(&guards, &key);
-	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *kernel = kernel_packet(skb);
 	struct packet p = {};
 
 	if (!r || !guard)
 		return TCX_NEXT;
-	p.network = kernel->head + kernel->network_header - kernel->data;
+	p.network = BPF_CORE_READ(kernel, head) + BPF_CORE_READ(kernel, network_header) - BPF_CORE_READ(kernel, data);
 	measure(skb, &p, read_tcp(skb, &p));
 	u64 now = bpf_ktime_get_ns();
 

@@ -100,8 +100,7 @@ static int load(struct bpf_sock_ops *skops, struct request *option, u64 flags)
 /* The number of segments that were merged into this one; all of them have the same option. */
 static u32 wire_segments(struct bpf_sock_ops *skops)
 {
-	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
-	struct sk_buff *skb = context->skb;
+	const struct sk_buff *skb = BPF_CORE_READ(kernel_sock_ops(skops), skb);
 	struct skb_shared_info *shared = (void *)(BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
 	u32 segments = BPF_CORE_READ(shared, gso_segs);
 
@@ -145,8 +144,7 @@ static void on_established(struct bpf_sock_ops *skops, bool active)
 /* Whether the SYN-ACK that is being made accepts an offer. */
 static bool takes_offer(struct bpf_sock_ops *skops)
 {
-	struct bpf_sock_ops_kern *context = bpf_cast_to_kern_ctx(skops);
-	struct request_sock *request = (void *)context->sk;
+	struct request_sock *request = (void *)BPF_CORE_READ(kernel_sock_ops(skops), sk);
 	struct request option;
 
 	/* Nothing is remembered of a connection behind a SYN cookie. */
@@ -347,9 +345,9 @@ int xcp_full_acks(struct __sk_buff *skb)
 	if (!x || x->unreported < OVERDUE || skb->gso_segs > 1)
 		return TCX_NEXT;
 
-	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+	const struct sk_buff *packet = kernel_packet(skb);
 	u64 headroom = (u64)BPF_CORE_READ(packet, data) - (u64)BPF_CORE_READ(packet, head);
-	u32 at = packet->transport_header - headroom;
+	u32 at = BPF_CORE_READ(packet, transport_header) - headroom;
 	u8 header[HEADER_MAX] __attribute__((aligned(8))) = {};
 	u32 length = skb->len - at;
 	if (length != HEADER_MAX && length != HEADER_MAX - 4)

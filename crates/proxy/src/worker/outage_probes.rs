@@ -7,12 +7,18 @@
 //!
 //! Only connections of legs with `restart_within` are probed, while their leg is out and their timers have
 //! expired. The longer the outage, the rarer the probes.
+//!
+//! The answer tells what is missing, but Linux takes the timeout for spurious: the answer acknowledges segments
+//! that were sent once (F-RTO, RFC 5682), and echoes a timestamp older than the retransmission (Eifel, RFC
+//! 4015). Then it sends new data and fills the hole a round trip later. Where the host does without F-RTO, one
+//! probe of each connection therefore turns its timestamps' clock back, so that the answer seems to be younger.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
 
-use bentpipe_kernel::sockopt;
-use bentpipe_kernel::tcp_info::tcp_info;
+use bentpipe_kernel::tcp_info::{TcpInfo, tcp_info};
+use bentpipe_kernel::{host, sockopt};
 
 use super::Worker;
 use crate::flow::Side;
@@ -40,6 +46,29 @@ struct Probed {
     key: Key,
     side: Side,
     since: Instant,
+    clock: Clock,
+}
+
+/// That of a connection's timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    /// Not turned back yet.
+    ToTurnBack,
+    /// As it is to stay.
+    Settled,
+}
+
+impl Probed {
+    /// By how much to turn back the clock now: so far that what was sent before the outage seems to be sent
+    /// after the first retransmission, and less than the time for which nothing has come through.
+    fn turn_back(&self, info: &TcpInfo, now: Instant) -> Option<Duration> {
+        let probed = now.saturating_duration_since(self.since);
+        // What the last acknowledgement is for was sent a round trip earlier. The timer had expired before the
+        // first probe.
+        let oldest = info.since_ack_received.saturating_sub(probed) + info.srtt;
+        let by = oldest + INTERVAL.0;
+        (self.clock == Clock::ToTurnBack && by < probed).then_some(by)
+    }
 }
 
 impl OutageProbes {
@@ -77,17 +106,28 @@ impl Worker {
         now: Instant,
     ) {
         for side in sides {
-            self.probes.add(now, Probed { key, side, since: now });
+            let clock = if host::has_f_rto() { Clock::Settled } else { Clock::ToTurnBack };
+            self.probes.add(now, Probed { key, side, since: now, clock });
         }
     }
 
     pub(super) fn send_probes(&mut self, now: Instant) {
-        for probed in self.probes.take(now) {
-            let Probed { key, side, since } = probed;
+        for mut probed in self.probes.take(now) {
+            let Probed { key, side, since, .. } = probed;
             let Some(flow) = self.flows.get_mut(key) else { continue };
             let socket = &flow.endpoint(side).socket;
-            let waits = tcp_info(socket).is_ok_and(|info| info.backoff > 0);
-            if !waits || sockopt::probe(socket).is_err() {
+            let sent = match tcp_info(socket) {
+                Ok(info) if info.backoff > 0 => match probed.turn_back(&info, now) {
+                    Some(by) => {
+                        probed.clock = Clock::Settled;
+                        sockopt::probe_with_clock_turned_back(socket, by)
+                    }
+                    None => sockopt::probe(socket),
+                },
+                Ok(_) => Err(io::ErrorKind::NotConnected.into()),
+                Err(error) => Err(error),
+            };
+            if sent.is_err() {
                 flow.set_probed(side, false);
                 continue;
             }
@@ -109,7 +149,8 @@ mod tests {
         let mut slab = Slab::new();
         let mut probes = OutageProbes::default();
         for number in 0..AT_ONCE + 2 {
-            let probed = Probed { key: slab.insert(number), side: Side::Client, since: now };
+            let key = slab.insert(number);
+            let probed = Probed { key, side: Side::Client, since: now, clock: Clock::Settled };
             probes.add(now, probed);
         }
         assert_eq!(probes.due(), Some(now));

@@ -20,7 +20,7 @@ fn started(net: &Net, text: &str) -> Running {
     net.try_daemon(text).unwrap_or_else(|error| panic!("daemon: {error}"))
 }
 
-fn programs(net: &Net) -> u32 {
+fn programs(net: &Net) -> usize {
     net.gateway.enter(|| programs_at("sat0").unwrap())
 }
 

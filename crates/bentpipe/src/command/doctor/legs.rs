@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use bentpipe_kernel::host::{Check, Step};
+use bentpipe_kernel::host::{self, Check, Step};
 use bentpipe_kernel::leg::{Leg, LegSettings};
 use bentpipe_kernel::sockopt::RTO_MAX_RANGE;
 use bentpipe_kernel::timers::{Timers, give_up_after, syn_retries};
@@ -33,6 +33,7 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
             outages(name, &settings, timers, kernel),
             radius(name, &settings, &catalogue),
         ];
+        checks.extend(resumption(name, &settings, host::has_f_rto()));
         checks.extend(pacing_cap(name, &settings));
         checks
     });
@@ -176,6 +177,21 @@ fn outages(name: &str, settings: &LegSettings, timers: Timers, kernel: KernelTcp
     }
 }
 
+/// How soon data flow again that an outage has destroyed. F-RTO is a setting of the whole host, and so for its
+/// operator to change.
+fn resumption(name: &str, settings: &LegSettings, has_f_rto: bool) -> Option<Check> {
+    settings.restart_within?;
+    let name = format!("after outages, leg {name}");
+    Some(match has_f_rto {
+        true => Check::warn(
+            name,
+            "net.ipv4.tcp_frto is on: TCP fills holes two round trips after the link's return",
+            "sysctl -w net.ipv4.tcp_frto=0, for one round trip",
+        ),
+        false => Check::pass(name, "TCP fills holes one round trip after the link's return"),
+    })
+}
+
 fn about(time: Duration) -> String {
     span(time.as_secs_f64())
 }
@@ -249,6 +265,15 @@ mod tests {
         let retries = DEFAULTS.with_retries_for(Duration::from_secs(480)).unwrap();
         assert!(fix.contains(&format!("tcp_syn_retries={} ", retries.syn_retries)), "{fix}");
         assert!(set_up("mars", &leg(960), Timers::default(), retries).ok);
+    }
+
+    #[test]
+    fn only_a_leg_that_restarts_soon_is_told_of_f_rto() {
+        let patient = LegSettings { restart_within: Some(Duration::from_secs(1)), ..leg(1) };
+        assert_eq!(resumption("geo", &leg(1), true), None);
+        let [with, without] = [true, false].map(|has| resumption("geo", &patient, has).unwrap());
+        assert!(with.ok && with.warning && with.fix.unwrap().contains("tcp_frto=0"));
+        assert!(without.ok && !without.warning);
     }
 
     #[test]
