@@ -39,7 +39,7 @@ fn offer(criterion: &mut Criterion) {
 fn with_bursts(config: DirectionConfig) -> DirectionConfig {
     let [good_to_bad, bad_to_good, loss_in_good, loss_in_bad] =
         [0.001, 0.1, 0.0, 0.5].map(|p| Probability::new(p).unwrap());
-    let bursts = GilbertElliott { good_to_bad, bad_to_good, loss_in_good, loss_in_bad };
+    let bursts = GilbertElliott { good_to_bad, bad_to_good, loss_in_good, loss_in_bad, slot: None };
     DirectionConfig { gilbert_elliott: Some(bursts), ..config }
 }
 

@@ -7,7 +7,8 @@ use bentpipe_units::{ByteCount, Probability, Rate, Time};
 
 use crate::effect::{
     AnyEffect, BurstErrors, Copies, Delay, Effect, Encapsulation, GilbertElliott, ImpairmentCounters,
-    Impairments, OutageTrace, Outages, PacketCopy, PacketErrors, Transit, Transmitter,
+    Impairments, LinkTrace, OutageTrace, Outages, PacketCopy, PacketErrors, Transit, Transmitter,
+    VaryingDelay, VaryingPacketErrors, VaryingTransmitter,
 };
 use crate::random::derive_seeds;
 use crate::{Cause, Counters, Fate};
@@ -63,6 +64,8 @@ pub struct DirectionConfig {
     pub gilbert_elliott: Option<GilbertElliott>,
     /// When the sky is obstructed.
     pub outages: OutageTrace,
+    /// How rate, delay and `per` change with time; where it says nothing, they are those above.
+    pub trace: LinkTrace,
     /// The bytes that the link layer adds to each packet.
     pub encapsulation: Encapsulation,
     /// How packets that the link delivers are reordered, duplicated and corrupted.
@@ -88,10 +91,18 @@ impl DirectionConfig {
         self.queue.or_else(|| self.bdp().map(default))
     }
 
-    /// The bandwidth-delay product in wire bytes: `rate` times the round trip of `2·delay`, as if the other
-    /// direction were as long as this one. `None` where the rate is infinite.
+    /// The bandwidth-delay product in wire bytes: the rate times the round trip of `2·delay`, as if the other
+    /// direction were as long as this one; where they change, the highest and the longest. `None` where the
+    /// rate is infinite.
     pub fn bdp(&self) -> Option<ByteCount> {
-        self.rate.map(|rate| ByteCount::new(rate.bytes_in(self.delay.saturating_mul(2))))
+        let rate = self.highest_rate()?;
+        let delay = self.trace.longest_delay().map_or(self.delay, |longest| longest.max(self.delay));
+        Some(ByteCount::new(rate.bytes_in(delay.saturating_mul(2))))
+    }
+
+    /// The rate, or the highest one if it changes; `None` where it is infinite.
+    pub fn highest_rate(&self) -> Option<Rate> {
+        self.rate.max(self.trace.highest_rate())
     }
 
     /// The part of the rate that the encapsulation leaves for the IP bytes of full-size packets. `None` where
@@ -241,7 +252,10 @@ impl DirectionConfig {
         if self.encapsulation != Encapsulation::default() {
             effects.push(self.encapsulation.into());
         }
-        if let Some(rate) = self.rate {
+        let rates = self.trace.has_rates().then(|| self.trace.rates(self.rate)).flatten();
+        if let Some(rates) = rates {
+            effects.push(VaryingTransmitter::new(rates, self.queue_limit()).into());
+        } else if let Some(rate) = self.rate {
             effects.push(Transmitter::new(rate, self.queue_limit()).into());
         }
         if !self.outages.is_empty() {
@@ -250,10 +264,14 @@ impl DirectionConfig {
         if let Some(model) = self.gilbert_elliott {
             effects.push(BurstErrors::new(model, burst_seed).into());
         }
-        if self.per != Probability::ZERO {
+        if let Some(error_rates) = self.trace.error_rates(self.per) {
+            effects.push(VaryingPacketErrors::new(error_rates, packet_seed).into());
+        } else if self.per != Probability::ZERO {
             effects.push(PacketErrors::new(self.per, packet_seed).into());
         }
-        if !self.delay.is_zero() {
+        if let Some(delays) = self.trace.delays(self.delay) {
+            effects.push(VaryingDelay::new(delays).into());
+        } else if !self.delay.is_zero() {
             effects.push(Delay::new(self.delay).into());
         }
         effects

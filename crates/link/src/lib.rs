@@ -5,14 +5,16 @@
 //! [`DirectionConfig`] asks for, in this order:
 //!
 //! 1. **Encapsulation** adds headers and padding: the packet becomes longer on the wire ([`Encapsulation`]).
-//! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other at a fixed bit rate, behind a
-//!    drop-tail queue in bytes; without room in the queue, a packet is not sent.
+//! 2. **Queue and rate**: a FIFO transmitter sends one packet after the other, behind a drop-tail queue in
+//!    bytes; without room in the queue, a packet is not sent.
 //! 3. **Losses**: a packet that has been sent may be lost to an outage ([`OutageTrace`]), to a burst of
 //!    errors ([`GilbertElliott`]) or to a lone packet error. It has used its time on the transmitter all the
 //!    same.
 //! 4. **Delay**: a packet that survives arrives one propagation time after its last bit has left.
 //! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others
 //!    overtake it, and corrupted.
+//!
+//! Rate, delay and lone errors may change with time ([`LinkTrace`]).
 //!
 //! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's
 //! rate to its senders is in [`explicit`].
@@ -54,7 +56,8 @@ pub use direction::{
     MIN_DEFAULT_QUEUE_PACKETS,
 };
 pub use effect::{
-    Encapsulation, Frame, GilbertElliott, ImpairmentCounters, Impairments, OutageTrace, TraceError,
+    Encapsulation, Frame, GilbertElliott, ImpairmentCounters, Impairments, LinkTrace, LinkTraceError,
+    OutageTrace, TraceError,
 };
 pub use in_flight::InFlight;
 pub use ip::IpPacket;

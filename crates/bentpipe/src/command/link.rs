@@ -5,12 +5,12 @@ mod queue;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, OutageTrace, Profile};
+use bentpipe_link::{DirectionConfig, Impairments, LinkConfig, LinkTrace, OutageTrace, Profile};
 use bentpipe_testbed::{BehindLink, Error, PacketFiles};
 use bentpipe_units::{Probability, Rate, Span};
 use clap::Args;
@@ -76,6 +76,16 @@ pub(crate) struct Link {
     /// tunnels.csv@120.
     #[arg(long, value_name = "FILE[@KM/H]")]
     outages: Option<String>,
+    /// Rate, delay and errors that change with time, in both directions, from a file: a CSV file with the
+    /// header `at_s,rate,delay,per`, or any other for a trace of mahimahi.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// The same for the direction from the command.
+    #[arg(long, value_name = "FILE")]
+    up_trace: Option<PathBuf>,
+    /// The same for the direction to the command.
+    #[arg(long, value_name = "FILE")]
+    down_trace: Option<PathBuf>,
     /// Share of packets that are held back, so that later ones overtake them.
     #[arg(long)]
     reorder: Option<Probability>,
@@ -163,6 +173,13 @@ impl Link {
             config.reverse.outages = outages.clone();
             config.forward.outages = outages;
         }
+        for (direction, own) in
+            [(&mut config.forward, &self.down_trace), (&mut config.reverse, &self.up_trace)]
+        {
+            if let Some(path) = own.as_ref().or(self.trace.as_ref()) {
+                direction.trace = read_trace(path)?;
+            }
+        }
         Ok(config)
     }
 
@@ -244,6 +261,18 @@ fn as_a_shell_would(kind: ErrorKind) -> u8 {
         ErrorKind::PermissionDenied => 126,
         _ => 1,
     }
+}
+
+/// Reads a trace in its own format or in mahimahi's, whose lines are numbers.
+fn read_trace(path: &Path) -> anyhow::Result<LinkTrace> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the link trace {}", path.display()))?;
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let trace = match first.parse::<u64>() {
+        Ok(_) => LinkTrace::from_mahimahi(&text),
+        Err(_) => LinkTrace::from_csv(&text),
+    };
+    trace.with_context(|| format!("cannot use the link trace {}", path.display()))
 }
 
 /// Reads `FILE` or `FILE@SPEED`.

@@ -236,6 +236,30 @@ fn up_and_down_have_rates_of_their_own_and_the_log_tells_each_packet() {
 }
 
 #[test]
+fn a_trace_changes_the_delay_of_one_direction_and_one_of_mahimahi_is_read_as_it_is() {
+    if missing() {
+        return;
+    }
+    let (caller, folder) = (caller(), tempfile::tempdir().unwrap());
+    std::fs::write(folder.path().join("later.csv"), "at_s,delay\n0,20ms\n0.1,150ms\n").unwrap();
+    std::fs::write(folder.path().join("down.trace"), "10\n20\n30\n").unwrap();
+    let line = "bentpipe link --up-trace later.csv --down-trace down.trace --log log.csv --internet -- \
+                sh -c 'sleep 0.2; curl -s http://$BENTPIPE_BASE:8080/'";
+    let output = run(&caller, folder.path(), line, "");
+    assert!(output.status.success() && text(&output.stdout) == GREETING, "{output:?}");
+    let log = std::fs::read_to_string(folder.path().join("log.csv")).unwrap();
+    let rows = log.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let arrived = rows.filter(|row| row[1] == "up" && row[2] == "arrive");
+    let delays: Vec<f64> = arrived.map(|row| row[6].parse().unwrap()).collect();
+    // Packets may be late on a busy machine, never early.
+    assert!(delays.len() >= 3 && delays.iter().all(|delay| *delay >= 0.15), "{log}");
+    std::fs::write(folder.path().join("wrong.csv"), "at_s,rate\n0,fast\n").unwrap();
+    let output = run(&caller, folder.path(), "bentpipe link --trace wrong.csv -- true", "");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("wrong.csv") && said.contains("line 2"), "{said}");
+}
+
+#[test]
 fn packets_that_have_not_arrived_at_the_end_are_not_called_delivered() {
     if missing() {
         return;

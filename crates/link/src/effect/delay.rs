@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::trace::Steps;
 use super::{Effect, Transit};
 
 /// The time that a signal takes from one end of the link to the other.
@@ -12,7 +13,7 @@ pub(crate) struct Delay {
 
 impl Delay {
     pub(crate) fn new(delay: Duration) -> Self {
-        Self { nanos: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX) }
+        Self { nanos: nanos(delay) }
     }
 }
 
@@ -21,4 +22,35 @@ impl Effect for Delay {
     fn apply(&mut self, packet: &mut Transit) {
         packet.delay_nanos = packet.delay_nanos.saturating_add(self.nanos);
     }
+}
+
+/// A delay that changes with time. Packets stay in order, as link layers keep them: one that is sent over a
+/// shorter way arrives with the one before it at the earliest.
+#[derive(Debug)]
+pub(crate) struct VaryingDelay {
+    delays: Steps<Duration>,
+    last_arrival: u64,
+}
+
+impl VaryingDelay {
+    pub(crate) fn new(delays: Steps<Duration>) -> Self {
+        Self { delays, last_arrival: 0 }
+    }
+}
+
+impl Effect for VaryingDelay {
+    fn apply(&mut self, packet: &mut Transit) {
+        let departure = packet.departure.as_nanos();
+        let delay = nanos(self.delays.at(departure));
+        if packet.loss().is_some() {
+            return;
+        }
+        let arrival = departure.saturating_add(packet.delay_nanos).saturating_add(delay);
+        self.last_arrival = self.last_arrival.max(arrival);
+        packet.delay_nanos = self.last_arrival - departure;
+    }
+}
+
+fn nanos(delay: Duration) -> u64 {
+    u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)
 }

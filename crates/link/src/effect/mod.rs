@@ -8,6 +8,7 @@
 
 mod burst_errors;
 mod corrupt;
+mod csv_lines;
 mod delay;
 mod duplicate;
 mod encapsulation;
@@ -15,7 +16,9 @@ mod impairments;
 mod outage;
 mod packet_errors;
 mod reorder;
+mod trace;
 mod transmitter;
+mod varying_transmitter;
 
 use std::time::Duration;
 
@@ -24,15 +27,17 @@ use bentpipe_units::Time;
 pub(crate) use burst_errors::BurstErrors;
 pub use burst_errors::GilbertElliott;
 use corrupt::Corrupt;
-pub(crate) use delay::Delay;
+pub(crate) use delay::{Delay, VaryingDelay};
 use duplicate::Duplicate;
 pub use encapsulation::{Encapsulation, Frame};
 pub use impairments::{ImpairmentCounters, Impairments};
 pub(crate) use outage::Outages;
 pub use outage::{OutageTrace, TraceError};
-pub(crate) use packet_errors::PacketErrors;
+pub(crate) use packet_errors::{PacketErrors, VaryingPacketErrors};
 use reorder::Reorder;
+pub use trace::{LinkTrace, LinkTraceError};
 pub(crate) use transmitter::Transmitter;
+pub(crate) use varying_transmitter::VaryingTransmitter;
 
 use crate::Cause;
 
@@ -161,5 +166,6 @@ macro_rules! effects {
 }
 
 effects! {
-    Encapsulation, Transmitter, Outages, BurstErrors, PacketErrors, Delay, Duplicate, Reorder, Corrupt,
+    Encapsulation, Transmitter, VaryingTransmitter, Outages, BurstErrors, PacketErrors, VaryingPacketErrors, Delay,
+    VaryingDelay, Duplicate, Reorder, Corrupt,
 }

@@ -2,6 +2,7 @@
 
 use bentpipe_units::Probability;
 
+use super::trace::Steps;
 use super::{Effect, Transit};
 use crate::Cause;
 use crate::random::Bernoulli;
@@ -24,6 +25,28 @@ impl Effect for PacketErrors {
     #[inline]
     fn apply(&mut self, packet: &mut Transit) {
         if self.random.happens(self.per) {
+            packet.lose(Cause::PacketError);
+        }
+    }
+}
+
+/// The same with a probability that changes with time.
+#[derive(Debug)]
+pub(crate) struct VaryingPacketErrors {
+    error_rates: Steps<Probability>,
+    random: Bernoulli,
+}
+
+impl VaryingPacketErrors {
+    pub(crate) fn new(error_rates: Steps<Probability>, seed: u64) -> Self {
+        Self { error_rates, random: Bernoulli::new(seed) }
+    }
+}
+
+impl Effect for VaryingPacketErrors {
+    /// Takes one draw.
+    fn apply(&mut self, packet: &mut Transit) {
+        if self.random.happens(self.error_rates.at(packet.departure.as_nanos())) {
             packet.lose(Cause::PacketError);
         }
     }

@@ -31,6 +31,7 @@ fn bursts() -> GilbertElliott {
         bad_to_good: probability(0.25),
         loss_in_good: probability(0.001),
         loss_in_bad: probability(0.7),
+        slot: None,
     }
 }
 
@@ -122,6 +123,7 @@ fn of_several_causes_the_first_in_order_is_counted() {
         bad_to_good: always,
         loss_in_good: always,
         loss_in_bad: always,
+        slot: None,
     };
     let mut config =
         DirectionConfig { queue: Some(ByteCount::new(0)), outages: outage(0, 10_000), per: always, ..geo() };
@@ -183,7 +185,7 @@ fn the_directions_do_not_disturb_each_other() {
 fn any_config() -> impl Strategy<Value = DirectionConfig> {
     let p = || (0.0..=1.0f64).prop_map(probability);
     let chain = (p(), p(), p(), p()).prop_map(|(good_to_bad, bad_to_good, loss_in_good, loss_in_bad)| {
-        GilbertElliott { good_to_bad, bad_to_good, loss_in_good, loss_in_bad }
+        GilbertElliott { good_to_bad, bad_to_good, loss_in_good, loss_in_bad, slot: None }
     });
     let outages = prop::collection::vec((0u64..1_000_000, 0u64..100_000), 0..10).prop_map(|rows| {
         rows.into_iter().map(|(start, length)| (at(start), Duration::from_micros(length))).collect()

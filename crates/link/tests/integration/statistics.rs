@@ -23,6 +23,7 @@ fn channel(p: f64, r: f64, in_good: f64, in_bad: f64) -> GilbertElliott {
         bad_to_good: probability(r),
         loss_in_good: probability(in_good),
         loss_in_bad: probability(in_bad),
+        slot: None,
     }
 }
 

@@ -94,7 +94,7 @@ impl<'a> Budget<'a> {
 
     /// The rates of the path from the sender to the receiver.
     fn rates<'b>(&'b self, leg: &'b LegSpec) -> impl Iterator<Item = Rate> + 'b {
-        leg.path.iter().filter_map(|hop| self.direction(hop).rate)
+        leg.path.iter().filter_map(|hop| self.direction(hop).highest_rate())
     }
 
     fn direction(&self, hop: &Hop) -> &DirectionConfig {

@@ -12,6 +12,7 @@ use super::link_ends::{Arq, DelayedDupAcks, LinkView, Snoop, Xcp, link_ends};
 use super::outages::Outages;
 use super::route::Topology;
 use super::sharing::{Explicit, shared};
+use super::trace::Trace;
 use super::{Bdp, Unlimited, overlay};
 use crate::scenario::LinkSpec;
 
@@ -38,6 +39,7 @@ pub(super) struct Link {
     queue: Option<Or<Bdp, Written<ByteCount>>>,
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
+    trace: Option<Trace>,
     encapsulation: Option<EncapsulationKey>,
     reorder: Option<Written<Probability>>,
     reorder_by: Option<SpanFrom<1>>,
@@ -55,6 +57,7 @@ struct Direction {
     queue: Option<Or<Bdp, Written<ByteCount>>>,
     gilbert_elliott: Option<Or<Off, Channel>>,
     outages: Option<Outages>,
+    trace: Option<Trace>,
     encapsulation: Option<EncapsulationKey>,
     reorder: Option<Written<Probability>>,
     reorder_by: Option<SpanFrom<1>>,
@@ -70,6 +73,7 @@ struct Channel {
     bad_to_good: Written<Probability>,
     loss_in_good: Option<Written<Probability>>,
     loss_in_bad: Option<Written<Probability>>,
+    slot: Option<SpanFrom<1>>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -108,7 +112,7 @@ impl Link {
             [from, _] => return wrong(format!("a link joins two nodes, not {} with itself", &**from)),
             nodes => return wrong(format!("{} nodes are given: a link joins two", nodes.len())),
         };
-        let Self { rate, delay, per, queue, gilbert_elliott, outages, encapsulation, .. } = self;
+        let Self { rate, delay, per, queue, gilbert_elliott, outages, trace, encapsulation, .. } = self;
         let Self { reorder, reorder_by, duplicate, corrupt, .. } = self;
         let forward = Direction {
             rate,
@@ -117,6 +121,7 @@ impl Link {
             queue,
             gilbert_elliott,
             outages,
+            trace,
             encapsulation,
             reorder,
             reorder_by,
@@ -129,7 +134,7 @@ impl Link {
             None => forward.clone(),
         };
         for (direction, name) in [(&forward, "it"), (&reverse, "its reverse")] {
-            if direction.rate.is_none() && direction.delay.is_zero() {
+            if direction.highest_rate().is_none() && direction.delay.is_zero() {
                 return Err(Problem::new(format!(
                     "{name} has neither a rate nor a delay, so that virtual time would stand still: give \
                      one, for example \
@@ -162,6 +167,9 @@ impl Direction {
         if let Some(outages) = self.outages {
             direction.outages = outages.read(directory).inside("outages")?;
         }
+        if let Some(trace) = self.trace {
+            direction.trace = trace.read(directory).inside("trace")?;
+        }
         Ok(direction)
     }
 }
@@ -176,6 +184,7 @@ impl Plain for Channel {
             bad_to_good: self.bad_to_good.get(),
             loss_in_good: self.loss_in_good.map_or(Probability::ZERO, Plain::get),
             loss_in_bad: self.loss_in_bad.map_or(certain, Plain::get),
+            slot: self.slot.map(Plain::get),
         }
     }
 }

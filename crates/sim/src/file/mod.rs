@@ -17,6 +17,7 @@ mod sweep;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use bentpipe_link::{OutageTrace, TraceError};
 use bentpipe_units::{Span, Time};
 use serde::Deserialize;
 
-/// The longest file of outages that is read, bytes.
+/// The longest file of outages, or of another trace, that is read, bytes.
 pub const MAX_OUTAGE_FILE: u64 = 4 << 20;
 
 /// The traces that need no file: the railway line of PSATS09 §5, by kilometre.
@@ -85,7 +85,7 @@ impl TraceKeys {
 }
 
 /// Reads a regular file of limited length: a pipe could block, and a device never end.
-fn text_of(path: &Path) -> Result<String, String> {
+pub(super) fn text_of(path: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if !metadata.is_file() {
         return Err("it is not a regular file".into());

@@ -6,6 +6,7 @@ mod explicit;
 mod impairments;
 mod link_ends;
 mod scene;
+mod traces;
 mod way_back;
 mod xcp;
 
