@@ -174,9 +174,9 @@ pub fn congestion_control(wanted: &str, leg: &str, capacity: Option<Rate>) -> Ch
     let name = format!("congestion control, leg {leg}");
     let (resolved, reasons) = congestion::find(wanted, leg, capacity);
     if reasons.is_empty() {
-        return Check::pass(name, format!("\"{wanted}\" is there, as {}", resolved.name()));
+        return Check::pass(name, format!("\"{wanted}\" is there, as {resolved}"));
     }
-    let found = format!("{}; it would use {} for \"{wanted}\"", reasons.join("; "), resolved.name());
+    let found = format!("{}; it would use {resolved} for \"{wanted}\"", reasons.join("; "));
     Check::fail(name, found, other_congestion_control(wanted))
 }
 
