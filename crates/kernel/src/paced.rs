@@ -35,7 +35,8 @@ use crate::tcp_info::{Recovery, State, TcpInfo, bbr_pacing_gain, tcp_info};
 pub(crate) const BBR: &str = "bbr";
 /// One that every kernel has, and that does nothing when it is chosen.
 const OTHER: &str = "reno";
-/// The gain of BBR's pacing rate in its start-up phase is 2.89, later 1.25 at most.
+/// The gain of BBR's pacing rate in its start-up phase is 2.89, later 1.25 at most. Before the first
+/// acknowledgement it is 0.
 const START_UP_GAIN: f64 = 2.0;
 /// A connection that sleeps is looked at in one round out of so many. Its owner wakes it, or the receiver,
 /// whose window has room again.
@@ -340,12 +341,12 @@ impl Tracked {
 /// Whether BBR can be chosen anew. After a timeout it would forget the window to which it returns with the first
 /// acknowledgement.
 fn keeps_its_window(info: &TcpInfo) -> bool {
-    info.unacked > 0 && info.recovery != Recovery::Loss && info.backoff == 0
+    info.recovery != Recovery::Loss && info.backoff == 0
 }
 
 /// Chooses BBR anew if it has left its start-up phase.
 fn return_to_start_up(socket: &OwnedFd) -> io::Result<()> {
-    if bbr_pacing_gain(socket)?.is_some_and(|gain| gain < START_UP_GAIN) {
+    if bbr_pacing_gain(socket)?.is_some_and(|gain| gain > 0.0 && gain < START_UP_GAIN) {
         sockopt::set_congestion(socket, OTHER)?;
         sockopt::set_congestion(socket, BBR)?;
     }
@@ -356,4 +357,181 @@ fn return_to_start_up(socket: &OwnedFd) -> io::Result<()> {
 fn monotonic() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::congestion;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const NO_CAP: u64 = u64::MAX;
+
+    /// A connection on the loopback interface, with segments as short as those of a network: the client, and
+    /// the server's socket.
+    fn connection(congestion: &str) -> (TcpStream, Arc<OwnedFd>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sockopt::set_congestion(&listener, congestion).unwrap();
+        socket2::SockRef::from(&listener).set_tcp_mss(1000).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, Arc::new(listener.accept().unwrap().0.into()))
+    }
+
+    /// The ceiling as a rate on the wire, which it is of this socket's full segments.
+    fn rate_of(socket: &Arc<OwnedFd>) -> u64 {
+        let payload = sockopt::max_pacing_rate(socket).unwrap().unwrap();
+        let mss = u64::from(tcp_info(socket).unwrap().mss);
+        payload * (mss + u64::from(HEADERS_V4 + TIMESTAMPS)) / mss
+    }
+
+    fn assert_rate(socket: &Arc<OwnedFd>, expected: u64) {
+        let rate = rate_of(socket);
+        assert!(rate.abs_diff(expected) <= 2, "{rate}, not {expected}");
+    }
+
+    fn weight(number: i64) -> Weight {
+        number.try_into().unwrap()
+    }
+
+    #[test]
+    fn connections_that_begin_between_two_decisions_share_the_initial_rate_by_weight() {
+        let leg = PacedLeg::new("begins", "reno");
+        leg.set_initial_rate(1_200_000, 2);
+        let [(_a, a), (_b, b), (_c, c)] = [(); 3].map(|()| connection("reno"));
+        let _added = [leg.add(&a, weight(1), NO_CAP), leg.add(&b, weight(3), NO_CAP)];
+        assert_rate(&a, 1_200_000 / 3);
+        assert_rate(&b, 1_200_000 * 3 / (2 + 1 + 3));
+        leg.set_initial_rate(700_000, 0);
+        leg.add(&c, weight(1), NO_CAP);
+        assert_rate(&c, 700_000);
+    }
+
+    #[test]
+    fn a_rate_is_a_ceiling_below_the_cap_until_it_is_taken_back() {
+        let leg = PacedLeg::new("ceiling", "reno");
+        leg.set_initial_rate(900_000, 2);
+        let (_client, server) = connection("reno");
+        let socket = leg.add(&server, weight(1), 800_000);
+        let slot = leg.flows()[0].slot;
+        leg.set_rate(slot, 123_456);
+        assert_rate(&server, 123_456);
+        leg.set_rate(slot, 5_000_000);
+        assert_eq!(sockopt::max_pacing_rate(&server).unwrap(), Some(800_000));
+        // Silent: what one more connection would have. Awake it is that one.
+        leg.set_initial_rate(600_000, 1);
+        leg.set_rate(slot, 0);
+        assert_rate(&server, 300_000);
+        lock(&leg.state.initial).join(1);
+        socket.wake();
+        assert_rate(&server, 200_000);
+        lock(&leg.state.initial).join(1);
+        socket.wake();
+        assert_rate(&server, 200_000);
+    }
+
+    #[test]
+    fn a_report_says_what_was_sent_and_has_arrived() {
+        let leg = PacedLeg::new("report", "reno");
+        leg.set_initial_rate(1_000_000_000, 0);
+        let (mut client, server) = connection("reno");
+        let _added = leg.add(&server, weight(7), NO_CAP);
+        rustix::net::send(&server, &[7; 10_000], rustix::net::SendFlags::empty()).unwrap();
+        client.read_exact(&mut [0; 10_000]).unwrap();
+        let start = Instant::now();
+        let flow = loop {
+            let flow = leg.flows()[0];
+            if flow.in_flight == 0 {
+                break flow;
+            }
+            assert!(start.elapsed() < PATIENCE, "{flow:?}");
+        };
+        assert_eq!((flow.weight, flow.bytes_sent, flow.lost, flow.header), (7, 10_000, 0, 52));
+        // The handshake's acknowledgement counts among the delivered.
+        assert!((1..=2).contains(&(flow.delivered.abs_diff(flow.segments_sent) + 1)), "{flow:?}");
+        assert!(!flow.backlogged && flow.forward.is_none() && flow.rtt.is_some(), "{flow:?}");
+    }
+
+    #[test]
+    fn a_sender_that_its_rate_holds_back_is_backlogged_and_one_whose_receiver_is_full_is_not() {
+        let leg = PacedLeg::new("backlog", "reno");
+        leg.set_initial_rate(20_000, 0);
+        let (_client, server) = connection("reno");
+        let _added = leg.add(&server, weight(1), NO_CAP);
+        let mut stream = TcpStream::from(server.try_clone().unwrap());
+        stream.set_nonblocking(true).unwrap();
+        let fill = |stream: &mut TcpStream| while stream.write(&[7; 1 << 16]).is_ok() {};
+        fill(&mut stream);
+        assert!(leg.flows()[0].backlogged);
+        leg.set_rate(0, 1 << 33);
+        let start = Instant::now();
+        while leg.flows()[0].backlogged {
+            fill(&mut stream);
+            assert!(start.elapsed() < PATIENCE, "{:?}", tcp_info(&server));
+        }
+        assert!(tcp_info(&server).unwrap().unsent > 0);
+    }
+
+    #[test]
+    fn the_owner_closes_its_socket_when_it_likes() {
+        let leg = PacedLeg::new("owner", "reno");
+        let (mut client, server) = connection("reno");
+        let socket = leg.add(&server, weight(1), NO_CAP);
+        assert_eq!(leg.flows().len(), 1);
+        drop(server);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        socket.wake();
+        leg.set_rate(0, 1_000_000);
+        assert_eq!(leg.flows().len(), 0);
+    }
+
+    #[test]
+    fn a_leg_of_the_same_name_is_the_same_and_sleepers_stay_in_its_list() {
+        let leg = PacedLeg::new("same", "reno");
+        let (_client, server) = connection("reno");
+        let _added = leg.add(&server, weight(1), NO_CAP);
+        let again = PacedLeg::new("same", "reno");
+        assert!(leg.is_same(&again) && !leg.is_same(&PacedLeg::new("other", "reno")));
+        drop(leg);
+        let owner = again.flows()[0].owner;
+        for _ in 0..2 * SLEEPERS_ROUND {
+            again.set_rate(0, 0);
+            assert_eq!(again.flows()[0].owner, owner);
+        }
+    }
+
+    /// On its own BBR does not come back to its start-up phase.
+    #[test]
+    fn bbr_that_has_left_its_start_up_phase_returns_to_it() {
+        if !congestion::available().iter().any(|name| name == BBR) {
+            println!("skipped: needs the congestion control {BBR}");
+            return;
+        }
+        let leg = PacedLeg::new("start-up", BBR);
+        leg.set_initial_rate(2_000_000, 0);
+        let (client, server) = connection(BBR);
+        let _added = leg.add(&server, weight(1), NO_CAP);
+        std::thread::scope(|scope| {
+            // A failure lets the thread come to its end, too.
+            let mut client = client;
+            let mut stream = TcpStream::from(server.try_clone().unwrap());
+            scope.spawn(move || while stream.write(&[7; 1 << 16]).is_ok() {});
+            let mut read_until = |is_so: &dyn Fn() -> bool| {
+                let start = Instant::now();
+                while !is_so() {
+                    client.read_exact(&mut [0; 10_000]).unwrap();
+                    assert!(start.elapsed() < PATIENCE, "{:?}", bbr_pacing_gain(&server));
+                }
+            };
+            let has_left = || {
+                let gain = bbr_pacing_gain(&server).unwrap().unwrap();
+                gain > 0.0 && gain < START_UP_GAIN
+            };
+            read_until(&has_left);
+            read_until(&|| !leg.flows().is_empty() && !has_left());
+        });
+    }
 }

@@ -106,7 +106,8 @@ impl RateController {
     pub fn start(legs: &Legs, estimates: LinkEstimates) -> Result<Self, RateControllerError> {
         let (sender, commands) = mpsc::channel();
         let acks = Arc::<AtomicU64>::default();
-        let mut controller = Controller { commands, acks: acks.clone(), estimates, legs: Vec::new(), paused: false };
+        let mut controller =
+            Controller { commands, acks: acks.clone(), estimates, legs: Vec::new(), paused: false };
         // Before the first connection: without a rate it would send at most ten segments.
         controller.replace(legs.controlled());
         let thread = std::thread::Builder::new()

@@ -176,7 +176,9 @@ fn add_to_leg(stream: &TcpStream, leg: &Leg) -> Option<Arc<OwnedFd>> {
     let duplicate = stream.as_fd().try_clone_to_owned();
     let duplicate = duplicate.inspect_err(|error| {
         let leg = leg.name();
-        tracing::warn!("cannot duplicate the descriptor of a session on leg {leg}: {error}; the session has no rate");
+        tracing::warn!(
+            "cannot duplicate the descriptor of a session on leg {leg}: {error}; the session has no rate"
+        );
     });
     let duplicate = Arc::new(duplicate.ok()?);
     leg.add(&duplicate, Weight::default()).map(|_| duplicate)
