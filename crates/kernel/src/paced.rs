@@ -80,6 +80,8 @@ struct InitialRate {
     weight: u32,
     /// The weight of those that have begun since.
     joined: u32,
+    /// Of the empty link.
+    rtt: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -105,8 +107,8 @@ struct Member {
     /// Without options, and with those of a full segment.
     headers: u32,
     header: AtomicU32,
-    /// The one that is set.
-    ceiling: AtomicU64,
+    /// The one that is set. Owner and controller set it, one after the other.
+    ceiling: Mutex<u64>,
 }
 
 /// What the controller knows of a connection.
@@ -172,7 +174,7 @@ impl PacedLeg {
             mss: AtomicU32::new(tcp_info(socket).map_or(0, |info| info.mss)),
             headers,
             header: AtomicU32::new(headers + TIMESTAMPS),
-            ceiling: AtomicU64::new(u64::MAX),
+            ceiling: Mutex::new(u64::MAX),
         });
         let socket = PacedSocket { member: member.clone() };
         socket.wake();
@@ -206,9 +208,10 @@ impl PacedLeg {
     }
 
     /// Sets the initial rate of connections that begin before the next call: one of weight w has
-    /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`.
-    pub fn set_initial_rate(&self, rate: u64, weight: u32) {
-        *lock(&self.state.initial) = InitialRate { rate, weight, joined: 0 };
+    /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`; and the round
+    /// trip of the empty link.
+    pub fn set_initial_rate(&self, rate: u64, weight: u32, rtt: Duration) {
+        *lock(&self.state.initial) = InitialRate { rate, weight, joined: 0, rtt };
     }
 }
 
@@ -237,23 +240,27 @@ impl InitialRate {
 }
 
 impl Member {
-    /// The payload's part of `rate`, bytes on the wire per second.
+    /// The payload's part of `rate`, bytes on the wire per second; with zero, ten segments in a round trip
+    /// (RFC 6928), as without a controller.
     fn set_ceiling(&self, rate: u64) {
-        let mut socket = ExplicitSocket {
+        let empty_rtt = lock(&self.leg.initial).rtt;
+        let mut wanted = ExplicitSocket {
             event: EXPLICIT_OBEY,
-            rate: rate.max(1),
+            rate,
             max_pacing_rate: self.cap,
+            empty_rtt_us: u32::try_from(empty_rtt.as_micros()).unwrap_or(u32::MAX),
             mss: self.mss.load(Ordering::Relaxed),
             header: self.header.load(Ordering::Relaxed),
             ..ExplicitSocket::default()
         };
-        ExplicitPath::default().step(&mut socket);
-        let ceiling = socket.pacing_rate;
-        if self.ceiling.swap(ceiling, Ordering::Relaxed) != ceiling
+        ExplicitPath::default().step(&mut wanted);
+        let mut ceiling = lock(&self.ceiling);
+        if *ceiling != wanted.pacing_rate
             && let Some(socket) = self.socket.upgrade()
         {
+            *ceiling = wanted.pacing_rate;
             // It fails for a socket that is no more, and has nothing to send.
-            let _ = sockopt::set_max_pacing_rate(&socket, ceiling);
+            let _ = sockopt::set_max_pacing_rate(&socket, *ceiling);
         }
     }
 }
@@ -370,6 +377,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const NO_CAP: u64 = u64::MAX;
+    const RTT: Duration = Duration::from_millis(500);
 
     /// A connection on the loopback interface, with segments as short as those of a network: the client, and
     /// the server's socket.
@@ -400,20 +408,30 @@ mod tests {
     #[test]
     fn connections_that_begin_between_two_decisions_share_the_initial_rate_by_weight() {
         let leg = PacedLeg::new("begins", "reno");
-        leg.set_initial_rate(1_200_000, 2);
+        leg.set_initial_rate(1_200_000, 2, RTT);
         let [(_a, a), (_b, b), (_c, c)] = [(); 3].map(|()| connection("reno"));
         let _added = [leg.add(&a, weight(1), NO_CAP), leg.add(&b, weight(3), NO_CAP)];
         assert_rate(&a, 1_200_000 / 3);
         assert_rate(&b, 1_200_000 * 3 / (2 + 1 + 3));
-        leg.set_initial_rate(700_000, 0);
+        leg.set_initial_rate(700_000, 0, RTT);
         leg.add(&c, weight(1), NO_CAP);
         assert_rate(&c, 700_000);
     }
 
     #[test]
+    fn without_a_controller_a_connection_sends_ten_segments_in_a_round_trip() {
+        let leg = PacedLeg::new("none", "reno");
+        leg.set_initial_rate(0, 0, RTT);
+        let (_client, server) = connection("reno");
+        leg.add(&server, weight(1), NO_CAP);
+        let mss = u64::from(tcp_info(&server).unwrap().mss);
+        assert_eq!(sockopt::max_pacing_rate(&server).unwrap(), Some(20 * mss));
+    }
+
+    #[test]
     fn a_rate_is_a_ceiling_below_the_cap_until_it_is_taken_back() {
         let leg = PacedLeg::new("ceiling", "reno");
-        leg.set_initial_rate(900_000, 2);
+        leg.set_initial_rate(900_000, 2, RTT);
         let (_client, server) = connection("reno");
         let socket = leg.add(&server, weight(1), 800_000);
         let slot = leg.flows()[0].slot;
@@ -422,7 +440,7 @@ mod tests {
         leg.set_rate(slot, 5_000_000);
         assert_eq!(sockopt::max_pacing_rate(&server).unwrap(), Some(800_000));
         // Silent: what one more connection would have. Awake it is that one.
-        leg.set_initial_rate(600_000, 1);
+        leg.set_initial_rate(600_000, 1, RTT);
         leg.set_rate(slot, 0);
         assert_rate(&server, 300_000);
         lock(&leg.state.initial).join(1);
@@ -436,7 +454,7 @@ mod tests {
     #[test]
     fn a_report_says_what_was_sent_and_has_arrived() {
         let leg = PacedLeg::new("report", "reno");
-        leg.set_initial_rate(1_000_000_000, 0);
+        leg.set_initial_rate(1_000_000_000, 0, RTT);
         let (mut client, server) = connection("reno");
         let _added = leg.add(&server, weight(7), NO_CAP);
         rustix::net::send(&server, &[7; 10_000], rustix::net::SendFlags::empty()).unwrap();
@@ -458,7 +476,7 @@ mod tests {
     #[test]
     fn a_sender_that_its_rate_holds_back_is_backlogged_and_one_whose_receiver_is_full_is_not() {
         let leg = PacedLeg::new("backlog", "reno");
-        leg.set_initial_rate(20_000, 0);
+        leg.set_initial_rate(20_000, 0, RTT);
         let (_client, server) = connection("reno");
         let _added = leg.add(&server, weight(1), NO_CAP);
         let mut stream = TcpStream::from(server.try_clone().unwrap());
@@ -511,7 +529,7 @@ mod tests {
             return;
         }
         let leg = PacedLeg::new("start-up", BBR);
-        leg.set_initial_rate(2_000_000, 0);
+        leg.set_initial_rate(2_000_000, 0, RTT);
         let (client, server) = connection(BBR);
         let _added = leg.add(&server, weight(1), NO_CAP);
         std::thread::scope(|scope| {

@@ -59,12 +59,12 @@ impl RatedLeg {
     }
 
     /// Sets the initial rate of connections that begin before the next call: one of weight w has
-    /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`; and `rtt`, which
-    /// their windows are made for until they have measured a round trip.
+    /// `rate`·w/(`weight` + w) bytes on the wire per second, and w is then added to `weight`; and the
+    /// round trip of the empty link, which they use until they have measured one.
     pub fn set_initial_rate(&self, rate: u64, weight: u32, rtt: Duration) {
         match self {
             Self::Ebpf(leg) => leg.set_initial_rate(rate, weight, rtt),
-            Self::Paced(leg) => leg.set_initial_rate(rate, weight),
+            Self::Paced(leg) => leg.set_initial_rate(rate, weight, rtt),
         }
     }
 }
