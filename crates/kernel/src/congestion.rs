@@ -1,13 +1,16 @@
 //! The congestion control that a leg asks for, or the next best that this kernel has.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use bentpipe_units::Rate;
 
-use crate::explicit::{Explicit, MAX_LEGS, SharedLeg};
+use crate::explicit::{Explicit, MAX_LEGS};
 use crate::hybla::{self, Hybla};
+use crate::paced::{BBR, PacedLeg};
+use crate::rated_leg::RatedLeg;
 use crate::struct_ops::is_copy;
 use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
@@ -20,6 +23,8 @@ pub const P_XCP: &str = "p-xcp";
 
 /// The name of explicit rates in configurations.
 pub const EXPLICIT: &str = "explicit";
+/// The name of explicit rates without eBPF in configurations.
+pub const PACED: &str = "paced";
 
 /// A congestion control that sockets can choose for as long as this value lives.
 #[derive(Debug)]
@@ -33,7 +38,7 @@ pub struct ResolvedCongestionControl {
 enum Kind {
     /// The kernel's own.
     Plain,
-    Explicit(SharedLeg),
+    Rated(RatedLeg),
     Hybla(#[allow(dead_code, reason = "held for as long as sockets use it")] Hybla),
     Xcp {
         xcp: Xcp,
@@ -53,7 +58,8 @@ impl ResolvedCongestionControl {
     pub fn configured_name(&self) -> &str {
         match &self.kind {
             Kind::Plain => &self.name,
-            Kind::Explicit(_) => EXPLICIT,
+            Kind::Rated(RatedLeg::Ebpf(_)) => EXPLICIT,
+            Kind::Rated(RatedLeg::Paced(_)) => PACED,
             Kind::Hybla(_) => HYBLA,
             Kind::Xcp { .. } if is_copy(xcp::NAMES[1], &self.name) => P_XCP,
             Kind::Xcp { .. } => XCP,
@@ -64,12 +70,12 @@ impl ResolvedCongestionControl {
     /// segments and watches the round-trip time, rather than filling the queue until it overflows.
     pub fn keeps_queue_short(&self) -> bool {
         let is_a_copy = hybla::is_hybla(&self.name) || xcp::is_xcp(&self.name);
-        !matches!(self.kind, Kind::Plain) || is_a_copy || self.name == "bbr"
+        !matches!(self.kind, Kind::Plain) || is_a_copy || self.name == BBR
     }
 
     /// The leg of explicit rates, where it is that.
-    pub fn shared(&self) -> Option<&SharedLeg> {
-        if let Kind::Explicit(leg) = &self.kind { Some(leg) } else { None }
+    pub fn rated(&self) -> Option<&RatedLeg> {
+        if let Kind::Rated(leg) = &self.kind { Some(leg) } else { None }
     }
 
     /// XCP, if it is that: to [make room](Xcp::make_room_on) on interfaces that were not there yet.
@@ -79,24 +85,35 @@ impl ResolvedCongestionControl {
 
     /// Sets the [`Weight`](crate::Weight) of a socket that has this congestion control: before `listen(2)`,
     /// so that accepted sockets inherit it, or before `connect(2)`. It has no effect on congestion controls
-    /// without weights, as those of the kernel and Hybla.
+    /// without weights, as those of the kernel and Hybla, and on ceilings, whose connections are added with
+    /// their weights.
     ///
     /// # Errors
     /// Those of the kernel.
     pub fn set_weight(&self, socket: BorrowedFd<'_>, weight: u32) -> io::Result<()> {
-        self.shared().map_or(Ok(()), |leg| leg.join(socket, weight))
+        if let Some(RatedLeg::Ebpf(leg)) = self.rated() { leg.join(socket, weight) } else { Ok(()) }
+    }
+}
+
+/// What it is, for a log line.
+impl fmt::Display for ResolvedCongestionControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Rated(RatedLeg::Paced(_)) => write!(f, "{PACED}, with {} below the rates,", self.name),
+            _ => f.write_str(&self.name),
+        }
     }
 }
 
 /// Loads or finds the congestion control `wanted` for the leg of this name, of this capacity, headers
 /// included, where that is known; or the next best, with one log line that says why: for XCP explicit rates;
-/// for these Hybla; for Hybla without eBPF the kernel's own module, then `bbr`, then the default
-/// ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take XCP have
+/// for these without eBPF ceilings; for Hybla without eBPF the kernel's own module, then `bbr`, then the
+/// default ([`Feature::without`](crate::feature::Feature::without)). Sockets whose other end does not take XCP have
 /// Hybla, or its substitute.
 pub fn resolve(wanted: &str, leg: &str, capacity: Option<Rate>) -> ResolvedCongestionControl {
     let (resolved, reasons) = find(wanted, leg, capacity);
     if !reasons.is_empty() {
-        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", reasons.join("; "), resolved.name());
+        tracing::warn!("leg {leg}: {}; it uses {} for \"{wanted}\"", reasons.join("; "), resolved);
     }
     resolved
 }
@@ -110,6 +127,7 @@ pub(crate) fn find(
     let mut fallbacks = Fallbacks::default();
     let resolved = match wanted {
         EXPLICIT => resolve_explicit(leg, &mut fallbacks),
+        PACED => resolve_paced(leg, &mut fallbacks),
         HYBLA => resolve_hybla(&mut fallbacks),
         XCP | P_XCP => resolve_xcp(wanted == P_XCP, leg, capacity, &mut fallbacks),
         _ => resolve_plain(wanted, &mut fallbacks),
@@ -141,12 +159,21 @@ fn resolve_explicit(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionC
     match Explicit::acquire().map(|explicit| explicit.leg(leg)) {
         Ok(Some(shared)) => {
             let name = shared.explicit().name().to_owned();
-            return ResolvedCongestionControl { name, kind: Kind::Explicit(shared) };
+            return ResolvedCongestionControl { name, kind: Kind::Rated(RatedLeg::Ebpf(shared)) };
         }
         Ok(None) => fallbacks.note(format!("there are {MAX_LEGS} legs with explicit rates already")),
         Err(error) => fallbacks.note(error),
     }
-    resolve_hybla(fallbacks)
+    resolve_paced(leg, fallbacks)
+}
+
+fn resolve_paced(leg: &str, fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
+    let below = next_best(&available());
+    if below != BBR {
+        fallbacks.note(format!("this kernel has no {BBR} below the rates, so that losses lower them"));
+    }
+    let paced = PacedLeg::new(leg, &below);
+    ResolvedCongestionControl { name: below, kind: Kind::Rated(RatedLeg::Paced(paced)) }
 }
 
 fn resolve_hybla(fallbacks: &mut Fallbacks) -> ResolvedCongestionControl {
@@ -201,7 +228,7 @@ fn without_ebpf(available: &[String]) -> String {
 }
 
 fn next_best(available: &[String]) -> String {
-    if is_available("bbr", available) { "bbr".to_owned() } else { default() }
+    if is_available(BBR, available) { BBR.to_owned() } else { default() }
 }
 
 /// Asking a socket for it makes the kernel load the module, if there is one (needs `CAP_NET_ADMIN`).

@@ -47,8 +47,9 @@ pub struct SharedLeg {
     slot: Arc<LegSlot>,
 }
 
-/// The report of the congestion control on a connection. Counters wrap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The report on a connection, of the congestion control or, without it, of [`paced`](crate::paced). Counters
+/// wrap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flow {
     /// Its slot.
     pub slot: usize,
@@ -255,7 +256,7 @@ fn register(name: &str) -> Result<Registration, StructOpsError> {
 }
 
 /// The network namespace of the calling thread.
-fn network() -> u64 {
+pub(crate) fn network() -> u64 {
     use rustix::net::{AddressFamily, SocketType, socket};
     let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None).map_err(io::Error::from);
     // Without a free descriptor, the leg will have no connections either.

@@ -174,20 +174,24 @@ pub fn congestion_control(wanted: &str, leg: &str, capacity: Option<Rate>) -> Ch
     let name = format!("congestion control, leg {leg}");
     let (resolved, reasons) = congestion::find(wanted, leg, capacity);
     if reasons.is_empty() {
-        return Check::pass(name, format!("\"{wanted}\" is there, as {}", resolved.name()));
+        return Check::pass(name, format!("\"{wanted}\" is there, as {resolved}"));
     }
-    let found = format!("{}; it would use {} for \"{wanted}\"", reasons.join("; "), resolved.name());
+    let found = format!("{}; it would use {resolved} for \"{wanted}\"", reasons.join("; "));
     Check::fail(name, found, other_congestion_control(wanted))
 }
 
 fn other_congestion_control(wanted: &str) -> String {
-    use congestion::{EXPLICIT, HYBLA, P_XCP, XCP};
-    if [EXPLICIT, HYBLA, XCP, P_XCP].contains(&wanted) {
-        return "mend what is said of eBPF, or choose congestion = \"bbr\"".to_owned();
+    use congestion::{EXPLICIT, HYBLA, P_XCP, PACED, XCP};
+    let mend = "mend what is said of eBPF, or choose congestion =";
+    match wanted {
+        EXPLICIT | XCP | P_XCP => return format!("{mend} \"{PACED}\""),
+        HYBLA => return format!("{mend} \"bbr\""),
+        PACED => return "modprobe tcp_bbr, if this kernel has it".to_owned(),
+        _ => {}
     }
     let available = congestion::available();
     let of_kernel = available.iter().map(String::as_str).filter(|name| !name.starts_with("bp_"));
-    let known: Vec<&str> = of_kernel.chain([EXPLICIT, HYBLA]).collect();
+    let known: Vec<&str> = of_kernel.chain([EXPLICIT, PACED, HYBLA]).collect();
     format!("modprobe tcp_{wanted}, if this kernel has it; or set congestion to one of {}", known.join(", "))
 }
 

@@ -1,7 +1,7 @@
 //! One side of the gateway: an operator's intentions for a leg, turned into socket settings.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,8 +9,10 @@ use std::time::Duration;
 use bentpipe_units::{ByteCount, Rate};
 
 use crate::congestion::{self, ResolvedCongestionControl, resolve};
-use crate::explicit::{SharedLeg, is_explicit};
+use crate::explicit::is_explicit;
 use crate::feature::Feature;
+use crate::paced::PacedSocket;
+use crate::rated_leg::RatedLeg;
 use crate::sockopt;
 use crate::timers::{Intentions, Keepalive, Timers, syn_retries};
 use crate::weight::Weight;
@@ -98,8 +100,8 @@ impl Leg {
     }
 
     /// The leg of explicit rates, where the leg has them.
-    pub fn shared(&self) -> Option<&SharedLeg> {
-        self.congestion.as_deref().and_then(ResolvedCongestionControl::shared)
+    pub fn rated(&self) -> Option<&RatedLeg> {
+        self.congestion.as_deref().and_then(ResolvedCongestionControl::rated)
     }
 
     /// XCP, where the leg has it.
@@ -140,8 +142,8 @@ impl Leg {
         if let Some(timers) = self.timers.keepalive {
             sockopt::set_keepalive(socket, timers.idle, timers.interval, timers.probes)?;
         }
-        if let Some(cap) = self.settings.pacing_cap {
-            sockopt::set_max_pacing_rate(socket, cap)?;
+        if self.settings.pacing_cap.is_some() {
+            sockopt::set_max_pacing_rate(socket, self.cap())?;
         }
         if let Some(size) = self.settings.send_buffer {
             sockopt::set_send_buffer(socket, size)?;
@@ -170,15 +172,28 @@ impl Leg {
         self.timers.rto_max.map_or(Ok(()), |ceiling| sockopt::set_syn_retries(socket, syn_retries(ceiling)))
     }
 
+    /// Has the controller of explicit rates set the ceiling of this connection, where the leg has its rates in
+    /// this way: before anything is written to the socket, which is accepted or about to connect.
+    pub fn add(&self, socket: &Arc<OwnedFd>, weight: Weight) -> Option<PacedSocket> {
+        let Some(RatedLeg::Paced(leg)) = self.rated() else { return None };
+        Some(leg.add(socket, weight, self.cap()))
+    }
+
     /// Moves an established connection from the copy of a congestion control that another process has loaded
-    /// to that of this leg, where it matters: a connection with an explicit rate gets it through this
-    /// process's memory, and would otherwise keep its last rate for ever. Other connections stay with the
-    /// copy that they have.
+    /// to that of this leg, where it matters: a connection with an explicit rate gets it from this process, and
+    /// would otherwise keep its last rate for ever. Other connections stay with the copy that they have.
     ///
     /// # Errors
     /// The kernel refuses; the connection stays as it is.
-    pub fn rejoin(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
-        let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.shared().is_some())
+    pub fn rejoin(&self, socket: &Arc<OwnedFd>, weight: Weight) -> io::Result<Option<PacedSocket>> {
+        // The other process may have left the ceiling of its last rate.
+        sockopt::set_max_pacing_rate(socket, self.cap())?;
+        self.rejoin_congestion(socket.as_fd(), weight)?;
+        Ok(self.add(socket, weight))
+    }
+
+    fn rejoin_congestion(&self, socket: BorrowedFd<'_>, weight: Weight) -> io::Result<()> {
+        let Some(congestion) = self.congestion.as_deref().filter(|congestion| congestion.rated().is_some())
         else {
             return if is_explicit(&sockopt::congestion(socket)?) {
                 let default = congestion::default();
@@ -190,6 +205,11 @@ impl Leg {
         // First whose it is: the congestion control asks when it is chosen.
         congestion.set_weight(socket, weight.get().into())?;
         sockopt::set_congestion(socket, congestion.name())
+    }
+
+    /// The ceiling of each connection, bytes of payload per second.
+    fn cap(&self) -> u64 {
+        self.settings.pacing_cap.map_or(u64::MAX, |cap| (cap.bps() / 8).max(1))
     }
 
     fn apply_rto_max(&self, socket: BorrowedFd<'_>, ceiling: Duration) {

@@ -3,6 +3,7 @@
 //! - [`hybla`]: TCP Hybla, complete with pacing and Hoe's estimate, as an eBPF congestion control.
 //! - [`explicit`]: a rate for each connection, set by a controller in user space, as an eBPF congestion
 //!   control.
+//! - [`paced`]: the same without eBPF, as the ceiling of each connection's pacing; [`rated_leg`] is either.
 //! - [`feature`]: the Linux version that each feature needs, and the substitute without it.
 //! - [`router`]: an XCP router's work on each packet, in eBPF at an interface.
 //! - [`xcp`]: XCP and P-XCP, where routers set the senders' rates, as eBPF congestion controls with TCP
@@ -44,9 +45,11 @@ mod netlink;
 pub mod nftables;
 pub mod notify;
 mod owner;
+pub mod paced;
 pub mod packet_log;
 pub mod privileges;
 pub mod program;
+pub mod rated_leg;
 pub mod reverse_lookup;
 pub mod route;
 pub mod router;

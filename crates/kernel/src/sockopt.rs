@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use bentpipe_units::{ByteCount, Rate};
+use bentpipe_units::ByteCount;
 use rustix::net::sockopt as rustix_sockopt;
 
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
@@ -145,12 +145,11 @@ pub fn set_receive_buffer(fd: impl AsFd, size: ByteCount) -> io::Result<()> {
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, size)
 }
 
-/// Limits the socket's pacing to `cap`, above which its congestion control cannot go (socket(7),
-/// `SO_MAX_PACING_RATE`). It turns pacing on where the congestion control has none. The kernel counts TCP's
-/// payload: headers come on top.
-pub fn set_max_pacing_rate(fd: impl AsFd, cap: Rate) -> io::Result<()> {
-    // The long form of the option, in bytes per second: the short one ends at 34 Gbit/s.
-    let bytes_per_second: u64 = (cap.bps() / 8).max(1);
+/// Limits the socket's pacing to so many bytes per second, above which its congestion control cannot go
+/// (socket(7), `SO_MAX_PACING_RATE`); `u64::MAX` is no limit. It turns pacing on where the congestion control
+/// has none. The kernel counts TCP's payload: headers come on top.
+pub fn set_max_pacing_rate(fd: impl AsFd, bytes_per_second: u64) -> io::Result<()> {
+    // The long form of the option: the short one ends at 34 Gbit/s.
     set(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_second)
 }
 
@@ -395,7 +394,7 @@ mod tests {
     fn a_pacing_cap_is_inherited_by_accepted_sockets_and_has_64_bits() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(max_pacing_rate(&listener).unwrap(), None);
-        set_max_pacing_rate(&listener, Rate::mbps(80_000)).unwrap();
+        set_max_pacing_rate(&listener, 10_000_000_000).unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         assert_eq!(max_pacing_rate(&accepted).unwrap(), Some(10_000_000_000));

@@ -39,6 +39,10 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Segments that have arrived behind one that has not (RFC 2018).
     pub sacked: u32,
+    /// Segments that are taken for lost, sent again or not.
+    pub lost: u32,
+    /// Of these, those that were sent again and not acknowledged.
+    pub retransmitted: u32,
     /// Since a segment with data was last sent, retransmissions included, to a tick of the kernel's clock (1
     /// to 10 ms).
     pub since_data_sent: Duration,
@@ -62,8 +66,19 @@ pub struct TcpInfo {
     pub bytes_received: u64,
     /// Bytes in the send buffer that have not been sent once.
     pub unsent: u32,
+    /// Payload bytes sent, retransmissions included. Linux 4.19 and later.
+    pub bytes_sent: u64,
+    /// Payload bytes retransmitted. Linux 4.19 and later.
+    pub bytes_retransmitted: u64,
+    /// Bytes that the receiver has room for behind those that it has acknowledged; `u32::MAX` before Linux
+    /// 5.4, which does not tell.
+    pub send_window: u32,
+    /// Segments carry timestamps (RFC 7323).
+    pub timestamps: bool,
     /// Pacing rate, bytes per second; `u64::MAX` without pacing.
     pub pacing_rate: u64,
+    /// The ceiling of the pacing rate, bytes per second; `u64::MAX` without one.
+    pub max_pacing_rate: u64,
     /// The most recent delivery rate, bytes per second.
     pub delivery_rate: u64,
     /// Time in which the receiver's window held the sender back.
@@ -111,6 +126,16 @@ impl TcpInfo {
     pub const NO_SSTHRESH: u32 = 0x7fff_ffff;
     /// The kernel's "no round trip measured yet".
     pub const NO_MIN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
+
+    /// Segments in flight: sent, not acknowledged, not known to have arrived or to be lost (RFC 6675's pipe).
+    pub fn in_flight(&self) -> u32 {
+        (self.unacked + self.retransmitted).saturating_sub(self.sacked + self.lost)
+    }
+
+    /// Payload bytes that were sent and are not acknowledged; the SYN counts among acknowledged bytes.
+    pub fn outstanding(&self) -> u64 {
+        self.bytes_sent.saturating_sub(self.bytes_retransmitted + self.bytes_acked.saturating_sub(1))
+    }
 }
 
 /// Reads `TCP_INFO` of a socket.
@@ -119,6 +144,19 @@ pub fn tcp_info(fd: impl AsFd) -> io::Result<TcpInfo> {
     let len = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
     Ok(parse(&raw[..len]))
 }
+
+/// The factor by which BBR's pacing rate exceeds the bandwidth that it has measured (linux/inet_diag.h, `struct
+/// tcp_bbr_info`); `None` with another congestion control.
+pub fn bbr_pacing_gain(fd: impl AsFd) -> io::Result<Option<f64>> {
+    const GAIN: std::ops::Range<usize> = 12..16;
+    let mut raw = [0u8; 64];
+    let len = get_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CC_INFO, &mut raw)?;
+    let gain = raw[..len].get(GAIN).and_then(|bytes| bytes.first_chunk());
+    Ok(gain.map(|bytes| f64::from(u32::from_ne_bytes(*bytes)) / 256.0))
+}
+
+/// `TCPI_OPT_TIMESTAMPS` of linux/tcp.h.
+const OPTION_TIMESTAMPS: u8 = 1;
 
 /// The offsets are those of `struct tcp_info` in linux/tcp.h, which only ever grows at its end.
 fn parse(raw: &[u8]) -> TcpInfo {
@@ -138,6 +176,9 @@ fn parse(raw: &[u8]) -> TcpInfo {
         mss: word(16),
         unacked: word(24),
         sacked: word(28),
+        lost: word(32),
+        retransmitted: word(36),
+        timestamps: byte(5) & OPTION_TIMESTAMPS != 0,
         since_data_sent: millis(44),
         since_data_received: millis(52),
         since_ack_received: millis(56),
@@ -147,6 +188,7 @@ fn parse(raw: &[u8]) -> TcpInfo {
         cwnd: word(80),
         retransmissions: word(100),
         pacing_rate: long(104),
+        max_pacing_rate: long(112),
         bytes_acked: long(120),
         bytes_received: long(128),
         segments_in: word(140),
@@ -157,6 +199,9 @@ fn parse(raw: &[u8]) -> TcpInfo {
         receive_window_limited: Duration::from_micros(long(176)),
         send_buffer_limited: Duration::from_micros(long(184)),
         delivered: word(192),
+        bytes_sent: long(200),
+        bytes_retransmitted: long(208),
+        send_window: if raw.len() < 232 { u32::MAX } else { word(228) },
         timeouts: u32::from(u16::from_ne_bytes([byte(240), byte(241)])),
         timeout_time: millis(244),
     }
@@ -224,6 +269,8 @@ mod tests {
         assert_eq!(sent.ssthresh, TcpInfo::NO_SSTHRESH);
         assert!(sent.rto >= Duration::from_millis(200) && sent.min_rtt < Duration::from_secs(1), "{sent:?}");
         assert_eq!((sent.retransmissions, sent.timeouts), (0, 0));
+        assert_eq!((sent.bytes_sent, sent.bytes_retransmitted, sent.outstanding()), (10_000, 0, 0));
+        assert!(sent.timestamps && sent.send_window >= 10_000, "{sent:?}");
         assert_eq!((sent.consecutive_retransmits, sent.unanswered_probes), (0, 0));
     }
 

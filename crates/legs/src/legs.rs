@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bentpipe_kernel::explicit::SharedLeg;
 use bentpipe_kernel::leg::{Leg, LegSettings};
+use bentpipe_kernel::rated_leg::RatedLeg;
 use bentpipe_link::explicit::RateAllocatorConfig;
 
 use crate::settings::{SatelliteLeg, TerrestrialLeg};
@@ -31,7 +31,7 @@ pub struct Legs {
 /// A leg whose connections are given explicit rates.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlledLeg {
-    pub(crate) leg: SharedLeg,
+    pub(crate) leg: RatedLeg,
     pub(crate) config: RateAllocatorConfig,
 }
 
@@ -95,7 +95,7 @@ impl Legs {
     /// The legs whose connections are given explicit rates.
     pub(crate) fn controlled(&self) -> Vec<ControlledLeg> {
         let controlled = |satellite: &Satellite| {
-            Some(ControlledLeg { leg: satellite.leg.shared()?.clone(), config: satellite.allocator })
+            Some(ControlledLeg { leg: satellite.leg.rated()?.clone(), config: satellite.allocator })
         };
         self.satellites.iter().filter_map(controlled).collect()
     }

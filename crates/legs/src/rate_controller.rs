@@ -1,10 +1,11 @@
 //! The controller of explicit rates: a thread that allocates the rate of each leg to its connections.
 //!
 //! ```text
-//! eBPF congestion control ──► flows ──► RateAllocator of the leg ──► rates ──► eBPF congestion control
+//! RatedLeg ──► flows ──► RateAllocator of the leg ──► rates ──► RatedLeg
 //! ```
 //!
-//! Flows and rates are in memory that the kernel and this process share. The simulator runs the same
+//! With eBPF, flows and rates are in memory that the kernel and this process share; without, they are socket
+//! options ([`RatedLeg`](bentpipe_kernel::rated_leg::RatedLeg)). The simulator runs the same
 //! [`RateAllocator`](bentpipe_link::explicit::RateAllocator).
 
 use std::collections::HashMap;
@@ -26,6 +27,9 @@ use crate::legs::{ControlledLeg, Legs};
 const TICK: Duration = Duration::from_millis(20);
 /// The interval while there is no connection.
 const IDLE_TICK: Duration = Duration::from_millis(100);
+/// The longer an allocation takes, the longer is the interval: without eBPF each connection costs system
+/// calls, which have a fifth of the time at most.
+const PAUSE: u32 = 4;
 
 /// The running controller; it stops when it is dropped. Connections then keep their last rates.
 #[derive(Debug)]
@@ -58,6 +62,9 @@ pub struct Waker {
 enum Command {
     Ping,
     Replace(Vec<ControlledLeg>),
+    /// Acknowledged once no socket is touched any more.
+    Pause(Sender<()>),
+    Resume,
     Stop,
 }
 
@@ -67,6 +74,7 @@ struct Controller {
     acks: Arc<AtomicU64>,
     estimates: LinkEstimates,
     legs: Vec<LegState>,
+    paused: bool,
 }
 
 #[derive(Debug)]
@@ -84,7 +92,7 @@ impl Legs {
     /// # Errors
     /// The thread could not be started.
     pub fn share(&self) -> Result<Option<RateController>, RateControllerError> {
-        let is_controlled = self.satellites().any(|leg| leg.shared().is_some());
+        let is_controlled = self.satellites().any(|leg| leg.rated().is_some());
         is_controlled.then(|| RateController::start(self, LinkEstimates::default())).transpose()
     }
 }
@@ -98,7 +106,8 @@ impl RateController {
     pub fn start(legs: &Legs, estimates: LinkEstimates) -> Result<Self, RateControllerError> {
         let (sender, commands) = mpsc::channel();
         let acks = Arc::<AtomicU64>::default();
-        let mut controller = Controller { commands, acks: acks.clone(), estimates, legs: Vec::new() };
+        let mut controller =
+            Controller { commands, acks: acks.clone(), estimates, legs: Vec::new(), paused: false };
         // Before the first connection: without a rate it would send at most ten segments.
         controller.replace(legs.controlled());
         let thread = std::thread::Builder::new()
@@ -111,6 +120,19 @@ impl RateController {
     /// Controls these legs from now on. A leg that was there before keeps its estimate.
     pub fn replace(&self, legs: &Legs) {
         self.waker.send(Command::Replace(legs.controlled()));
+    }
+
+    /// Sets no rate from the return of this call on: connections keep theirs, and new ones the initial rate.
+    pub fn pause(&self) {
+        let (sender, paused) = mpsc::channel();
+        self.waker.send(Command::Pause(sender));
+        // An error says that the thread has ended, and sets no rate either.
+        let _ = paused.recv();
+    }
+
+    /// Goes on after a pause.
+    pub fn resume(&self) {
+        self.waker.send(Command::Resume);
     }
 
     /// A handle to check that the controller is alive.
@@ -155,10 +177,18 @@ impl Drop for RateController {
 impl Controller {
     fn run(mut self) {
         loop {
-            let busy = self.tick();
-            match self.commands.recv_timeout(if busy { TICK } else { IDLE_TICK }) {
+            let before = monotonic();
+            let busy = !self.paused && self.tick();
+            let interval = if busy { TICK.max(PAUSE * (monotonic() - before)) } else { IDLE_TICK };
+            match self.commands.recv_timeout(interval) {
                 Ok(Command::Ping) => drop(self.acks.fetch_add(1, Ordering::Release)),
                 Ok(Command::Replace(legs)) => self.replace(legs),
+                Ok(Command::Pause(paused)) => {
+                    self.paused = true;
+                    // The one that waits may have ended.
+                    let _ = paused.send(());
+                }
+                Ok(Command::Resume) => self.paused = false,
                 Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -168,8 +198,8 @@ impl Controller {
     fn replace(&mut self, legs: Vec<ControlledLeg>) {
         let mut before = std::mem::take(&mut self.legs);
         for controlled in legs {
-            let number = controlled.leg.number();
-            let mut state = match before.iter().position(|state| state.controlled.leg.number() == number) {
+            let is_same = |state: &LegState| state.controlled.leg.is_same(&controlled.leg);
+            let mut state = match before.iter().position(is_same) {
                 Some(index) => before.swap_remove(index),
                 None => LegState::new(controlled.clone()),
             };
@@ -204,14 +234,14 @@ impl LegState {
     }
 
     fn tick(&mut self, now: Time) {
-        let (number, explicit) = (self.controlled.leg.number(), self.controlled.leg.explicit());
+        let leg = &self.controlled.leg;
         self.reports.clear();
         self.slots.clear();
-        for flow in explicit.flows().filter(|flow| flow.leg == number && !flow.at.is_zero()) {
+        for flow in leg.flows() {
             self.reports.push(report(&flow));
             self.slots.insert(flow.owner, flow.slot);
         }
-        let set_rate = |owner, rate| explicit.set_rate(self.slots[&owner], rate as u64);
+        let set_rate = |owner, rate| leg.set_rate(self.slots[&owner], rate as u64);
         self.allocator.tick(now, &self.reports, set_rate);
         self.announce();
     }

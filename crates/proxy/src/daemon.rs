@@ -286,10 +286,8 @@ impl Drop for Daemon {
 
 /// The congestion control of a leg, and the one in its place where this kernel does not have it.
 fn congestion_in_use(wanted: &str, leg: &Leg) -> String {
-    // The kernel has our own under names such as bp_explicit and bp_explicit2.
-    let bare = |name: &str| name.trim_start_matches("bp_").replace(['-', '_'], "");
-    match leg.congestion() {
-        Some(used) if !bare(used).starts_with(&bare(wanted)) => format!("{used} instead of {wanted}"),
+    match leg.congestion_in_use() {
+        Some(used) if used != wanted => format!("{used} instead of {wanted}"),
         _ => wanted.to_owned(),
     }
 }

@@ -156,11 +156,15 @@ impl Flow {
     pub(crate) fn new(
         ends: Endpoints,
         route: Route,
-        client: RelaySocket,
-        server: RelaySocket,
+        mut client: RelaySocket,
+        mut server: RelaySocket,
         sent: u64,
         permit: Permit,
     ) -> Self {
+        let LegPair { client: client_leg, server: server_leg, weight, .. } = route.pair;
+        for (end, leg) in [(&mut client, client_leg), (&mut server, server_leg)] {
+            end.paced = route.legs.get(leg).add(end.socket.shared(), weight);
+        }
         let state = FlowState {
             ends,
             since: Instant::now(),
@@ -222,11 +226,6 @@ impl Flow {
         self.state.up.buffers() + self.state.down.buffers()
     }
 
-    /// From which leg to which it goes.
-    pub(crate) fn route(&self) -> &Route {
-        &self.route
-    }
-
     /// Has left its worker: it is on none of its lists.
     pub(crate) fn unlist(&mut self) {
         (self.queued, self.watched) = (false, false);
@@ -243,6 +242,20 @@ impl Flow {
         match side {
             Side::Client => &self.state.client,
             Side::Server => &self.state.server,
+        }
+    }
+
+    /// Gives both sockets, which come from another process, what they need of this process's legs.
+    pub(crate) fn rejoin_legs(&mut self) {
+        let Self { state: FlowState { ends, client, server, .. }, route: Route { pair, legs }, .. } = self;
+        for (end, leg) in [(client, legs.get(pair.client)), (server, legs.get(pair.server))] {
+            match leg.rejoin(end.socket.shared(), pair.weight) {
+                Ok(paced) => end.paced = paced,
+                Err(error) => {
+                    let Endpoints { client, server, .. } = ends;
+                    tracing::debug!(%client, %server, %error, leg = leg.name(), "keeps its congestion control");
+                }
+            }
         }
     }
 

@@ -169,7 +169,8 @@ pub fn features(config: &Config) -> Vec<Feature> {
 
 /// Weights are for legs that share their capacity out.
 fn weights(config: &Config) -> Option<Check> {
-    let shares = config.legs.values().any(|leg| leg.congestion() == congestion::EXPLICIT);
+    let shares = |leg: &SatelliteLeg| [congestion::EXPLICIT, congestion::PACED].contains(&leg.congestion());
+    let shares = config.legs.values().any(shares);
     let given = !config.weights().is_empty();
     (given && !shares).then(|| {
         Check::warn(
@@ -236,6 +237,7 @@ mod tests {
         assert!(check.warning && check.to_string().contains("congestion = \"explicit\""), "{check}");
         assert!(found("p-xcp", "action = \"split\"\nweight = 4").is_some(), "XCP shares evenly");
         assert_eq!(found("explicit", "action = \"split\"\nweight = 4"), None);
+        assert_eq!(found("paced", "action = \"split\"\nweight = 4"), None);
         assert_eq!(found("hybla", "action = \"split\"\nport = 80"), None);
     }
 

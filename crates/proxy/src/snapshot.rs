@@ -134,6 +134,11 @@ fn in_section(name: &str, error: SnapshotError) -> SnapshotError {
 }
 
 impl Fd {
+    /// For those who hold it weakly.
+    pub(crate) fn shared(&self) -> &Arc<OwnedFd> {
+        &self.0
+    }
+
     /// The descriptor by itself: another one of the same file where this one is shared.
     pub(crate) fn into_owned(self) -> std::io::Result<OwnedFd> {
         Arc::try_unwrap(self.0).or_else(|shared| shared.try_clone())

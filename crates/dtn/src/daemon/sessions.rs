@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +69,7 @@ impl SessionContext {
 
     async fn accepted(self, stream: TcpStream, address: SocketAddr, leg: Option<String>) {
         let settings = self.settings(None, leg.as_deref());
+        let _paced = add_to_leg(&stream, find_leg(&self.legs, leg.as_deref()));
         let session = Arc::new(PeerSession::new(self.node.clone(), address));
         let end = tcpcl::run(stream, Role::Passive, settings, session, self.stop).await;
         if let Some(peer) = end.peer.as_ref().and_then(|peer| self.node.peer(peer)) {
@@ -122,6 +123,7 @@ impl SessionContext {
     /// Runs a session over a connection to a peer. Returns whether it was established.
     async fn run_session(&self, stream: TcpStream, peer: &Peer, address: SocketAddr) -> bool {
         let settings = self.settings(Some(peer), peer.settings.leg.as_deref());
+        let _paced = add_to_leg(&stream, find_leg(&self.legs, peer.settings.leg.as_deref()));
         let session = Arc::new(PeerSession::new(self.node.clone(), address));
         let end = tcpcl::run(stream, Role::Active, settings, session.clone(), self.stop.clone()).await;
         if peer.record_error(&end.reason) {
@@ -165,6 +167,21 @@ impl SessionContext {
 /// The configuration has been checked, so a leg that is named exists.
 pub(super) fn find_leg<'a>(legs: &'a Legs, name: Option<&str>) -> &'a Leg {
     name.and_then(|name| legs.leg(name)).unwrap_or_else(|| legs.terrestrial())
+}
+
+/// Has the leg's controller of explicit rates set the ceiling of this connection, where the leg has its rates
+/// in this way, while the descriptor lives: a duplicate, because the session owns the stream.
+fn add_to_leg(stream: &TcpStream, leg: &Leg) -> Option<Arc<OwnedFd>> {
+    leg.rated()?;
+    let duplicate = stream.as_fd().try_clone_to_owned();
+    let duplicate = duplicate.inspect_err(|error| {
+        let leg = leg.name();
+        tracing::warn!(
+            "cannot duplicate the descriptor of a session on leg {leg}: {error}; the session has no rate"
+        );
+    });
+    let duplicate = Arc::new(duplicate.ok()?);
+    leg.add(&duplicate, Weight::default()).map(|_| duplicate)
 }
 
 fn log(session: &str, end: &SessionEnd) {

@@ -6,6 +6,7 @@ mod splice;
 
 use std::io;
 
+use bentpipe_kernel::paced::PacedSocket;
 use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub(crate) struct RelaySocket {
     /// left.
     #[serde(skip)]
     read_to_the_end: bool,
+    /// Where the leg's controller of explicit rates sets its ceiling.
+    #[serde(skip)]
+    pub(crate) paced: Option<PacedSocket>,
     /// Urgent data stands in the stream, where `splice(2)` stops as if the stream were empty or had ended.
     has_urgent_data: bool,
 }
@@ -84,6 +88,7 @@ impl RelaySocket {
             readable: false,
             writable: false,
             read_to_the_end: false,
+            paced: None,
             has_urgent_data: false,
         }
     }
@@ -213,6 +218,9 @@ impl RelayBuffer {
     /// written. After the last bytes of all the destination is told of the end at once.
     fn flush(&mut self, to: &mut RelaySocket, is_last: bool) -> io::Result<u64> {
         let mut written = 0;
+        if let Some(paced) = &to.paced {
+            paced.wake();
+        }
         while to.writable && !self.is_empty() {
             let result = match self {
                 RelayBuffer::Buffer(buffer) => buffer.flush(to, is_last),

@@ -34,6 +34,21 @@ impl Service for RateControl {
         Ok(())
     }
 
+    /// After a failed upgrade; else it is not paused.
+    fn unpause(&mut self, _context: &Context) -> Result<(), Error> {
+        if let Some(controller) = &self.controller {
+            controller.resume();
+        }
+        Ok(())
+    }
+
+    /// Two processes must not set the rate of one connection.
+    fn pause(&mut self) {
+        if let Some(controller) = &self.controller {
+            controller.pause();
+        }
+    }
+
     fn reload(&mut self, context: &Context) {
         if let Some(controller) = &self.controller {
             controller.replace(&context.legs);

@@ -119,13 +119,7 @@ impl Worker {
             let Some(flow) = self.to_rejoin.pop_front().and_then(|key| self.flows.get_mut(key)) else {
                 continue;
             };
-            let route = flow.route();
-            for (side, leg) in [(Side::Client, route.pair.client), (Side::Server, route.pair.server)] {
-                let leg = route.legs.get(leg);
-                if let Err(error) = leg.rejoin(flow.endpoint(side).socket.as_fd(), route.pair.weight) {
-                    tracing::debug!(%flow, %error, leg = leg.name(), "keeps its congestion control");
-                }
-            }
+            flow.rejoin_legs();
         }
     }
 }

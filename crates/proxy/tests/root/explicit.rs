@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::company::alone;
-use crate::common::{PATIENCE, SERVER, network_over, pattern, read_all};
+use crate::common::{PATIENCE, SERVER, network, network_over, pattern, read_all};
 use bentpipe_link::{DirectionConfig, LinkConfig};
 use bentpipe_testbed::with_timing_retries;
 use bentpipe_units::{ByteCount, Probability, Rate};
@@ -27,9 +27,11 @@ fn link(rtt_ms: u64, per: f64) -> LinkConfig {
 }
 
 /// Idle connections that all have something to send at the same time, and end with it.
-fn a_crowd_wakes(rtt_ms: u64, per: f64, bytes: usize) {
+fn a_crowd_wakes(congestion: &str, rtt_ms: u64, per: f64, bytes: usize) {
     let Some(net) = network_over(&link(rtt_ms, per)) else { return };
-    let leg = format!("[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"{rtt_ms}ms\"\n");
+    let leg = format!(
+        "[legs.satellite]\ninterface = \"sat0\"\ncongestion = \"{congestion}\"\nrate = \"{RATE}\"\nrtt = \"{rtt_ms}ms\"\n"
+    );
     let mut daemon = net.try_daemon(&leg).unwrap();
     let listener = net.listen(SERVER[0]);
     let (clients, servers) = net.connections(&listener, CROWD);
@@ -51,12 +53,18 @@ fn a_crowd_wakes(rtt_ms: u64, per: f64, bytes: usize) {
 
 #[test]
 fn a_crowd_over_a_short_path_has_all_its_bytes() {
-    a_crowd_wakes(40, 0.0, 100_000);
+    a_crowd_wakes("explicit", 40, 0.0, 100_000);
+}
+
+#[test]
+fn without_ebpf_a_crowd_has_all_its_bytes() {
+    a_crowd_wakes("paced", 40, 0.0, 100_000);
+    a_crowd_wakes("paced", 600, 0.01, 30_000);
 }
 
 #[test]
 fn a_crowd_over_a_long_path_that_loses_packets_has_all_its_bytes() {
-    a_crowd_wakes(600, 0.01, 30_000);
+    a_crowd_wakes("explicit", 600, 0.01, 30_000);
 }
 
 /// Reads until somebody ends it.
@@ -80,16 +88,27 @@ impl Drop for Open {
 
 #[test]
 fn weights_hold_in_the_next_process() {
+    weights_hold("explicit");
+}
+
+#[test]
+fn weights_hold_in_the_next_process_without_ebpf() {
+    weights_hold("paced");
+}
+
+fn weights_hold(congestion: &str) {
     let _alone = alone();
     let Some(net) = network_over(&link(40, 0.0)) else { return };
     let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    let config = format!(
-        "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"40ms\"\n\
-         [[rules]]\naction = \"split\"\nport = {}\nweight = 4\n",
-        port(&listeners[0])
-    );
-    let mut daemon = net.try_daemon(&config).unwrap();
+    let config = |congestion: &str, leg: &str| {
+        format!(
+            "[legs.{leg}]\ninterface = \"sat0\"\nrate = \"{RATE}\"\nrtt = \"40ms\"\n\
+         congestion = \"{congestion}\"\n[[rules]]\naction = \"split\"\nport = {}\nweight = 4\n",
+            port(&listeners[0])
+        )
+    };
+    let mut daemon = net.try_daemon(&config(congestion, "satellite")).unwrap();
     let pairs = Open(listeners.each_ref().map(|listener| net.connection(listener)));
     let carried = [AtomicU64::new(0), AtomicU64::new(0)];
     thread::scope(|scope| {
@@ -122,21 +141,80 @@ fn weights_hold_in_the_next_process() {
             }
         };
         settled("at first");
-        for _ in 0..2 {
-            daemon.succeed(&net, &config).unwrap();
+        // The last one is the other means' process: each takes over from the other.
+        let other = if congestion == "paced" { "explicit" } else { "paced" };
+        for congestion in [congestion, congestion, other] {
+            daemon.succeed(&net, &config(congestion, "satellite")).unwrap();
             settled("after an upgrade");
         }
         // To another name of the leg nobody belongs who was there before, nor is told a rate; they go on all
         // the same.
-        daemon.succeed(&net, &config.replace("satellite", "other")).unwrap();
+        daemon.succeed(&net, &config(congestion, "other")).unwrap();
         let start = Instant::now();
-        while net.gateway.output("ss -Htin").contains("bp_explicit") {
+        let has_a_rate = |sockets: String| sockets.contains("bp_explicit") || ceilings(&sockets).count() > 0;
+        while has_a_rate(net.gateway.output("ss -Htin state established")) {
             assert!(start.elapsed() < PATIENCE, "{}", net.gateway.output("ss -Htin"));
         }
         let start = Instant::now();
         while shares(Duration::from_secs(1)).contains(&0.0) {
             assert!(start.elapsed() < PATIENCE, "somebody stands still");
         }
+    });
+}
+
+/// The ceilings of the pacing rates of sockets as ss(8) shows them, bits of payload per second: a rate and its
+/// ceiling with a slash between them.
+fn ceilings(sockets: &str) -> impl Iterator<Item = f64> {
+    let after = sockets.split("pacing_rate ").skip(1).filter_map(|text| text.split_whitespace().next());
+    after.filter_map(|rates| rates.split_once('/')).map(|(_, ceiling)| {
+        let digits = ceiling.trim_end_matches(char::is_alphabetic);
+        let unit = match &ceiling[digits.len()..] {
+            "Gbps" => 1e9,
+            "Mbps" => 1e6,
+            "kbps" | "Kbps" => 1e3,
+            _ => 1.0,
+        };
+        digits.parse::<f64>().unwrap() * unit
+    })
+}
+
+/// A connection that is full, of weight 2, and three more: the ceilings make up the rate of the leg, by weight.
+#[test]
+fn ceilings_make_up_the_rate_of_the_leg() {
+    const FAST: Rate = Rate::mbps(100);
+    let _alone = alone();
+    let Some(net) = network() else { return };
+    let listeners = [net.listen(SERVER[0]), net.listen(SERVER[0])];
+    let heavy = listeners[0].local_addr().unwrap().port();
+    let daemon = net.try_daemon(&format!(
+        "[legs.satellite]\ninterface = \"sat0\"\nrate = \"{FAST}\"\nrtt = \"20ms\"\ncongestion = \"paced\"\n\
+         [[rules]]\naction = \"split\"\nport = {heavy}\nweight = 2\n"
+    ));
+    let _daemon = daemon.unwrap();
+    let pairs = [0, 1, 1, 1].map(|listener: usize| net.connection(&listeners[listener]));
+    let clients = pairs.each_ref().map(|(client, _)| client.try_clone().unwrap());
+    let bytes = <[AtomicU64; 4]>::default();
+    thread::scope(|scope| {
+        for ((mut client, server), bytes) in pairs.into_iter().zip(&bytes) {
+            scope.spawn(move || while client.write_all(&[7; 1 << 16]).is_ok() {});
+            scope.spawn(move || count(server, bytes));
+        }
+        let start = Instant::now();
+        let payload = FAST.bps() as f64 * 1448.0 / 1500.0;
+        // While rates change, a look finds old ones and new ones.
+        let mut steady = 0;
+        while steady < 3 {
+            let sockets = net.gateway.output("ss -Htino state established");
+            let mut found: Vec<f64> = ceilings(&sockets).collect();
+            found.sort_by(f64::total_cmp);
+            let sum = found.iter().sum::<f64>() / payload;
+            let is_by_weight = found.len() == 4 && (1.8..2.2).contains(&(found[3] / found[0]));
+            println!("{found:?}: {sum:.3} of the rate");
+            steady = if is_by_weight && (0.9..1.01).contains(&sum) { steady + 1 } else { 0 };
+            assert!(start.elapsed() < PATIENCE, "{sockets}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        clients.iter().for_each(|client| client.shutdown(Shutdown::Both).unwrap());
     });
 }
 

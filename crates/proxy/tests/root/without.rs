@@ -147,6 +147,15 @@ fn is_the_kernels(sockets: &str) -> bool {
     !sockets.contains("bp_") && ["hybla", "bbr", "cubic", "reno"].iter().any(|name| sockets.contains(name))
 }
 
+/// Whether the pacing of a socket has a ceiling: ss(8) shows both, with a slash between them.
+fn has_ceiling(sockets: &str) -> bool {
+    sockets
+        .split_whitespace()
+        .skip_while(|word| *word != "pacing_rate")
+        .nth(1)
+        .is_some_and(|rate| rate.contains('/'))
+}
+
 /// The running kernel's types with other names in the place of these.
 fn renamed<const N: usize>(names: [&[u8]; N]) -> Vec<u8> {
     let mut types = fs::read("/sys/kernel/btf/vmlinux").unwrap();
@@ -174,8 +183,8 @@ fn without_ebpf_each_leg_has_the_kernels_best_and_the_log_says_why() {
     for (loss, reason) in losses {
         for (congestion, programs) in [
             ("hybla", &["Hybla"][..]),
-            ("explicit", &["explicit rates", "Hybla"]),
-            ("p-xcp", &["XCP router", "explicit rates", "Hybla"]),
+            ("explicit", &["explicit rates"]),
+            ("p-xcp", &["XCP router", "explicit rates"]),
         ] {
             let (mut daemon, log) = daemon_without(&net, &leg(congestion), loss);
             let said = warnings(&log);
@@ -194,6 +203,11 @@ fn without_ebpf_each_leg_has_the_kernels_best_and_the_log_says_why() {
             }
             let sockets = flowing(&net);
             assert!(is_the_kernels(&sockets), "{congestion}: {sockets}");
+            let is_paced = congestion != "hybla";
+            assert_eq!(has_ceiling(&sockets), is_paced, "{sockets}");
+            let in_use = daemon.stats_handle().leg("satellite").congestion.clone();
+            assert_eq!(in_use.as_deref() == Some("paced"), is_paced, "{in_use:?}");
+            assert_eq!(last.contains("; it uses paced, with "), is_paced, "{last}");
             // Nor is a reload, which asks again, the end of anything.
             daemon.reload(&leg("explicit").replace("50M", "40M")).unwrap();
             assert!(is_the_kernels(&flowing(&net)));
