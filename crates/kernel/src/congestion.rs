@@ -100,7 +100,7 @@ impl ResolvedCongestionControl {
 impl fmt::Display for ResolvedCongestionControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Rated(RatedLeg::Paced(_)) => write!(f, "{PACED}, with {} below the rates,", self.name),
+            Kind::Rated(RatedLeg::Paced(_)) => write!(f, "{PACED} (above {})", self.name),
             _ => f.write_str(&self.name),
         }
     }
