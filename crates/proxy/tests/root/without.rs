@@ -277,9 +277,14 @@ fn explicit_rates_that_a_reload_is_the_first_to_get_are_shared_out() {
     let daemon = net.gateway.enter(|| {
         may_load(false);
         let mut daemon = Daemon::start(&config).unwrap();
-        assert_eq!(daemon.link_estimates().len(), 0, "there are no explicit rates");
+        assert!(
+            daemon.leg_summaries()[0].contains("paced instead of explicit"),
+            "{:?}",
+            daemon.leg_summaries()
+        );
         may_load(true);
         assert!(daemon.reload(&later).applied);
+        assert!(!daemon.leg_summaries()[0].contains("instead"), "{:?}", daemon.leg_summaries());
         daemon
     });
     assert!(flowing(&net).contains("bp_explicit"));
