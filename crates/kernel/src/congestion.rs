@@ -11,6 +11,7 @@ use crate::explicit::{Explicit, MAX_LEGS};
 use crate::hybla::{self, Hybla};
 use crate::paced::{BBR, PacedLeg};
 use crate::rated_leg::RatedLeg;
+use crate::sockopt;
 use crate::struct_ops::is_copy;
 use crate::xcp::{self, RoomInAcks, Xcp, XcpParameters};
 
@@ -99,7 +100,7 @@ impl ResolvedCongestionControl {
 impl fmt::Display for ResolvedCongestionControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Rated(RatedLeg::Paced(_)) => write!(f, "{PACED}, with {} below the rates,", self.name),
+            Kind::Rated(RatedLeg::Paced(_)) => write!(f, "{PACED} (above {})", self.name),
             _ => f.write_str(&self.name),
         }
     }
@@ -233,12 +234,7 @@ fn next_best(available: &[String]) -> String {
 
 /// Asking a socket for it makes the kernel load the module, if there is one (needs `CAP_NET_ADMIN`).
 fn is_available(name: &str, available: &[String]) -> bool {
-    available.iter().any(|known| known == name) || try_on_a_socket(name)
-}
-
-fn try_on_a_socket(name: &str) -> bool {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .is_ok_and(|probe| crate::sockopt::set_congestion(probe, name).is_ok())
+    available.iter().any(|known| known == name) || sockopt::may_choose(name)
 }
 
 fn plain(name: &str) -> ResolvedCongestionControl {

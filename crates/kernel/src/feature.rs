@@ -95,9 +95,9 @@ impl Feature {
         const OPTIONS: &str = "TCP options of eBPF (sock_ops) in a cgroup of version 2";
         const INTERFACE: &str = "eBPF at interfaces (tcx; before Linux 6.6 clsact, CONFIG_NET_CLS_BPF)";
         const OWN_HYBLA: &str = "the kernel's own hybla, else bbr, else the kernel's default";
-        // As `cargo run --release -p bentpipe-lab --example without_ebpf` measures it (docs/explicit.md).
+        // As the example `without_ebpf` of bentpipe-lab measures it (docs/explicit.md).
         const CEILINGS: &str = "paced, the same rates as ceilings above BBR; measured over 10 Mbit/s and 600 ms: \
-                                98% of the limit instead of 100% at PER 1%, 91% instead of 100% at PER 5%, no \
+                                96% of the limit instead of 100% at PER 1%, 92% instead of 100% at PER 5%, no \
                                 more queue";
         const PROBES: &str = "after an outage probes alone wake connections";
         const LATE: &str = "XCP, whose feedback comes late where losses are many";

@@ -17,7 +17,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use bentpipe_tcp::congestion::c_core::{EXPLICIT_OBEY, EXPLICIT_SAMPLE, ExplicitPath, ExplicitSocket};
@@ -68,6 +68,9 @@ struct LegState {
     network: u64,
     name: String,
     initial: Mutex<InitialRate>,
+    /// Whether BBR can be chosen anew: a process without privileges may not be allowed to, and would be left
+    /// with the other one.
+    may_choose_bbr: OnceLock<bool>,
     /// Since the last round.
     added: Mutex<Vec<Arc<Member>>>,
     members: Mutex<Members>,
@@ -138,6 +141,7 @@ impl PacedLeg {
                 network,
                 name: name.to_owned(),
                 initial: Mutex::default(),
+                may_choose_bbr: OnceLock::new(),
                 added: Mutex::default(),
                 members: Mutex::default(),
             });
@@ -169,7 +173,7 @@ impl PacedLeg {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             weight: weight.get().into(),
             cap,
-            is_bbr: self.below == BBR,
+            is_bbr: self.below == BBR && *self.state.may_choose_bbr.get_or_init(|| sockopt::may_choose(BBR)),
             asleep: AtomicBool::new(true),
             mss: AtomicU32::new(tcp_info(socket).map_or(0, |info| info.mss)),
             headers,

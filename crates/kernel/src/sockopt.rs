@@ -53,6 +53,12 @@ pub fn set_congestion(fd: impl AsFd, name: &str) -> io::Result<()> {
     Ok(rustix_sockopt::set_tcp_congestion(fd, name)?)
 }
 
+/// Whether a socket of this process can choose this congestion control: this kernel has it, and it is allowed
+/// to all (`net.ipv4.tcp_allowed_congestion_control`) or this process has `CAP_NET_ADMIN`.
+pub fn may_choose(name: &str) -> bool {
+    std::net::TcpListener::bind("127.0.0.1:0").is_ok_and(|probe| set_congestion(probe, name).is_ok())
+}
+
 /// The name of the congestion control in use.
 pub fn congestion(fd: impl AsFd) -> io::Result<String> {
     Ok(rustix_sockopt::tcp_congestion(fd)?)

@@ -46,12 +46,21 @@ impl Gateway {
     }
 
     fn doctor(&self, legs: &str) -> Checks {
+        self.doctor_behind(&[], legs)
+    }
+
+    /// The program is started by these words, of which the first is a program.
+    fn doctor_behind(&self, starter: &[&str], legs: &str) -> Checks {
         let sockets = self.folder.path().join("sockets");
         let file = self.folder.path().join("bentpipe.toml");
         fs::write(&file, format!("[admin]\nfolder = {sockets:?}\nlisten = \"off\"\n{legs}")).unwrap();
-        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_bentpipe"));
-        let output =
-            command.args(["doctor", "--json", "-c"]).arg(file).stdin(Stdio::null()).output().unwrap();
+        let words: Vec<&str> = starter
+            .iter()
+            .copied()
+            .chain([env!("CARGO_BIN_EXE_bentpipe"), "doctor", "--json", "-c"])
+            .collect();
+        let mut command = self.namespace.command(words[0]);
+        let output = command.args(&words[1..]).arg(file).stdin(Stdio::null()).output().unwrap();
         let document: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
         Checks(document["checks"].as_array().unwrap().clone())
@@ -114,6 +123,23 @@ fn a_family_that_the_gateway_does_not_use_is_not_spoken_of() {
     let checks = gateway.doctor(LEG);
     checks.expect("IPv4 forwarding", "LACK", "sysctl -w net.ipv4.ip_forward=1");
     checks.expect_nothing_of("IPv6");
+}
+
+#[test]
+fn without_ebpf_the_ceilings_in_its_place_and_their_cost_are_named() {
+    let Some(gateway) = Gateway::ipv4() else { return };
+    let leg = |congestion: &str| {
+        format!("[legs.geo]\ninterface = \"sat0\"\nrate = \"10Mbit/s\"\ncongestion = \"{congestion}\"\n")
+    };
+    let without_rights = ["setpriv", "--bounding-set", "-sys_admin,-perfmon,-bpf"];
+    let checks = gateway.doctor_behind(&without_rights, &leg("explicit"));
+    checks.expect("eBPF explicit rates", "LACK", "96% of the limit instead of 100% at PER 1%");
+    checks.expect("congestion control, leg geo", "LACK", "it would use paced (above ");
+    checks.expect("congestion control, leg geo", "LACK", "congestion = \"paced\"");
+    let checks = gateway.doctor_behind(&without_rights, &leg("paced"));
+    checks.expect_nothing_of("eBPF");
+    let has_bbr = bentpipe_kernel::congestion::available().iter().any(|name| name == "bbr");
+    checks.expect("congestion control, leg geo", if has_bbr { "ok" } else { "LACK" }, "paced (above ");
 }
 
 #[test]

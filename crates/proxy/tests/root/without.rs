@@ -207,7 +207,7 @@ fn without_ebpf_each_leg_has_the_kernels_best_and_the_log_says_why() {
             assert_eq!(has_ceiling(&sockets), is_paced, "{sockets}");
             let in_use = daemon.stats_handle().leg("satellite").congestion.clone();
             assert_eq!(in_use.as_deref() == Some("paced"), is_paced, "{in_use:?}");
-            assert_eq!(last.contains("; it uses paced, with "), is_paced, "{last}");
+            assert_eq!(last.contains("; it uses paced (above "), is_paced, "{last}");
             // Nor is a reload, which asks again, the end of anything.
             daemon.reload(&leg("explicit").replace("50M", "40M")).unwrap();
             assert!(is_the_kernels(&flowing(&net)));
