@@ -6,10 +6,10 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Most tests wait for links and timers, so at least four run at a time, whatever the number of processors.
 export RUST_TEST_THREADS ?= $(shell echo $$(( $$(nproc) < 4 ? 4 : $$(nproc) )))
 
-.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours kernels setup deny fuzz soak package try-package clean
+.PHONY: help demo test test-root lint fmt bench bench-proxies bench-dtn bench-telemetry bench-upgrade upgrade-faults figures page-pictures railway peers interop-dtn neighbours kernels setup deny fuzz soak package try-package router openwrt image arm64 clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## a download over a GEO satellite, with and without bentpipe
 	$(CARGO) build --profile demo --locked -p bentpipe
@@ -30,6 +30,8 @@ lint: setup ## formatting, import cycles and clippy; warnings are errors
 	$(CARGO) fmt --all --check
 	scripts/check-layers
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p bentpipe --bins --no-default-features --locked -- -D warnings
+	$(CARGO) clippy -p bentpipe --bins --no-default-features --features dtn --locked -- -D warnings
 
 fmt: ## format the code
 	$(CARGO) fmt --all
@@ -120,7 +122,24 @@ package: setup ## the Debian package, target/package/bentpipe_VERSION_ARCH.deb
 	scripts/package target/release/bentpipe target/package
 
 try-package: package ## the package in a clean Debian, and as a service under systemd: minutes (needs debootstrap)
-	$(AS_ROOT) scripts/try-package target/package/bentpipe_*.deb
+	$(AS_ROOT) scripts/try-package target/package/bentpipe_*_$$(dpkg --print-architecture).deb
+
+router: setup ## the small static program for routers, for amd64 and arm64: target/router/bentpipe-ARCH, and its size
+	scripts/setup-peers arm64
+	scripts/router x86_64 aarch64
+
+openwrt: router ## OpenWrt packages of it: make openwrt ARCHITECTURE=aarch64_cortex-a53, or x86_64
+	scripts/package-openwrt target/router $(ARCHITECTURE)
+
+image: setup ## a container image of it for this architecture, and a trial: the container as a gateway, with downloads
+	scripts/setup-peers container
+	scripts/router
+	$(AS_ROOT) env "PATH=$$PATH" scripts/image target/router/bentpipe-$$(uname -m)
+	$(AS_ROOT) env "PATH=$$PATH" scripts/try-image
+
+arm64: setup ## arm64 on any machine: unit tests, package and static program in QEMU; an hour
+	scripts/setup-peers arm64
+	$(AS_ROOT) env "PATH=$$PATH" scripts/arm64
 
 fuzz: setup ## fuzz targets from their corpora: make fuzz RUNS=10000000 TARGETS="syn cbor"
 	@scripts/setup-peers fuzz

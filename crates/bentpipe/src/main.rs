@@ -5,7 +5,9 @@ mod command;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+#[cfg(feature = "laboratory")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand};
 
 /// TCP over satellite links, fast and unbreakable.
 #[derive(Debug, Parser)]
@@ -17,6 +19,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "laboratory")]
     Demo(command::demo::Demo),
     Run(command::run::Run),
     Status(command::status::Status),
@@ -28,18 +31,26 @@ enum Command {
     Upgrade(command::upgrade::Upgrade),
     Check(command::check::Check),
     Doctor(command::doctor::Doctor),
+    #[cfg(feature = "laboratory")]
     Link(Box<command::link::Link>),
+    #[cfg(feature = "laboratory")]
     Sim(command::sim::Sim),
+    #[cfg(feature = "laboratory")]
     Lab(command::lab::Lab),
+    #[cfg(feature = "laboratory")]
     Radius(command::radius::Radius),
+    #[cfg(feature = "dtn")]
     Dtn(command::dtn::Dtn),
+    #[cfg(feature = "laboratory")]
     Man(command::manual::Manual),
+    #[cfg(feature = "laboratory")]
     Completions(command::manual::Completions),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
+        #[cfg(feature = "laboratory")]
         Command::Demo(demo) => demo.run(),
         Command::Run(run) => run.run(),
         Command::Status(status) => status.run(),
@@ -51,12 +62,19 @@ fn main() -> ExitCode {
         Command::Upgrade(upgrade) => upgrade.run(),
         Command::Check(check) => check.run(),
         Command::Doctor(doctor) => doctor.run(),
+        #[cfg(feature = "laboratory")]
         Command::Link(link) => link.run(),
+        #[cfg(feature = "laboratory")]
         Command::Sim(sim) => sim.run(),
+        #[cfg(feature = "laboratory")]
         Command::Lab(lab) => lab.run(),
+        #[cfg(feature = "laboratory")]
         Command::Radius(radius) => radius.run(),
+        #[cfg(feature = "dtn")]
         Command::Dtn(dtn) => dtn.run(),
+        #[cfg(feature = "laboratory")]
         Command::Man(manual) => manual.run(Arguments::command()),
+        #[cfg(feature = "laboratory")]
         Command::Completions(completions) => completions.run(Arguments::command()),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,7 +1,8 @@
 //! The cost of telemetry: the time of a survey of thousands of flows, in the daemon and by the command of an
 //! operator, and the processor time of accounting for active ones, beside that of carrying their data. As
 //! root, in namespaces, with `--release`; `--flows N` and `--active N` change the numbers. The command is
-//! that of `bentpipe` in the folder above the example's.
+//! that of `bentpipe` in the folder above the example's. `--program FILE` measures only that program: its
+//! memory and the survey by its own command.
 //!
 //! The ends of all connections are in this process, two descriptors for each, and the daemon is a process of
 //! its own with as many. Accounting is all that it does for connections on which data wait that nobody takes.
@@ -21,6 +22,7 @@ use bentpipe_kernel::limits::raise_descriptor_limit;
 use bentpipe_kernel::tcp_info::tcp_info;
 use bentpipe_testbed::Child;
 use common::crowd::Crowd;
+use common::footprint::Footprint;
 use common::{Net, Running, SERVER, network};
 use rustix::process::Signal;
 use socket2::SockRef;
@@ -50,8 +52,13 @@ fn main() -> ExitCode {
     if let Err(error) = raise_descriptor_limit() {
         eprintln!("cannot raise the number of descriptors: {error}");
     }
+    if let Some(program) = option("--program") {
+        by_command(&net, flows, Path::new(&program));
+        return ExitCode::SUCCESS;
+    }
     let survey = survey(&net, flows);
-    by_command(&net, flows);
+    let here = std::env::current_exe().unwrap();
+    by_command(&net, flows, &here.ancestors().nth(2).unwrap().join("bentpipe"));
     let accounting = accounting(&net, active);
     carrying(&net, active, accounting);
     let is_good = survey < SURVEY && accounting < ACCOUNTING;
@@ -59,9 +66,12 @@ fn main() -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn option(name: &str) -> Option<String> {
+    std::env::args().skip_while(|argument| argument != name).nth(1)
+}
+
 fn number(name: &str, usual: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name).skip(1);
-    arguments.next().and_then(|value| value.parse().ok()).unwrap_or(usual)
+    option(name).and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
 /// The median time of a survey of all flows, and of the hundred fastest.
@@ -98,19 +108,25 @@ fn median_of(measure: impl FnMut() -> Duration) -> Duration {
     times[SURVEYS / 2]
 }
 
-/// The median time of `bentpipe status --json` of all flows, from the start of the command to its end.
-fn by_command(net: &Net, flows: usize) {
-    let here = std::env::current_exe().unwrap();
-    let program = here.ancestors().nth(2).unwrap().join("bentpipe");
+/// What the program itself takes of the memory as the daemon, and the median time of `bentpipe status --json`
+/// of all flows, from the start of the command to its end.
+fn by_command(net: &Net, flows: usize, program: &Path) {
     if !program.exists() {
         println!("the command is not measured: there is no {}", program.display());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let (mut daemon, sockets) = start(net, &program, folder.path());
+    let (mut daemon, sockets) = start(net, program, folder.path());
+    let before = Footprint::of(daemon.id());
     let mut crowd = Crowd::new(net);
     crowd.grow(net, flows, |_| {});
+    println!(
+        "{}: without flows {}, with {flows} {}",
+        program.display(),
+        memory(before),
+        memory(Footprint::of(daemon.id()))
+    );
     let mut size = 0;
     let time = median_of(|| {
         let mut command = net.gateway.command(program.to_str().unwrap());
@@ -130,6 +146,11 @@ fn by_command(net: &Net, flows: usize) {
     crowd.scatter();
     daemon.signal(Signal::TERM).unwrap();
     daemon.wait().unwrap();
+}
+
+fn memory(footprint: Footprint) -> String {
+    let Footprint { resident, proportional, .. } = footprint;
+    format!("{:.1} MB resident ({:.1} MB PSS)", resident as f64 / 1e6, proportional as f64 / 1e6)
 }
 
 /// The program itself as the daemon, when it is ready, and the folder of its sockets.

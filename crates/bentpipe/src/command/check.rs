@@ -2,8 +2,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bentpipe_config::{Document, Error, Fault};
+#[cfg(feature = "dtn")]
 use bentpipe_dtn::config::NodeConfig;
 use bentpipe_proxy::Config;
+#[cfg(feature = "laboratory")]
 use bentpipe_sim::file::Source;
 use clap::{Args, ValueEnum};
 
@@ -30,8 +32,10 @@ enum Kind {
     /// bentpipe.toml
     Proxy,
     /// node.toml
+    #[cfg(feature = "dtn")]
     Node,
     /// A scenario of the simulator
+    #[cfg(feature = "laboratory")]
     Scenario,
 }
 
@@ -59,8 +63,10 @@ impl Kind {
     /// That of the tables. Both daemons have legs, so the node's own come first.
     fn of(document: &Document) -> Self {
         match () {
+            #[cfg(feature = "dtn")]
             () if NodeConfig::is_meant_by(document) => Self::Node,
             () if Config::is_meant_by(document) => Self::Proxy,
+            #[cfg(feature = "laboratory")]
             () if Source::is_meant_by(document) => Self::Scenario,
             () => Self::Proxy,
         }
@@ -69,7 +75,9 @@ impl Kind {
     const fn name(self) -> &'static str {
         match self {
             Self::Proxy => "a configuration of the proxy",
+            #[cfg(feature = "dtn")]
             Self::Node => "a configuration of the bundle node",
+            #[cfg(feature = "laboratory")]
             Self::Scenario => "a scenario",
         }
     }
@@ -81,7 +89,9 @@ impl Findings {
     fn of(kind: Kind, document: Document) -> Result<Self, Error> {
         let outcome = match kind {
             Kind::Proxy => Config::of(&document).map(|read| read.warnings),
+            #[cfg(feature = "dtn")]
             Kind::Node => NodeConfig::of(&document).map(|read| read.warnings),
+            #[cfg(feature = "laboratory")]
             Kind::Scenario => Source::of(document).and_then(|source| source.with(&[])).map(|_| Vec::new()),
         };
         match outcome {

@@ -68,7 +68,7 @@ impl Demo {
         super::log::to_stderr("warn");
         self.check()?;
         let on = self.world()?;
-        super::prepare_folder(&self.out)?;
+        super::laboratory::prepare_folder(&self.out)?;
         let settings = self.settings();
         super::print_note(format_args!(
             "{} over {} at {} round trip, {}% of packets lost",
@@ -106,7 +106,7 @@ impl Demo {
     }
 
     fn world(&self) -> anyhow::Result<On> {
-        match (self.on, require(super::TOPOLOGY_NEEDS)) {
+        match (self.on, require(super::laboratory::TOPOLOGY_NEEDS)) {
             (Some(On::Sim), _) => Ok(On::Sim),
             (_, Ok(())) => Ok(On::Kernel),
             (Some(On::Kernel), Err(missing)) => Err(missing)

@@ -116,7 +116,7 @@ impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let world = results::World::from(self.on);
         if let World::Kernel = self.on {
-            require(super::TOPOLOGY_NEEDS).context(
+            require(super::laboratory::TOPOLOGY_NEEDS).context(
                 "no experiment can run on the kernel here; --on sim, the default, runs it in virtual time",
             )?;
             super::log::to_stderr("warn");
@@ -124,7 +124,7 @@ impl Run {
         let experiments = self.experiments(world)?;
         let seeds =
             experiments.iter().map(|experiment| self.seeds(experiment)).collect::<Result<Vec<_>, _>>()?;
-        super::prepare_folder(&self.out)?;
+        super::laboratory::prepare_folder(&self.out)?;
         let mut documents = Vec::new();
         for (experiment, seeds) in experiments.into_iter().zip(seeds) {
             let results = run_with_progress(experiment, world, seeds)?;

@@ -35,7 +35,7 @@ impl Manual {
     pub(crate) fn run(self, program: clap::Command) -> anyhow::Result<ExitCode> {
         let program = named(program.disable_help_subcommand(true), "");
         if let Some(folder) = &self.out {
-            super::prepare_folder(folder)?;
+            super::laboratory::prepare_folder(folder)?;
             write_all(&program, folder)?;
         } else {
             let page = page(find(&program, &self.command)?)?;

@@ -5,37 +5,38 @@ pub(crate) mod bypass;
 pub(crate) mod check;
 pub(crate) mod clean_up;
 mod daemon;
+#[cfg(feature = "laboratory")]
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+#[cfg(feature = "dtn")]
 pub(crate) mod dtn;
 mod human;
+#[cfg(feature = "laboratory")]
 pub(crate) mod lab;
+#[cfg(feature = "laboratory")]
+mod laboratory;
+#[cfg(feature = "laboratory")]
 pub(crate) mod link;
 mod log;
+#[cfg(feature = "laboratory")]
 pub(crate) mod manual;
 mod program;
+#[cfg(feature = "laboratory")]
 pub(crate) mod radius;
 pub(crate) mod reload;
 pub(crate) mod run;
+#[cfg(feature = "laboratory")]
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod upgrade;
 
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
-use std::path::Path;
 
 use anyhow::Context;
-use bentpipe_testbed::Need;
 use serde::Serialize;
-
-/// The privileges and programs that a topology with a proxy needs. The proxy intercepts and loads eBPF, which
-/// a user namespace does not allow.
-const TOPOLOGY_NEEDS: &[Need] =
-    &[Need::Privileges, Need::Namespaces, Need::Tun, Need::Program("ip"), Need::Program("nft")];
 
 /// Prints a result on standard output. A reader that has gone away, as in `| head`, is no error; a full disk
 /// is.
@@ -64,16 +65,4 @@ fn print_with(
 /// Prints a message beside the result, on standard error. A failure to print it is ignored.
 pub(crate) fn print_note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Creates the folder of a result and checks that it is writable before the run, so that no result is lost
-/// after a long run.
-fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
-    let trial = folder.join(format!(".bentpipe-{}.trial", std::process::id()));
-    let outcome = std::fs::create_dir_all(folder)
-        .and_then(|()| File::create_new(&trial))
-        .and_then(|_| std::fs::remove_file(&trial));
-    outcome.with_context(|| {
-        format!("cannot write to the folder {}: choose one that is yours with --out DIR", folder.display())
-    })
 }

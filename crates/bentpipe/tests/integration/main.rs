@@ -12,6 +12,7 @@ mod dtn_commands;
 mod interop_dtn7;
 mod lab_cli;
 mod manual_cli;
+mod openwrt;
 mod radius_cli;
 mod results_doc;
 mod sim_cli;

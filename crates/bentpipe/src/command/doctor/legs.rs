@@ -221,7 +221,8 @@ fn radius(name: &str, settings: &LegSettings, catalogue: &Catalogue) -> Check {
         return Check::pass(name, format!("{what}: all known protocols reach that far"));
     }
     Check {
-        fix: Some(format!("bentpipe radius {arguments} lists what their ends would have to set")),
+        fix: cfg!(feature = "laboratory")
+            .then(|| format!("bentpipe radius {arguments} lists what their ends would have to set")),
         ..Check::pass(name, format!("{what}: end to end these give up: {}", beyond.join("; ")))
     }
 }
