@@ -179,7 +179,11 @@ impl Controller {
         loop {
             let before = monotonic();
             let busy = !self.paused && self.tick();
-            let interval = if busy { TICK.max(PAUSE * (monotonic() - before)) } else { IDLE_TICK };
+            let soon = self.legs.iter().filter_map(|state| state.allocator.interval()).min();
+            let interval = match busy {
+                true => soon.unwrap_or(TICK).max(PAUSE * (monotonic() - before)),
+                false => IDLE_TICK,
+            };
             match self.commands.recv_timeout(interval) {
                 Ok(Command::Ping) => drop(self.acks.fetch_add(1, Ordering::Release)),
                 Ok(Command::Replace(legs)) => self.replace(legs),

@@ -5,14 +5,14 @@ use std::time::Duration;
 use bentpipe_units::{Rate, Time};
 
 use super::round::Rates;
+use super::train::Carried;
 
 /// The part of the capacity that is allocated with a standing queue of [`NOISE`], and how much more without
 /// one: senders that fall short of their rates by less than that still fill the link, and the queue settles
 /// at half of it.
 const UTILISATION: (f64, f64) = (0.995, 0.0125);
-/// The part of the standing queue that is drained in a round trip. The queue is seen a round trip late, so
-/// that more than π/2 would make it oscillate.
-const DRAIN: f64 = 0.5;
+/// A queue is drained within this time: it is known ahead, so that the round trip does not matter.
+const DRAINED_WITHIN: Duration = Duration::from_millis(100);
 /// Round-trip times vary by this without a queue.
 pub(super) const NOISE: Duration = Duration::from_millis(5);
 /// Rates and queues are measured over some time, so that the effect of a decision shows this much later.
@@ -20,7 +20,7 @@ const SETTLED: Duration = Duration::from_millis(200);
 /// A queue of this, or of this part of a round trip, shows that the estimate of the capacity is wrong.
 const STANDING: (Duration, u32) = (Duration::from_millis(15), 20);
 /// However long the queue, this part of the capacity is allocated.
-const LEAST: f64 = 0.3;
+const LEAST: f64 = 0.1;
 /// A link that delivers less than this part of the estimate, with a standing queue, is slower than the
 /// estimate. A few per cent may be lost.
 const CARRIES_LESS: f64 = 0.93;
@@ -31,7 +31,7 @@ const FIRST_GROWTH: f64 = 1.0;
 /// The first rate without a configured capacity: the initial window of RFC 6928 in a round trip.
 const FIRST_WINDOW: f64 = 10.0 * 1500.0;
 /// The pause after growth that was too much, in round trips; each time it doubles, up to the second number.
-const PAUSE: (u32, u32) = (8, 64);
+const PAUSE: (u32, u32) = (4, 16);
 /// Losses above the usual that count as the effect of too high a rate.
 const TOO_MANY: f64 = 0.12;
 /// Losses above the usual that count as the effect of a step of growth.
@@ -48,9 +48,16 @@ const DRAINING: f64 = 0.92;
 /// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions
 /// find it, a round trip apart; one misleading moment, as after an outage, does not cost everything.
 const STEP: f64 = 0.25;
-/// An estimate below this part of the rate that the link has once carried may be wrong. After this many round
-/// trips without queue and losses, the former rate is tried once.
-const APPEAL: (f64, u32) = (0.75, 2);
+/// The rate of a train, as a multiple of the estimate: usually, and while the first measurement is sought.
+const TRAIN: (f64, f64) = (2.0, 4.0);
+/// The first train without a configured capacity: the initial window of RFC 6928 in 20 ms.
+const FIRST_TRAIN: f64 = FIRST_WINDOW / 0.02;
+/// Arrivals of a train above the estimate by less than this part of it may be chance.
+const SURELY: f64 = 0.08;
+/// A train that arrives at this part of its rate has not shown the limit of the link.
+const ALL: f64 = 0.9;
+/// The part of the difference to what a busy link carries by which the estimate is corrected each round trip.
+const CORRECTED: f64 = 0.5;
 /// The lowest estimate, bytes per second.
 const FLOOR: f64 = 100.0;
 
@@ -64,8 +71,14 @@ pub(super) struct Capacity {
     /// The effect of the last decision does not show before.
     hold_until: Time,
     no_growth_until: Time,
+    /// When it was last corrected.
+    corrected: Time,
     /// The estimate before the last step of growth, until its effect is known.
     grown_from: Option<f64>,
+    /// The highest rate that was sent without a queue and arrived, until it is used again.
+    proven: f64,
+    /// The most that the last train has shown, if it was more than the link carries.
+    limit: Option<f64>,
     usual_loss: f64,
     /// The estimate before it was lowered because of losses, and the losses.
     blamed: Option<(f64, f64)>,
@@ -73,11 +86,6 @@ pub(super) struct Capacity {
     standing: Option<(Time, Duration)>,
     /// Since when it has not grown, and how long it was then.
     longest: Option<(Time, Duration)>,
-    /// The highest rate that was sent without a queue and arrived but for the usual losses, until it is tried
-    /// again.
-    proven: f64,
-    /// Since when there have been neither queue nor unusual losses.
-    calm_since: Option<Time>,
 }
 
 /// Measurements of the link.
@@ -88,6 +96,8 @@ pub(super) struct Observation {
     pub(super) rates: Option<Rates>,
     /// The rate of arrivals while there was a standing queue, if that was long enough: the rate of the link.
     pub(super) carried: Option<f64>,
+    /// The same if the queue has been standing for all of the last round trip.
+    pub(super) carried_all: Option<f64>,
     pub(super) queue: Duration,
     /// The round-trip time of the empty link.
     pub(super) rtt: Duration,
@@ -106,13 +116,14 @@ impl Capacity {
             pause: PAUSE.0,
             hold_until: Time::ZERO,
             no_growth_until: Time::ZERO,
+            corrected: Time::ZERO,
             grown_from: None,
+            proven: 0.0,
+            limit: None,
             usual_loss: 0.0,
             blamed: None,
             standing: None,
             longest: None,
-            proven: 0.0,
-            calm_since: None,
         }
     }
 
@@ -121,10 +132,15 @@ impl Capacity {
         self.estimate
     }
 
-    /// The sum of all senders' rates, with this queue and this round-trip time of the empty link.
-    pub(super) fn budget(&self, queue: Duration, rtt: Duration) -> f64 {
-        let rtt = rtt.max(8 * NOISE).as_secs_f64();
-        let drained = DRAIN * queue.saturating_sub(NOISE).as_secs_f64() / rtt;
+    /// The rate of the first packets of all: without a configured capacity they are a train.
+    pub(super) fn initial_rate(&self) -> f64 {
+        let usual = self.budget(Duration::ZERO);
+        if self.configured.is_some() { usual } else { usual.max(FIRST_TRAIN) }
+    }
+
+    /// The sum of all senders' rates, if what they send now will wait that long.
+    pub(super) fn budget(&self, queue: Duration) -> f64 {
+        let drained = queue.saturating_sub(NOISE).as_secs_f64() / DRAINED_WITHIN.as_secs_f64();
         let short = 1.0 - queue.min(NOISE).as_secs_f64() / NOISE.as_secs_f64();
         self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
     }
@@ -136,7 +152,7 @@ impl Capacity {
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
-        (self.grown_from, self.standing, self.longest, self.calm_since) = (None, None, None, None);
+        (self.grown_from, self.standing, self.longest) = (None, None, None);
     }
 
     /// Takes in measurements. True if the delay is no queue, because it does not shrink however little is
@@ -164,12 +180,14 @@ impl Capacity {
         } else if rates.whole {
             self.judge_growth(rates, loss, seen);
             if seen.queue <= NOISE {
-                self.prove(rates, seen);
+                if rates.delivered + rates.lost >= 0.9 * self.estimate {
+                    self.proven = self.proven.max(self.estimate);
+                }
                 self.grow(rates, seen);
-                return false;
+            } else if let Some(carried) = seen.carried_all {
+                self.correct(carried, seen);
             }
         }
-        self.calm_since = None;
         false
     }
 
@@ -200,6 +218,15 @@ impl Capacity {
         self.estimate = to.clamp((STEP * self.estimate).max(FLOOR), self.estimate.max(FLOOR));
         self.step_back(seen);
         self.hold_until = seen.now + seen.rtt + seen.queue + SETTLED;
+    }
+
+    /// A queue that stands for a round trip, but drains as expected: the estimate is a little too high.
+    fn correct(&mut self, carried: f64, seen: &Observation) {
+        let shown = carried / (1.0 - self.usual_loss.min(TOO_MANY));
+        if shown < self.estimate && seen.now >= self.corrected + seen.rtt.max(SETTLED) {
+            self.estimate -= CORRECTED * (self.estimate - shown);
+            (self.corrected, self.grown_from) = (seen.now, None);
+        }
     }
 
     /// Growth was too much: it resumes later, in small steps.
@@ -238,32 +265,74 @@ impl Capacity {
         packets(rates.lost) > expected + CHANCE * (expected + 1.0).sqrt()
     }
 
-    /// Without queue and losses the link carries the present rate. A higher rate that it has carried before
-    /// is tried again, but once: if that fails, growth goes in small steps.
-    fn prove(&mut self, rates: Rates, seen: &Observation) {
-        if rates.delivered + rates.lost >= 0.9 * self.estimate {
-            self.proven = self.proven.max(self.estimate);
-        }
-        let calm_since = *self.calm_since.get_or_insert(seen.now);
-        if self.estimate < APPEAL.0 * self.proven
-            && seen.wanted
-            && seen.now - calm_since >= APPEAL.1 * seen.rtt
+    /// The rate of a train, if it may show that the link carries more than the estimate.
+    pub(super) fn train(&self, seen: &Observation) -> Option<f64> {
+        let ceiling = self.configured.unwrap_or(f64::INFINITY);
+        let is_known = self.growth < FIRST_GROWTH;
+        let used = !is_known || seen.rates.is_some_and(|rates| rates.sent >= 0.8 * self.budget(seen.queue));
+        if self.estimate >= ceiling
+            || !seen.wanted
+            || !used
+            || seen.queue > 2 * NOISE
+            || self.blamed.is_some()
         {
-            self.grown_from = Some(self.estimate);
-            self.estimate = std::mem::take(&mut self.proven);
-            self.calm_since = None;
-            self.hold_until = seen.now + 3 * seen.rtt / 2 + SETTLED;
+            return None;
         }
+        let rate = match is_known {
+            true => TRAIN.0 * self.estimate,
+            false => (TRAIN.1 * self.estimate).max(FIRST_TRAIN),
+        };
+        (rate > 0.0).then_some(rate)
+    }
+
+    /// Whether nothing is known of it yet.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.growth >= FIRST_GROWTH
+    }
+
+    /// Whether the rate is lower on trial, because of losses: these packets did not queue.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.blamed.is_some()
+    }
+
+    /// Takes in what a train has shown; whether the estimate has grown.
+    pub(super) fn judge_train(&mut self, carried: &Carried, seen: &Observation) -> bool {
+        let [least, most] = carried.arrived;
+        let all = most >= ALL * carried.train;
+        // What the link has carried before is what it carries now, if the train does not contradict.
+        let known = self.proven > (1.0 + SURELY) * self.estimate && (least..=most).contains(&self.proven);
+        if known && !all {
+            self.estimate = std::mem::take(&mut self.proven);
+            self.hold_until = self.hold_until.max(seen.now + 3 * seen.rtt / 2);
+            return true;
+        }
+        let more = least > carried.usual * (1.0 + SURELY) && least > self.estimate;
+        // Fewer arrivals than usual say that the train was not sent.
+        if !all && least >= 0.8 * carried.usual {
+            self.growth = self.growth.min(GROWTH.0);
+            self.limit = Some(0.51 * (least + most));
+        } else {
+            self.limit = None;
+        }
+        if more {
+            let ceiling = self.configured.unwrap_or(f64::INFINITY);
+            let shown = if all { carried.train.max(least.min(2.0 * carried.train)) } else { least };
+            self.estimate = shown.max(self.estimate).min(ceiling);
+            (self.grown_from, self.pause, self.no_growth_until) = (None, PAUSE.0, Time::ZERO);
+            self.hold_until = self.hold_until.max(seen.now + 3 * seen.rtt / 2);
+        }
+        more
     }
 
     fn grow(&mut self, rates: Rates, seen: &Observation) {
         let ceiling = self.configured.unwrap_or(f64::INFINITY);
-        let used = rates.sent >= 0.9 * self.budget(seen.queue, seen.rtt);
+        let used = rates.sent >= 0.9 * self.budget(seen.queue);
         if self.estimate >= ceiling || !seen.wanted || !used || seen.now < self.no_growth_until {
             return;
         }
         self.grown_from = Some(self.estimate);
-        self.estimate = (self.estimate * (1.0 + self.growth)).min(ceiling);
+        let limit = self.limit.map_or(f64::INFINITY, |limit| limit.max(self.estimate * (1.0 + GROWTH.0)));
+        self.estimate = (self.estimate * (1.0 + self.growth)).min(ceiling).min(limit);
         if self.estimate == ceiling {
             self.pause = PAUSE.0;
         }

@@ -20,6 +20,7 @@
 mod capacity;
 mod max_min;
 mod round;
+mod train;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use bentpipe_units::{Rate, Time};
 use capacity::{Capacity, Observation};
 use max_min::Claim;
 use round::Round;
+use train::Trains;
 
 /// A connection that uses less than this part of its rate is limited elsewhere: by its application or by its
 /// receiver.
@@ -43,6 +45,10 @@ const MAY_GROW: (f64, f64) = (2.0, 0.125);
 const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis(100));
 /// A round-trip time that is older than one round trip and this does not describe the present.
 const STALE: Duration = Duration::from_millis(200);
+/// Senders report the shortest round trip of this time, so that it is from before.
+const RECENT: Duration = Duration::from_millis(50);
+/// A sender reports with each acknowledgement; what it has sent in a longer pause was sent all along.
+const SEEN_LATE: Duration = Duration::from_millis(30);
 /// Receivers delay acknowledgements of single segments by about this time. Where two segments take longer
 /// than that, every acknowledgement is of a single segment, and the delay is not taken for a queue.
 const DELAYED_ACK: Duration = Duration::from_millis(45);
@@ -129,6 +135,9 @@ pub struct RateAllocator {
     config: RateAllocatorConfig,
     capacity: Capacity,
     round: Round,
+    trains: Trains,
+    /// There has been a train.
+    began: bool,
     flows: HashMap<u64, SenderState>,
     last_tick: Option<Time>,
     /// When data last arrived, or nothing was in flight.
@@ -146,11 +155,15 @@ pub struct RateAllocator {
     estimate: LinkEstimate,
     ticks: u64,
     claims: Vec<Claim>,
+    /// Bytes whose senders have not reported for a while, and between which moments they were sent.
+    late: Vec<(u64, Time, Time)>,
 }
 
 /// The state of a connection at the last tick.
 #[derive(Debug, Clone, Copy)]
 struct SenderState {
+    /// The time of its last report.
+    at: Time,
     sent: u64,
     delivered: u64,
     lost: u64,
@@ -184,11 +197,13 @@ impl RateAllocator {
             active: 0,
             outage: false,
         };
-        let initial_rate = InitialRate { rate: capacity.budget(Duration::ZERO, config.rtt), weight: 0 };
+        let initial_rate = InitialRate { rate: capacity.initial_rate(), weight: 0 };
         Self {
             config,
             capacity,
             round: Round::default(),
+            trains: Trains::default(),
+            began: false,
             flows: HashMap::new(),
             last_tick: None,
             last_progress: Time::ZERO,
@@ -200,6 +215,7 @@ impl RateAllocator {
             estimate,
             ticks: 0,
             claims: Vec::new(),
+            late: Vec::new(),
         }
     }
 
@@ -221,13 +237,14 @@ impl RateAllocator {
             // Measurements from before do not describe what comes after.
             let round_trips = if outage || self.estimate.outage { AFTERMATH } else { 1 };
             self.restart_measurements(now, round_trips, reports);
+            self.trains.cancel();
         }
         self.estimate.outage = outage;
         if !outage {
-            self.observe(now, reports);
+            self.observe(now, elapsed, reports);
             self.measure_use(now, elapsed, reports);
         }
-        self.allocate(reports, &mut give);
+        self.allocate(now, reports, &mut give);
     }
 
     /// The rate for connections that begin before the next tick.
@@ -243,8 +260,10 @@ impl RateAllocator {
     /// Adds the new bytes of all reports to the sums. Returns whether any have arrived.
     fn add_reports(&mut self, now: Time, reports: &[Report]) -> bool {
         let (mut sent, mut delivered, mut lost) = (0, 0, 0);
+        let mut late = std::mem::take(&mut self.late);
         for report in reports {
             let fresh = SenderState {
+                at: report.at,
                 sent: report.sent,
                 delivered: report.delivered,
                 lost: report.lost,
@@ -265,6 +284,10 @@ impl RateAllocator {
                 *flow = fresh;
             }
             flow.active = report.in_flight || report.sent > flow.sent;
+            if report.at > flow.at + SEEN_LATE {
+                late.push((report.sent - flow.sent, flow.at, report.at));
+            }
+            flow.at = report.at;
             sent += report.sent - flow.sent;
             delivered += report.delivered - flow.delivered;
             lost += report.lost.saturating_sub(flow.lost);
@@ -274,6 +297,10 @@ impl RateAllocator {
         let ticks = self.ticks;
         self.flows.retain(|_, flow| flow.reported == ticks);
         self.round.add(now, [sent, delivered, lost], self.return_shift, self.estimate.rtt);
+        for (bytes, from, to) in late.drain(..) {
+            self.round.spread_sent(bytes, from, to);
+        }
+        self.late = late;
         delivered > 0
     }
 
@@ -325,20 +352,70 @@ impl RateAllocator {
     }
 
     /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
-    fn observe(&mut self, now: Time, reports: &[Report]) {
+    fn observe(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         self.measure_queues(now, reports);
         let wanted = self.claims.iter().any(Claim::is_greedy);
         let LinkEstimate { rtt, queue, .. } = self.estimate;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
-        let carried = self.queued_since.and_then(|since| self.round.carried_since(since, rtt));
-        let observation = Observation { now, rates: self.round.rates(rtt), carried, queue, rtt, wanted };
+        let is_standing = !self.trains.explains(queue, now, self.round_trip());
+        let since = self.queued_since.filter(|_| is_standing);
+        let carried_over = |least| since.and_then(|since| self.round.carried_since(since, rtt, least));
+        let (carried, carried_all) = (carried_over(Duration::ZERO), carried_over(rtt.mul_f64(0.9)));
+        let first = !self.began && self.estimate.active > 0;
+        let wanted = wanted || first;
+        let observation =
+            Observation { now, rates: self.round.rates(rtt), carried, carried_all, queue, rtt, wanted };
         if self.capacity.observe(&observation) {
             // A queue would have drained by now: the path has become longer.
             self.grown += self.estimate.queue;
             self.estimate.rtt += self.estimate.queue;
             self.estimate.queue = Duration::ZERO;
         }
+        let round_trip = self.round_trip();
+        if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
+            let more = self.capacity.judge_train(&carried, &observation);
+            self.trains.judged(more);
+            if more {
+                // What they have used of a lower rate does not show what they use of this one.
+                for report in reports {
+                    if let Some(flow) = self.flows.get_mut(&report.id) {
+                        (flow.since, flow.sent_then, flow.allowed) = (now, report.sent, 0.0);
+                    }
+                }
+            }
+        }
+        if self.trains.is_due(now)
+            && let Some(rate) = self.capacity.train(&observation)
+        {
+            let usual = self.capacity.budget(self.queue_ahead(now));
+            let begun = match !first {
+                // The first packets of the first connections are the first train.
+                false => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
+                true => now,
+            };
+            self.began = true;
+            self.trains.begin(begun, [usual, rate], round_trip);
+        }
         self.estimate.capacity = self.capacity.bytes_per_second();
+    }
+
+    /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round
+    /// trip ago, and what has been sent since waits before this one.
+    fn queue_ahead(&self, now: Time) -> Duration {
+        let since =
+            Time::from_nanos(now.as_nanos().saturating_sub((self.round_trip() + RECENT).as_nanos() as u64));
+        let is_known = !self.capacity.is_unknown() && !self.capacity.is_on_trial();
+        let Some(sent) = self.round.sent_since(since).filter(|_| is_known) else {
+            return self.estimate.queue;
+        };
+        let sent = sent / self.capacity.bytes_per_second();
+        let ahead = self.estimate.queue.as_secs_f64() + sent - (now - since).as_secs_f64();
+        Duration::try_from_secs_f64(ahead.max(0.0)).unwrap_or(Duration::MAX)
+    }
+
+    /// How long to wait at most before the next [`tick`](Self::tick), if that is less than usual.
+    pub fn interval(&self) -> Option<Duration> {
+        self.trains.interval(self.last_tick?, self.round_trip())
     }
 
     /// Finds out which connections use their rates, and which are limited elsewhere.
@@ -356,7 +433,7 @@ impl RateAllocator {
             // Pauses count: a slow reader takes its bytes in bursts. What it sends after its last report is
             // unknown.
             let until = if flow.active { report.at } else { now };
-            let span = until - flow.since;
+            let span = until.since(flow.since);
             if flow.allowed < USE_MEASURED_OVER.0 || span < USE_MEASURED_OVER.1.max(rtt) {
                 continue;
             }
@@ -369,8 +446,9 @@ impl RateAllocator {
         }
     }
 
-    fn allocate(&mut self, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
-        let budget = self.capacity.budget(self.estimate.queue, self.estimate.rtt);
+    fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
+        let usual = self.capacity.budget(self.queue_ahead(now));
+        let budget = self.trains.rate(now, usual);
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
             let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;
@@ -383,7 +461,8 @@ impl RateAllocator {
         let limited =
             limited.fold((0.0, 0), |(bytes, weight), claim| (bytes + claim.most, weight + claim.weight));
         let weight = self.claims.iter().map(|claim| claim.weight).sum::<u32>() - limited.1;
-        self.initial_rate = InitialRate { rate: budget - limited.0, weight };
+        let initial = if self.began { usual } else { self.capacity.initial_rate() };
+        self.initial_rate = InitialRate { rate: (initial - limited.0).max(initial / 8.0), weight };
         for report in reports {
             let Some(flow) = self.flows.get_mut(&report.id) else { continue };
             // A connection without a claim gets the rate of a new one.

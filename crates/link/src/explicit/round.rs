@@ -8,6 +8,9 @@ use bentpipe_units::Time;
 /// The shortest time over which rates are measured.
 const SHORTEST: Duration = Duration::from_millis(100);
 
+/// Longer than any round trip with its queue.
+const REMEMBERED: Duration = Duration::from_secs(8);
+
 /// If nothing arrives for longer than this, and than this many bytes take, the senders have paused, as at the
 /// end of the receiver's first window.
 const PAUSE: (Duration, f64) = (Duration::from_millis(50), 4.0 * 1500.0);
@@ -16,7 +19,11 @@ const PAUSE: (Duration, f64) = (Duration::from_millis(50), 4.0 * 1500.0);
 #[derive(Debug, Default)]
 pub(super) struct Round {
     sums: [u64; 3],
+    /// The last moment before the history.
+    before: Option<Moment>,
     history: VecDeque<Moment>,
+    /// Bytes sent until then, for as long as a packet and its acknowledgement may take.
+    sent: VecDeque<(Time, u64)>,
 }
 
 /// The sums at a tick.
@@ -43,20 +50,37 @@ impl Round {
     /// `return_shift` seconds on the return path.
     pub(super) fn add(&mut self, now: Time, bytes: [u64; 3], return_shift: f64, rtt: Duration) {
         self.sums = std::array::from_fn(|index| self.sums[index] + bytes[index]);
+        self.sent.push_back((now, self.sums[0]));
+        while self.sent.get(1).is_some_and(|second| now - second.0 >= REMEMBERED) {
+            self.sent.pop_front();
+        }
         // Rates begin with the first arrival.
+        let moment = Moment { at: now, sums: self.sums, return_shift };
         if self.history.is_empty() && bytes[1] == 0 {
+            self.before = Some(moment);
             return;
         }
-        self.history.push_back(Moment { at: now, sums: self.sums, return_shift });
+        self.history.push_back(moment);
         let span = rtt.max(SHORTEST);
         while self.history.get(1).is_some_and(|second| now - second.at >= span) {
-            self.history.pop_front();
+            self.before = self.history.pop_front();
+        }
+    }
+
+    /// Says that of the bytes sent by now so many were sent evenly between two moments, and were not known.
+    pub(super) fn spread_sent(&mut self, bytes: u64, from: Time, to: Time) {
+        let span = (to - from).as_secs_f64().max(1e-9);
+        for (at, sent) in self.sent.iter_mut().rev().skip(1).take_while(|(at, _)| *at > from) {
+            let part = ((*at - from).as_secs_f64() / span).min(1.0);
+            *sent = (*sent).saturating_add((bytes as f64 * part) as u64);
         }
     }
 
     /// Forgets the past: the next rates begin now.
     pub(super) fn clear(&mut self) {
+        self.before = None;
         self.history.clear();
+        self.sent.clear();
     }
 
     /// The rates over the remembered time, usually a round trip.
@@ -66,7 +90,7 @@ impl Round {
 
     /// The rate of arrivals since then, or since the last pause of the senders, bytes per second. It ends
     /// with the last arrival, because nothing may have been sent after it.
-    pub(super) fn carried_since(&self, since: Time, rtt: Duration) -> Option<f64> {
+    pub(super) fn carried_since(&self, since: Time, rtt: Duration, least: Duration) -> Option<f64> {
         let usual = self.rates(rtt)?.delivered.max(1.0);
         let pause = PAUSE.0.max(Duration::try_from_secs_f64(PAUSE.1 / usual).unwrap_or(Duration::MAX));
         let mut ticks = self.history.iter().filter(|moment| moment.at >= since);
@@ -83,7 +107,34 @@ impl Round {
             (last, silent) = (moment, false);
         }
         let arrived = (last.sums[1] - first.sums[1]) as f64;
-        (last.at - first.at >= SHORTEST.max(rtt / 4)).then(|| arrived / last.arriving_since(first))
+        (last.at - first.at >= least.max(SHORTEST)).then(|| arrived / last.arriving_since(first))
+    }
+
+    /// The fastest arrivals since then over any span that is long enough: the rate that is certain although
+    /// `error` bytes more or less may have come at its ends, and the rate that is possible.
+    pub(super) fn fastest_since(&self, since: Time, least: Duration, error: f64) -> Option<[f64; 2]> {
+        let mut fastest: Option<[f64; 2]> = None;
+        let mut moments = self.before.iter().chain(&self.history).skip_while(|moment| moment.at < since);
+        while let Some(first) = moments.next() {
+            for last in moments.clone().filter(|last| last.at - first.at >= least) {
+                let bytes = (last.sums[1] - first.sums[1]) as f64;
+                let span = (last.at - first.at).as_secs_f64();
+                let rates = [bytes - error, bytes + error].map(|bytes| bytes / span);
+                let before = fastest.unwrap_or(rates);
+                fastest = Some([0, 1].map(|bound| before[bound].max(rates[bound])));
+            }
+        }
+        fastest
+    }
+
+    /// The bytes that were sent since then, as evenly as possible between two ticks; `None` if that is too
+    /// long ago.
+    pub(super) fn sent_since(&self, since: Time) -> Option<f64> {
+        let after = self.sent.partition_point(|(at, _)| *at <= since);
+        let (earlier, before) = *self.sent.get(after.checked_sub(1)?)?;
+        let Some(&(later, sent)) = self.sent.get(after) else { return Some(0.0) };
+        let part = (later - since).as_secs_f64() / (later - earlier).as_secs_f64();
+        Some((self.sums[0] - sent) as f64 + part * (sent - before) as f64)
     }
 
     /// The rates over the part of the remembered time that begins at `since`.
@@ -127,7 +178,7 @@ mod tests {
                 round.add(now, [20_000, bytes, bytes / 10], return_shift, RTT);
             }
             let rates = round.rates(RTT).unwrap();
-            let carried = round.carried_since(Time::ZERO, RTT).unwrap();
+            let carried = round.carried_since(Time::ZERO, RTT, RTT / 2).unwrap();
             for (found, expected) in
                 [(rates.sent, 1e6), (rates.delivered, 1e6), (rates.lost, 1e5), (carried, 1e6)]
             {

@@ -3,10 +3,12 @@
 use super::*;
 
 const TICK: Duration = Duration::from_millis(20);
+const MOMENT: Duration = Duration::from_millis(5);
 
 /// A link and its senders.
 struct Testbed {
     now: Time,
+    ticked: Time,
     allocator: RateAllocator,
     /// Bytes per second.
     carries: f64,
@@ -50,6 +52,7 @@ impl Testbed {
         let config = RateAllocatorConfig { capacity: configured.map(Rate::mbps), rtt };
         Self {
             now: Time::ZERO,
+            ticked: Time::ZERO,
             allocator: RateAllocator::new(config),
             carries: carries as f64 * 1e6 / 8.0,
             room: 1.0,
@@ -87,17 +90,29 @@ impl Testbed {
         self.flows.len() - 1
     }
 
+    /// Until the next usual tick; where the allocator measures, it looks more often.
     fn step(&mut self) {
-        self.joined = 0;
-        self.now += TICK;
-        let dt = TICK.as_secs_f64();
+        let until = self.now + TICK;
+        while self.now < until {
+            self.carry();
+            let interval = self.allocator.interval().unwrap_or(TICK);
+            if self.now >= until || self.now - self.ticked >= interval {
+                self.tick();
+            }
+        }
+        self.queues.push(self.queue / self.carries);
+    }
+
+    /// A moment of the link.
+    fn carry(&mut self) {
+        self.now += MOMENT;
+        let dt = MOMENT.as_secs_f64();
         let offered: Vec<f64> = self.flows.iter().map(|flow| flow.rate.min(flow.most) * dt).collect();
         let sum: f64 = offered.iter().sum();
         let drained = self.carries * dt;
         let wait = self.queue / self.carries;
         let fits = (self.room * self.carries - self.queue + drained).max(0.0).min(sum);
         self.queue = (self.queue + fits - drained).max(0.0);
-        self.queues.push(self.queue / self.carries);
         self.offered += sum;
         self.dropped += sum - fits;
         let arrives = if self.up { fits / sum.max(1e-9) * (1.0 - self.per) } else { 0.0 };
@@ -121,6 +136,10 @@ impl Testbed {
                 }
             }
         }
+    }
+
+    fn tick(&mut self) {
+        (self.joined, self.ticked) = (0, self.now);
         let reports: Vec<Report> = self.flows.iter().enumerate().map(|(id, flow)| flow.report(id)).collect();
         let flows = &mut self.flows;
         self.allocator.tick(self.now, &reports, |id, rate| flows[id as usize].rate = rate);
@@ -215,8 +234,15 @@ fn a_link_slower_than_configured_is_not_overfilled() {
         (bed.dropped, bed.offered) = (0.0, 0.0);
         bed.queues.clear();
         let used = bed.use_over(120.0);
+        // A queue with no more room than a train takes loses part of each.
+        let most = if room < 0.05 { 0.015 } else { 0.01 };
         assert!(used > 0.92 * (1.0 - per), "{used} with {room} s and {per}");
-        assert!(bed.dropped < 0.01 * bed.offered, "{} of {}", bed.dropped, bed.offered);
+        assert!(
+            bed.dropped < most * bed.offered,
+            "{} of {} with {room} s and {per}",
+            bed.dropped,
+            bed.offered
+        );
         assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
     }
 }
@@ -319,6 +345,7 @@ fn one_moment_costs_three_quarters_at_most() {
         now: Time::from_nanos(10_000_000_000),
         rates: Some(super::round::Rates { sent: before, delivered: 1500.0, lost: before, whole: true }),
         carried: Some(1500.0),
+        carried_all: None,
         queue: Duration::ZERO,
         rtt: Duration::from_millis(600),
         wanted: true,

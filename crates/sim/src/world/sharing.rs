@@ -120,7 +120,7 @@ impl World<'_> {
         share.tick(self.now, &mut self.endpoints);
         share.ticking = share.allocator.estimate().active > 0;
         match share.ticking {
-            true => self.events.reschedule_first(self.now + TICK),
+            true => self.events.reschedule_first(self.now + share.allocator.interval().unwrap_or(TICK)),
             false => self.events.remove_first(),
         }
     }

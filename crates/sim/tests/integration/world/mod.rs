@@ -7,6 +7,7 @@ mod impairments;
 mod link_ends;
 mod scene;
 mod traces;
+mod unknown_capacity;
 mod way_back;
 mod xcp;
 
