@@ -3,6 +3,7 @@
 //!
 //! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in
 //! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
+//! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
 //! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
 //! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
@@ -12,9 +13,9 @@
 use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
-use bentpipe_link::OutageTrace;
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_units::{Rate, Span};
+use bentpipe_link::{LinkTrace, OutageTrace};
+use bentpipe_units::{Rate, Span, Time};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,6 +46,10 @@ fn main() {
         let rows = rows.replace(' ', "\n");
         trial.outages = OutageTrace::from_csv(&format!("start_s,duration_s\n{rows}\n")).unwrap();
     }
+    if let Ok(rows) = std::env::var("STEPS") {
+        let rows = rows.replace(' ', "\n");
+        trial.trace = LinkTrace::from_csv(&format!("at_s,rate\n{rows}\n")).unwrap();
+    }
     trial.terminal = std::env::var("TERMINAL").ok();
     trial.router = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {
         variant: Variant::PXcp,
@@ -61,6 +66,14 @@ fn main() {
         return;
     }
     let measured = trial.run().unwrap();
+    if !trial.trace.is_empty() {
+        for second in 0..trial.lasts.as_secs() {
+            let [from, to] = [second, second + 1].map(|at| Time::ZERO + Duration::from_secs(at));
+            if let Some((share, queue)) = measured.between(from, to) {
+                println!("{second:3} s: {:5.1}% of the limit, queue {:.0} ms", 100.0 * share, 1e3 * queue);
+            }
+        }
+    }
     let mbps: Vec<String> = measured.goodputs_bps.iter().map(|bps| format!("{:.2}", bps / 1e6)).collect();
     println!(
         "{congestion} {rate} {rtt:?} PER {per}: {} Mbit/s, {:.1}% of the limit of {:.2}; queue median {:.0} \

@@ -77,6 +77,11 @@ impl Progress {
         self.sent_once_at.filter(|_| self.sent_once_at >= self.repeated_at)
     }
 
+    /// Whether the news is of something that was sent once, and no later than then.
+    fn is_of_before(&self, at: Time) -> bool {
+        self.sent_once_at.is_some_and(|sent| sent <= at)
+    }
+
     fn note(&mut self, at: Time, repeated: bool) {
         if repeated {
             self.repeated_at = self.repeated_at.max(Some(at));
@@ -157,6 +162,12 @@ impl SendQueue {
     /// Whether the first unacknowledged segment counts as lost.
     pub(crate) fn head_is_lost(&self) -> bool {
         self.segments.front().is_some_and(|segment| segment.fate == Fate::Lost)
+    }
+
+    /// The first unacknowledged segment was sent again, and what has arrived now had left before that: whether
+    /// it was lost once more cannot be known yet.
+    pub(crate) fn awaits_repeated_head(&self, progress: &Progress) -> bool {
+        self.segments.front().is_some_and(|front| front.repeated && progress.is_of_before(front.at))
     }
 
     /// Something was sent for the first time.

@@ -360,10 +360,13 @@ impl Sender {
             self.expiries = 0;
             self.waiting_since = now;
         }
+        // As Linux does: a queue that grows by more than it drains would let the timer expire, although
+        // segments arrive all the time.
+        let goes_on = self.finds_lost_repetitions && self.queue.awaits_repeated_head(&progress);
         if self.queue.outstanding() == 0 {
             self.timer = Time::MAX;
             self.expiries = 0;
-        } else if (progress.advanced > 0 || action.retransmit_now) && !action.leave_timer {
+        } else if (progress.advanced > 0 || action.retransmit_now || goes_on) && !action.leave_timer {
             self.restart_timer(now);
         }
         before || after

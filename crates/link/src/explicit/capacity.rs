@@ -301,7 +301,7 @@ impl Capacity {
         let all = most >= ALL * carried.train;
         // What the link has carried before is what it carries now, if the train does not contradict.
         let known = self.proven > (1.0 + SURELY) * self.estimate && (least..=most).contains(&self.proven);
-        if known && !all {
+        if known {
             self.estimate = std::mem::take(&mut self.proven);
             self.hold_until = self.hold_until.max(seen.now + 3 * seen.rtt / 2);
             return true;

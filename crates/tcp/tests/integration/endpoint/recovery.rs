@@ -169,6 +169,19 @@ fn a_lost_retransmission_waits_for_the_timer() {
     assert_eq!(timeline.sent(), [1]);
 }
 
+/// A queue grows faster than it drains: while segments arrive that left before the first one was sent again,
+/// the timer does not expire, where lost retransmissions are found without it.
+#[test]
+fn the_timer_waits_for_what_left_before_the_retransmission() {
+    let mut timeline = ten_sent(Config { lost_retransmissions: true, ..config(Recovery::Sack) });
+    timeline.after(RTT).sack(0, &[(2, 4)]);
+    assert_eq!(timeline.sent()[0], 1);
+    timeline.after(900).sack(0, &[(2, 7)]).sent();
+    timeline.after(900).sack(0, &[(2, 9)]).sent();
+    timeline.after(900).sack(0, &[(2, 10)]).sent();
+    assert_eq!(timeline.endpoint.statistics().timeouts, 0);
+}
+
 /// What was selectively acknowledged is not sent again after a timeout.
 #[test]
 fn the_scoreboard_survives_a_timeout() {
