@@ -15,7 +15,7 @@ use std::time::Duration;
 use bentpipe_lab::trial::{Flow, Trial};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
 use bentpipe_link::{LinkTrace, OutageTrace};
-use bentpipe_units::{Rate, Span, Time};
+use bentpipe_units::{Rate, Span};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -68,9 +68,9 @@ fn main() {
     let measured = trial.run().unwrap();
     if !trial.trace.is_empty() {
         for second in 0..trial.lasts.as_secs() {
-            let [from, to] = [second, second + 1].map(|at| Time::ZERO + Duration::from_secs(at));
-            if let Some((share, queue)) = measured.between(from, to) {
-                println!("{second:3} s: {:5.1}% of the limit, queue {:.0} ms", 100.0 * share, 1e3 * queue);
+            if let Some(window) = measured.course.between(second as f64, second as f64 + 1.0) {
+                let (share, queue) = (100.0 * window.of_limit, 1e3 * window.queue_95_s);
+                println!("{second:3} s: {share:5.1}% of the limit, queue {queue:.0} ms");
             }
         }
     }

@@ -16,14 +16,13 @@ use bentpipe_testbed::Namespace;
 use bentpipe_units::{ByteCount, Probability, Rate, Span, Time};
 
 use crate::Error;
+use crate::course::{Carries, Course};
 use crate::download::{self, Request, SAMPLE_INTERVAL, Server};
-use crate::topology::{PAYLOAD_SHARE, Proxy, SATELLITE, Topology, symmetric};
+use crate::topology::{Proxy, SATELLITE, Topology, symmetric};
 use nodes::Nodes;
 
 /// The interval between samples of the queue.
 const SAMPLE: Duration = Duration::from_millis(10);
-/// The precision of a queue's delay.
-const PRECISION: Duration = Duration::from_micros(100);
 /// How long a client waits for bytes before it checks whether the trial is over.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -85,25 +84,12 @@ pub struct Measured {
     pub clear_sky: f64,
     /// How long the last byte in the queue had to wait, at each sample, seconds, in ascending order.
     pub queue_s: Vec<f64>,
-    /// The samples, 10 ms apart.
-    pub samples: Vec<Sample>,
+    /// What was read and the queue, each 10 ms.
+    pub course: Course,
     /// The part of the packets offered to the link that its queue had no room for.
     pub queue_drops: f64,
     /// The load offered to the link while it was up, as a share of its rate; retransmissions included.
     pub offered: f64,
-}
-
-/// The state of a trial at a moment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    /// The time of the link, which begins shortly before the first connection.
-    pub at: Time,
-    /// The bytes that all clients have read until then.
-    pub read: u64,
-    /// The bytes that any transport could have delivered until then.
-    pub deliverable: f64,
-    /// How long the last byte in the queue has to wait, seconds.
-    pub queue_s: f64,
 }
 
 impl Trial {
@@ -247,14 +233,15 @@ impl Trial {
         let now = || read.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect::<Vec<_>>();
         std::thread::sleep(self.warmup.saturating_sub(started.elapsed()));
         let (from, before, counted) = (topology.link.now(), now(), topology.link.counters().0);
-        let mut samples = Vec::new();
+        let (carries, mut samples) = (self.carries(), Vec::new());
         while started.elapsed() < self.lasts {
             std::thread::sleep(SAMPLE);
-            let at = topology.link.now();
-            let queue_s = self.time_for(topology.link.backlog().0.get(), at).as_secs_f64();
-            let deliverable = self.capacity(at) * self.deliverable_share();
-            samples.push(Sample { at, read: now().iter().sum(), deliverable, queue_s });
+            let (at, queued) = (topology.link.now(), topology.link.backlog().0.get());
+            let delivered = topology.link.counters().0.delivered_bytes;
+            let sample = carries.sample(at, now().iter().sum(), queued, delivered);
+            samples.push(sample);
             if self.traces && samples.len() % 50 == 0 {
+                let queue_s = sample.queue_s;
                 let read = now().iter().sum::<u64>() as f64 / 1e6;
                 let at = started.elapsed().as_secs_f64();
                 let estimates = proxies.first().map(|gateway| gateway.link_estimates()).unwrap_or_default();
@@ -268,46 +255,21 @@ impl Trial {
         let up = (until - from - self.down_between(from, until)).as_secs_f64();
         let mut queue_s: Vec<f64> = samples.iter().map(|sample| sample.queue_s).collect();
         queue_s.sort_by(f64::total_cmp);
-        let carries = (self.capacity(until) - self.capacity(from)) * 8.0 / (until - from).as_secs_f64();
+        let rate = (carries.bytes(until) - carries.bytes(from)) * 8.0 / (until - from).as_secs_f64();
         let bits = |(after, before): (u64, &u64)| (after - before) as f64 * 8.0 / up;
         Measured {
             goodputs_bps: now().into_iter().zip(&before).map(bits).collect(),
-            limit_bps: carries * self.deliverable_share(),
+            limit_bps: rate * carries.payload_share(),
             clear_sky: up / (until - from).as_secs_f64(),
             queue_s,
-            samples,
+            course: Course::new(samples),
             queue_drops: queue_drops(&counted, &counters),
-            offered: (counters.offered_bytes - counted.offered_bytes) as f64 * 8.0 / up / carries,
+            offered: (counters.offered_bytes - counted.offered_bytes) as f64 * 8.0 / up / rate,
         }
     }
 
-    /// The bytes that the link could carry from its beginning until then, outages left aside.
-    fn capacity(&self, until: Time) -> f64 {
-        let capacity = self.trace.capacity(Some(self.rate), until);
-        capacity.expect("a rate is given") as f64
-    }
-
-    /// The part of the link's capacity that can be payload which arrives.
-    fn deliverable_share(&self) -> f64 {
-        PAYLOAD_SHARE * (1.0 - self.per.get())
-    }
-
-    /// How long it takes until the link has carried so many bytes from now on.
-    fn time_for(&self, bytes: u64, now: Time) -> Duration {
-        let done = self.capacity(now) + bytes as f64;
-        let mut most = self.rate.time_for(bytes);
-        while self.capacity(now + most) < done {
-            most = 2 * most.max(SAMPLE);
-        }
-        let mut least = Duration::ZERO;
-        while most - least > PRECISION {
-            let middle = (least + most) / 2;
-            match self.capacity(now + middle) < done {
-                true => least = middle,
-                false => most = middle,
-            }
-        }
-        most
+    fn carries(&self) -> Carries {
+        Carries { rate: self.rate, trace: self.trace.clone(), per: self.per }
     }
 
     /// How long the link is down from one moment to another.
@@ -371,19 +333,6 @@ impl Measured {
     /// The goodput of all clients, as a share of the limit.
     pub fn of_limit(&self) -> f64 {
         self.goodputs_bps.iter().sum::<f64>() / self.limit_bps
-    }
-
-    /// The bytes that the clients have read between these moments of the link's time, as a share of what any
-    /// transport could have delivered, and the 95th percentile of the queue's delay, seconds; `None` without
-    /// samples.
-    pub fn between(&self, from: Time, until: Time) -> Option<(f64, f64)> {
-        let within = |sample: &&Sample| (from..=until).contains(&sample.at);
-        let mut queues: Vec<f64> = self.samples.iter().filter(within).map(|sample| sample.queue_s).collect();
-        queues.sort_by(f64::total_cmp);
-        let first = self.samples.iter().find(within)?;
-        let last = self.samples.iter().rfind(within)?;
-        let share = (last.read - first.read) as f64 / (last.deliverable - first.deliverable);
-        Some((share, *queues.get(queues.len() * 95 / 100)?))
     }
 
     /// The median of the queue's delay, seconds.

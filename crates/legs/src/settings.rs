@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bentpipe_kernel::congestion::{EXPLICIT, HYBLA};
+use bentpipe_kernel::congestion::EXPLICIT;
 use bentpipe_kernel::leg::LegSettings;
 use bentpipe_link::explicit::RateAllocatorConfig;
 use bentpipe_units::{ByteCount, Rate, Span};
@@ -22,7 +22,8 @@ pub struct SatelliteLeg {
     /// The congestion control of the sockets that face it; see [`congestion`](Self::congestion) for the
     /// default.
     pub congestion: Option<Congestion>,
-    /// The link's rate.
+    /// The most that is sent over the link, with the headers of IP and TCP, and where the estimate of its
+    /// capacity begins. Without it the capacity is found.
     pub rate: Option<Rate>,
     /// The round-trip time of the empty link.
     #[serde(default = "geostationary")]
@@ -66,14 +67,9 @@ pub struct TerrestrialLeg {
 }
 
 impl SatelliteLeg {
-    /// The congestion control of the sockets that face this leg. The default is `explicit` if the `rate` is
-    /// known, and otherwise `hybla`, which finds an unknown rate sooner.
+    /// The congestion control of the sockets that face this leg; `explicit` by default.
     pub fn congestion(&self) -> &str {
-        match &self.congestion {
-            Some(congestion) => congestion.as_str(),
-            None if self.rate.is_some() => EXPLICIT,
-            None => HYBLA,
-        }
+        self.congestion.as_ref().map_or(EXPLICIT, Congestion::as_str)
     }
 
     /// The settings for the kernel crate.
@@ -131,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_explicit_rates_if_the_rate_is_known_and_else_hybla() {
+    fn the_default_is_explicit_rates_whether_the_rate_is_known_or_not() {
         for (text, congestion) in [
-            ("", "hybla"),
+            ("", "explicit"),
             ("rate = \"10Mbit/s\"", "explicit"),
             ("rate = \"10Mbit/s\"\ncongestion = \"bbr\"", "bbr"),
-            ("congestion = \"explicit\"", "explicit"),
+            ("congestion = \"hybla\"", "hybla"),
         ] {
             assert_eq!(leg(text).unwrap().congestion(), congestion, "{text}");
         }

@@ -403,7 +403,7 @@ hide_sack = false
     fn an_interface_is_all_that_a_leg_needs() {
         let config = Config::parse("x", "[legs.geo]\ninterface = \"sat0\"").unwrap();
         let settings = config.legs["geo"].settings();
-        assert_eq!(settings.congestion.as_deref(), Some("hybla"));
+        assert_eq!(settings.congestion.as_deref(), Some("explicit"));
         assert_eq!(settings.rtt, Duration::from_millis(600));
         assert_eq!((settings.pacing_cap, settings.fast_open), (None, false));
         assert_eq!(config.terrestrial.settings().congestion, None);

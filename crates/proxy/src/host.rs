@@ -246,7 +246,8 @@ mod tests {
         let of = |lines: &str| {
             features(&Config::parse("x", &format!("[legs.geo]\ninterface = \"sat0\"\n{lines}\n")).unwrap())
         };
-        assert_eq!(of(""), [Feature::Hybla]);
+        assert_eq!(of(""), [Feature::Explicit]);
+        assert_eq!(of("congestion = \"hybla\""), [Feature::Hybla]);
         assert_eq!(of("rate = \"1M\"\nrestart_within = \"1s\""), [Feature::Explicit, Feature::RtoMax]);
         assert_eq!(of("congestion = \"bbr\""), []);
         assert!(of("rate = \"1M\"\ncongestion = \"xcp\"").contains(&Feature::XcpRouter));

@@ -20,6 +20,7 @@ mod psats09;
 mod radius07;
 mod snoop_senders;
 mod surrey;
+mod unknown_capacity;
 mod xcp_boxes;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,7 @@ struct Output {
 }
 
 /// All experiments, in the order of the publications.
-pub const ALL: [Experiment; 21] = [
+pub const ALL: [Experiment; 22] = [
     psats09::FIG4,
     psats09::FIG5,
     pepsal::CONGESTION,
@@ -85,6 +86,7 @@ pub const ALL: [Experiment; 21] = [
     xcp_boxes::XCP_BOXES,
     explicit_railway::RAILWAY,
     explicit_shares::SHARES,
+    unknown_capacity::UNKNOWN_CAPACITY,
 ];
 
 /// Finds an experiment by its name.

@@ -52,6 +52,8 @@ const STEP: f64 = 0.25;
 const TRAIN: (f64, f64) = (2.0, 4.0);
 /// The first train without a configured capacity: the initial window of RFC 6928 in 20 ms.
 const FIRST_TRAIN: f64 = FIRST_WINDOW / 0.02;
+/// A remembered capacity is divided by this, and a train of this multiple of the rest tries it.
+const MEMORY: f64 = TRAIN.0;
 /// Arrivals of a train above the estimate by less than this part of it may be chance.
 const SURELY: f64 = 0.08;
 /// A train that arrives at this part of its rate has not shown the limit of the link.
@@ -79,6 +81,8 @@ pub(super) struct Capacity {
     proven: f64,
     /// The most that the last train has shown, if it was more than the link carries.
     limit: Option<f64>,
+    /// What was found before, until a train has tried it; the estimate is half of it.
+    memory: Option<f64>,
     usual_loss: f64,
     /// The estimate before it was lowered because of losses, and the losses.
     blamed: Option<(f64, f64)>,
@@ -120,6 +124,7 @@ impl Capacity {
             grown_from: None,
             proven: 0.0,
             limit: None,
+            memory: None,
             usual_loss: 0.0,
             blamed: None,
             standing: None,
@@ -143,6 +148,24 @@ impl Capacity {
         let drained = queue.saturating_sub(NOISE).as_secs_f64() / DRAINED_WITHIN.as_secs_f64();
         let short = 1.0 - queue.min(NOISE).as_secs_f64() / NOISE.as_secs_f64();
         self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
+    }
+
+    /// Begins again with a capacity that was found before: half of it is used, and the first train tries all
+    /// of it, as Careful Resume does with a window (RFC 9959 §3.2 and §3.4). False if it is configured.
+    pub(super) fn remember(&mut self, capacity: f64) -> bool {
+        let is_taken = self.configured.is_none() && capacity.is_finite() && capacity > FLOOR;
+        if is_taken {
+            let usual_loss = self.usual_loss;
+            *self = Self { usual_loss, ..Self::new(None, Duration::from_secs(1)) };
+            (self.estimate, self.proven) = (capacity / MEMORY, capacity);
+            (self.growth, self.memory) = (GROWTH.0, Some(capacity));
+        }
+        is_taken
+    }
+
+    /// What to remember of it later.
+    pub(super) fn memory(&self) -> f64 {
+        self.memory.unwrap_or(self.estimate)
     }
 
     /// Decides nothing before then.
@@ -215,6 +238,7 @@ impl Capacity {
     }
 
     fn lower(&mut self, to: f64, seen: &Observation) {
+        self.memory = None;
         self.estimate = to.clamp((STEP * self.estimate).max(FLOOR), self.estimate.max(FLOOR));
         self.step_back(seen);
         self.hold_until = seen.now + seen.rtt + seen.queue + SETTLED;
@@ -269,7 +293,9 @@ impl Capacity {
     pub(super) fn train(&self, seen: &Observation) -> Option<f64> {
         let ceiling = self.configured.unwrap_or(f64::INFINITY);
         let is_known = self.growth < FIRST_GROWTH;
-        let used = !is_known || seen.rates.is_some_and(|rates| rates.sent >= 0.8 * self.budget(seen.queue));
+        let used = !is_known
+            || self.memory.is_some()
+            || seen.rates.is_some_and(|rates| rates.sent >= 0.8 * self.budget(seen.queue));
         if self.estimate >= ceiling
             || !seen.wanted
             || !used
@@ -298,6 +324,11 @@ impl Capacity {
     /// Takes in what a train has shown; whether the estimate has grown.
     pub(super) fn judge_train(&mut self, carried: &Carried, seen: &Observation) -> bool {
         let [least, most] = carried.arrived;
+        // Fewer arrivals than usual say that the train was not sent.
+        let was_sent = least >= 0.8 * carried.usual;
+        if was_sent {
+            self.memory = None;
+        }
         let all = most >= ALL * carried.train;
         // What the link has carried before is what it carries now, if the train does not contradict.
         let known = self.proven > (1.0 + SURELY) * self.estimate && (least..=most).contains(&self.proven);
@@ -307,8 +338,7 @@ impl Capacity {
             return true;
         }
         let more = least > carried.usual * (1.0 + SURELY) && least > self.estimate;
-        // Fewer arrivals than usual say that the train was not sent.
-        if !all && least >= 0.8 * carried.usual {
+        if !all && was_sent {
             self.growth = self.growth.min(GROWTH.0);
             self.limit = Some(0.51 * (least + most));
         } else {

@@ -55,6 +55,8 @@ const DELAYED_ACK: Duration = Duration::from_millis(45);
 const SPARSE: f64 = 2.0 * 1500.0 / 0.04;
 /// A connection that has been silent for this long, and for two round trips, begins anew.
 const FORGOTTEN: Duration = Duration::from_secs(1);
+/// After so long without a connection, the measured capacity is a memory: what it was, and not what it is.
+const IDLE: Duration = Duration::from_secs(10);
 /// This many round trips without any acknowledgement are an outage. The rates are kept until it ends.
 const OUTAGE: f64 = 1.5;
 /// For this many round trips after an outage nothing is decided. Its losses are detected late: a sender that
@@ -119,6 +121,8 @@ pub struct InitialRate {
 pub struct LinkEstimate {
     /// The capacity, bytes per second.
     pub capacity: f64,
+    /// It was configured, measured or remembered; otherwise it is only where the search begins.
+    pub is_known: bool,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
     /// How long a packet waits in the queue.
@@ -136,8 +140,10 @@ pub struct RateAllocator {
     capacity: Capacity,
     round: Round,
     trains: Trains,
-    /// There has been a train.
+    /// There has been a train since the beginning, or since the capacity became a memory.
     began: bool,
+    /// Since when there is no connection with data in flight, until the capacity became a memory.
+    idle_since: Option<Time>,
     flows: HashMap<u64, SenderState>,
     last_tick: Option<Time>,
     /// When data last arrived, or nothing was in flight.
@@ -192,6 +198,7 @@ impl RateAllocator {
         let capacity = Capacity::new(config.capacity, config.rtt);
         let estimate = LinkEstimate {
             capacity: capacity.bytes_per_second(),
+            is_known: !capacity.is_unknown(),
             rtt: config.rtt,
             queue: Duration::ZERO,
             active: 0,
@@ -204,6 +211,7 @@ impl RateAllocator {
             round: Round::default(),
             trains: Trains::default(),
             began: false,
+            idle_since: None,
             flows: HashMap::new(),
             last_tick: None,
             last_progress: Time::ZERO,
@@ -231,6 +239,7 @@ impl RateAllocator {
         if progress || self.estimate.active == 0 {
             self.last_progress = now;
         }
+        self.forget_when_idle(now);
         let silent = (now - self.last_progress).as_secs_f64();
         let outage = silent > OUTAGE * self.round_trip().as_secs_f64();
         if outage || self.estimate.outage || self.estimate.active == 0 {
@@ -245,6 +254,29 @@ impl RateAllocator {
             self.measure_use(now, elapsed, reports);
         }
         self.allocate(now, reports, &mut give);
+    }
+
+    /// Begins with a capacity that was measured before, in bytes per second, perhaps long ago. A configured
+    /// one is kept.
+    pub fn remember(&mut self, capacity: f64) {
+        if self.capacity.remember(capacity) {
+            self.began = false;
+            self.estimate.capacity = self.capacity.bytes_per_second();
+            self.estimate.is_known = true;
+            self.initial_rate.rate = self.capacity.initial_rate();
+        }
+    }
+
+    /// After a long silence the capacity that was found is a memory.
+    fn forget_when_idle(&mut self, now: Time) {
+        if self.estimate.active > 0 {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now - since >= IDLE && self.began && self.estimate.is_known {
+            self.remember(self.capacity.memory());
+        }
     }
 
     /// The rate for connections that begin before the next tick.
@@ -388,15 +420,16 @@ impl RateAllocator {
             && let Some(rate) = self.capacity.train(&observation)
         {
             let usual = self.capacity.budget(self.queue_ahead(now));
-            let begun = match !first {
+            let begun = match first && self.capacity.is_unknown() {
                 // The first packets of the first connections are the first train.
-                false => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
-                true => now,
+                true => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
+                false => now,
             };
             self.began = true;
             self.trains.begin(begun, [usual, rate], round_trip);
         }
         self.estimate.capacity = self.capacity.bytes_per_second();
+        self.estimate.is_known = !self.capacity.is_unknown();
     }
 
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round

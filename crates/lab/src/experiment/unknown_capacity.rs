@@ -1,0 +1,426 @@
+//! A leg whose rate nobody knows: the capacity is found and followed, on the kernel and in virtual time.
+
+use std::time::Duration;
+
+use bentpipe_link::{Counters, LinkTrace};
+use bentpipe_sim::{Observer, Scenario};
+use bentpipe_units::{ByteCount, Probability, Rate, Time};
+
+use super::{Experiment, Lab, Output, over_seeds, rows};
+use crate::Error;
+use crate::course::{Carries, Course, Sample, Window};
+use crate::figure::{Axis, Plot, Point, Series, Style};
+use crate::results::{Part, Verdict};
+use crate::statistics::{Estimate, Summary};
+use crate::table::{Cell, Column, Table};
+use crate::trial::Trial;
+
+const SCENARIO: (&str, &str) =
+    ("scenarios/explicit.toml", include_str!("../../../../scenarios/explicit.toml"));
+/// The satellite among the scenario's links.
+const SATELLITE: usize = 2;
+
+pub(super) const UNKNOWN_CAPACITY: Experiment = Experiment {
+    name: "unknown-capacity",
+    title: "Explicit rates on links whose rate nobody knows, constant and in steps",
+    source: "ours",
+    seeds: 3,
+    run: virtual_time,
+    on_kernel: Some((3, kernel)),
+};
+
+/// What the gateway is told of the link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Scheme {
+    Unknown,
+    Told,
+    /// There is no gateway, and the server has BBR.
+    EndToEnd,
+}
+
+const SCHEMES: [Scheme; 3] = [Scheme::Unknown, Scheme::Told, Scheme::EndToEnd];
+
+/// A link. With steps, its rate is a fifth between [`DOWN`] and [`UP`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Link {
+    mbps: u64,
+    rtt_ms: u64,
+    per: f64,
+    steps: bool,
+}
+
+/// The seconds at which a rate falls to a fifth and rises again, and the end of such a run.
+const DOWN: f64 = 20.0;
+const UP: f64 = 40.0;
+const END: f64 = 60.0;
+/// The end of a run on a constant link, and of its start, seconds.
+const CONSTANT_END: f64 = 25.0;
+const STARTED: f64 = 5.0;
+/// Links with a round trip of this or more are given longer after a step, milliseconds.
+const LONG_RTT: u64 = 200;
+/// The queue of a step down drains within this time with a long round trip, seconds: the link is at a fifth
+/// of the rate for more than a round trip before anyone can know, and needs four times that to send what has
+/// come too much.
+const DRAINED: f64 = 6.0;
+
+/// The claims' thresholds.
+const USED: f64 = 0.95;
+const QUEUE_S: f64 = 0.03;
+const OF_TOLD: f64 = 0.97;
+
+impl Link {
+    fn all() -> Vec<Link> {
+        let constant = [(2, 600), (10, 600), (50, 600), (100, 150), (100, 40), (300, 40)];
+        let constant = constant.into_iter().flat_map(|(mbps, rtt_ms)| {
+            [0.0, 0.001, 0.01].map(|per| Link { mbps, rtt_ms, per, steps: false })
+        });
+        let steps = [(50, 600, 0.01), (100, 40, 0.001)];
+        let steps = steps.map(|(mbps, rtt_ms, per)| Link { mbps, rtt_ms, per, steps: true });
+        constant.chain(steps).collect()
+    }
+
+    fn label(self) -> String {
+        let Link { mbps, rtt_ms, per, .. } = self;
+        let rate = match self.steps {
+            true => format!("{mbps}, {}, {mbps} Mbit/s", mbps / 5),
+            false => format!("{mbps} Mbit/s"),
+        };
+        format!("{rate}, {rtt_ms} ms, PER {}%", 100.0 * per)
+    }
+
+    fn rate(self) -> Rate {
+        Rate::mbps(self.mbps)
+    }
+
+    fn trace(self) -> LinkTrace {
+        let Link { mbps, .. } = self;
+        let rows = format!("at_s,rate\n{DOWN},{}Mbit/s\n{UP},{mbps}Mbit/s\n", mbps / 5);
+        if self.steps { LinkTrace::from_csv(&rows).expect("it is well-formed") } else { LinkTrace::default() }
+    }
+
+    fn carries(self) -> Carries {
+        let per = Probability::new(self.per).expect("a part of one");
+        Carries { rate: self.rate(), trace: self.trace(), per }
+    }
+
+    fn end(self) -> f64 {
+        if self.steps { END } else { CONSTANT_END }
+    }
+
+    /// The seconds in which all that can be delivered is claimed, and from when on the queue is short.
+    fn windows(self) -> Vec<[f64; 3]> {
+        let (down, up, drained) = if self.rtt_ms >= LONG_RTT { (3.0, 5.0, DRAINED) } else { (1.0, 1.0, 1.0) };
+        match self.steps {
+            true => vec![
+                [STARTED, DOWN, STARTED],
+                [DOWN + down, UP, DOWN + drained],
+                [UP + up, END - 0.5, UP + up],
+            ],
+            false => vec![[STARTED, CONSTANT_END - 0.5, STARTED]],
+        }
+    }
+
+    fn trial(self, scheme: Scheme, seed: u64) -> Trial {
+        let congestion = if scheme == Scheme::EndToEnd { "bbr" } else { "explicit" };
+        let rtt = Duration::from_millis(self.rtt_ms);
+        Trial {
+            configured: (scheme == Scheme::Told).then(|| self.rate()),
+            split: scheme != Scheme::EndToEnd,
+            lasts: Duration::from_secs_f64(self.end()),
+            trace: self.trace(),
+            ..Trial::of_a_minute(self.rate(), rtt, self.per, congestion, seed)
+        }
+    }
+
+    /// The same in virtual time.
+    fn scenario(self, scheme: Scheme, lab: &Lab<'_>) -> Result<Scenario, Error> {
+        let Link { mbps, rtt_ms, per, .. } = self;
+        let capacity = if scheme == Scheme::Told { format!("{mbps}Mbit/s") } else { "unknown".into() };
+        let settings = [
+            format!("duration={}s", self.end()),
+            "sample_interval=10ms".into(),
+            "flow.download.count=1".into(),
+            "flow.late.start=0s".into(),
+            "tcp.satellite.lost_retransmissions=true".into(),
+            "link.terrestrial.rate=1Gbit/s".into(),
+            "link.terrestrial.delay=0.5ms".into(),
+            "tcp.terrestrial.receive_buffer=64MB".into(),
+            format!("link.satellite.rate={mbps}Mbit/s"),
+            format!("link.satellite.delay={}ms", rtt_ms as f64 / 2.0),
+            format!("link.satellite.per={per}"),
+            format!("link.satellite.explicit.capacity={capacity}"),
+        ];
+        let mut scenario = lab.scenario(&SCENARIO, &settings)?;
+        scenario.links[SATELLITE].config.forward.trace = self.trace();
+        Ok(scenario)
+    }
+}
+
+/// Reads and queue of the first flow in virtual time, each 10 ms.
+#[derive(Debug, Default)]
+struct Samples {
+    read: u64,
+    /// Time; bytes read, in the queue, and delivered by the link.
+    samples: Vec<(Time, [u64; 3])>,
+}
+
+impl Observer for Samples {
+    fn wants_samples(&self) -> bool {
+        true
+    }
+
+    fn received(&mut self, _: Time, flow: usize, bytes: u64) {
+        if flow == 0 {
+            self.read = bytes;
+        }
+    }
+
+    fn queue(&mut self, now: Time, link: usize, forward: bool, backlog: ByteCount, counters: &Counters) {
+        if link == SATELLITE && forward {
+            self.samples.push((now, [self.read, backlog.get(), counters.delivered_bytes]));
+        }
+    }
+}
+
+/// The courses of each scheme on a link, over the seeds.
+struct Tried {
+    link: Link,
+    by_scheme: Vec<(Scheme, Vec<Course>)>,
+}
+
+/// Each link with each scheme and seed, on the kernel.
+fn kernel(lab: &Lab<'_>) -> Result<Output, Error> {
+    let mut tried = Vec::new();
+    for link in Link::all() {
+        let jobs = SCHEMES.iter().flat_map(|&scheme| {
+            lab.seeds().map(move |seed| move || Ok(link.trial(scheme, seed).run()?.course))
+        });
+        // Fast links need a processor each.
+        let at_once = if link.mbps > 50 { 1 } else { 2 };
+        let courses = rows(lab.side_by_side(at_once, jobs.collect())?, lab.seeds().count());
+        tried.push(Tried { link, by_scheme: SCHEMES.into_iter().zip(courses).collect() });
+    }
+    Ok(output(&tried))
+}
+
+/// The same in virtual time, where there is no BBR.
+fn virtual_time(lab: &Lab<'_>) -> Result<Output, Error> {
+    let schemes = [Scheme::Unknown, Scheme::Told];
+    let mut tried = Vec::new();
+    for link in Link::all() {
+        let scenarios = schemes.map(|scheme| link.scenario(scheme, lab));
+        let scenarios = scenarios.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let carries = link.carries();
+        let course = |samples: Samples| {
+            let samples = samples
+                .samples
+                .into_iter()
+                .map(|(at, [read, queued, delivered])| carries.sample(at, read, queued, delivered));
+            Course::new(samples.collect::<Vec<Sample>>())
+        };
+        let runs = lab.observe(&scenarios, Samples::default).into_iter();
+        let courses = runs.map(|runs| runs.0.into_iter().map(|(_, samples)| course(samples)).collect());
+        tried.push(Tried { link, by_scheme: schemes.into_iter().zip(courses).collect() });
+    }
+    Ok(output(&tried))
+}
+
+impl Tried {
+    fn courses(&self, scheme: Scheme) -> Option<&[Course]> {
+        self.by_scheme.iter().find(|(other, _)| *other == scheme).map(|(_, courses)| courses.as_slice())
+    }
+
+    /// A window of a scheme in each run.
+    fn windows(&self, scheme: Scheme, [from, until]: [f64; 2]) -> Option<Vec<Window>> {
+        let window = |course: &Course| course.between(from, until).expect("the run was as long");
+        Some(self.courses(scheme)?.iter().map(window).collect())
+    }
+
+    fn used(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+        Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.of_limit)))
+    }
+
+    /// What is delivered or, if that is less, the use of the link.
+    fn at_least(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+        let windows = self.windows(scheme, window)?;
+        Some(over_seeds(windows.iter().map(|window| window.of_limit.min(window.used))))
+    }
+
+    fn queue(&self, scheme: Scheme, window: [f64; 2]) -> Option<Summary> {
+        Some(over_seeds(self.windows(scheme, window)?.iter().map(|window| window.queue_95_s)))
+    }
+
+    /// What a scheme has of another one's goodput in the run where it has least.
+    fn least_of(&self, scheme: Scheme, other: Scheme, window: [f64; 2]) -> Option<f64> {
+        let (ours, theirs) = (self.windows(scheme, window)?, self.windows(other, window)?);
+        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours.of_limit / theirs.of_limit);
+        ratios.reduce(f64::min)
+    }
+}
+
+fn output(tried: &[Tried]) -> Output {
+    let (steps, constant): (Vec<&Tried>, Vec<&Tried>) = tried.iter().partition(|tried| tried.link.steps);
+    let figures = steps.iter().map(|tried| Part::new(format!("steps-{}ms", tried.link.rtt_ms), plot(tried)));
+    Output {
+        verdicts: verdicts(&constant, &steps),
+        tables: vec![
+            Part::new("constant", constant_table(&constant)),
+            Part::new("steps", steps_table(&steps)),
+        ],
+        figures: figures.collect(),
+    }
+}
+
+fn verdicts(constant: &[&Tried], steps: &[&Tried]) -> Vec<Verdict> {
+    let settled = [STARTED, CONSTANT_END - 0.5];
+    let of_told = constant
+        .iter()
+        .filter_map(|tried| Some((tried.least_of(Scheme::Unknown, Scheme::Told, settled)?, tried.link)));
+    let mut verdicts = vec![least(
+        "On constant links, from the fifth second on, each run has 97% or more of what it has if told",
+        of_told.collect(),
+        OF_TOLD,
+    )];
+    let of_bbr = constant.iter().filter_map(|tried| {
+        let ratio = tried.least_of(Scheme::Unknown, Scheme::EndToEnd, [0.0, CONSTANT_END - 0.5])?;
+        Some((ratio, tried.link))
+    });
+    let of_bbr: Vec<_> = of_bbr.collect();
+    if !of_bbr.is_empty() {
+        verdicts.push(least(
+            "From the first SYN on, each run has at least what BBR has end to end",
+            of_bbr,
+            1.0,
+        ));
+    }
+    for tried in steps {
+        let windows = tried.link.windows();
+        let used =
+            windows.iter().filter_map(|&[from, until, _]| tried.at_least(Scheme::Unknown, [from, until]));
+        let queues =
+            windows.iter().filter_map(|&[_, until, from]| tried.queue(Scheme::Unknown, [from, until]));
+        let used: Vec<f64> = used.map(|used| used.mean).collect();
+        let queues: Vec<f64> = queues.map(|queue| queue.mean).collect();
+        let shown = |values: &[f64], unit: f64, decimals| {
+            let values: Vec<f64> = values.iter().map(|value| value / unit).collect();
+            super::listed(&values, decimals, " / ")
+        };
+        verdicts.push(Verdict::new(
+            format!(
+                "{}: 95% or more of what can be delivered, before the steps and from {} and {} s after them",
+                tried.link.label(),
+                windows[1][0] - DOWN,
+                windows[2][0] - UP
+            ),
+            used.iter().all(|used| *used >= USED),
+            format!("{}%", shown(&used, 0.01, 1)),
+        ));
+        verdicts.push(Verdict::new(
+            format!(
+                "The queue is below 30 ms at the 95th percentile then, and from {} s after the step down",
+                windows[1][2] - DOWN
+            ),
+            queues.iter().all(|queue| *queue < QUEUE_S),
+            format!("{} ms", shown(&queues, 1e-3, 0)),
+        ));
+    }
+    verdicts
+}
+
+fn least(claim: &str, ratios: Vec<(f64, Link)>, wanted: f64) -> Verdict {
+    let worst = ratios.iter().min_by(|one, other| one.0.total_cmp(&other.0));
+    let (ratio, link) = worst.expect("there are constant links");
+    let below = ratios.iter().filter(|(ratio, _)| *ratio < wanted).count();
+    let found =
+        format!("{:.1}% at worst ({}); {below} of {} links below", 100.0 * ratio, link.label(), ratios.len());
+    Verdict::new(claim, below == 0, found)
+}
+
+fn name(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Unknown => "not told",
+        Scheme::Told => "told",
+        Scheme::EndToEnd => "BBR end to end",
+    }
+}
+
+fn constant_table(constant: &[&Tried]) -> Table {
+    let mut columns = vec![Column::new("link", "")];
+    for (name, key) in [("not told", "unknown"), ("told", "told"), ("BBR end to end", "bbr")] {
+        columns.push(
+            Column::new(format!("{name}, of the limit"), format!("{key}_of_limit")).shown_in("%", 0.01),
+        );
+        columns.push(Column::new("queue, 95%", format!("{key}_queue_95_s")).shown_in("ms", 0.001));
+    }
+    columns.push(Column::new("not told, from the SYN", "unknown_from_syn").shown_in("%", 0.01));
+    columns.push(Column::new("BBR, from the SYN", "bbr_from_syn").shown_in("%", 0.01));
+    let mut table = Table::new("Constant links, from the fifth second on, and from the SYN on", columns);
+    for tried in constant {
+        let settled = [STARTED, CONSTANT_END - 0.5];
+        let mut row = vec![Cell::text(tried.link.label())];
+        for scheme in SCHEMES {
+            row.push(Cell::interval(tried.used(scheme, settled), 1));
+            row.push(Cell::interval(tried.queue(scheme, settled), 0));
+        }
+        for scheme in [Scheme::Unknown, Scheme::EndToEnd] {
+            row.push(Cell::interval(tried.used(scheme, [0.0, CONSTANT_END - 0.5]), 1));
+        }
+        table.push(row);
+    }
+    table
+}
+
+fn steps_table(steps: &[&Tried]) -> Table {
+    let mut columns = vec![Column::new("link, and what is told", "")];
+    for (name, key) in [("before", "before"), ("low", "low"), ("high again", "high")] {
+        columns.push(
+            Column::new(format!("{name}, of the limit"), format!("{key}_of_limit")).shown_in("%", 0.01),
+        );
+        columns.push(Column::new("queue, 95%", format!("{key}_queue_95_s")).shown_in("ms", 0.001));
+    }
+    let mut table = Table::new(
+        "Steps: what is delivered or, if that is less, the use of the link, from some seconds after each",
+        columns,
+    );
+    for tried in steps {
+        for (scheme, _) in &tried.by_scheme {
+            let mut row = vec![Cell::text(format!("{}: {}", tried.link.label(), name(*scheme)))];
+            for [from, until, drained] in tried.link.windows() {
+                row.push(Cell::interval(tried.at_least(*scheme, [from, until]), 1));
+                row.push(Cell::interval(tried.queue(*scheme, [drained, until]), 0));
+            }
+            table.push(row);
+        }
+    }
+    table
+}
+
+/// What each scheme delivers in each second of one run.
+fn plot(tried: &Tried) -> Plot {
+    let title = format!("{}, one run", tried.link.label());
+    let plot = Plot::new(title, Axis::new("time", "s"), Axis::new("of what can be delivered", "%"));
+    let curve = |(scheme, courses): &(Scheme, Vec<Course>)| {
+        let points = (0..END as u64).filter_map(|second| {
+            let window = courses[0].between(second as f64, second as f64 + 1.0)?;
+            Some(Point::new(second as f64 + 0.5, Estimate::from(100.0 * window.of_limit)))
+        });
+        Series::new(name(*scheme), Style::Curve, points.collect::<Vec<_>>())
+    };
+    tried.by_scheme.iter().map(curve).fold(plot, Plot::with)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Progress;
+    use crate::results::{Seeds, World};
+
+    #[test]
+    fn in_virtual_time_an_unknown_capacity_is_found_and_followed() {
+        let seeds = Seeds { first: 1, count: 1 };
+        let results = UNKNOWN_CAPACITY.run(World::Sim, seeds, &Progress::default()).unwrap();
+        let used = results.verdicts.iter().filter(|verdict| !verdict.claim.contains("queue"));
+        assert!(used.clone().count() >= 3);
+        assert!(used.clone().all(|verdict| verdict.agrees), "{:#?}", results.verdicts);
+    }
+}
