@@ -11,13 +11,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bentpipe_kernel::explicit::Flow;
-use bentpipe_link::explicit::{LinkEstimate, RateAllocator, Report};
-use bentpipe_units::Time;
+use bentpipe_link::explicit::{LinkEstimate, Memory, RateAllocator, Report};
+use bentpipe_units::{Rate, Time};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::legs::{ControlledLeg, Legs};
@@ -38,10 +38,16 @@ pub struct RateController {
     waker: Waker,
 }
 
-/// The latest estimate of each leg, by name, for other threads to read. After the controller has stopped it
-/// keeps the last ones.
+/// The latest estimate of each leg, by name, for other threads to read, and what a controller begins with.
+/// After the controller has stopped it keeps the last ones.
 #[derive(Debug, Clone, Default)]
-pub struct LinkEstimates(Arc<Mutex<Vec<(String, LinkEstimate)>>>);
+pub struct LinkEstimates(Arc<Mutex<Estimates>>);
+
+#[derive(Debug, Default)]
+struct Estimates {
+    latest: Vec<(String, LinkEstimate)>,
+    remembered: HashMap<String, (Rate, Memory)>,
+}
 
 /// Why the controller could not start.
 #[derive(Debug, thiserror::Error)]
@@ -144,7 +150,28 @@ impl RateController {
 impl LinkEstimates {
     /// The estimates of the last allocation.
     pub fn get(&self) -> Vec<(String, LinkEstimate)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().latest.clone()
+    }
+
+    /// The capacities that are known, by the legs' names: for a controller of another process, or of another
+    /// day, to [`remember`](Self::remember).
+    pub fn capacities(&self) -> Vec<(String, Rate)> {
+        let known = |(name, estimate): &(String, LinkEstimate)| {
+            let rate = Rate::from_bps((8.0 * estimate.capacity) as u64)?;
+            estimate.is_known.then(|| (name.clone(), rate))
+        };
+        self.lock().latest.iter().filter_map(known).collect()
+    }
+
+    /// What legs of these names begin with in a controller that starts later, if their rates are not
+    /// configured.
+    pub fn remember(&self, capacities: impl IntoIterator<Item = (String, Rate)>, memory: Memory) {
+        let capacities = capacities.into_iter().map(|(leg, rate)| (leg, (rate, memory)));
+        self.lock().remembered.extend(capacities);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Estimates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,7 +232,7 @@ impl Controller {
             let is_same = |state: &LegState| state.controlled.leg.is_same(&controlled.leg);
             let mut state = match before.iter().position(is_same) {
                 Some(index) => before.swap_remove(index),
-                None => LegState::new(controlled.clone()),
+                None => LegState::new(controlled.clone(), &self.estimates),
             };
             state.allocator.reconfigure(controlled.config);
             state.controlled = controlled;
@@ -225,15 +252,17 @@ impl Controller {
         }
         let estimate =
             |state: &LegState| (state.controlled.leg.name().to_owned(), state.allocator.estimate());
-        *self.estimates.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            self.legs.iter().map(estimate).collect();
+        self.estimates.lock().latest = self.legs.iter().map(estimate).collect();
         self.legs.iter().any(|state| !state.reports.is_empty())
     }
 }
 
 impl LegState {
-    fn new(controlled: ControlledLeg) -> Self {
-        let allocator = RateAllocator::new(controlled.config);
+    fn new(controlled: ControlledLeg, estimates: &LinkEstimates) -> Self {
+        let mut allocator = RateAllocator::new(controlled.config);
+        if let Some((rate, memory)) = estimates.lock().remembered.remove(controlled.leg.name()) {
+            allocator.remember(rate.bps() as f64 / 8.0, memory);
+        }
         Self { controlled, allocator, reports: Vec::new(), slots: HashMap::new() }
     }
 

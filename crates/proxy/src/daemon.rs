@@ -13,7 +13,8 @@ use bentpipe_kernel::leg::Leg;
 use bentpipe_kernel::privileges::Account;
 use bentpipe_kernel::xcp::Xcp;
 use bentpipe_legs::Legs;
-use bentpipe_link::explicit::LinkEstimate;
+use bentpipe_link::explicit::{LinkEstimate, Memory};
+use bentpipe_units::Rate;
 use socket2::{Domain, Socket, Type};
 
 use crate::budget;
@@ -155,6 +156,12 @@ impl Daemon {
         self.context.shared.link_estimates.get()
     }
 
+    /// The capacities of the satellite legs that are known: what a daemon that is started later may
+    /// [remember](Prepared::remember).
+    pub fn capacities(&self) -> Vec<(String, Rate)> {
+        self.context.shared.link_estimates.capacities()
+    }
+
     /// Each satellite leg in a few words: its interface, name, congestion control and rate.
     pub fn leg_summaries(&self) -> Vec<String> {
         let Context { config, legs, .. } = &self.context;
@@ -232,6 +239,12 @@ impl Daemon {
 }
 
 impl Prepared {
+    /// Begins with capacities that an earlier daemon has found, by the names of legs whose rates are not
+    /// configured.
+    pub fn remember(&self, capacities: impl IntoIterator<Item = (String, Rate)>) {
+        self.0.context.shared.link_estimates.remember(capacities, Memory::Past);
+    }
+
     /// Gives the files that it has opened to the account that the process goes on as. Call it as root.
     pub fn give_files_to(&self, account: Account) {
         self.0.services.iter().for_each(|service| service.give_files_to(account));

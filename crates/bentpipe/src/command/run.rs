@@ -1,5 +1,7 @@
 mod bypass;
+mod capacities;
 mod events;
+mod kept_file;
 mod outages;
 mod service;
 
@@ -19,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::bypass::BypassFile;
+use self::capacities::CapacitiesFile;
 use self::events::Events;
 use self::service::Service;
 use super::{account, program, upgrade};
@@ -78,6 +81,10 @@ impl Run {
         if predecessor.is_none() && bypass.is_on() {
             prepared.set_bypass(true);
         }
+        let mut capacities = CapacitiesFile::locate(&config.admin);
+        if predecessor.is_none() {
+            prepared.remember(capacities.read());
+        }
         drop_to(account.as_ref(), &privileges::DAEMON)?;
         let events = Events::new();
         events.listen_for(signals)?;
@@ -99,7 +106,8 @@ impl Run {
         if daemon.is_bypassed() {
             tracing::warn!("bypass on, as before: new connections pass unsplit until `bentpipe bypass off`");
         }
-        let mut service = Service::new(file, program, daemon, sockets, notifier, extra_fds, bypass);
+        let mut service =
+            Service::new(file, program, daemon, sockets, notifier, extra_fds, (bypass, capacities));
         service.open(&events);
         if predecessor.is_some()
             && let Err(error) = super::print(&format!("{READY}\n"))

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Rate, Time};
 
+use super::Memory;
 use super::round::Rates;
 use super::train::Carried;
 
@@ -150,15 +151,18 @@ impl Capacity {
         self.estimate * (UTILISATION.0 + UTILISATION.1 * short - drained).max(LEAST)
     }
 
-    /// Begins again with a capacity that was found before: half of it is used, and the first train tries all
-    /// of it, as Careful Resume does with a window (RFC 9959 §3.2 and §3.4). False if it is configured.
-    pub(super) fn remember(&mut self, capacity: f64) -> bool {
+    /// Begins again with a capacity that was found before. If that is past, half of it is used, and the first
+    /// train tries all of it, as Careful Resume does with a window (RFC 9959). False if it is configured.
+    pub(super) fn remember(&mut self, capacity: f64, memory: Memory) -> bool {
         let is_taken = self.configured.is_none() && capacity.is_finite() && capacity > FLOOR;
         if is_taken {
             let usual_loss = self.usual_loss;
             *self = Self { usual_loss, ..Self::new(None, Duration::from_secs(1)) };
-            (self.estimate, self.proven) = (capacity / MEMORY, capacity);
-            (self.growth, self.memory) = (GROWTH.0, Some(capacity));
+            self.growth = GROWTH.0;
+            (self.estimate, self.proven, self.memory) = match memory {
+                Memory::Present => (capacity, 0.0, None),
+                Memory::Past => (capacity / MEMORY, capacity, Some(capacity)),
+            };
         }
         is_taken
     }

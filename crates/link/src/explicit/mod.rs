@@ -74,6 +74,15 @@ pub struct RateAllocatorConfig {
     pub rtt: Duration,
 }
 
+/// How old a capacity is that was measured before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// It was measured until now, by another allocator.
+    Present,
+    /// It may have changed since: half of it is used until a train has tried all of it.
+    Past,
+}
+
 /// The state of a sender. Bytes are on the wire, and counted from the connection's beginning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
@@ -256,10 +265,9 @@ impl RateAllocator {
         self.allocate(now, reports, &mut give);
     }
 
-    /// Begins with a capacity that was measured before, in bytes per second, perhaps long ago. A configured
-    /// one is kept.
-    pub fn remember(&mut self, capacity: f64) {
-        if self.capacity.remember(capacity) {
+    /// Begins with a capacity that was measured before, in bytes per second. A configured one is kept.
+    pub fn remember(&mut self, capacity: f64, memory: Memory) {
+        if self.capacity.remember(capacity, memory) {
             self.began = false;
             self.estimate.capacity = self.capacity.bytes_per_second();
             self.estimate.is_known = true;
@@ -275,7 +283,7 @@ impl RateAllocator {
         }
         let since = *self.idle_since.get_or_insert(now);
         if now - since >= IDLE && self.began && self.estimate.is_known {
-            self.remember(self.capacity.memory());
+            self.remember(self.capacity.memory(), Memory::Past);
         }
     }
 

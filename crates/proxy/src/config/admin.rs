@@ -19,7 +19,7 @@ pub struct AdminSettings {
     pub listen: Listen,
     /// A file whose first line is what callers must know; without one `listen` must be a loopback address.
     pub token_file: Option<PathBuf>,
-    /// The folder of what outlives the daemon; see [`bypass_file`](Self::bypass_file) for the default.
+    /// The folder of what outlives the daemon; see [`kept_file`](Self::kept_file) for the default.
     pub state_folder: Option<PathBuf>,
 }
 
@@ -46,10 +46,10 @@ impl AdminSettings {
         self.folder.join("handover.sock")
     }
 
-    /// The file that exists while the bypass is on: in `state_folder`, or else in `from_manager`, the folder
+    /// A file of this name that outlives the daemon: in `state_folder`, or else in `from_manager`, the folder
     /// that a service manager provides, or else beside the sockets.
-    pub fn bypass_file(&self, from_manager: Option<&Path>) -> PathBuf {
-        self.state_folder.as_deref().or(from_manager).unwrap_or(&self.folder).join("bypass")
+    pub fn kept_file(&self, name: &str, from_manager: Option<&Path>) -> PathBuf {
+        self.state_folder.as_deref().or(from_manager).unwrap_or(&self.folder).join(name)
     }
 }
 
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn the_bypass_is_kept_where_the_operator_says_or_else_where_the_service_manager_does() {
+    fn state_is_kept_where_the_operator_says_or_else_where_the_service_manager_does() {
         let manager = Some(Path::new("/var/lib/x"));
         let settings = parse("").unwrap();
-        assert_eq!(settings.bypass_file(None), Path::new("/run/bentpipe/bypass"));
-        assert_eq!(settings.bypass_file(manager), Path::new("/var/lib/x/bypass"));
+        assert_eq!(settings.kept_file("bypass", None), Path::new("/run/bentpipe/bypass"));
+        assert_eq!(settings.kept_file("bypass", manager), Path::new("/var/lib/x/bypass"));
         let settings = parse("state_folder = \"/srv/y\"").unwrap();
-        assert_eq!(settings.bypass_file(manager), Path::new("/srv/y/bypass"));
+        assert_eq!(settings.kept_file("bypass", manager), Path::new("/srv/y/bypass"));
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use bentpipe_legs::RateController;
+use bentpipe_link::explicit::Memory;
+use bentpipe_units::Rate;
+use serde::{Deserialize, Serialize};
 
 use super::{Context, Service};
 use crate::error::Error;
-use crate::snapshot::Section;
+use crate::snapshot::{Section, SnapshotError};
 use crate::types::mailbox::Heartbeat;
 
 /// It runs even if no leg has explicit rates: a reload may add one, which the watchdog supervises from then
@@ -16,13 +19,24 @@ pub(super) struct RateControl {
     controller: Option<RateController>,
 }
 
+/// What a successor begins with.
+#[derive(Debug, Serialize, Deserialize)]
+struct Snapshot {
+    /// The capacities that are known, by the legs' names.
+    capacities: Vec<(String, Rate)>,
+}
+
 impl Service for RateControl {
     fn name(&self) -> &'static str {
         "rate_control"
     }
 
     /// Flows that are taken over need their rates at once. It touches nothing of the predecessor's.
-    fn resume(&mut self, _section: Option<Section>, context: &Context) -> Result<(), Error> {
+    fn resume(&mut self, section: Option<Section>, context: &Context) -> Result<(), Error> {
+        // An older program hands over none.
+        if let Some(Ok(Snapshot { capacities })) = section.map(Section::read) {
+            context.shared.link_estimates.remember(capacities, Memory::Present);
+        }
         self.start(context)
     }
 
@@ -47,6 +61,10 @@ impl Service for RateControl {
         if let Some(controller) = &self.controller {
             controller.pause();
         }
+    }
+
+    fn snapshot(&self, context: &Context) -> Result<Option<Section>, SnapshotError> {
+        Section::of(&Snapshot { capacities: context.shared.link_estimates.capacities() }).map(Some)
     }
 
     fn reload(&mut self, context: &Context) {

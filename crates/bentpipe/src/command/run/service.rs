@@ -15,6 +15,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::signal_name;
 
 use super::bypass::BypassFile;
+use super::capacities::CapacitiesFile;
 use super::events::{Event, Events};
 use super::outages::{OutageChange, Outages};
 use crate::command::log;
@@ -23,6 +24,8 @@ use crate::command::log;
 const LOG: &str = "log";
 /// The interval between status messages to the service manager.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// The interval between looks at the legs' capacities, which are kept for the next daemon.
+const CAPACITIES_INTERVAL: Duration = Duration::from_secs(60);
 /// The interval between checks of the legs for outages.
 const LEGS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -44,6 +47,7 @@ pub(super) struct Service {
     daemon: Option<Daemon>,
     sockets: Sockets,
     bypass: BypassFile,
+    capacities: CapacitiesFile,
     notifier: Notifier,
     recorder: Recorder,
     admin: Option<Admin>,
@@ -51,6 +55,7 @@ pub(super) struct Service {
     next_watchdog: Instant,
     next_status: Instant,
     next_legs: Instant,
+    next_capacities: Instant,
 }
 
 /// Whether to wait for the next event.
@@ -69,7 +74,7 @@ impl Service {
         mut sockets: Sockets,
         notifier: Notifier,
         extra_fds: ExtraFds,
-        bypass: BypassFile,
+        (bypass, capacities): (BypassFile, CapacitiesFile),
     ) -> Self {
         // State in the form of an older program is ignored.
         let state: SavedState = serde_json::from_value(extra_fds.memory).unwrap_or_default();
@@ -96,6 +101,7 @@ impl Service {
             daemon: Some(daemon),
             sockets,
             bypass,
+            capacities,
             notifier,
             recorder,
             admin: None,
@@ -103,6 +109,7 @@ impl Service {
             next_watchdog: now,
             next_status: now,
             next_legs: now,
+            next_capacities: now + CAPACITIES_INTERVAL,
         }
     }
 
@@ -135,6 +142,7 @@ impl Service {
         drop(self.admin.take());
         if let Some(daemon) = self.daemon.take() {
             self.notifier.stopping();
+            self.capacities.keep(daemon.capacities());
             drop(daemon);
             self.sockets.close();
         }
@@ -235,6 +243,10 @@ impl Service {
         if now >= self.next_legs {
             self.next_legs = now + LEGS_INTERVAL;
             self.outages.update(now, &stats.legs()).iter().for_each(OutageChange::log);
+        }
+        if now >= self.next_capacities {
+            self.next_capacities = now + CAPACITIES_INTERVAL;
+            self.capacities.keep(daemon.capacities());
         }
         if now >= self.next_status {
             self.next_status = now + STATUS_INTERVAL;
