@@ -153,14 +153,14 @@ impl LinkEstimates {
         self.lock().latest.clone()
     }
 
-    /// The capacities that are known, by the legs' names: for a controller of another process, or of another
+    /// The capacities that were measured, by the legs' names: for a controller of another process, or of another
     /// day, to [`remember`](Self::remember).
     pub fn capacities(&self) -> Vec<(String, Rate)> {
-        let known = |(name, estimate): &(String, LinkEstimate)| {
+        let measured = |(name, estimate): &(String, LinkEstimate)| {
             let rate = Rate::from_bps((8.0 * estimate.capacity) as u64)?;
-            estimate.is_known.then(|| (name.clone(), rate))
+            estimate.is_measured.then(|| (name.clone(), rate))
         };
-        self.lock().latest.iter().filter_map(known).collect()
+        self.lock().latest.iter().filter_map(measured).collect()
     }
 
     /// What legs of these names begin with in a controller that starts later, if their rates are not

@@ -156,7 +156,7 @@ impl Daemon {
         self.context.shared.link_estimates.get()
     }
 
-    /// The capacities of the satellite legs that are known: what a daemon that is started later may
+    /// The capacities of the satellite legs that were measured: what a daemon that is started later may
     /// [remember](Prepared::remember).
     pub fn capacities(&self) -> Vec<(String, Rate)> {
         self.context.shared.link_estimates.capacities()

@@ -19,6 +19,8 @@
 #define EXPLICIT_STANDARD_WINDOW 10
 /* The window has room for a quarter of a round trip more, for acknowledgements that come late, */
 #define EXPLICIT_QUARTER 4
+/* for a queue of so many round trips, */
+#define EXPLICIT_QUEUE 6
 /* for the scheduling of this and other hosts, */
 #define EXPLICIT_SCHEDULING_US 20000
 /* and for segments that are being made. */
@@ -180,14 +182,14 @@ static inline void explicit_on_sample(struct explicit_path *p, u64 now_us, u32 r
 }
 
 /*
- * The round trip that the window is made for. A queue counts up to twice the shortest round trip: the rate
- * must drain it, and the path may have become longer. No rate can shorten the wait of acknowledgements on
- * their way back, which counts in full.
+ * The round trip that the window is made for. A queue counts up to some of the shortest round trips: the rate
+ * drains it, and what it has dropped counts as in flight until acknowledgements say otherwise. No rate can
+ * shorten the wait of acknowledgements on their way back, which counts in full.
  */
 static inline u64 explicit_round_trip_us(const struct explicit_path *p, u64 shortest_us)
 {
 	u64 beyond_us = max_u64(p->rtt_us, shortest_us) - shortest_us;
-	u64 queue_us = min_u64(min_u64(p->forward_us, beyond_us), shortest_us);
+	u64 queue_us = min_u64(min_u64(p->forward_us, beyond_us), EXPLICIT_QUEUE * shortest_us);
 	u64 back_us = p->forward_us != EXPLICIT_UNKNOWN ? beyond_us - min_u64(p->forward_us, beyond_us) : 0;
 
 	return min_u64(shortest_us + queue_us + back_us, EXPLICIT_TIME_MAX_US);

@@ -82,7 +82,7 @@ impl Run {
             prepared.set_bypass(true);
         }
         let mut capacities = CapacitiesFile::locate(&config.admin);
-        if predecessor.is_none() {
+        if let (None, Some(capacities)) = (&predecessor, &mut capacities) {
             prepared.remember(capacities.read());
         }
         drop_to(account.as_ref(), &privileges::DAEMON)?;

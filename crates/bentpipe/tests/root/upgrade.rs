@@ -128,6 +128,37 @@ fn explicit_rates_survive_an_upgrade() {
     drop(uploads);
 }
 
+/// Without a rate the capacity is found. The next process has it at once, and one that is started later begins
+/// with half of it.
+#[test]
+fn a_capacity_that_was_found_outlives_an_upgrade_and_a_restart() {
+    let Some(mut topology) = Topology::new(program(), Some(&Profile::Geo.config())) else { return };
+    let folder = topology.sockets().display().to_string();
+    topology.configure("rtt = \"600ms\"\n", &format!("listen = \"off\"\nstate_folder = \"{folder}\""));
+    topology.start();
+    let uploads = topology.uploads(4, 100_000, Duration::from_millis(100));
+    let capacity =
+        |status: &serde_json::Value| status["legs"][0]["explicit"]["capacity_bps"].as_f64().unwrap();
+    let searched = Instant::now();
+    // Where the search begins it is 0.2 Mbit/s.
+    while capacity(&topology.status()) < 4e6 {
+        assert!(searched.elapsed() < PATIENCE, "{}", topology.status()["legs"]);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let before = capacity(&topology.status());
+    succeed(&topology.command(&["upgrade"]));
+    let after = capacity(&topology.status());
+    assert!(after > before / 3.0, "{before} bit/s, and {after} after the upgrade");
+    drop(uploads);
+    topology.stop();
+    let kept = std::fs::read_to_string(topology.sockets().join("capacities.json")).unwrap();
+    topology.start();
+    let again = capacity(&topology.status());
+    assert!((0.2..0.9).contains(&(again / before)), "{before} bit/s, {kept} kept, {again} after a restart");
+    topology.stop();
+}
+
 #[test]
 fn a_reload_good_or_bad_and_draining_harm_no_download() {
     let Some(mut topology) = Topology::new(program(), None) else { return };

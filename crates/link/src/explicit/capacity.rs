@@ -57,6 +57,8 @@ const FIRST_TRAIN: f64 = FIRST_WINDOW / 0.02;
 const MEMORY: f64 = TRAIN.0;
 /// Arrivals of a train above the estimate by less than this part of it may be chance.
 const SURELY: f64 = 0.08;
+/// What arrives is known well if the most is less than this multiple of the least.
+const PRECISE: f64 = 1.4;
 /// A train that arrives at this part of its rate has not shown the limit of the link.
 const ALL: f64 = 0.9;
 /// The part of the difference to what a busy link carries by which the estimate is corrected each round trip.
@@ -80,8 +82,8 @@ pub(super) struct Capacity {
     grown_from: Option<f64>,
     /// The highest rate that was sent without a queue and arrived, until it is used again.
     proven: f64,
-    /// The most that the last train has shown, if it was more than the link carries.
-    limit: Option<f64>,
+    /// The least and the most that the last train has shown, if it was more than the link carries.
+    limit: Option<[f64; 2]>,
     /// What was found before, until a train has tried it; the estimate is half of it.
     memory: Option<f64>,
     usual_loss: f64,
@@ -317,7 +319,17 @@ impl Capacity {
 
     /// Whether nothing is known of it yet.
     pub(super) fn is_unknown(&self) -> bool {
+        self.is_searched() && self.limit.is_none()
+    }
+
+    /// Whether the first measurement is sought, or to be confirmed.
+    pub(super) fn is_searched(&self) -> bool {
         self.growth >= FIRST_GROWTH
+    }
+
+    /// Whether it is not the configured one.
+    pub(super) fn is_measured(&self) -> bool {
+        self.configured.is_none() && !self.is_searched()
     }
 
     /// Whether the rate is lower on trial, because of losses: these packets did not queue.
@@ -342,17 +354,22 @@ impl Capacity {
             return true;
         }
         let more = least > carried.usual * (1.0 + SURELY) && least > self.estimate;
-        if !all && was_sent {
+        let limit = (!all && was_sent).then_some(carried.arrived);
+        // The first one may have ended for lack of data: only the second says that the search is over.
+        if limit.is_some() && self.limit.is_some_and(|[_, before]| least <= before) {
             self.growth = self.growth.min(GROWTH.0);
-            self.limit = Some(0.51 * (least + most));
-        } else {
-            self.limit = None;
         }
+        self.limit = limit;
         if more {
             let ceiling = self.configured.unwrap_or(f64::INFINITY);
-            let shown = if all { carried.train.max(least.min(2.0 * carried.train)) } else { least };
+            // At low rates a few packets more or less leave much room: what is certain counts then.
+            let is_precise = self.is_unknown() || most < PRECISE * least;
+            let shown =
+                if all && is_precise { carried.train.max(least.min(2.0 * carried.train)) } else { least };
             self.estimate = shown.max(self.estimate).min(ceiling);
-            (self.grown_from, self.pause, self.no_growth_until) = (None, PAUSE.0, Time::ZERO);
+            // While trains find more, doubling besides would only overshoot.
+            let next_trains = if self.is_unknown() { 2 * (SETTLED + seen.rtt) } else { Duration::ZERO };
+            (self.grown_from, self.pause, self.no_growth_until) = (None, PAUSE.0, seen.now + next_trains);
             self.hold_until = self.hold_until.max(seen.now + 3 * seen.rtt / 2);
         }
         more
@@ -361,11 +378,18 @@ impl Capacity {
     fn grow(&mut self, rates: Rates, seen: &Observation) {
         let ceiling = self.configured.unwrap_or(f64::INFINITY);
         let used = rates.sent >= 0.9 * self.budget(seen.queue);
-        if self.estimate >= ceiling || !seen.wanted || !used || seen.now < self.no_growth_until {
+        let awaits_train = self.is_searched() && self.limit.is_some();
+        if self.estimate >= ceiling
+            || !seen.wanted
+            || !used
+            || awaits_train
+            || seen.now < self.no_growth_until
+        {
             return;
         }
         self.grown_from = Some(self.estimate);
-        let limit = self.limit.map_or(f64::INFINITY, |limit| limit.max(self.estimate * (1.0 + GROWTH.0)));
+        let shown = self.limit.map_or(f64::INFINITY, |[least, most]| 0.51 * (least + most));
+        let limit = shown.max(self.estimate * (1.0 + GROWTH.0));
         self.estimate = (self.estimate * (1.0 + self.growth)).min(ceiling).min(limit);
         if self.estimate == ceiling {
             self.pause = PAUSE.0;

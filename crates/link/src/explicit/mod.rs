@@ -47,6 +47,9 @@ const USE_MEASURED_OVER: (f64, Duration) = (16.0 * 1500.0, Duration::from_millis
 const STALE: Duration = Duration::from_millis(200);
 /// Senders report the shortest round trip of this time, so that it is from before.
 const RECENT: Duration = Duration::from_millis(50);
+/// The first packets of all are a train if this is at most how long ago they were sent: otherwise their arrivals
+/// may have been missed.
+const FIRST_SEEN: Duration = Duration::from_millis(30);
 /// A sender reports with each acknowledgement; what it has sent in a longer pause was sent all along.
 const SEEN_LATE: Duration = Duration::from_millis(30);
 /// Receivers delay acknowledgements of single segments by about this time. Where two segments take longer
@@ -130,8 +133,8 @@ pub struct InitialRate {
 pub struct LinkEstimate {
     /// The capacity, bytes per second.
     pub capacity: f64,
-    /// It was configured, measured or remembered; otherwise it is only where the search begins.
-    pub is_known: bool,
+    /// It was measured, now or before; otherwise it is the configured one, or where the search begins.
+    pub is_measured: bool,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
     /// How long a packet waits in the queue.
@@ -207,7 +210,7 @@ impl RateAllocator {
         let capacity = Capacity::new(config.capacity, config.rtt);
         let estimate = LinkEstimate {
             capacity: capacity.bytes_per_second(),
-            is_known: !capacity.is_unknown(),
+            is_measured: false,
             rtt: config.rtt,
             queue: Duration::ZERO,
             active: 0,
@@ -270,7 +273,7 @@ impl RateAllocator {
         if self.capacity.remember(capacity, memory) {
             self.began = false;
             self.estimate.capacity = self.capacity.bytes_per_second();
-            self.estimate.is_known = true;
+            self.estimate.is_measured = true;
             self.initial_rate.rate = self.capacity.initial_rate();
         }
     }
@@ -282,7 +285,7 @@ impl RateAllocator {
             return;
         }
         let since = *self.idle_since.get_or_insert(now);
-        if now - since >= IDLE && self.began && self.estimate.is_known {
+        if now - since >= IDLE && self.began && self.estimate.is_measured {
             self.remember(self.capacity.memory(), Memory::Past);
         }
     }
@@ -428,16 +431,17 @@ impl RateAllocator {
             && let Some(rate) = self.capacity.train(&observation)
         {
             let usual = self.capacity.budget(self.queue_ahead(now));
-            let begun = match first && self.capacity.is_unknown() {
+            let searching = self.capacity.is_searched();
+            let begun = match first && searching && elapsed <= FIRST_SEEN {
                 // The first packets of the first connections are the first train.
                 true => Time::from_nanos(now.as_nanos().saturating_sub(elapsed.as_nanos() as u64)),
                 false => now,
             };
             self.began = true;
-            self.trains.begin(begun, [usual, rate], round_trip);
+            self.trains.begin(begun, [usual, rate], round_trip, searching);
         }
         self.estimate.capacity = self.capacity.bytes_per_second();
-        self.estimate.is_known = !self.capacity.is_unknown();
+        self.estimate.is_measured = self.capacity.is_measured();
     }
 
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round

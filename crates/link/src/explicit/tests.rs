@@ -524,14 +524,17 @@ fn a_memory_that_is_not_tried_stays() {
 #[test]
 fn a_memory_of_another_life_is_where_the_search_begins_unless_the_rate_is_known() {
     let bed = Testbed::new(None, 50, 600);
-    assert!(!bed.allocator.estimate().is_known);
+    assert!(!bed.allocator.estimate().is_measured);
     for (told, memory, begins_with) in
         [(None, Memory::Past, 20.0), (None, Memory::Present, 40.0), (Some(50), Memory::Past, 50.0)]
     {
         let mut bed = Testbed::new(told, 50, 600);
         bed.allocator.remember(40.0 * 125e3, memory);
         let estimate = bed.allocator.estimate();
-        assert!(estimate.is_known && (estimate.capacity - begins_with * 125e3).abs() < 1.0, "{estimate:?}");
+        assert!(
+            estimate.is_measured == told.is_none() && (estimate.capacity - begins_with * 125e3).abs() < 1.0,
+            "{estimate:?}"
+        );
         bed.join(1, ALL);
         bed.run(3.0);
         assert!(bed.use_over(5.0) > 0.95, "{told:?}");

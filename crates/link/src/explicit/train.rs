@@ -24,8 +24,10 @@ const LEAST: f64 = 8.0 * PACKET;
 const PACKET: f64 = 1500.0;
 /// The longest train.
 const LONGEST: Duration = Duration::from_millis(60);
-/// Trains are at least this far apart, and a round trip.
+/// Trains are at least this far apart, and a round trip; while the capacity is searched for, there is no queue
+/// that must be paid back.
 const APART: Duration = Duration::from_millis(300);
+const APART_IN_SEARCH: Duration = Duration::from_millis(100);
 /// After so many trains that have shown nothing they are twice as far apart.
 const IN_VAIN: u32 = 4;
 /// Acknowledgements come later than the round trip by this, or are sent later because their segments were.
@@ -74,14 +76,14 @@ impl Trains {
         self.under_way.is_none() && now >= self.next
     }
 
-    /// Begins a train of this rate.
-    pub(super) fn begin(&mut self, now: Time, rates: [f64; 2], rtt: Duration) {
+    /// Begins a train: the rates are those before and during it.
+    pub(super) fn begin(&mut self, now: Time, rates: [f64; 2], rtt: Duration, searching: bool) {
         let usual = rates[0];
         let rate = rates[1].max(usual + LEAST / LONGEST.as_secs_f64());
         let least = Duration::try_from_secs_f64(LEAST / (rate - usual)).unwrap_or(LONGEST);
         let length = least.clamp(LENGTH, LONGEST);
         self.under_way = Some(Train { usual, rate, begun: now, length, ended: None });
-        let apart = rtt.max(APART);
+        let apart = rtt.max(if searching { APART_IN_SEARCH } else { APART });
         self.next = now + if self.in_vain < IN_VAIN { apart } else { 2 * apart };
     }
 

@@ -19,7 +19,7 @@ pub struct AdminSettings {
     pub listen: Listen,
     /// A file whose first line is what callers must know; without one `listen` must be a loopback address.
     pub token_file: Option<PathBuf>,
-    /// The folder of what outlives the daemon; see [`kept_file`](Self::kept_file) for the default.
+    /// The folder of what outlives the daemon; see [`kept_in`](Self::kept_in) for the default.
     pub state_folder: Option<PathBuf>,
 }
 
@@ -46,10 +46,15 @@ impl AdminSettings {
         self.folder.join("handover.sock")
     }
 
-    /// A file of this name that outlives the daemon: in `state_folder`, or else in `from_manager`, the folder
-    /// that a service manager provides, or else beside the sockets.
-    pub fn kept_file(&self, name: &str, from_manager: Option<&Path>) -> PathBuf {
-        self.state_folder.as_deref().or(from_manager).unwrap_or(&self.folder).join(name)
+    /// The folder of what outlives the daemon: `state_folder`, or else `from_manager`, the one that a service
+    /// manager provides.
+    pub fn kept_in<'a>(&'a self, from_manager: Option<&'a Path>) -> Option<&'a Path> {
+        self.state_folder.as_deref().or(from_manager)
+    }
+
+    /// The file that exists while the bypass is on, in that folder, or else beside the sockets.
+    pub fn bypass_file(&self, from_manager: Option<&Path>) -> PathBuf {
+        self.kept_in(from_manager).unwrap_or(&self.folder).join("bypass")
     }
 }
 
@@ -125,10 +130,10 @@ mod tests {
     fn state_is_kept_where_the_operator_says_or_else_where_the_service_manager_does() {
         let manager = Some(Path::new("/var/lib/x"));
         let settings = parse("").unwrap();
-        assert_eq!(settings.kept_file("bypass", None), Path::new("/run/bentpipe/bypass"));
-        assert_eq!(settings.kept_file("bypass", manager), Path::new("/var/lib/x/bypass"));
+        assert_eq!(settings.bypass_file(None), Path::new("/run/bentpipe/bypass"));
+        assert_eq!(settings.bypass_file(manager), Path::new("/var/lib/x/bypass"));
         let settings = parse("state_folder = \"/srv/y\"").unwrap();
-        assert_eq!(settings.kept_file("bypass", manager), Path::new("/srv/y/bypass"));
+        assert_eq!(settings.bypass_file(manager), Path::new("/srv/y/bypass"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct RateControl {
 /// What a successor begins with.
 #[derive(Debug, Serialize, Deserialize)]
 struct Snapshot {
-    /// The capacities that are known, by the legs' names.
+    /// The capacities that were measured, by the legs' names.
     capacities: Vec<(String, Rate)>,
 }
 
@@ -75,5 +75,17 @@ impl Service for RateControl {
 
     fn heartbeat(&self) -> Option<Arc<dyn Heartbeat>> {
         self.controller.as_ref().map(|controller| Arc::new(controller.waker()) as Arc<dyn Heartbeat>)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_over_is_read() {
+        let capacities = vec![("geo".to_owned(), Rate::from_bps(9_565_911).unwrap())];
+        let section = Section::of(&Snapshot { capacities: capacities.clone() }).unwrap();
+        assert_eq!(section.read::<Snapshot>().unwrap().capacities, capacities);
     }
 }

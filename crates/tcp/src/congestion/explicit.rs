@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_makes_the_window_larger_up_to_twice_the_shortest_round_trip() {
+    fn a_queue_makes_the_window_larger_up_to_six_of_the_shortest_round_trip() {
         let mut explicit = explicit();
         explicit.set_rate(Some(Rate::mbps(8)), 0);
         let window = |rtt_ms: u64| 1_000 * (rtt_ms + rtt_ms / 4 + 20) + 4 * MSS;
@@ -181,7 +181,7 @@ mod tests {
         ack(&mut explicit, 1000, 600);
         assert_eq!(explicit.cwnd(), window(600));
         ack(&mut explicit, 2000, 5000);
-        assert_eq!(explicit.cwnd(), window(800));
+        assert_eq!(explicit.cwnd(), window(400 + 6 * 400));
     }
 
     #[test]

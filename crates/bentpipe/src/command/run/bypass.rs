@@ -2,7 +2,7 @@
 
 use bentpipe_proxy::config::AdminSettings;
 
-use super::kept_file::KeptFile;
+use super::kept_file::{KeptFile, from_manager};
 
 /// Where the state of the bypass is kept.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct BypassFile(KeptFile);
 impl BypassFile {
     /// The file of a daemon with these settings, started with this process's environment.
     pub(super) fn locate(settings: &AdminSettings) -> Self {
-        Self(KeptFile::locate("bypass", settings))
+        Self(KeptFile::at(settings.bypass_file(from_manager().as_deref())))
     }
 
     /// Whether the bypass was on when the last daemon ended. Where that cannot be told, it is off.

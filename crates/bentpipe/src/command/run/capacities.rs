@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use bentpipe_proxy::config::AdminSettings;
 use bentpipe_units::Rate;
 
-use super::kept_file::KeptFile;
+use super::kept_file::{KeptFile, from_manager};
 
 /// A capacity is written again when it has changed by more than this part of it.
 const CHANGED: f64 = 0.1;
@@ -22,9 +22,12 @@ pub(super) struct CapacitiesFile {
 }
 
 impl CapacitiesFile {
-    /// The file of a daemon with these settings, started with this process's environment.
-    pub(super) fn locate(settings: &AdminSettings) -> Self {
-        Self::at(KeptFile::locate("capacities.json", settings))
+    /// The file of a daemon with these settings, started with this process's environment; `None` if there is
+    /// no folder for what outlives it.
+    pub(super) fn locate(settings: &AdminSettings) -> Option<Self> {
+        let folder = from_manager();
+        let folder = settings.kept_in(folder.as_deref())?;
+        Some(Self::at(KeptFile::at(folder.join("capacities.json"))))
     }
 
     fn at(file: KeptFile) -> Self {

@@ -4,24 +4,21 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use bentpipe_proxy::config::AdminSettings;
-
 /// The folder, or folders with colons between them, that systemd provides (systemd.exec(5),
 /// `StateDirectory=`).
 const FROM_SYSTEMD: &str = "STATE_DIRECTORY";
+
+/// The folder that the service manager provides.
+pub(super) fn from_manager() -> Option<PathBuf> {
+    let folders = std::env::var_os(FROM_SYSTEMD)?;
+    std::env::split_paths(&folders).next().filter(|folder| folder.is_absolute())
+}
 
 /// A file that is there with all of its contents, or not at all.
 #[derive(Debug)]
 pub(super) struct KeptFile(PathBuf);
 
 impl KeptFile {
-    /// The file of this name of a daemon with these settings, started with this process's environment.
-    pub(super) fn locate(name: &str, settings: &AdminSettings) -> Self {
-        let folders = std::env::var_os(FROM_SYSTEMD);
-        let first = folders.as_deref().and_then(|folders| std::env::split_paths(folders).next());
-        Self::at(settings.kept_file(name, first.as_deref().filter(|folder| folder.is_absolute())))
-    }
-
     pub(super) fn at(path: PathBuf) -> Self {
         Self(path)
     }

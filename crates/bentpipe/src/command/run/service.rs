@@ -47,7 +47,7 @@ pub(super) struct Service {
     daemon: Option<Daemon>,
     sockets: Sockets,
     bypass: BypassFile,
-    capacities: CapacitiesFile,
+    capacities: Option<CapacitiesFile>,
     notifier: Notifier,
     recorder: Recorder,
     admin: Option<Admin>,
@@ -74,7 +74,7 @@ impl Service {
         mut sockets: Sockets,
         notifier: Notifier,
         extra_fds: ExtraFds,
-        (bypass, capacities): (BypassFile, CapacitiesFile),
+        (bypass, capacities): (BypassFile, Option<CapacitiesFile>),
     ) -> Self {
         // State in the form of an older program is ignored.
         let state: SavedState = serde_json::from_value(extra_fds.memory).unwrap_or_default();
@@ -142,7 +142,9 @@ impl Service {
         drop(self.admin.take());
         if let Some(daemon) = self.daemon.take() {
             self.notifier.stopping();
-            self.capacities.keep(daemon.capacities());
+            if let Some(file) = &mut self.capacities {
+                file.keep(daemon.capacities());
+            }
             drop(daemon);
             self.sockets.close();
         }
@@ -246,7 +248,9 @@ impl Service {
         }
         if now >= self.next_capacities {
             self.next_capacities = now + CAPACITIES_INTERVAL;
-            self.capacities.keep(daemon.capacities());
+            if let Some(file) = &mut self.capacities {
+                file.keep(daemon.capacities());
+            }
         }
         if now >= self.next_status {
             self.next_status = now + STATUS_INTERVAL;

@@ -90,7 +90,9 @@ fn an_unknown_capacity_is_used_as_a_known_one_after_five_seconds() {
         let name = format!("{mbps} Mbit/s, {rtt} ms, PER {per}");
         println!("{name}: {ratio:.3} of what it has if told, queue {:.1} ms", queue * 1e3);
         assert!(ratio > 0.95, "{name}: {ratio} of what it has if told");
-        assert!(queue < 0.045, "{name}: the queue is {queue} s at the 95th percentile");
+        // A train is of eight packets beyond the capacity, or more.
+        let allowed = if mbps < 10 { 0.07 } else { 0.035 };
+        assert!(queue < allowed, "{name}: the queue is {queue} s at the 95th percentile");
     }
 }
 
