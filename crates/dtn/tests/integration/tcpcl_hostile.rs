@@ -167,6 +167,8 @@ async fn a_reset_connection_returns_unfinished_transfers() {
     let mut attack = Attack::established().await;
     // The first transfer, and the beginning of the second.
     attack.peer.read_exact(&mut [0; 300_000]).await.unwrap();
+    // Without this a close resets only if there is something unread.
+    socket2::SockRef::from(&attack.peer).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     let outcome = attack.closes().await;
     blames(&outcome, "the connection with 127.0.0.1");
     gave_back(&outcome, &[1, 2]);
