@@ -356,7 +356,7 @@ fn name(scheme: Scheme) -> &'static str {
 }
 
 fn constant_table(constant: &[&Tried]) -> Table {
-    let mut columns = vec![Column::new("link", "")];
+    let mut columns = vec![Column::new("link", "case")];
     for (name, key) in [("not told", "unknown"), ("told", "told"), ("BBR end to end", "bbr")] {
         columns.push(
             Column::new(format!("{name}, of the limit"), format!("{key}_of_limit")).shown_in("%", 0.01),
@@ -382,7 +382,7 @@ fn constant_table(constant: &[&Tried]) -> Table {
 }
 
 fn steps_table(steps: &[&Tried]) -> Table {
-    let mut columns = vec![Column::new("link, and what is told", "")];
+    let mut columns = vec![Column::new("link, and what is told", "case")];
     for (name, key) in [("before", "before"), ("low", "low"), ("high again", "high")] {
         columns.push(
             Column::new(format!("{name}, of the limit"), format!("{key}_of_limit")).shown_in("%", 0.01),
