@@ -46,6 +46,8 @@ const STILL: f64 = 0.6;
 const PATIENCE: u32 = 3;
 /// A queue shrinks while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
+/// If a queue would have drained so many times since it stopped growing, and has not, it is none.
+const DRAINED: f64 = 4.0;
 /// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions
 /// find it, a round trip apart; one misleading moment, as after an outage, does not cost everything.
 const STEP: f64 = 0.25;
@@ -91,8 +93,23 @@ pub(super) struct Capacity {
     blamed: Option<(f64, f64)>,
     /// Since when there is a standing queue, and how long it was then.
     standing: Option<(Time, Duration)>,
-    /// Since when it has not grown, and how long it was then.
-    longest: Option<(Time, Duration)>,
+    /// The longest queue of late, while there is one.
+    longest: Option<Longest>,
+}
+
+/// A queue since it has not grown any more.
+#[derive(Debug, Clone, Copy)]
+struct Longest {
+    since: Time,
+    /// How long it was then.
+    then: Duration,
+    /// The estimate then.
+    estimate: f64,
+    /// The most that the link has carried since then, over a round trip.
+    carried: f64,
+    /// How much of a queue would have drained since then, seconds: what was sent less than `carried`.
+    drained: f64,
+    seen: Time,
 }
 
 /// Measurements of the link.
@@ -110,6 +127,22 @@ pub(super) struct Observation {
     pub(super) rtt: Duration,
     /// Some sender can use a higher rate.
     pub(super) wanted: bool,
+}
+
+impl Longest {
+    fn new(seen: &Observation, estimate: f64) -> Self {
+        let carried = seen.rates.map_or(0.0, |rates| rates.delivered);
+        Self { since: seen.now, then: seen.queue, estimate, carried, drained: 0.0, seen: seen.now }
+    }
+
+    fn add(&mut self, seen: &Observation) {
+        let elapsed = (seen.now - self.seen).as_secs_f64();
+        self.seen = seen.now;
+        if let Some(rates) = seen.rates {
+            self.carried = self.carried.max(rates.delivered);
+            self.drained += elapsed * (1.0 - rates.sent / self.carried.max(FLOOR)).max(0.0);
+        }
+    }
 }
 
 impl Capacity {
@@ -222,21 +255,35 @@ impl Capacity {
 
     fn is_no_queue(&mut self, seen: &Observation, high: Duration) -> bool {
         if seen.queue <= high {
-            (self.standing, self.longest) = (None, None);
+            self.standing = None;
+        } else {
+            self.standing.get_or_insert((seen.now, seen.queue));
+        }
+        if seen.queue <= NOISE {
+            self.longest = None;
             return false;
         }
-        self.standing.get_or_insert((seen.now, seen.queue));
+        let Some(longest) = self.longest.as_mut() else {
+            self.longest = Some(Longest::new(seen, self.estimate));
+            return false;
+        };
         // A queue goes on growing until its growth is noticed.
-        let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
-        if seen.queue > then + NOISE {
-            self.longest = Some((seen.now, seen.queue));
+        if seen.queue > longest.then + NOISE {
+            *longest = Longest::new(seen, self.estimate);
             return false;
         }
-        if seen.now - since < PATIENCE * (seen.rtt + then) {
+        longest.add(seen);
+        if seen.now - longest.since < PATIENCE * (seen.rtt + longest.then) {
             return false;
         }
+        let Longest { then, estimate, carried, drained, .. } = *longest;
         let sent = seen.rates.map_or(self.estimate, |rates| rates.sent);
-        let stays = seen.queue > then / 2 && sent < DRAINING * self.estimate;
+        let has_sent_less = seen.queue > high && sent < DRAINING * self.estimate;
+        let stays = seen.queue > then / 2 && (has_sent_less || drained > DRAINED * then.as_secs_f64());
+        if stays {
+            // It has not shown that the link carries less.
+            self.estimate = self.estimate.max(carried.min(estimate));
+        }
         if stays || seen.queue < then / 2 {
             (self.standing, self.longest) = (None, None);
         }

@@ -390,6 +390,18 @@ fn a_path_that_becomes_longer_is_not_taken_for_a_queue_for_ever() {
     assert!(bed.use_over(10.0) > 0.97);
 }
 
+/// The delay is below what is taken for a wrong estimate, and above what round trips vary by.
+#[test]
+fn a_path_that_becomes_a_little_longer_does_not_lower_the_estimate_step_by_step() {
+    let mut bed = Testbed::new(None, 100, 40);
+    bed.join(1, ALL);
+    bed.run(5.0);
+    bed.rtt = Duration::from_millis(52);
+    bed.run(15.0);
+    let used = bed.use_over(14.0);
+    assert!(used > 0.95, "{used}");
+}
+
 #[test]
 fn losses_of_the_link_are_told_from_those_of_too_high_a_rate() {
     let mut bed = Testbed::new(Some(10), 10, 600);
