@@ -4,7 +4,7 @@ use bentpipe_units::Probability;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rand_xoshiro::{SplitMix64, Xoshiro256PlusPlus};
 
-/// A source of yes-or-no draws (xoshiro256++, Blackman and Vigna 2021).
+/// A source of draws, most of them yes or no (xoshiro256++, Blackman and Vigna 2021).
 #[derive(Debug, Clone)]
 pub(crate) struct Bernoulli(Xoshiro256PlusPlus);
 
@@ -24,6 +24,18 @@ impl Bernoulli {
         // The product may round up to `limit` itself.
         let number = (self.uniform() * limit as f64) as usize;
         last.map(|last| number.min(last))
+    }
+
+    /// Uniform between two values; the first one if they are the same. Takes one draw.
+    pub(crate) fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Of the standard normal distribution (Box and Muller 1958). Takes two draws.
+    pub(crate) fn normal(&mut self) -> f64 {
+        // One less a value below one is above zero, so that its logarithm exists.
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.uniform()));
+        radius * libm::cos(2.0 * std::f64::consts::PI * self.uniform())
     }
 
     /// Uniform over the 2⁵³ equally spaced values in [0, 1): the top 53 bits are what an `f64` holds exactly.
@@ -59,6 +71,17 @@ mod tests {
         // 1000 of each are expected; the standard error is 30.
         assert!(seen.iter().all(|&times| (850..1150).contains(&times)), "{seen:?}");
         assert_eq!((random.below(1), random.below(0)), (Some(0), None));
+    }
+
+    #[test]
+    fn normal_draws_have_the_mean_zero_and_the_variance_one() {
+        let mut random = Bernoulli::new(1);
+        let draws: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
+        let mean = draws.iter().sum::<f64>() / 1e5;
+        let variance = draws.iter().map(|draw| draw * draw).sum::<f64>() / 1e5;
+        // Standard errors: 0.0032 and 0.0045.
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.015, "{mean} {variance}");
+        assert!((0..1000).all(|_| (2.0..3.0).contains(&random.between([2.0, 3.0]))));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Link traces as text.
 
-use std::fmt::Display;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -86,6 +87,28 @@ impl LinkTrace {
     }
 }
 
+pub(super) fn write_csv(trace: &LinkTrace) -> String {
+    let mut rows: BTreeMap<Time, [String; 3]> = BTreeMap::new();
+    for &(at, rate) in &trace.rates {
+        // A rate of zero is the pause.
+        rows.entry(at).or_default()[0] = Rate::from_bps(rate).map_or("0".into(), |rate| rate.to_string());
+    }
+    for &(at, delay) in &trace.delays {
+        rows.entry(at).or_default()[1] = Span::from(delay).to_string();
+    }
+    for &(at, per) in &trace.error_rates {
+        rows.entry(at).or_default()[2] = per.to_string();
+    }
+    let mut text = format!("{HEADER}\n");
+    for (at, fields) in rows {
+        let _ = writeln!(text, "{},{}", at.as_secs_f64(), fields.join(","));
+    }
+    if let Some(period) = trace.period {
+        let _ = writeln!(text, "{},{REPEAT}", period.as_secs_f64());
+    }
+    text
+}
+
 fn columns<'a>(line: usize, mut names: impl Iterator<Item = &'a str>) -> Result<Vec<Column>, LinkTraceError> {
     let wrong = |found: &str| {
         LinkTraceError(format!(
@@ -166,8 +189,17 @@ pub(super) fn read_mahimahi(text: &str) -> Result<LinkTrace, LinkTraceError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Debug;
+
     use super::*;
     use proptest::prelude::*;
+
+    const MICROS_OF_A_DAY: u64 = 86_400_000_000;
+
+    /// Times in microseconds, sorted, and values.
+    fn column<T: Debug>(values: impl Strategy<Value = T>) -> impl Strategy<Value = BTreeMap<u64, T>> {
+        prop::collection::btree_map(0..MICROS_OF_A_DAY, values, 0..8)
+    }
 
     fn error_of(text: &str) -> String {
         LinkTrace::from_csv(text).unwrap_err().to_string()
@@ -231,6 +263,27 @@ mod tests {
             let _ = LinkTrace::from_csv(&text);
             let _ = LinkTrace::from_csv(&format!("at_s,rate,delay,per\n{body}"));
             let _ = LinkTrace::from_mahimahi(&body);
+        }
+
+        #[test]
+        fn what_is_written_reads_back(
+            rates in column(0u64..1_000_000_000),
+            delays in column(0u64..2_000_000_000),
+            error_rates in column(0u32..=1000),
+            repeats: bool,
+        ) {
+            let nanos = |micros: u64| Time::from_nanos(1000 * micros);
+            let mut rates: Vec<_> = rates.into_iter().map(|(at, rate)| (nanos(at), rate)).collect();
+            rates.push((nanos(MICROS_OF_A_DAY), 1_000_000));
+            let delay = |(at, delay)| (nanos(at), Duration::from_nanos(delay));
+            let per = |(at, per): (u64, u32)| (nanos(at), Probability::new(f64::from(per) / 1000.0).unwrap());
+            let trace = LinkTrace {
+                rates,
+                delays: delays.into_iter().map(delay).collect(),
+                error_rates: error_rates.into_iter().map(per).collect(),
+                period: repeats.then_some(Duration::from_micros(2 * MICROS_OF_A_DAY)),
+            };
+            prop_assert_eq!(LinkTrace::from_csv(&trace.to_csv()), Ok(trace));
         }
 
         #[test]

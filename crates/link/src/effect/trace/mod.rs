@@ -1,5 +1,6 @@
 //! Links whose rate, delay and errors change with time.
 
+mod builder;
 mod file;
 mod steps;
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate, Time};
 
+pub(crate) use builder::TraceBuilder;
 pub use file::LinkTraceError;
 pub(crate) use steps::Steps;
 
@@ -49,6 +51,11 @@ impl LinkTrace {
     /// A line that is no number, or less than the one before it.
     pub fn from_mahimahi(text: &str) -> Result<Self, LinkTraceError> {
         file::read_mahimahi(text)
+    }
+
+    /// Writes it as [`from_csv`](Self::from_csv) reads it: a line for each time at which something changes.
+    pub fn to_csv(&self) -> String {
+        file::write_csv(self)
     }
 
     /// Whether nothing changes.

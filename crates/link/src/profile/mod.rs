@@ -1,10 +1,15 @@
 //! Links with a name.
 
+mod leo;
+mod variation;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bentpipe_units::{Probability, Rate};
+
+pub use leo::LeoHandovers;
 
 use crate::{DirectionConfig, LinkConfig, OutageTrace};
 
@@ -26,8 +31,11 @@ pub enum Profile {
     ///
     /// The speed of light would allow 4 ms at 550 km; access and the way to the next exchange make the rest.
     /// Michel et al., "A first look at Starlink performance" (IMC 2022), measured round trips from 20 ms,
-    /// with the middle half between 40 and 60 ms. Hand-overs between satellites are not modelled.
+    /// with the middle half between 40 and 60 ms. Its satellite is always the same:
+    /// [`LeoHandovers`](Self::LeoHandovers) changes it.
     Leo,
+    /// Low Earth orbit with another satellite every 15 s: [`LeoHandovers`], of a seed.
+    LeoHandovers,
     /// A train under a geostationary satellite: [`Geo`](Self::Geo) with PER 1% and the tunnels of a railway.
     ///
     /// The case of PSATS09 §5: the line from Bologna to Florence at 120 km/h, 33 tunnels in a journey of 48
@@ -37,16 +45,31 @@ pub enum Profile {
 }
 
 /// The tunnels of the train profile: the "Direttissima" from Bologna to Florence, by kilometre.
-const DIRETTISSIMA: &str = include_str!("../../../data/direttissima.csv");
+const DIRETTISSIMA: &str = include_str!("../../../../data/direttissima.csv");
+/// A generated trace is not longer than this.
+const LONGEST: Duration = Duration::from_secs(86_400);
 const TRAIN_SPEED_KMH: f64 = 120.0;
 
 impl Profile {
     /// Every profile, from the simplest to the hardest.
-    pub const ALL: [Profile; 4] = [Profile::Geo, Profile::Meo, Profile::Leo, Profile::Train];
+    pub const ALL: [Profile; 5] =
+        [Profile::Geo, Profile::Meo, Profile::Leo, Profile::LeoHandovers, Profile::Train];
 
-    /// The link that the profile stands for.
+    /// The link that the profile stands for; of those that are made of a seed, one for an hour.
     pub fn config(self) -> LinkConfig {
+        self.generate(1, Duration::from_secs(3600))
+    }
+
+    /// Whether its links are made of a seed.
+    pub fn is_generated(self) -> bool {
+        matches!(self, Profile::LeoHandovers)
+    }
+
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
+    /// begins as a shorter one does. A profile that [is not generated](Self::is_generated) has one link.
+    pub fn generate(self, seed: u64, lasts: Duration) -> LinkConfig {
         match self {
+            Profile::LeoHandovers => LeoHandovers::default().link(seed, lasts),
             Profile::Geo => LinkConfig::symmetric(direction(10, 300)),
             Profile::Meo => LinkConfig::symmetric(direction(50, 65)),
             Profile::Leo => LinkConfig { forward: direction(100, 20), reverse: direction(20, 20) },
@@ -60,6 +83,9 @@ impl Profile {
             Profile::Geo => "geostationary: 10 Mbit/s, RTT 600 ms",
             Profile::Meo => "medium Earth orbit: 50 Mbit/s, RTT 130 ms",
             Profile::Leo => "low Earth orbit: 100 Mbit/s down, 20 Mbit/s up, RTT 40 ms",
+            Profile::LeoHandovers => {
+                "low Earth orbit, another satellite every 15 s: delay and rate jump, a short interruption, lost packets"
+            }
             Profile::Train => {
                 "a train at 120 km/h below a geostationary satellite: geo, PER 1%, 33 tunnels in 48 minutes"
             }
@@ -71,6 +97,7 @@ impl Profile {
             Profile::Geo => "geo",
             Profile::Meo => "meo",
             Profile::Leo => "leo",
+            Profile::LeoHandovers => "leo-handovers",
             Profile::Train => "train",
         }
     }
@@ -101,7 +128,7 @@ impl fmt::Display for Profile {
 
 /// A name that no profile has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a link profile: choose geo, meo, leo or train")]
+#[error("\"{0}\" is not a link profile: choose geo, meo, leo, leo-handovers or train")]
 pub struct UnknownProfile(String);
 
 impl FromStr for Profile {
