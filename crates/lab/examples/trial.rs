@@ -4,6 +4,7 @@
 //! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in
 //! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second.
+//! `LEO=7` has rate, delay and errors of the seventh low orbit with handovers.
 //! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
 //! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
 //! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use bentpipe_lab::trial::{Flow, Trial};
 use bentpipe_link::agent::xcp::{Variant, XcpConfig};
-use bentpipe_link::{LinkTrace, OutageTrace};
+use bentpipe_link::{LeoHandovers, LinkTrace, OutageTrace};
 use bentpipe_units::{Rate, Span};
 
 fn main() {
@@ -49,6 +50,9 @@ fn main() {
     if let Ok(rows) = std::env::var("STEPS") {
         let rows = rows.replace(' ', "\n");
         trial.trace = LinkTrace::from_csv(&format!("at_s,rate\n{rows}\n")).unwrap();
+    }
+    if let Ok(seed) = std::env::var("LEO") {
+        trial.trace = LeoHandovers::default().link(seed.parse().unwrap(), trial.lasts).forward.trace;
     }
     trial.terminal = std::env::var("TERMINAL").ok();
     trial.router = std::env::var("ROUTER").ok().map(|capacity| XcpConfig {

@@ -46,8 +46,9 @@ const STILL: f64 = 0.6;
 const PATIENCE: u32 = 3;
 /// A queue shrinks while less than this part of the capacity is sent.
 const DRAINING: f64 = 0.92;
-/// If a queue would have drained so many times since it stopped growing, and has not, it is none.
-const DRAINED: f64 = 4.0;
+/// If the estimate has fallen by this factor while a delay stayed, the delay may be no queue, which the next train
+/// shows.
+const DOUBTED: f64 = 1.25;
 /// One decision leaves at least this part of the estimate. If the link is slower still, the next decisions
 /// find it, a round trip apart; one misleading moment, as after an outage, does not cost everything.
 const STEP: f64 = 0.25;
@@ -93,23 +94,19 @@ pub(super) struct Capacity {
     blamed: Option<(f64, f64)>,
     /// Since when there is a standing queue, and how long it was then.
     standing: Option<(Time, Duration)>,
-    /// The longest queue of late, while there is one.
-    longest: Option<Longest>,
+    /// Since when it has not grown, and how long it was then.
+    longest: Option<(Time, Duration)>,
+    /// The delay that has not gone away.
+    lasting: Option<Lasting>,
 }
 
-/// A queue since it has not grown any more.
+/// A delay above [`NOISE`] that lasts.
 #[derive(Debug, Clone, Copy)]
-struct Longest {
+struct Lasting {
     since: Time,
-    /// How long it was then.
-    then: Duration,
-    /// The estimate then.
+    least: Duration,
+    /// The highest estimate meanwhile.
     estimate: f64,
-    /// The most that the link has carried since then, over a round trip.
-    carried: f64,
-    /// How much of a queue would have drained since then, seconds: what was sent less than `carried`.
-    drained: f64,
-    seen: Time,
 }
 
 /// Measurements of the link.
@@ -127,22 +124,6 @@ pub(super) struct Observation {
     pub(super) rtt: Duration,
     /// Some sender can use a higher rate.
     pub(super) wanted: bool,
-}
-
-impl Longest {
-    fn new(seen: &Observation, estimate: f64) -> Self {
-        let carried = seen.rates.map_or(0.0, |rates| rates.delivered);
-        Self { since: seen.now, then: seen.queue, estimate, carried, drained: 0.0, seen: seen.now }
-    }
-
-    fn add(&mut self, seen: &Observation) {
-        let elapsed = (seen.now - self.seen).as_secs_f64();
-        self.seen = seen.now;
-        if let Some(rates) = seen.rates {
-            self.carried = self.carried.max(rates.delivered);
-            self.drained += elapsed * (1.0 - rates.sent / self.carried.max(FLOOR)).max(0.0);
-        }
-    }
 }
 
 impl Capacity {
@@ -165,6 +146,7 @@ impl Capacity {
             blamed: None,
             standing: None,
             longest: None,
+            lasting: None,
         }
     }
 
@@ -214,13 +196,14 @@ impl Capacity {
         if let Some((before, _)) = self.blamed.take() {
             self.estimate = before;
         }
-        (self.grown_from, self.standing, self.longest) = (None, None, None);
+        (self.grown_from, self.standing, self.longest, self.lasting) = (None, None, None, None);
     }
 
     /// Takes in measurements. True if the delay is no queue, because it does not shrink however little is
     /// sent.
     pub(super) fn observe(&mut self, seen: &Observation) -> bool {
         let high = STANDING.0.max(seen.rtt / STANDING.1);
+        self.note_delay(seen);
         if self.is_no_queue(seen, high) {
             return true;
         }
@@ -253,37 +236,45 @@ impl Capacity {
         false
     }
 
+    fn note_delay(&mut self, seen: &Observation) {
+        if seen.queue <= NOISE {
+            self.lasting = None;
+            return;
+        }
+        let first = Lasting { since: seen.now, least: seen.queue, estimate: self.estimate };
+        let lasting = self.lasting.get_or_insert(first);
+        // At first it grows as the samples before it are forgotten.
+        let grows = seen.now - lasting.since <= seen.rtt;
+        lasting.least = if grows { seen.queue } else { lasting.least.min(seen.queue) };
+        lasting.estimate = lasting.estimate.max(self.estimate);
+    }
+
+    /// Whether a lasting delay may be no queue: so little is sent that one would have drained, and the estimate
+    /// has fallen so far that a train can show it.
+    fn doubt(&self, now: Time, rtt: Duration) -> Option<Lasting> {
+        self.lasting.filter(|lasting| {
+            let patience = PATIENCE * (rtt + lasting.least);
+            now - lasting.since >= patience && DOUBTED * self.estimate < lasting.estimate
+        })
+    }
+
     fn is_no_queue(&mut self, seen: &Observation, high: Duration) -> bool {
         if seen.queue <= high {
-            self.standing = None;
-        } else {
-            self.standing.get_or_insert((seen.now, seen.queue));
-        }
-        if seen.queue <= NOISE {
-            self.longest = None;
+            (self.standing, self.longest) = (None, None);
             return false;
         }
-        let Some(longest) = self.longest.as_mut() else {
-            self.longest = Some(Longest::new(seen, self.estimate));
-            return false;
-        };
+        self.standing.get_or_insert((seen.now, seen.queue));
         // A queue goes on growing until its growth is noticed.
-        if seen.queue > longest.then + NOISE {
-            *longest = Longest::new(seen, self.estimate);
+        let (since, then) = *self.longest.get_or_insert((seen.now, seen.queue));
+        if seen.queue > then + NOISE {
+            self.longest = Some((seen.now, seen.queue));
             return false;
         }
-        longest.add(seen);
-        if seen.now - longest.since < PATIENCE * (seen.rtt + longest.then) {
+        if seen.now - since < PATIENCE * (seen.rtt + then) {
             return false;
         }
-        let Longest { then, estimate, carried, drained, .. } = *longest;
         let sent = seen.rates.map_or(self.estimate, |rates| rates.sent);
-        let has_sent_less = seen.queue > high && sent < DRAINING * self.estimate;
-        let stays = seen.queue > then / 2 && (has_sent_less || drained > DRAINED * then.as_secs_f64());
-        if stays {
-            // It has not shown that the link carries less.
-            self.estimate = self.estimate.max(carried.min(estimate));
-        }
+        let stays = seen.queue > then / 2 && sent < DRAINING * self.estimate;
         if stays || seen.queue < then / 2 {
             (self.standing, self.longest) = (None, None);
         }
@@ -352,7 +343,7 @@ impl Capacity {
         if self.estimate >= ceiling
             || !seen.wanted
             || !used
-            || seen.queue > 2 * NOISE
+            || (seen.queue > 2 * NOISE && self.doubt(seen.now, seen.rtt).is_none())
             || self.blamed.is_some()
         {
             return None;
@@ -382,6 +373,18 @@ impl Capacity {
     /// Whether the rate is lower on trial, because of losses: these packets did not queue.
     pub(super) fn is_on_trial(&self) -> bool {
         self.blamed.is_some()
+    }
+
+    /// How much of a lasting delay is no queue: behind a queue, a train would not arrive faster than the estimate.
+    pub(super) fn no_queue(&mut self, carried: &Carried, seen: &Observation) -> Duration {
+        let is_idle = carried.arrived[0] > (1.0 + SURELY) * self.estimate.max(carried.usual);
+        match self.doubt(carried.begun, seen.rtt).filter(|_| is_idle) {
+            Some(lasting) => {
+                self.lasting = None;
+                lasting.least
+            }
+            None => Duration::ZERO,
+        }
     }
 
     /// Takes in what a train has shown; whether the estimate has grown.

@@ -409,13 +409,13 @@ impl RateAllocator {
         let observation =
             Observation { now, rates: self.round.rates(rtt), carried, carried_all, queue, rtt, wanted };
         if self.capacity.observe(&observation) {
-            // A queue would have drained by now: the path has become longer.
-            self.grown += self.estimate.queue;
-            self.estimate.rtt += self.estimate.queue;
-            self.estimate.queue = Duration::ZERO;
+            // A queue would have drained by now.
+            self.lengthen_path(queue);
         }
         let round_trip = self.round_trip();
         if let Some(carried) = self.trains.result(now, round_trip, &self.round, self.estimate.active) {
+            let no_queue = self.capacity.no_queue(&carried, &observation);
+            self.lengthen_path(no_queue);
             let more = self.capacity.judge_train(&carried, &observation);
             self.trains.judged(more);
             if more {
@@ -442,6 +442,14 @@ impl RateAllocator {
         }
         self.estimate.capacity = self.capacity.bytes_per_second();
         self.estimate.is_measured = self.capacity.is_measured();
+    }
+
+    /// So much of what seemed to be a queue is the path, which has become longer.
+    fn lengthen_path(&mut self, by: Duration) {
+        let by = by.min(self.estimate.queue);
+        self.grown += by;
+        self.estimate.rtt += by;
+        self.estimate.queue -= by;
     }
 
     /// How long a packet that is sent now will wait: the last packet whose wait is known was sent a round

@@ -393,13 +393,15 @@ fn a_path_that_becomes_longer_is_not_taken_for_a_queue_for_ever() {
 /// The delay is below what is taken for a wrong estimate, and above what round trips vary by.
 #[test]
 fn a_path_that_becomes_a_little_longer_does_not_lower_the_estimate_step_by_step() {
-    let mut bed = Testbed::new(None, 100, 40);
-    bed.join(1, ALL);
-    bed.run(5.0);
-    bed.rtt = Duration::from_millis(52);
-    bed.run(15.0);
-    let used = bed.use_over(14.0);
-    assert!(used > 0.95, "{used}");
+    for (capacity, rtt_ms, longer_ms) in [(100, 40, 12), (100, 40, 8), (50, 600, 20), (10, 150, 14)] {
+        let mut bed = Testbed::new(None, capacity, rtt_ms);
+        bed.join(1, ALL);
+        bed.run(10.0);
+        bed.rtt = Duration::from_millis(rtt_ms + longer_ms);
+        bed.run(20.0);
+        let used = bed.use_over(19.0);
+        assert!(used > 0.9, "{capacity} Mbit/s, {rtt_ms} ms and {longer_ms}: {used}");
+    }
 }
 
 #[test]
@@ -465,7 +467,7 @@ fn an_estimate_lowered_without_reason_recovers_within_a_few_round_trips() {
     bed.join(1, ALL);
     bed.run(10.0);
     congest_the_return_path(&mut bed, 20.0);
-    assert!(bed.allocator.estimate().capacity < 0.7 * bed.carries, "{:?}", bed.allocator.estimate());
+    assert!(bed.allocator.estimate().capacity < 0.95 * bed.carries, "{:?}", bed.allocator.estimate());
     bed.run(8.0 * 0.6);
     assert!(bed.allocator.estimate().capacity > 0.95 * bed.carries, "{:?}", bed.allocator.estimate());
     assert!(bed.use_over(10.0) > 0.97);
