@@ -31,7 +31,7 @@ const READ_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct Trial {
     /// The link's rate, each way.
     pub rate: Rate,
-    /// The rate in the daemon's configuration; `None`: it has none.
+    /// The rate in the daemon's configuration; `None`: it is told neither that nor the round-trip time.
     pub configured: Option<Rate>,
     /// The round-trip time of the empty link.
     pub rtt: Duration,
@@ -180,12 +180,11 @@ impl Trial {
 
     /// The satellite leg, the same for the daemon and for a node.
     fn leg(&self, congestion: &str) -> String {
-        let rate = self.configured.map(|rate| format!("rate = \"{rate}\"\n")).unwrap_or_default();
+        let told = |rate| format!("rate = \"{rate}\"\nrtt = \"{}\"\n", Span(self.rtt));
+        let told = self.configured.map(told).unwrap_or_default();
         format!(
-            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{rate}rtt = \
-             \"{}\"\n\
+            "[legs.satellite]\ninterface = \"{SATELLITE}\"\ncongestion = \"{congestion}\"\n{told}\
              restart_within = \"1s\"\nsurvive_outage = \"25m\"\n",
-            Span(self.rtt),
         )
     }
 

@@ -170,6 +170,8 @@ pub struct RateAllocator {
     /// Since when there is a standing queue.
     queued_since: Option<Time>,
     initial_rate: InitialRate,
+    /// The part of the present rates that is not a train's: no connection must use that.
+    usual_part: f64,
     estimate: LinkEstimate,
     ticks: u64,
     claims: Vec<Claim>,
@@ -232,6 +234,7 @@ impl RateAllocator {
             grown: Duration::ZERO,
             queued_since: None,
             initial_rate,
+            usual_part: 1.0,
             estimate,
             ticks: 0,
             claims: Vec::new(),
@@ -482,7 +485,7 @@ impl RateAllocator {
                 (flow.limited_to, flow.since, flow.sent_then, flow.allowed) = (None, now, report.sent, 0.0);
                 continue;
             }
-            flow.allowed += flow.full * elapsed.as_secs_f64();
+            flow.allowed += flow.full * self.usual_part * elapsed.as_secs_f64();
             // Pauses count: a slow reader takes its bytes in bursts. What it sends after its last report is
             // unknown.
             let until = if flow.active { report.at } else { now };
@@ -502,6 +505,7 @@ impl RateAllocator {
     fn allocate(&mut self, now: Time, reports: &[Report], give: &mut impl FnMut(u64, f64)) {
         let usual = self.capacity.budget(self.queue_ahead(now));
         let budget = self.trains.rate(now, usual);
+        self.usual_part = if budget > usual { usual / budget } else { 1.0 };
         self.claims.clear();
         self.claims.extend(reports.iter().filter_map(|report| {
             let flow = self.flows.get(&report.id).filter(|flow| flow.active)?;

@@ -27,11 +27,13 @@ const LONGEST: Duration = Duration::from_millis(60);
 /// Trains are at least this far apart, and a round trip; while the capacity is searched for, there is no queue
 /// that must be paid back.
 const APART: Duration = Duration::from_millis(300);
-const APART_IN_SEARCH: Duration = Duration::from_millis(100);
+const APART_IN_SEARCH: Duration = Duration::from_millis(50);
 /// After so many trains that have shown nothing they are twice as far apart.
 const IN_VAIN: u32 = 4;
-/// Acknowledgements come later than the round trip by this, or are sent later because their segments were.
+/// Acknowledgements come later than the round trip by this, or are sent later because their segments were. While the
+/// capacity is searched for, the time of so many packets must do, but not less than the last of these.
 const LATE: Duration = Duration::from_millis(40);
+const LATE_IN_SEARCH: (f64, Duration) = (4.0 * PACKET, Duration::from_millis(10));
 /// Arrivals are counted this often while they are expected.
 const MEASURING: Duration = Duration::from_millis(5);
 /// They are counted over this part of a train.
@@ -57,6 +59,8 @@ struct Train {
     rate: f64,
     begun: Time,
     length: Duration,
+    /// How long after the round trip its last acknowledgement may come.
+    late: Duration,
     ended: Option<Time>,
 }
 
@@ -83,7 +87,9 @@ impl Trains {
         let rate = rates[1].max(usual + LEAST / LONGEST.as_secs_f64());
         let least = Duration::try_from_secs_f64(LEAST / (rate - usual)).unwrap_or(LONGEST);
         let length = least.clamp(LENGTH, LONGEST);
-        self.under_way = Some(Train { usual, rate, begun: now, length, ended: None });
+        let packets = Duration::try_from_secs_f64(LATE_IN_SEARCH.0 / usual).unwrap_or(LATE);
+        let late = if searching { packets.clamp(LATE_IN_SEARCH.1, LATE) } else { LATE };
+        self.under_way = Some(Train { usual, rate, begun: now, length, late, ended: None });
         let apart = rtt.max(if searching { APART_IN_SEARCH } else { APART });
         self.next = now + if self.in_vain < IN_VAIN { apart } else { 2 * apart };
     }
@@ -119,7 +125,7 @@ impl Trains {
     ) -> Option<Carried> {
         let train = self.under_way?;
         let (ended, from) = (train.ended?, train.begun + round_trip);
-        if now < ended + round_trip + LATE {
+        if now < ended + round_trip + train.late {
             return None;
         }
         self.under_way = None;
