@@ -400,7 +400,10 @@ impl RateAllocator {
     /// Estimates round trip, queue and capacity of the link from the reports of the last round trip.
     fn observe(&mut self, now: Time, elapsed: Duration, reports: &[Report]) {
         self.measure_queues(now, reports);
-        let wanted = self.claims.iter().any(Claim::is_greedy);
+        // Before anything is known, the rate may be so low that delayed acknowledgements keep a sender below it.
+        let searching = self.capacity.is_searched();
+        let wants = |report: &Report| searching && report.in_flight && report.backlogged;
+        let wanted = self.claims.iter().any(Claim::is_greedy) || reports.iter().any(wants);
         let LinkEstimate { rtt, queue, .. } = self.estimate;
         self.queued_since = if queue > capacity::NOISE { self.queued_since.or(Some(now)) } else { None };
         let is_standing = !self.trains.explains(queue, now, self.round_trip());
@@ -422,12 +425,7 @@ impl RateAllocator {
             let more = self.capacity.judge_train(&carried, &observation);
             self.trains.judged(more);
             if more {
-                // What they have used of a lower rate does not show what they use of this one.
-                for report in reports {
-                    if let Some(flow) = self.flows.get_mut(&report.id) {
-                        (flow.since, flow.sent_then, flow.allowed) = (now, report.sent, 0.0);
-                    }
-                }
+                self.measure_use_anew(now, reports);
             }
         }
         if self.trains.is_due(now)
@@ -442,9 +440,22 @@ impl RateAllocator {
             };
             self.began = true;
             self.trains.begin(begun, [usual, rate], round_trip, searching);
+            if searching {
+                self.measure_use_anew(now, reports);
+            }
         }
         self.estimate.capacity = self.capacity.bytes_per_second();
         self.estimate.is_measured = self.capacity.is_measured();
+    }
+
+    /// What connections have used of a lower rate does not show what they use of this one.
+    fn measure_use_anew(&mut self, now: Time, reports: &[Report]) {
+        for report in reports.iter().filter(|report| report.in_flight) {
+            if let Some(flow) = self.flows.get_mut(&report.id) {
+                (flow.since, flow.sent_then, flow.allowed) = (now, report.sent, 0.0);
+                flow.limited_to = flow.limited_to.filter(|_| !report.backlogged);
+            }
+        }
     }
 
     /// So much of what seemed to be a queue is the path, which has become longer.

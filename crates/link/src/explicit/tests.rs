@@ -45,6 +45,8 @@ struct Waiting {
 struct Sender {
     weight: u32,
     most: f64,
+    /// Below this rate its sender uses 70% of what it may.
+    falls_short_below: f64,
     rate: f64,
     sent: f64,
     delivered: f64,
@@ -119,7 +121,7 @@ impl Testbed {
     fn carry(&mut self) {
         self.now += MOMENT;
         let dt = MOMENT.as_secs_f64();
-        let offered: Vec<f64> = self.flows.iter().map(|flow| flow.rate.min(flow.most) * dt).collect();
+        let offered: Vec<f64> = self.flows.iter().map(|flow| flow.offered() * dt).collect();
         let sum: f64 = offered.iter().sum();
         let mut carries = self.carries * dt;
         let fits = (self.room * self.carries - self.queue + carries).max(0.0).min(sum);
@@ -187,6 +189,11 @@ impl Testbed {
 }
 
 impl Sender {
+    fn offered(&self) -> f64 {
+        let usual = if self.rate < self.falls_short_below { 0.7 * self.rate } else { self.rate };
+        usual.min(self.most)
+    }
+
     fn report(&self, id: usize) -> Report {
         let span = |seconds: f64| Some(Duration::from_secs_f64(seconds));
         Report {
@@ -293,6 +300,19 @@ fn an_unknown_capacity_is_found() {
         assert!(bed.dropped < 0.01 * bed.offered, "{} of {}", bed.dropped, bed.offered);
         assert!(bed.median_queue() < 0.05, "{}", bed.median_queue());
     }
+}
+
+/// The round trip is a fifteenth of what it is taken for, and the first packets are no train.
+#[test]
+fn an_unknown_capacity_is_found_by_a_sender_that_falls_short_of_low_rates() {
+    let mut bed = Testbed::new(None, 100, 40);
+    bed.allocator = RateAllocator::new(RateAllocatorConfig { capacity: None, rtt: 15 * bed.rtt });
+    let id = bed.join(1, ALL);
+    bed.flows[id].rate = 25_000.0;
+    bed.flows[id].falls_short_below = 1e6;
+    bed.run(4.0);
+    let used = bed.use_over(5.0);
+    assert!(used > 0.95, "{used}");
 }
 
 #[test]
