@@ -61,4 +61,4 @@ pub use effect::{
 };
 pub use in_flight::InFlight;
 pub use ip::IpPacket;
-pub use profile::{LeoHandovers, Profile, UnknownProfile};
+pub use profile::{Aircraft, LeoHandovers, Profile, RainFront, Ship, UnknownProfile};

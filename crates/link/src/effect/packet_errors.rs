@@ -30,7 +30,8 @@ impl Effect for PacketErrors {
     }
 }
 
-/// The same with a probability that changes with time.
+/// The same with a probability that changes with time. While it is one, the link is down: such a loss counts as
+/// an outage.
 #[derive(Debug)]
 pub(crate) struct VaryingPacketErrors {
     error_rates: Steps<Probability>,
@@ -46,8 +47,9 @@ impl VaryingPacketErrors {
 impl Effect for VaryingPacketErrors {
     /// Takes one draw.
     fn apply(&mut self, packet: &mut Transit) {
-        if self.random.happens(self.error_rates.at(packet.departure.as_nanos())) {
-            packet.lose(Cause::PacketError);
+        let per = self.error_rates.at(packet.departure.as_nanos());
+        if self.random.happens(per) {
+            packet.lose(if per.get() < 1.0 { Cause::PacketError } else { Cause::Outage });
         }
     }
 }
