@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod conditions;
 mod counters;
 mod direction;
 mod effect;
@@ -50,6 +51,7 @@ pub mod pcap;
 mod profile;
 mod random;
 
+pub use conditions::Conditions;
 pub use counters::{Cause, Counters, Drops, Fate};
 pub use direction::{
     Arrival, Arrivals, Direction, DirectionConfig, FULL_SIZE_PACKET, Link, LinkConfig,

@@ -109,7 +109,7 @@ impl LeoHandovers {
             let trace = self.changes(&passes, rates, per, seed);
             DirectionConfig {
                 rate: Some(rates[1]),
-                delay: self.access[1],
+                delay: self.middle_delay(),
                 trace: trace.repeating(Duration::from_millis((slots * slot_ms) as u64)),
                 ..DirectionConfig::default()
             }
@@ -118,6 +118,12 @@ impl LeoHandovers {
             forward: direction(self.forward, self.per[0], forward_seed),
             reverse: direction(self.reverse, self.per[1], reverse_seed),
         }
+    }
+
+    /// The one-way delay of a satellite straight above, with the middle of the other delays.
+    fn middle_delay(&self) -> Duration {
+        let [low, high] = self.access;
+        (low + high) / 2 + Duration::from_secs_f64(2.0 * self.altitude_km / LIGHT_KM_S)
     }
 
     /// Draws the pass of a slot that begins then.
