@@ -46,6 +46,7 @@ fn delay(line: usize, text: &str) -> Result<Duration, LinkTraceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn delays_at(trace: &LinkTrace, millis: &[u64]) -> Vec<u128> {
         let mut delays = trace.delays(Duration::ZERO).unwrap();
@@ -76,5 +77,12 @@ mod tests {
         assert!(error("24\nlong\n").contains("line 2 of the delays, \"long\""));
         assert!(error("-1\n").contains("line 1") && error("nan\n").contains("line 1"));
         assert!(error("\n").contains("empty"));
+    }
+    proptest! {
+        #[test]
+        fn any_text_is_delays_or_an_error(text in "\\PC*", lines in "([0-9.e-]{0,4}\n)*") {
+            let _ = LinkTrace::default().with_leoreplayer_delays(&text);
+            let _ = LinkTrace::default().with_leoreplayer_delays(&lines);
+        }
     }
 }

@@ -33,7 +33,8 @@ impl LinkTrace {
     ///
     /// Values are written as everywhere (`10Mbit/s`, `300ms`, `1%`); the rate `0` is a pause, and an empty
     /// field changes nothing. Times are seconds between 0 and 10⁹. A last line `SECONDS,repeat` makes the trace
-    /// begin anew then. Blank lines and lines that begin with `#` are ignored.
+    /// begin anew then. Blank lines and lines that begin with `#` are ignored. While `per` is 100%, the link is down,
+    /// and losses count as those of an outage.
     ///
     /// # Errors
     /// What is not as described, with its line and column; a rate that ends with a pause for ever.
