@@ -4,12 +4,12 @@
 //! `WARMUP=5` begins to measure after five seconds, `OUTAGES='10,60 100,5'` has outages (start and length in
 //! seconds), `RAILWAY=180` has the train go through the tunnels between Bologna and Florence, at km/h.
 //! `STEPS='0,50Mbit/s 30,10Mbit/s'` has the rate change, and prints goodput and queue of each second. So does
-//! `PROFILE='leo-handovers 3'`: the link is a profile of this seed, and rate, round trip and errors are not used.
-//! `TRACE=1` prints what the controller of explicit rates knows, each half second. `TERMINAL=CONGESTION` puts
-//! a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind the gateway. `SPLIT=no`
-//! leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a node at the gateway to one
-//! at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells how long one file takes
-//! instead.
+//! `PROFILE='leo-handovers 3'`: the link is a profile of this seed, and rate, round trip and errors are not
+//! used. `TRACE=1` prints what the controller of explicit rates knows, each half second.
+//! `TERMINAL=CONGESTION` puts a second box at the terminal, and `ROUTER=CAPACITY` a router of P-XCP behind
+//! the gateway. `SPLIT=no` leaves the daemon away, and `BUNDLES=250kB` has bundles of that size go from a
+//! node at the gateway to one at the client, beside the flows or, with `FLOWS=none`, alone. `FILE=50MB` tells
+//! how long one file takes instead.
 
 use std::time::Duration;
 

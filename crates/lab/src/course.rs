@@ -8,7 +8,8 @@ use bentpipe_units::Time;
 
 use crate::topology::PAYLOAD_SHARE;
 
-/// What a direction of a link can carry from its beginning on, whatever changes: rate, delay, errors, outages.
+/// What a direction of a link can carry from its beginning on, whatever changes: rate, delay, errors,
+/// outages.
 #[derive(Debug, Clone)]
 pub struct Carries(Vec<Piece>);
 

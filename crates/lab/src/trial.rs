@@ -43,8 +43,8 @@ pub struct Trial {
     pub outages: OutageTrace,
     /// How its rate and delay change, each way.
     pub trace: LinkTrace,
-    /// The link itself, in place of its rate, round-trip time, errors, outages and trace above; `rtt` remains what
-    /// the daemon is told.
+    /// The link itself, in place of its rate, round-trip time, errors, outages and trace above; `rtt` remains
+    /// what the daemon is told.
     pub link: Option<LinkConfig>,
     /// The congestion control of the gateway's satellite leg, and of both nodes'.
     pub congestion: String,

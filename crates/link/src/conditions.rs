@@ -18,8 +18,8 @@ pub struct Conditions {
     pub bps: Option<u64>,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// The part of the packets sent that is lost; in an outage all. Of errors in bursts it is the part that they
-    /// lose in the long run.
+    /// The part of the packets sent that is lost; in an outage all. Of errors in bursts it is the part that
+    /// they lose in the long run.
     pub lost: Probability,
 }
 

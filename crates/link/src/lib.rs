@@ -14,8 +14,8 @@
 //! 5. **Impairments** ([`Impairments`]): a packet that arrives may be duplicated, held back so that others
 //!    overtake it, and corrupted.
 //!
-//! Rate, delay and lone errors may change with time ([`LinkTrace`]). Links that do are read from files, or made of
-//! a seed: [`LeoHandovers`], [`RainFront`], [`Aircraft`], [`Ship`].
+//! Rate, delay and lone errors may change with time ([`LinkTrace`]). Links that do are read from files, or
+//! made of a seed: [`LeoHandovers`], [`RainFront`], [`Aircraft`], [`Ship`].
 //!
 //! The agents at the link's ends, which help TCP across it, are in [`agent`]; the allocation of the link's
 //! rate to its senders is in [`explicit`].

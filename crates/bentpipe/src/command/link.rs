@@ -31,8 +31,8 @@ use traces::Towards;
 /// -- …`. "Up" is from the command, "down" is to it.
 #[derive(Debug, Args)]
 pub(crate) struct Link {
-    /// Begin with a profile: geo, meo, leo, leo-handovers, rain-front, aircraft, ship or train. Those that vary by
-    /// chance are made of the seed.
+    /// Begin with a profile: geo, meo, leo, leo-handovers, rain-front, aircraft, ship or train. Those that
+    /// vary by chance are made of the seed.
     #[arg(long)]
     profile: Option<Profile>,
     /// How long a profile made of a seed goes on before it begins anew; 1h by default, a day at the most.

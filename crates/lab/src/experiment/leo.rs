@@ -31,8 +31,8 @@ fn study(drawn: u64) -> Study {
     Study { link: ["trace", "traces"], links: std::iter::once(fixed).chain(drawn).collect(), lasts: LASTS }
 }
 
-/// The middle of what the drawn ones are: each slot between 80 and 120 Mbit/s, interruptions of 60 ms, bursts of
-/// 5%.
+/// The middle of what the drawn ones are: each slot between 80 and 120 Mbit/s, interruptions of 60 ms, bursts
+/// of 5%.
 fn fixed() -> LeoHandovers {
     LeoHandovers {
         forward: [80, 120].map(Rate::mbps),

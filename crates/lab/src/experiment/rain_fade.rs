@@ -9,8 +9,7 @@ use super::varying::{Study, VaryingLink};
 
 pub(super) const RAIN_FADE: Experiment = Experiment {
     name: "rain-fade",
-    title: "Explicit rates on a DVB-S2 link below a rain front, eight times as fast as a real one, and nobody knows the \
-            rate",
+    title: "Explicit rates below rain fronts, eight times as fast as real ones, where nobody knows the rate",
     source: "ours",
     seeds: 1,
     run: |lab| study(DRAWN).virtual_time(lab),
@@ -23,7 +22,8 @@ const DRAWN: u64 = 20;
 const LASTS: f64 = 75.0;
 /// Eight minutes of weather in one.
 const TIME_COMPRESSION: f64 = 8.0;
-/// How long the sky is clear, and how long the attenuation rises, stays and falls, seconds; before compression.
+/// How long the sky is clear, and how long the attenuation rises, stays and falls, seconds; before
+/// compression.
 const TIMES: [[u64; 2]; 4] = [[90, 120], [120, 240], [60, 120], [120, 240]];
 
 fn study(drawn: u64) -> Study {

@@ -1,5 +1,5 @@
-//! One download over each of several links that vary by a seed: a leg without a rate beside BBR end to end on the
-//! kernel, and beside the leg with a rate in virtual time.
+//! One download over each of several links that vary by a seed: a leg without a rate beside BBR end to end on
+//! the kernel, and beside the leg with a rate in virtual time.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ pub(super) struct Study {
 
 /// A download is measured from this second on.
 const STARTED: f64 = 5.0;
-/// The claims' thresholds: what is delivered, of what can be; its queue, of BBR's; what it has, of what it has if
-/// told.
+/// The claims' thresholds: what is delivered, of what can be; its queue, of BBR's; what it has, of what it
+/// has if told.
 const USED: f64 = 0.95;
 const OF_BBRS_QUEUE: f64 = 0.5;
 const OF_TOLD: f64 = 0.97;

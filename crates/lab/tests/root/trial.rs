@@ -103,8 +103,8 @@ fn a_train_between_tunnels_has_most_of_the_clear_sky() {
     });
 }
 
-/// A download without a configured rate over a link that varies: its share of what could be delivered from the
-/// fifth second on.
+/// A download without a configured rate over a link that varies: its share of what could be delivered from
+/// the fifth second on.
 fn of_varying_limit(link: LinkConfig, seconds: f64) -> f64 {
     let rate = link.forward.highest_rate().unwrap();
     let rtt = link.forward.delay + link.reverse.delay;

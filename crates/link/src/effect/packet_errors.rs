@@ -30,8 +30,8 @@ impl Effect for PacketErrors {
     }
 }
 
-/// The same with a probability that changes with time. While it is one, the link is down: such a loss counts as
-/// an outage.
+/// The same with a probability that changes with time. While it is one, the link is down: such a loss counts
+/// as an outage.
 #[derive(Debug)]
 pub(crate) struct VaryingPacketErrors {
     error_rates: Steps<Probability>,

@@ -20,9 +20,9 @@ const GRAVITY_M_S2: f64 = 9.81;
 ///
 /// A turn at a bank angle φ and a speed v changes the heading by g·tan φ/v in a second. While it lasts, the
 /// satellite stands at another elevation above the plane of the wings, by where it is to the turn. Below the
-/// antenna's lowest elevation everything is lost, in a band above it more and more. Both directions are affected
-/// alike. The geometry is exact; no measurement of such outages is published that we know, so the values are
-/// ours.
+/// antenna's lowest elevation everything is lost, in a band above it more and more. Both directions are
+/// affected alike. The geometry is exact; no measurement of such outages is published that we know, so the
+/// values are ours.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aircraft {
     /// Speed, metres per second: 230.
@@ -68,8 +68,8 @@ impl Default for Aircraft {
 }
 
 impl Aircraft {
-    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
-    /// begins as a shorter one does.
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer
+    /// one begins as a shorter one does.
     pub fn link(&self, seed: u64, lasts: Duration) -> LinkConfig {
         let lasts = lasts.clamp(Duration::from_secs(1), LONGEST);
         LinkConfig::symmetric(DirectionConfig {

@@ -21,8 +21,8 @@ impl Manoeuvres {
         Self { straight_s, turn, straight_left_s, turn_left: 0.0, side: 0.0 }
     }
 
-    /// What the helm does in the next `step_s` seconds: 1 turns to the right, -1 to the left, 0 goes straight.
-    /// In the step before, the heading has changed by `turned`, radians.
+    /// What the helm does in the next `step_s` seconds: 1 turns to the right, -1 to the left, 0 goes
+    /// straight. In the step before, the heading has changed by `turned`, radians.
     pub(super) fn helm(&mut self, turned: f64, step_s: f64, random: &mut Bernoulli) -> f64 {
         if self.turn_left > 0.0 {
             self.turn_left -= turned.abs();

@@ -44,7 +44,8 @@ pub enum Profile {
     Leo,
     /// Low Earth orbit with another satellite every 15 s: [`LeoHandovers`], of a seed.
     LeoHandovers,
-    /// DVB-S2 with adaptive coding and modulation, and rain fronts above the terminal: [`RainFront`], of a seed.
+    /// DVB-S2 with adaptive coding and modulation, and rain fronts above the terminal: [`RainFront`], of a
+    /// seed.
     RainFront,
     /// An aircraft that banks in turns: [`Aircraft`](crate::Aircraft), of a seed.
     Aircraft,
@@ -90,8 +91,8 @@ impl Profile {
         }
     }
 
-    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
-    /// begins as a shorter one does. A profile that [is not generated](Self::is_generated) has one link.
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer
+    /// one begins as a shorter one does. A profile that [is not generated](Self::is_generated) has one link.
     pub fn generate(self, seed: u64, lasts: Duration) -> LinkConfig {
         match self {
             Profile::LeoHandovers => LeoHandovers::default().link(seed, lasts),
@@ -112,16 +113,16 @@ impl Profile {
             Profile::Meo => "medium Earth orbit: 50 Mbit/s, RTT 130 ms",
             Profile::Leo => "low Earth orbit: 100 Mbit/s down, 20 Mbit/s up, RTT 40 ms",
             Profile::LeoHandovers => {
-                "low Earth orbit, another satellite every 15 s: delay and rate jump, a short interruption, lost packets"
+                "low Earth orbit, another satellite every 15 s: other delay and rate, a pause, losses"
             }
             Profile::RainFront => {
-                "geostationary, DVB-S2 with adaptive coding and modulation: the rate falls and rises in steps as rain passes"
+                "geostationary, DVB-S2 with adaptive coding: rain lets the rate fall and rise in steps"
             }
             Profile::Aircraft => {
                 "an aircraft below a geostationary satellite: its wing shadows the antenna in turns"
             }
             Profile::Ship => {
-                "a ship below a geostationary satellite: its mast blocks the view on some courses, as it rolls"
+                "a ship below a geostationary satellite: on some courses its mast blocks the view"
             }
             Profile::Train => {
                 "a train at 120 km/h below a geostationary satellite: geo, PER 1%, 33 tunnels in 48 minutes"

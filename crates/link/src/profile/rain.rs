@@ -20,9 +20,10 @@ const RAIN_K: f64 = 275.0;
 
 /// A geostationary carrier of DVB-S2 whose terminal has rain fronts above it, one after the other.
 ///
-/// The attenuation rises over minutes, stays high for some, and falls. The modulator follows the Es/N0 that the
-/// terminal reports, by its margin, its hysteresis and its delay: so the rate goes in steps. Where the rain is
-/// faster than that delay, packets are lost before a step down. Below the most robust MODCOD nothing arrives.
+/// The attenuation rises over minutes, stays high for some, and falls. The modulator follows the Es/N0 that
+/// the terminal reports, by its margin, its hysteresis and its delay: so the rate goes in steps. Where the
+/// rain is faster than that delay, packets are lost before a step down. Below the most robust MODCOD nothing
+/// arrives.
 ///
 /// The return link keeps its rate: its terminal has power in reserve.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,13 +32,13 @@ pub struct RainFront {
     pub symbol_rate: f64,
     /// Es/N0 with a clear sky, dB: 12.5, just enough for 16APSK 5/6.
     pub clear_sky_db: f64,
-    /// The noise temperature of the terminal with a clear sky, kelvins: 200. The rain's own noise comes to it.
+    /// The noise temperature of the terminal with a clear sky, kelvins: 200. The rain's own noise comes to
+    /// it.
     pub noise_k: f64,
-    /// The attenuation in the middle of a front, dB: 4 to 10. In Ka band in central Europe 10 dB are exceeded
-    /// for about 0.1% of a year (ITU-R P.618).
+    /// The attenuation in the middle of a front, dB: 4 to 10, ours; heavy rain in Ka band.
     pub peak_db: [f64; 2],
-    /// How long the sky is clear before a front, and how long the attenuation rises, stays and falls: 2 to 5, 2
-    /// to 5, 3 to 10 and 3 to 8 min, ours. Fade slopes are then 0.01 to 0.1 dB/s, those of ITU-R P.1623.
+    /// How long the sky is clear before a front, and how long the attenuation rises, stays and falls: 2 to 5,
+    /// 2 to 5, 3 to 10 and 3 to 8 min, ours. Fade slopes are then 0.01 to 0.1 dB/s.
     pub times: [[Duration; 2]; 4],
     /// Standard deviation of the logarithm of the attenuation around that: 0.15, ours; lognormal and of the
     /// first order as in ITU-R P.1853.
@@ -88,8 +89,8 @@ impl Default for RainFront {
 }
 
 impl RainFront {
-    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
-    /// begins as a shorter one does.
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer
+    /// one begins as a shorter one does.
     pub fn link(&self, seed: u64, lasts: Duration) -> LinkConfig {
         let lasts = lasts.clamp(Duration::from_secs(1), LONGEST);
         let direction =

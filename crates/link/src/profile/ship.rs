@@ -17,9 +17,9 @@ const STEP_S: f64 = STEP_MS as f64 / 1e3;
 
 /// A ship below a geostationary satellite, with its antenna behind the mast.
 ///
-/// While the mast stands between antenna and satellite, everything is lost, in both directions. The ship turns
-/// from course to course, and rolls: near the mast's edges the signal comes and goes with the roll. The geometry
-/// is exact; no measurement of such outages is published that we know, so the values are ours.
+/// While the mast stands between antenna and satellite, everything is lost, in both directions. The ship
+/// turns from course to course, and rolls: near the mast's edges the signal comes and goes with the roll. The
+/// geometry is exact; no measurement of such outages is published that we know, so the values are ours.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ship {
     /// How long a course is kept: 2 to 10 min.
@@ -28,7 +28,8 @@ pub struct Ship {
     pub turn_deg: [f64; 2],
     /// How fast it turns, degrees per second: 1.
     pub turn_deg_s: f64,
-    /// Half of the angle that the mast takes of the horizon, seen from the antenna, degrees: 7. It stands ahead.
+    /// Half of the angle that the mast takes of the horizon, seen from the antenna, degrees: 7. It stands
+    /// ahead.
     pub mast_half_deg: f64,
     /// The elevation of its top, degrees: 50.
     pub mast_top_deg: f64,
@@ -65,8 +66,8 @@ impl Default for Ship {
 }
 
 impl Ship {
-    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer one
-    /// begins as a shorter one does.
+    /// The link of a seed, for at least `lasts`, but a day at the most; after that it begins anew. A longer
+    /// one begins as a shorter one does.
     pub fn link(&self, seed: u64, lasts: Duration) -> LinkConfig {
         let lasts = lasts.clamp(Duration::from_secs(1), LONGEST);
         LinkConfig::symmetric(DirectionConfig {

@@ -149,8 +149,8 @@ impl Link {
     }
 }
 
-/// Both directions: the reverse one is as the forward one where it has no keys of its own. A profile knows both
-/// by itself.
+/// Both directions: the reverse one is as the forward one where it has no keys of its own. A profile knows
+/// both by itself.
 fn directions(
     mut forward: Direction,
     reverse: Option<Direction>,

@@ -34,7 +34,8 @@ pub(super) struct Origin<'a> {
 }
 
 impl Trace {
-    /// A link with the trace, where it has one, and with the profile's rate and delay for where that says nothing.
+    /// A link with the trace, where it has one, and with the profile's rate and delay for where that says
+    /// nothing.
     pub(super) fn read(self, origin: Origin<'_>) -> Result<LinkConfig, Problem> {
         if self.delays.is_some() && self.mahimahi.is_none() {
             return Err(Problem::of("delays", "it belongs to mahimahi, the rates of the same link"));

@@ -29,8 +29,8 @@ pub(super) fn list() -> String {
 }
 
 const VARY: &str = "\
-leo-handovers, rain-front, aircraft and ship are made of --seed: other seeds, other links. Their nominal rate and
-delay are in the table; --print-trace down has what changes.
+leo-handovers, rain-front, aircraft and ship are made of --seed: other seeds, other links. Their nominal
+rate and delay are in the table; --print-trace down has what changes.
 ";
 
 fn rate(direction: &DirectionConfig) -> String {
